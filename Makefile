@@ -1,0 +1,89 @@
+# Needs Python 3.11 or newer, pip and make; everything else is installed into .venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+ENGINES = .venv-engines
+WORKERS ?= 2
+OUT ?= pipeconform-results
+
+.PHONY: help setup demo engines test test-full coverage check format bench standard docs clean
+
+help:
+	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
+	@echo "make engines    judge DeepSpeed, megatron-core and torchgpipe, in an environment of their own"
+	@echo "make test       the product's own tests"
+	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
+	@echo "make coverage   which lines the tests reach (not those that only rank processes run)"
+	@echo "make check      lint, types, import contracts"
+	@echo "make standard   docs/standard.md from pipeconform/spec"
+	@echo "make docs       the documentation as a site, in build/site"
+	@echo "make bench      all benchmarks; wants a quiet machine"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pipeconform needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,docs]'
+	@touch $@
+
+# Exit code 1 says that the run completed and found violations: a demo that succeeded.
+demo: $(READY)
+	$(BIN)/pipeconform run --impl torch --profile smoke --out $(OUT) || test $$? -eq 1
+
+# DeepSpeed is built from source when it is installed; what it would compile is left out.
+$(ENGINES)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'setuptools>=77' wheel ninja torch
+	DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --no-build-isolation --editable '.[engines]'
+	@touch $@
+
+# Fails on whatever docs/engines does not expect. Without the packages there is nothing to judge.
+engines:
+	@$(MAKE) --no-print-directory $(ENGINES)/.ready || { echo "engines: skipped, they cannot be installed here"; exit 0; }; \
+	for engine in deepspeed megatron torchgpipe; do \
+	  expectations=docs/engines/$$engine.toml; \
+	  $(ENGINES)/bin/pipeconform run --impl $$engine --profile smoke --ranks 1-3 --out $(OUT)-$$engine \
+	    $$(test -f $$expectations && echo --expectations $$expectations) || exit 1; \
+	done
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" tests
+
+# The page's tests need Playwright, and a Chromium that it does not bring; without them they are skipped.
+test-full: $(READY) engines
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	$(BIN)/python -m pytest -n $(WORKERS) tests
+
+coverage: $(READY)
+	$(BIN)/coverage run -m pytest -n $(WORKERS) -m "not slow" tests
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy pipeconform reference_impl suites
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	@for script in benchmarks/[a-z]*.py; do \
+	  case $$script in benchmarks/measure.py) continue;; esac; \
+	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
+	done
+
+standard: $(READY)
+	$(BIN)/python -m pipeconform.spec.page docs/standard.md
+
+docs: $(READY) standard
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) $(ENGINES) build dist *.egg-info pipeconform-results .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Pytest configuration of a clone: nothing but what an installed pipeconform has too."""

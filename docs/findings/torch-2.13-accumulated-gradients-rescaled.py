@@ -1,0 +1,108 @@
+"""With scale_grads=True a step divides gradients that an earlier step accumulated by m again.
+
+What: two steps on the same batch without zero_grad give g/m + g instead of 2 g on every stage.
+Where: torch 2.13.0, distributed/pipelining/stage.py, _PipelineStageBase.scale_grads, line 779
+  (p.grad.div_), called from perform_reduce_grad (line 1195) at the end of each step.
+Why: the whole of p.grad is divided, not what this step added to it. The docstrings say that gradients are
+  scaled by num_microbatches once per step; that earlier gradients shrink too is not said.
+Requirement: TRN-4.
+Schedules: all, for m >= 2 and scale_grads=True (the default); not with scale_grads=False.
+Possible fix: scale the loss (or the gradients entering the last stage) by 1/m instead of p.grad.
+"""
+
+import os
+import tempfile
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+
+WORLD = 2
+M = 4
+SCHEDULES = (
+    "GPipe",
+    "1F1B",
+    "Interleaved1F1B",
+    "LoopedBFS",
+    "InterleavedZeroBubble",
+    "ZBVZeroBubble",
+    "DualPipeV",
+)
+
+
+def build(name, rank, modules, **options):
+    """This rank's schedule object, and the indices of its stages."""
+    n = len(modules)
+    v_shaped = name in ("ZBVZeroBubble", "DualPipeV")
+    owned = [rank, n - 1 - rank] if v_shaped else list(range(rank, n, WORLD))
+    stages = [PipelineStage(modules[s], s, n, torch.device("cpu")) for s in owned]
+    cls = get_schedule_class(name)
+    return cls(stages if issubclass(cls, PipelineScheduleMulti) else stages[0], M, **options), owned
+
+
+def num_stages(name):
+    return WORLD if name in ("GPipe", "1F1B") else 2 * WORLD
+
+
+def gather(result):
+    """Every rank's dictionary, merged and sorted."""
+    parts = [None] * WORLD
+    dist.all_gather_object(parts, result)
+    return dict(sorted((key, value) for part in parts for key, value in part.items()))
+
+
+def run(rank):
+    lines = []
+    for name in SCHEDULES:
+        torch.manual_seed(0)
+        modules = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(num_stages(name))]
+        schedule, owned = build(name, rank, modules, loss_fn=nn.functional.mse_loss)
+        x = torch.randn(2 * M, 3)
+        args = (x,) if 0 in owned else ()
+        target = {"target": x} if len(modules) - 1 in owned else {}
+        schedule.step(*args, **target)
+        once = {s: modules[s][0].weight.grad.clone() for s in owned}
+        schedule.step(*args, **target)
+        ratio = gather({s: round(float((modules[s][0].weight.grad / once[s]).mean()), 3) for s in owned})
+        if rank == 0:
+            lines.append(f"{name}: gradient after two equal steps / after one: expected 2.0 on every stage,")
+            lines.append(f"  actual by stage {ratio}")
+    return lines
+
+
+def worker(rank, folder):
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=WORLD,
+        timeout=timedelta(seconds=20),
+    )
+    lines = run(rank)
+    Path(folder, f"{rank}.txt").write_text("".join(f"{line}\n" for line in lines))
+    os._exit(0)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [mp.get_context("spawn").Process(target=worker, args=(r, folder)) for r in range(WORLD)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(timeout=60)
+            process.kill()
+        for rank in range(WORLD):
+            path = Path(folder, f"{rank}.txt")
+            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Adapters for known implementations, one file each."""

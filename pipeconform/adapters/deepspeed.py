@@ -1,0 +1,181 @@
+"""DeepSpeed's pipeline engine behind the contract.
+
+The engine takes the whole list of layers on every rank and an iterator over microbatches, and does the
+whole step itself: ``train_batch`` runs the schedule, steps the optimizer and clears the gradients. They are
+therefore copied in a hook that the optimizer calls before it steps (`Capabilities.fused_optimizer`).
+
+Not claimed: half precision (the engine then keeps its gradients elsewhere), float64 (it converts every
+model to float32), outputs (an evaluation returns the last microbatch's only), sums (it always averages).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipeconform.adapter import (
+    Batch,
+    BoundaryClaim,
+    Capabilities,
+    Description,
+    Feature,
+    Mode,
+    Operation,
+    Plan,
+    ScheduleClaim,
+    SgdStep,
+    StepResult,
+    ZeroGrad,
+    module_gradients,
+    module_state,
+    optimizer_of,
+)
+from pipeconform.adapters.chained import Chained
+from pipeconform.adapters.installed import require_release
+from pipeconform.errors import Unsupported
+
+__all__ = ["DeepSpeed"]
+
+_CAPABILITIES = Capabilities(
+    schedules=(ScheduleClaim(name="1F1B", family="one_f_one_b"),),
+    features=frozenset(
+        {Feature.EVAL, Feature.TOKENS, Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT}
+        | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
+        | {Feature.OPTIMIZER, Feature.STATE}
+    ),
+    boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
+    fused_optimizer=True,
+    loss_on="all",
+    patience=10.0,
+)
+
+
+class _DeepSpeedPipeline:
+    """One rank's engine."""
+
+    def __init__(self, plan: Plan) -> None:
+        import deepspeed
+        from deepspeed.pipe import PipelineModule
+
+        os.environ["LOCAL_RANK"] = str(plan.ranks.device.index or 0)
+        layers = [build() for build in plan.stages]
+        self._modules: dict[int, nn.Module] = {s: layers[s] for s in plan.owned_stages()}
+        self._microbatch_size = plan.microbatch_size
+        self._gradients: dict[int, dict[str, torch.Tensor | None]] = {}
+        self.apply(ZeroGrad())
+        before = set(_groups())
+        module = PipelineModule(
+            [Chained(layer) for layer in layers],
+            num_stages=len(layers),
+            loss_fn=plan.loss.function,
+            partition_method="uniform",
+            dynamic_shape=plan.varying_shapes,
+        )
+        # The engine does not run backward without an optimizer: one that changes nothing.
+        optimizer = optimizer_of(module.parameters(), plan.optimizer or SgdStep(lr=0.0))
+        assert optimizer is not None, "every stage has something to train: frozen stages are not claimed"
+        optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
+        self._engine, *_ = deepspeed.initialize(
+            model=module,
+            optimizer=optimizer,
+            config={
+                "train_micro_batch_size_per_gpu": plan.microbatch_size,
+                "gradient_accumulation_steps": plan.num_microbatches,
+                "gradient_clipping": 0.0,
+                "steps_per_print": 10**9,
+            },
+        )
+        self._own_groups = [group for group in _groups() if group not in before]
+
+    def _keep_gradients(self) -> None:
+        self._gradients = {
+            s: {name: None if g is None else g.clone() for name, g in named.items()}
+            for s, named in module_gradients(self._modules).items()
+        }
+
+    def owned(self) -> Mapping[int, nn.Module]:
+        return self._modules
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        def inputs(args: tuple[Any, ...]) -> Any:
+            return args if len(args) > 1 else args[0]
+
+        data = iter([(inputs(micro.args), micro.target) for micro in batch.microbatches])
+        if mode is Mode.EVAL:
+            loss = self._engine.eval_batch(data, num_micro_batches=batch.num_microbatches)
+            return StepResult(loss=loss.reshape(()))  # one element in one dimension on all ranks but the last
+        if batch.num_microbatches != self._engine.gradient_accumulation_steps():
+            self._engine.set_train_batch_size(self._microbatch_size * batch.num_microbatches)
+        return StepResult(loss=self._engine.train_batch(data))
+
+    def apply(self, operation: Operation) -> None:
+        """The engine has stepped and cleared already; only what was kept for reading is cleared."""
+        if isinstance(operation, ZeroGrad):
+            self._gradients = {
+                s: dict.fromkeys(name for name, _ in module.named_parameters())
+                for s, module in self._modules.items()
+            }
+
+    def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
+        return self._gradients
+
+    def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
+        return module_state(self._modules)
+
+    def close(self) -> None:
+        """The engine leaves its process groups behind, with their threads and sockets."""
+        if self._engine is None:
+            return
+        # The last output's graph is hooked by the engine: a cycle that nobody collects, with all its threads.
+        self._engine.pipe_buffers.clear()
+        self._engine.loss = None
+        self._engine.destroy()
+        self._engine = None
+        while self._own_groups:
+            dist.destroy_process_group(self._own_groups.pop())
+
+
+class DeepSpeed:
+    """Adapter for ``deepspeed.pipe.PipelineModule`` and the engine that ``deepspeed.initialize`` makes of it."""
+
+    def describe(self) -> Description:
+        """What DeepSpeed's pipeline documents.
+
+        Raises:
+            Unsupported: it is not installed, or too old.
+        """
+        version = require_release("deepspeed", at_least=(0, 16), extra="deepspeed")
+        return Description(name="deepspeed", version=version, capabilities=_CAPABILITIES)
+
+    def setup_process(self) -> None:
+        """Keep the engine on the CPU unless there is an accelerator, and away from its compiler."""
+        if not torch.accelerator.is_available():
+            os.environ["DS_ACCELERATOR"] = "cpu"  # read when the package is imported
+        import deepspeed
+
+        # The shared-memory collectives would be compiled at first use, under a lock in the home folder.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.utils.logger.setLevel("ERROR")
+        deepspeed.init_distributed(dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+
+    def build(self, plan: Plan) -> _DeepSpeedPipeline:
+        """Build on this rank.
+
+        Raises:
+            Unsupported: the pipeline is not the whole world, or holds several stages on a rank.
+        """
+        ranks = plan.ranks
+        if len(ranks.pipeline_ranks) != ranks.world_size or len(plan.stages) != ranks.world_size:
+            raise Unsupported(
+                f"{len(plan.stages)} stages on {len(ranks.pipeline_ranks)} ranks of {ranks.world_size}"
+            )
+        return _DeepSpeedPipeline(plan)
+
+
+def _groups() -> list[dist.ProcessGroup]:
+    return list(dist.distributed_c10d._world.pg_map)

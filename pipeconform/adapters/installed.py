@@ -1,0 +1,28 @@
+"""Which release of an engine is installed, asked without importing it."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+from pipeconform.errors import Unsupported
+
+__all__ = ["require_release"]
+
+
+def require_release(distribution: str, *, at_least: tuple[int, int], extra: str) -> str:
+    """The installed release of `distribution`.
+
+    Raises:
+        Unsupported: there is none, or it is older than `at_least`; the message says how to get one.
+    """
+    wanted = f"{distribution}>={'.'.join(map(str, at_least))}"
+    remedy = f"pip install 'pipeconform[{extra}]'"
+    try:
+        found = metadata.version(distribution)
+    except metadata.PackageNotFoundError as error:
+        raise Unsupported(f"{distribution} is not installed; it needs {wanted}: {remedy}") from error
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < at_least:
+        raise Unsupported(f"{distribution} {found} is not supported; it needs {wanted}: {remedy}")
+    return found

@@ -1,0 +1,199 @@
+"""megatron-core's pipeline schedules behind the contract.
+
+Functions that are given this rank's stages (with ``set_input_tensor``), an iterator over microbatches for
+each and a ``forward_step_func``, which runs a stage and returns the function that makes a loss of its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils import _pytree as tree
+
+from pipeconform.adapter import (
+    Batch,
+    BoundaryClaim,
+    Bystander,
+    Capabilities,
+    Description,
+    Feature,
+    Microbatch,
+    MicrobatchRule,
+    Mode,
+    Placement,
+    Plan,
+    ScheduleClaim,
+    StepResult,
+    module_gradients,
+    module_state,
+    placement_of,
+    step_modules,
+)
+from pipeconform.adapters.installed import require_release
+
+__all__ = ["Megatron"]
+
+_CAPABILITIES = Capabilities(
+    schedules=(
+        ScheduleClaim(name="1F1B", family="one_f_one_b"),
+        ScheduleClaim(
+            name="Interleaved1F1B",
+            stages_per_rank=(2, 3, 4),
+            min_ranks=2,
+            microbatches=MicrobatchRule.MULTIPLE_OF_RANKS,
+            family="interleaved_one_f_one_b",
+        ),
+    ),
+    features=frozenset(
+        {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.MICROBATCH_LOSSES}
+        | {Feature.EVAL, Feature.KWARGS, Feature.LOSS_KWARGS, Feature.TOKENS, Feature.ACCUMULATION}
+        | {Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
+        | {Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
+        | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.OPTIMIZER, Feature.STATE}
+    ),
+    boundary=BoundaryClaim(dtypes=("float64", "float32", "bfloat16", "float16"), min_ndim=3, max_ndim=3),
+    reductions=("mean", "sum"),
+    sub_groups=True,
+    kwargs_scope="stage",
+    patience=10.0,
+)
+
+
+class _TorchWithoutCuda(ModuleType):
+    """What two modules of the engine see as `torch` where there is no CUDA: their device calls mean the CPU."""
+
+    cuda = SimpleNamespace(current_device=lambda: "cpu", synchronize=lambda: None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def zeros(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
+        return torch.zeros(*size, device="cpu" if device == "cuda" else device, **options)
+
+
+class _Stage(nn.Module):
+    """What the schedules drive: a module that is handed its input before its forward."""
+
+    def __init__(self, index: int, inner: nn.Module, config: Any, model_type: Any) -> None:
+        super().__init__()
+        self.index, self.inner, self.config, self.model_type = index, inner, config, model_type
+        self.received: torch.Tensor | None = None
+
+    def set_input_tensor(self, tensors: list[torch.Tensor | None]) -> None:
+        (self.received,) = tensors
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(*(args if self.received is None else (self.received,)), **kwargs)
+
+
+class _MegatronPipeline:
+    """One rank's stages, and the schedule that its size asks for."""
+
+    def __init__(self, plan: Plan, others: Mapping[str, dist.ProcessGroup]) -> None:
+        from megatron.core.enums import ModelType
+        from megatron.core.pipeline_parallel import p2p_communication, schedules
+        from megatron.core.process_groups_config import ProcessGroupCollection
+
+        self._plan, self._modules, group = plan, plan.build_owned(), plan.ranks.pipeline_group
+        interleaved = len(self._modules) > 1
+        name = "pipelining_with_interleaving" if interleaved else "pipelining_without_interleaving"
+        edge = next(iter(plan.boundaries()), None)
+        first, second, _ = (1, 1, 1) if edge is None else edge.tensors[0].shape
+        config = _config(plan, edge, interleaved=interleaved)
+        self._stages = [_Stage(s, m, config, ModelType.encoder_or_decoder) for s, m in self._modules.items()]
+        self._schedule = partial(
+            getattr(schedules, f"forward_backward_{name if len(plan.stages) > 1 else 'no_pipelining'}"),
+            forward_step_func=self._forward_step,
+            model=self._stages,
+            seq_length=first,  # what these two are called does not matter to the schedule
+            micro_batch_size=second,
+            p2p_communicator=p2p_communication.P2PCommunicator(group, config),
+            pg_collection=ProcessGroupCollection(pp=group, embd=None, pos_embd=None, **others),
+        )
+        self.apply = step_modules(self._modules, plan.optimizer)
+
+    def owned(self) -> Mapping[int, nn.Module]:
+        return self._modules
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        for stage in self._stages:
+            stage.train(mode is Mode.TRAIN)
+        self._loss_kwargs = batch.loss_kwargs
+        reported = self._schedule(
+            data_iterator=[iter(batch.microbatches) for _ in self._stages],
+            num_microbatches=batch.num_microbatches,
+            forward_only=mode is Mode.EVAL,
+        )
+        if not reported:
+            return StepResult()
+        losses, outputs = zip(*reported, strict=True)
+        merged = tree.tree_map(lambda *parts: torch.cat(parts, dim=batch.batch_dim), *outputs)
+        return StepResult(output=merged, losses=losses if mode is Mode.TRAIN else None)
+
+    def _forward_step(self, data: Iterator[Microbatch], stage: _Stage) -> tuple[Any, Any]:
+        microbatch = next(data)
+
+        def loss_of(output: Any) -> tuple[Any, ...]:
+            loss = self._plan.loss.function(output, microbatch.target, **self._loss_kwargs)
+            reported = (loss.detach().clone(), tree.tree_map(torch.Tensor.detach, output))
+            tokens = () if self._plan.loss.reduction == "mean" else (torch.tensor(1, dtype=torch.int),)
+            return loss, *tokens, reported  # a mean is divided by m, in place; a sum counts as tokens
+
+        return stage(*microbatch.args, **microbatch.kwargs.get(stage.index, {})), loss_of
+
+    def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
+        return module_gradients(self._modules)
+
+    def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
+        return module_state(self._modules)
+
+    def close(self) -> None:
+        self._stages.clear()
+
+
+class Megatron:
+    """Adapter for ``megatron.core.pipeline_parallel.schedules``."""
+
+    def describe(self) -> Description:
+        """What the schedules document; `Unsupported` where there is no ``P2PCommunicator`` yet."""
+        release = require_release("megatron-core", at_least=(0, 15), extra="megatron")
+        return Description(name="megatron-core", version=release, capabilities=_CAPABILITIES)
+
+    def setup_process(self) -> None:
+        from megatron.core.pipeline_parallel import p2p_communication, schedules
+
+        if not torch.cuda.is_available():
+            p2p_communication.torch = schedules.torch = _TorchWithoutCuda("torch")
+        alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+        self._others = dict.fromkeys(("tp", "cp", "dp_cp"), alone)
+
+    def build(self, plan: Plan) -> _MegatronPipeline | Bystander:
+        """Build on this rank; the schedules are never told which stages they run, so that is checked here."""
+        p, stages = len(plan.ranks.pipeline_ranks), len(plan.stages)
+        if plan.placement != placement_of(Placement.LOOP, num_ranks=p, num_stages=stages):
+            raise ValueError(f"stages are placed on ranks {plan.placement}, but {plan.schedule} wants a loop")
+        return Bystander() if plan.ranks.pipeline_rank is None else _MegatronPipeline(plan, self._others)
+
+
+def _config(plan: Plan, edge: Any, *, interleaved: bool) -> Any:
+    from megatron.core.transformer import TransformerConfig
+
+    return TransformerConfig(
+        num_layers=len(plan.stages),
+        num_attention_heads=1,  # required, and of no use here
+        hidden_size=1 if edge is None else edge.tensors[0].shape[-1],
+        pipeline_model_parallel_size=len(plan.ranks.pipeline_ranks),
+        virtual_pipeline_model_parallel_size=len(plan.owned_stages()) if interleaved else None,
+        pipeline_dtype=None if edge is None else edge.tensors[0].dtype,
+        variable_seq_lengths=plan.varying_shapes,
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 - the other one forbids that, experts or not
+        calculate_per_token_loss=plan.loss.reduction == "sum",  # then no loss is divided
+        overlap_p2p_comm=interleaved,  # as Megatron-LM: else two messages of one batch to one rank look alike
+        batch_p2p_comm=not interleaved,
+    )

@@ -1,0 +1,257 @@
+"""torch.distributed.pipelining behind the contract: manual and traced stages under its eight schedules."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import pipelining
+from torch.distributed.pipelining import schedules
+
+from pipeconform.adapter import (
+    Batch,
+    Boundary,
+    BoundaryClaim,
+    Capabilities,
+    Description,
+    Feature,
+    GradientScale,
+    MicrobatchRule,
+    Mode,
+    Operation,
+    Placement,
+    Plan,
+    ScheduleClaim,
+    StageOperations,
+    StepResult,
+    TracingClaim,
+    module_gradients,
+    module_state,
+    step_modules,
+)
+from pipeconform.adapters import torch_stages, torch_tracing
+
+_CLASSES: Mapping[str, Any] = {
+    "ForwardOnly": schedules._ScheduleForwardOnly,
+    "GPipe": schedules.ScheduleGPipe,
+    "1F1B": schedules.Schedule1F1B,
+    "Interleaved1F1B": schedules.ScheduleInterleaved1F1B,
+    "LoopedBFS": schedules.ScheduleLoopedBFS,
+    "InterleavedZeroBubble": schedules.ScheduleInterleavedZeroBubble,
+    "ZBVZeroBubble": schedules.ScheduleZBVZeroBubble,
+    "DualPipeV": schedules.ScheduleDualPipeV,
+}
+
+_CAPABILITIES = Capabilities(
+    schedules=(
+        ScheduleClaim(name="ForwardOnly", trains=False, family="forward_only"),
+        ScheduleClaim(name="GPipe", family="gpipe"),
+        ScheduleClaim(name="1F1B", min_microbatches_per_stage=1, family="one_f_one_b"),
+        ScheduleClaim(
+            name="Interleaved1F1B",
+            stages_per_rank=(1, 2, 3, 4),
+            microbatches=MicrobatchRule.WHOLE_ROUNDS,
+            family="interleaved_one_f_one_b",
+        ),
+        ScheduleClaim(name="LoopedBFS", stages_per_rank=(1, 2, 3, 4), family="looped_bfs"),
+        ScheduleClaim(
+            name="InterleavedZeroBubble",
+            stages_per_rank=(1, 2, 3, 4),
+            microbatches=MicrobatchRule.WHOLE_ROUNDS,
+            split_backward=True,
+            family="interleaved_zero_bubble",
+        ),
+        ScheduleClaim(
+            name="ZBVZeroBubble",
+            placement=Placement.V,
+            stages_per_rank=(2,),
+            split_backward=True,
+            family="zb_v",
+        ),
+        ScheduleClaim(
+            name="DualPipeV",
+            placement=Placement.V,
+            stages_per_rank=(2,),
+            min_microbatches_per_stage=1,
+            split_backward=True,
+            family="dualpipe_v",
+        ),
+    ),
+    features=frozenset(
+        {
+            Feature.OUTPUTS,
+            Feature.MICROBATCH_LOSSES,
+            Feature.EVAL,
+            Feature.INPUT_GRADIENTS,
+            Feature.ACCUMULATION,
+            Feature.KWARGS,
+            Feature.KWARG_GRADIENTS,
+            Feature.LOSS_KWARGS,
+            Feature.STRUCTURED_OUTPUTS,
+            Feature.TOKENS,
+            Feature.FROZEN,
+            Feature.UNUSED_PARAMETERS,
+            Feature.SHARED_IN_STAGE,
+            Feature.BUFFERS,
+            Feature.DROPOUT,
+            Feature.USER_HOOKS,
+            Feature.OPTIMIZER,
+            Feature.STATE,
+            Feature.DECLARED_TABLE,
+            Feature.STAGE_OPERATIONS,
+            Feature.DEFERRED_WEIGHTS,
+            Feature.CUSTOM_FUNCTIONS,
+            Feature.CHECKPOINTING,
+            Feature.AUTOCAST,
+            Feature.OBJECTS,
+            Feature.BATCH_DIM,
+            Feature.LOADING,
+        }
+    ),
+    boundary=BoundaryClaim(
+        max_tensors=5,
+        containers=("tensor", "tuple", "list"),
+        dtypes=("float64", "float32", "bfloat16", "float16"),
+        min_ndim=0,
+        max_ndim=5,
+        no_grad_tensors=True,
+        non_float_tensors=True,
+        empty_tensors=True,
+    ),
+    scale=GradientScale(at="gradient", input_gradients_scaled=False),
+    reductions=("mean", "sum"),
+    sub_groups=True,
+    # a keyword argument of a later stage, and a value used beyond the next stage, are not supported
+    tracing=TracingClaim(kwargs="first_stage", knows_boundaries=True),
+)
+
+
+class _TorchPipeline:
+    """One rank's stages and schedule object."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        traced = {} if plan.split is None else torch_tracing.traced_stages(plan, plan.split)
+        self._modules = plan.build_owned() if plan.split is None else {s: traced[s].submod for s in traced}
+        self._apply = step_modules(self._modules, plan.optimizer)
+        self._schedule: Any = None
+        if not self._modules:
+            return
+        self._stages = traced or {
+            s: pipelining.PipelineStage(
+                module,
+                s,
+                len(plan.stages),
+                plan.ranks.device,
+                group=plan.ranks.pipeline_group,
+                dw_builder=plan.deferred_weights(module),
+            )
+            for s, module in self._modules.items()
+        }
+        stages = list(self._stages.values())
+        schedule_class = _CLASSES[plan.schedule]
+        several = issubclass(schedule_class, schedules.PipelineScheduleMulti)
+        self._schedule = schedule_class(
+            stages if several else stages[0],
+            plan.num_microbatches,
+            loss_fn=_loss_of(plan) if plan.trains else None,
+            **_split_along(plan.batch_dim),
+            scale_grads=plan.loss.reduction == "mean",
+        )
+
+    def owned(self) -> Mapping[int, nn.Module]:
+        return self._modules
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if self._schedule is None:
+            return StepResult()
+        first, last = 0 in self._modules, len(self._plan.stages) - 1 in self._modules
+        args = batch.args if first else ()
+        kwargs = {name: value for s in self._modules for name, value in batch.kwargs.get(s, {}).items()}
+        for module in self._modules.values():
+            module.train(mode is Mode.TRAIN)
+        # eval() computes the loss too and needs the target, unless the schedule has no loss function
+        losses: list[torch.Tensor] = []
+        whole = batch.target.movedim(self._plan.batch_dim, 0)  # torch splits targets in dimension 0
+        target = {"target": whole, "losses": losses} if last and self._plan.trains else {}
+        loss_kwargs = {"loss_kwargs": dict(batch.loss_kwargs)} if batch.loss_kwargs else {}
+        if mode is Mode.EVAL:
+            with torch.no_grad():
+                return StepResult(output=self._schedule.eval(*args, **target, **loss_kwargs, **kwargs))
+        output = self._schedule.step(*args, **target, **loss_kwargs, **kwargs)
+        gradients = tuple(arg.grad for arg in batch.args) if first else None
+        return StepResult(output=output, losses=losses if last else None, input_gradients=gradients)
+
+    def open_stages(self, batch: Batch) -> Mapping[int, StageOperations]:
+        if self._schedule is None:
+            return {}
+        several = isinstance(self._schedule, schedules.PipelineScheduleMulti)
+        return torch_stages.open_stages(
+            self._stages,
+            batch,
+            initialise=self._schedule._initialize_stages if several else self._schedule._initialize_stage,
+            loss=self._plan.loss,
+            scale_grads=self._plan.loss.reduction == "mean",
+        )
+
+    def apply(self, operation: Operation) -> None:
+        self._apply(operation)
+
+    def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
+        return module_gradients(self._modules)
+
+    def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
+        return module_state(self._modules)
+
+    def table(self) -> str | None:
+        """What torch exports: ``pipeline_order`` of a multi-stage schedule, else the order of its documentation."""
+        if self._schedule is None:
+            return None
+        several = isinstance(self._schedule, schedules.PipelineScheduleMulti)
+        order = self._schedule.pipeline_order if several else self._schedule._get_pipeline_order()
+        if order is None:
+            return None
+        text = io.StringIO()
+        csv.writer(text).writerows(order[rank] for rank in sorted(order))
+        return text.getvalue()
+
+    def boundaries(self) -> Sequence[Boundary]:
+        return torch_tracing.known_boundaries(self._plan, self._modules)
+
+    def close(self) -> None:
+        self._schedule, self._stages = None, {}
+
+
+def _split_along(batch_dim: int) -> dict[str, Any]:
+    """Where a model's only input is split and its only output merged, if not in dimension 0."""
+    if not batch_dim:
+        return {}
+    along = pipelining.microbatch.TensorChunkSpec(batch_dim)  # type: ignore[no-untyped-call]
+    return {"args_chunk_spec": (along,), "output_merge_spec": along}
+
+
+def _loss_of(plan: Plan) -> Callable[..., torch.Tensor]:
+    """The plan's loss, which wants the batch where the outputs have it."""
+    function, dim = plan.loss.function, plan.batch_dim
+    if not dim:
+        return function
+    return lambda output, target, **others: function(output, target.movedim(0, dim), **others)
+
+
+class TorchPipelining:
+    """Adapter for torch.distributed.pipelining."""
+
+    def describe(self) -> Description:
+        return Description(
+            name="torch.distributed.pipelining", version=str(torch.__version__), capabilities=_CAPABILITIES
+        )
+
+    def setup_process(self) -> None:
+        """Nothing: torch is all it needs."""
+
+    def build(self, plan: Plan) -> _TorchPipeline:
+        return _TorchPipeline(plan)

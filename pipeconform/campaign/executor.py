@@ -1,0 +1,226 @@
+"""Executing one case: the ranks and the oracle at the same time, and everything they said."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pipeconform.adapter import Capabilities, Description
+from pipeconform.case.case import Case
+from pipeconform.errors import HarnessError
+from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.masks import Masks, masks_of
+from pipeconform.judge.oracle import Bounds, Question
+from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
+from pipeconform.observe.observation import Observation, Reference, Watched
+from pipeconform.run.pools import Pools
+from pipeconform.run.verdict import Returned, VerdictVector
+from pipeconform.run.worker import Job
+
+__all__ = ["Execution", "Executor"]
+
+RANK_TASK = "pipeconform.run.worker:execute"
+ORACLE_TASK = "pipeconform.judge.oracle:answer"
+DESCRIBE_TASK = "pipeconform.run.worker:describe"
+_MOST_BOUNDS_KNOWN = 128
+
+
+class Execution(msgspec.Struct, frozen=True, kw_only=True):
+    """What one execution of a case gave."""
+
+    case: Case
+    verdicts: VerdictVector
+    """One verdict per rank; return values are in `shown`."""
+    shown: tuple[Observation, ...] = ()
+    """Per rank, when every rank returned."""
+    expected: Reference | None = None
+    seconds: float = 0.0
+
+    def outcome(self) -> Outcome | None:
+        """What ended the execution early: a rank that did not return, or a refusal."""
+        return judge_verdicts(self.verdicts) or judge_refusal(self.shown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executor:
+    """Runs cases of one implementation under one environment variant.
+
+    `time_limit` is the hard limit for one case, in seconds; a hang is found on evidence long before.
+    """
+
+    implementation: str
+    description: Description
+    pools: Pools
+    time_limit: float = 60.0
+    _bounds_known: OrderedDict[bytes, bytes] = field(
+        default_factory=OrderedDict, init=False, repr=False, compare=False
+    )
+    """Answers of the oracle with bounds, by question; several requirements ask the same."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the implementation claims."""
+        return self.description.capabilities
+
+    def execute(self, case: Case, *, observe: Iterable[Watched] = ()) -> Execution:
+        """Run `case` on warm processes; `observe` names what the ranks must record besides the values.
+
+        Raises:
+            PoolError: rank processes cannot be formed.
+            HarnessError: the oracle failed.
+        """
+        begun = time.monotonic()
+        replay = case.draws_masks
+        oracle = (
+            None
+            if replay
+            else self.pools.oracle.start(ORACLE_TASK, self._question(case), time_limit=self.time_limit)
+        )
+        try:
+            vector = self._run_ranks(case, observe)
+        except BaseException:
+            if oracle is not None:
+                oracle.cancel()
+            raise
+        shown = self._observations(vector)
+        if oracle is None:
+            masks = masks_of(case, shown)
+            oracle = self.pools.oracle.start(
+                ORACLE_TASK, self._question(case, masks=masks), time_limit=self.time_limit
+            )
+        expected = _decoded(_answer(oracle.wait(), case))
+        return Execution(
+            case=case,
+            verdicts=_without_values(vector),
+            shown=shown,
+            expected=expected,
+            seconds=time.monotonic() - begun,
+        )
+
+    def repeat(self, case: Case) -> Execution:
+        """Run `case` on the ranks alone, to be compared with another execution of it.
+
+        Raises:
+            PoolError: rank processes cannot be formed.
+        """
+        vector = self._run_ranks(case, ())
+        return Execution(case=case, verdicts=_without_values(vector), shown=self._observations(vector))
+
+    def _run_ranks(self, case: Case, observe: Iterable[Watched]) -> VerdictVector:
+        job = Job(implementation=self.implementation, case=case, observe=tuple(sorted(observe)))
+        pool = self.pools.of_size(self._world_size(case))
+        if self.capabilities.fresh_process_per_build:
+            pool.restart()
+        return pool.run(RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
+
+    def restart(self, case: Case) -> None:
+        """Replace the processes that would run `case` by new ones."""
+        self.pools.of_size(self._world_size(case)).restart()
+
+    def evidence(self, execution: Execution, *, thorough: bool = True, copied: bool = False) -> Evidence:
+        """Prepare an execution in which every rank returned for judgement.
+
+        With `copied` the reference is that of microbatches that were copied from their batch.
+        """
+        expected = execution.expected
+        if copied:
+            masks = masks_of(execution.case, execution.shown)
+            question = self._question(execution.case, masks=masks, copied=True)
+            expected = _decoded(self._bounded_answer(question, execution.case))
+        assert expected is not None
+        return Evidence(
+            case=execution.case,
+            capabilities=self.capabilities,
+            shown=execution.shown,
+            expected=expected,
+            bounded=self._bounded(execution),
+            thorough=thorough,
+        )
+
+    def _bounded(self, execution: Execution) -> Callable[[Bounds], Reference]:
+        @functools.cache
+        def bounded(bounds: Bounds) -> Reference:
+            masks = masks_of(execution.case, execution.shown)
+            question = self._question(execution.case, masks=masks, bounds=bounds)
+            return _decoded(self._bounded_answer(question, execution.case))
+
+        return bounded
+
+    def _bounded_answer(self, question: bytes, case: Case) -> bytes:
+        known = self._bounds_known
+        if question not in known:
+            pending = self.pools.oracle.start(ORACLE_TASK, question, time_limit=10 * self.time_limit)
+            known[question] = _answer(pending.wait(), case)
+            if len(known) > _MOST_BOUNDS_KNOWN:
+                known.popitem(last=False)
+        known.move_to_end(question)
+        return known[question]
+
+    def _world_size(self, case: Case) -> int:
+        return 1 if self.capabilities.world == "single_process" else case.world.size
+
+    def _question(
+        self, case: Case, *, masks: Masks = (), bounds: Bounds = "none", copied: bool = False
+    ) -> bytes:
+        scale = self.capabilities.scale
+        return msgspec.msgpack.encode(
+            Question(
+                case=case,
+                scale_at=scale.at,
+                input_gradients_scaled=scale.input_gradients_scaled,
+                loss_over=self.capabilities.loss_over,
+                copied=copied,
+                masks=masks,
+                bounds=bounds,
+            )
+        )
+
+    @staticmethod
+    def _observations(vector: VerdictVector) -> tuple[Observation, ...]:
+        if not vector.ok:
+            return ()
+        return tuple(msgspec.msgpack.decode(value, type=Observation) for value in vector.values)
+
+
+def _without_values(vector: VerdictVector) -> VerdictVector:
+    verdicts = tuple(Returned(None, one.after) if isinstance(one, Returned) else one for one in vector)
+    return VerdictVector(verdicts)
+
+
+def _answer(vector: VerdictVector, case: Case) -> bytes:
+    if not vector.ok:
+        raise HarnessError(f"the oracle failed on case {case.digest}:\n{vector.describe()}\n{vector[0]}")
+    answer: bytes = vector.values[0]
+    return answer
+
+
+def _decoded(answer: bytes) -> Reference:
+    return msgspec.msgpack.decode(answer, type=Reference)
+
+
+def describe(pools: Pools, implementation: str, *, time_limit: float = 120.0) -> Description:
+    """Let a rank process import the implementation and describe it.
+
+    Raises:
+        BadAdapterError: with the words of the rank that failed.
+        HarnessError: the rank died or hung.
+    """
+    from pipeconform.errors import BadAdapterError
+    from pipeconform.run.verdict import Raised
+
+    vector = pools.oracle.run(DESCRIBE_TASK, implementation.encode(), time_limit=time_limit)
+    verdict = vector[0]
+    if isinstance(verdict, Raised):
+        if verdict.type.rpartition(".")[2] == "BadAdapterError":
+            raise BadAdapterError(verdict.message)
+        raise BadAdapterError(
+            f"--impl {implementation!r} cannot be described: {verdict.type}: {verdict.message}"
+        )
+    if not vector.ok:
+        raise HarnessError(f"describing {implementation!r} failed:\n{vector.describe()}")
+    return msgspec.msgpack.decode(vector.values[0], type=Description)

@@ -1,0 +1,179 @@
+"""Judging one execution by one requirement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipeconform.adapter import Feature
+from pipeconform.campaign.executor import Execution, Executor
+from pipeconform.case.case import Case
+from pipeconform.case.strategies import Focus
+from pipeconform.case.traits import traits
+from pipeconform.errors import ContractError
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.lifecycle import repeats_exactly
+from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.judge.timeline import executed
+from pipeconform.run.verdict import Raised, Stuck
+from pipeconform.spec import Requirement
+
+__all__ = ["judge", "num_repetitions"]
+
+_PLACED = re.compile(
+    r"\b(placement|places?|placed)\b|\bstages?\b.*\branks?\b|\branks?\b.*\bstages?\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What an error about stages on wrong ranks speaks of."""
+
+_CONTRACT = f"{ContractError.__module__}.{ContractError.__qualname__}"
+
+
+def judge(
+    requirement: Requirement,
+    execution: Execution,
+    executor: Executor,
+    *,
+    thorough: bool = True,
+    anew: bool = True,
+) -> tuple[Outcome, ...]:
+    """What `requirement` has to say about an execution; empty when it is met.
+
+    A requirement about determinism executes the case again, in the same processes and, if `anew`, in new ones. Without
+    `thorough` a difference far beyond rounding counts although its bound was not computed.
+
+    Raises:
+        ContractError: the adapter broke its contract; that is no verdict about the implementation.
+    """
+    _require_contract(execution)
+    ended = execution.outcome()
+    if ended is not None:
+        case = execution.case
+        if JUDGEMENTS[requirement.id].refuses & traits(case):
+            return _refused(execution, ended)
+        outside = not _is_claimed(case, executor)
+        refused = _raised_everywhere(execution, ended, echoes=JUDGEMENTS[requirement.id].echoes)
+        tolerated = requirement.tolerates_errors and (
+            ((outside or _may_refuse(requirement, case, executor)) and refused)
+            or (outside and _unsupported_everywhere(execution))
+        )
+        if tolerated:
+            return tuple(_unclear(requirement, execution))
+        return (replace(ended, verdicts=execution.verdicts.describe()),)
+    evidence = executor.evidence(execution, thorough=thorough)
+    found = list(JUDGEMENTS[requirement.id].judge(evidence))
+    if any(finding.mismatch is not None and finding.mismatch.kind == "value" for finding in found):
+        copied = executor.evidence(execution, thorough=thorough, copied=True)
+        found = min(found, list(JUDGEMENTS[requirement.id].judge(copied)), key=len)
+    observed = "timeline" in JUDGEMENTS[requirement.id].observe
+    outcomes = [_with_timeline(finding, evidence, observed=observed) for finding in found]
+    if JUDGEMENTS[requirement.id].repeats:
+        outcomes.extend(_repeated(execution.case, executor, anew=anew))
+    table = execution.verdicts.describe()
+    return tuple(replace(outcome, verdicts=table) for outcome in outcomes)
+
+
+def _with_timeline(finding: Finding, evidence: Evidence, *, observed: bool) -> Outcome:
+    """A finding, and what ran in its step."""
+    if not observed or finding.step is None:
+        return Outcome(Status.FAILED, finding)
+    ranks = sorted(executed(evidence, finding.step), key=lambda one: one.pipeline_rank)
+    wrong = next((one.pipeline_rank for one in ranks if one.rank == finding.rank), None)
+    return Outcome(
+        Status.FAILED,
+        finding,
+        timeline=tuple(tuple(map(str, one.actions)) for one in ranks),
+        first_wrong=None if wrong is None or finding.position is None else (wrong, finding.position),
+    )
+
+
+def _unclear(requirement: Requirement, execution: Execution) -> Iterator[Outcome]:
+    """What is wrong with the words of a refusal."""
+    check = JUDGEMENTS[requirement.id].refusal
+    texts = [one.message for one in execution.verdicts if isinstance(one, Raised)]
+    for finding in check(execution.case, texts) if check is not None else ():
+        yield Outcome(Status.FAILED, finding, verdicts=execution.verdicts.describe())
+
+
+def _require_contract(execution: Execution) -> None:
+    for rank, verdict in enumerate(execution.verdicts):
+        if isinstance(verdict, Raised) and verdict.type == _CONTRACT:
+            raise ContractError(f"the adapter broke its contract (rank {rank}): {verdict.message}")
+
+
+def _may_refuse(requirement: Requirement, case: Case, executor: Executor) -> bool:
+    """Whether the case is about something that an implementation may refuse, and has not claimed."""
+    found = traits(case) & JUDGEMENTS[requirement.id].tolerates
+    claimed = executor.capabilities.features
+    return bool(found) and not (Focus.UNEVEN in found and Feature.UNEVEN_BATCHES in claimed)
+
+
+def _raised_everywhere(execution: Execution, ended: Outcome, *, echoes: bool) -> bool:
+    """Whether every pipeline rank raised an error; unless `echoes`, of its own accord.
+
+    A rank that waits for one that raised is an echo too: the runner keeps that one's process, and with it
+    the connection, whose end would have been an error.
+    """
+    members = set(execution.case.world.pipeline_ranks)
+    return ended.status is Status.ERROR and all(
+        (isinstance(one, Raised) and (echoes or not one.is_echo)) or (echoes and isinstance(one, Stuck))
+        for rank, one in enumerate(execution.verdicts)
+        if rank in members
+    )
+
+
+def _refused(execution: Execution, ended: Outcome) -> tuple[Outcome, ...]:
+    """What is wrong with the refusal of a case that must be refused: every rank says why, of its own accord."""
+    if _unsupported_everywhere(execution):
+        return ()
+    table = execution.verdicts.describe()
+    if not _raised_everywhere(execution, ended, echoes=False):
+        return (replace(ended, verdicts=table),)
+    for rank, one in enumerate(execution.verdicts):
+        if isinstance(one, Raised) and not _PLACED.search(one.message):
+            text = f"rank {rank} raised {one.type}: {one.message.strip()}; expected: words about stages and ranks"
+            finding = Finding(kind="unclear refusal", message=text, rank=rank)
+            return (Outcome(Status.FAILED, finding, verdicts=table),)
+    return ()
+
+
+def _is_claimed(case: Case, executor: Executor) -> bool:
+    """Whether the schedule's claim covers the case's sizes."""
+    claim = executor.capabilities.schedule(case.schedule)
+    return claim is not None and all(
+        claim.takes(
+            num_ranks=case.num_ranks,
+            stages_per_rank=case.stages_per_rank,
+            num_microbatches=run.num_microbatches,
+        )
+        for run in case.runs
+    )
+
+
+def _unsupported_everywhere(execution: Execution) -> bool:
+    """Whether every pipeline rank answered the plan with `Unsupported`."""
+    members = [one for one in execution.shown if one.pipeline_rank is not None]
+    return bool(members) and all(one.unsupported is not None for one in members)
+
+
+def _repeated(case: Case, executor: Executor, *, anew: bool) -> Iterator[Outcome]:
+    """Execute several times, the stored execution left alone: it may come from another worker's processes."""
+    first = executor.repeat(case)
+    others = [(executor.repeat(case), "in the same processes")]
+    if anew:
+        executor.restart(case)
+        others.append((executor.repeat(case), "in new processes"))
+    for other, how in others:
+        ended = first.outcome() or other.outcome()
+        if ended is not None:
+            yield ended
+            return
+        for finding in repeats_exactly(first.shown, other.shown, how):
+            yield Outcome(Status.FAILED, finding)
+
+
+def num_repetitions(*, anew: bool) -> int:
+    """How often a requirement about determinism executes a case."""
+    return 3 if anew else 2

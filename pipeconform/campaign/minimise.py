@@ -1,0 +1,96 @@
+"""Making a failing case small: Hypothesis replays the corpus up to it and shrinks from there.
+
+Every candidate is executed anew. A candidate counts only if it shows the same violation: the same
+requirement, status and signature; two defects never merge or slip into one another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeconform.campaign.corpus import Corpus, Interesting, run_strategy
+from pipeconform.case.case import Case
+from pipeconform.judge.outcome import Outcome
+
+__all__ = ["Budget", "Smallest", "minimise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long shrinking may take: seconds and executions, whichever ends first."""
+
+    seconds: float
+    executions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smallest:
+    """The smallest case found that shows a violation."""
+
+    case: Case
+    outcome: Outcome
+    minimal: bool
+    confirmed: bool
+    executions: int
+    reruns: int = 0
+    shown_again: int = 0
+    """How many of the reruns showed the violation again."""
+
+
+class _BudgetSpent(BaseException):
+    """Leaves Hypothesis at once; not an `Exception`, or it would be shrunk too."""
+
+
+def minimise(
+    corpus: Corpus,
+    target: Case,
+    outcome: Outcome,
+    check: Callable[[Case], Outcome | None],
+    *,
+    budget: Budget,
+    purpose: str = "corpus",
+    max_examples: int | None = None,
+) -> Smallest:
+    """Shrink `target`, a case of `corpus` that showed `outcome`.
+
+    `check` executes a case and returns the outcome of the same kind, or None. Returns the target itself,
+    unconfirmed, if it does not show the violation again.
+    """
+    deadline = time.monotonic() + budget.seconds
+    best: Smallest | None = None
+    executions = 0
+    known: dict[str, bool] = {}
+
+    def body(case: Case) -> bool:
+        nonlocal best, executions
+        if best is None and case.digest != target.digest:
+            return False
+        if case.digest in known:
+            # Hypothesis runs its final example again; what one execution showed needs no second
+            return known[case.digest]
+        if best is not None and (executions >= budget.executions or time.monotonic() > deadline):
+            raise _BudgetSpent
+        executions += 1
+        shown = check(case)
+        known[case.digest] = shown is not None
+        if shown is None:
+            if best is None:
+                raise _BudgetSpent  # the target itself does not fail again
+            return False
+        best = Smallest(case=case, outcome=shown, minimal=False, confirmed=True, executions=executions)
+        return True
+
+    finished = False
+    try:
+        run_strategy(corpus, body, max_examples=max_examples or corpus.size, purpose=purpose, shrink=True)
+    except Interesting:
+        finished = True
+    except _BudgetSpent:
+        pass
+    if best is None:
+        return Smallest(case=target, outcome=outcome, minimal=False, confirmed=False, executions=executions)
+    return Smallest(
+        case=best.case, outcome=best.outcome, minimal=finished, confirmed=True, executions=executions
+    )

@@ -1,0 +1,189 @@
+"""From options to a campaign: implementation, devices, variants, limits."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from pipeconform.adapter import Description
+from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.kept import KeptCases
+from pipeconform.campaign.store import Store
+from pipeconform.case.strategies import Limits
+from pipeconform.errors import HarnessError, UnknownNameError, UsageError
+from pipeconform.gate.expectations import ExpectationsFile
+from pipeconform.report.result import Environment as EnvironmentReport
+from pipeconform.report.result import Implementation
+from pipeconform.run import implementation as implementations
+from pipeconform.run.devices import Devices, resolve
+from pipeconform.run.environment import Environment
+from pipeconform.run.pools import Pools
+from pipeconform.run.source import Source
+from pipeconform.spec import Profile, profile
+
+__all__ = [
+    "PRELOAD",
+    "Options",
+    "campaign_of",
+    "chosen_schedules",
+    "environment_report",
+    "implementation_report",
+    "source_of",
+]
+
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.pipelining",
+    "pipeconform.run.worker",
+    "pipeconform.judge.oracle",
+)
+
+
+SOURCE_TASK = "pipeconform.run.source:answer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a run is asked to do, as strings are given on a command line but already typed."""
+
+    implementation: str
+    profile: str = "core"
+    schedules: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    ranks: tuple[int, int] = (1, 4)
+    seed: int = 0
+    examples: int | None = None
+    device: str = "cpu"
+    backend: str = "auto"
+    ranks_per_device: int = 1
+    share: Path | None = None
+    """A folder for executions shared with other workers."""
+    expectations: ExpectationsFile | None = None
+    keep_cases: Path | None = None
+    """A folder for every case that is judged."""
+
+    def sized(self) -> Profile:
+        """The profile, with the number of examples asked for."""
+        chosen = profile(self.profile)
+        if self.examples is None:
+            return chosen
+        return msgspec.structs.replace(chosen, corpus=self.examples, search=min(chosen.search, self.examples))
+
+
+def chosen_schedules(description: Description, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The claimed schedules, or those of them that were asked for, whatever the case of the letters.
+
+    Raises:
+        UnknownNameError: one asked for is not claimed.
+    """
+    claimed = [claim.name for claim in description.capabilities.schedules]
+    if not wanted:
+        return tuple(claimed)
+    by_folded = {name.casefold(): name for name in claimed}
+    for name in wanted:
+        if name.casefold() not in by_folded:
+            raise UnknownNameError(f"schedule (of {description.name})", name, claimed)
+    return tuple(name for name in claimed if name.casefold() in {w.casefold() for w in wanted})
+
+
+@contextmanager
+def campaign_of(options: Options) -> Iterator[Campaign]:
+    """Start processes, let the implementation describe itself, and yield a campaign; all ends with it.
+
+    Raises:
+        UsageError: an unknown name, a wrong implementation, too few devices.
+        HarnessError: processes cannot be started.
+    """
+    reference = implementations.resolve(options.implementation)
+    devices = resolve(options.device, backend=options.backend, ranks_per_device=options.ranks_per_device)
+    most = _most_ranks(devices, options.ranks)
+    with ExitStack() as stack:
+        pools = stack.enter_context(Pools(preload=PRELOAD, devices=devices))
+        description = describe(pools, reference)
+        pools.idle_limit = description.capabilities.patience
+        executors = {
+            "default": Executor(implementation=reference, description=description, pools=pools),
+        }
+        for name, variables in description.variants.items():
+            variant = stack.enter_context(
+                Pools(Environment(name, dict(variables)), preload=PRELOAD, devices=devices)
+            )
+            executors[name] = Executor(implementation=reference, description=description, pools=variant)
+        yield Campaign(
+            executors=executors,
+            profile=options.sized(),
+            seed=options.seed,
+            limits=Limits(capabilities=description.capabilities, min_ranks=options.ranks[0], max_ranks=most),
+            store=Store(folder=options.share),
+            implementation=options.implementation,
+            schedules=chosen_schedules(description, options.schedules) if options.schedules else (),
+            expectations=() if options.expectations is None else options.expectations.entries,
+            device=devices.device_type,
+            source=source_of(executors["default"]),
+            kept=None if options.keep_cases is None else KeptCases(options.keep_cases),
+        )
+
+
+def _most_ranks(devices: Devices, wanted: tuple[int, int]) -> int:
+    least, most = wanted
+    while most > least and devices.reason_against(most) is not None:
+        most -= 1
+    reason = devices.reason_against(least)
+    if reason is not None:
+        raise UsageError(reason)
+    return most
+
+
+def environment_report(campaign: Campaign) -> EnvironmentReport:
+    """Where the run takes place, with the settings that the rank processes report."""
+    devices = next(iter(campaign.executors.values())).pools.devices
+    variables: dict[str, dict[str, str | None]] = {}
+    for name, executor in campaign.executors.items():
+        effective: Mapping[str, str | None] = executor.pools.environment.effective()
+        reported = executor.pools.oracle.wait_until_formed()[0]
+        variables[name] = {key: reported.get(key, value) for key, value in effective.items()}
+    return EnvironmentReport(
+        python=platform.python_version(),
+        torch=metadata.version("torch"),
+        os=platform.platform(),
+        machine=platform.machine(),
+        cpus=os.cpu_count() or 1,
+        device=devices.device_type,
+        backend=devices.backend,
+        variables=variables,
+    )
+
+
+def implementation_report(campaign: Campaign) -> Implementation:
+    """What is judged."""
+    description, source = campaign.executors["default"].description, campaign.source
+    return Implementation(
+        reference=campaign.implementation,
+        name=description.name,
+        version=description.version,
+        capabilities=msgspec.to_builtins(description.capabilities, order="deterministic"),
+        source=source.name,
+        source_digest=hashlib.sha256(source.text).hexdigest() if source.name else "",
+    )
+
+
+def source_of(executor: Executor) -> Source:
+    """The adapter's source file, as the rank processes import it.
+
+    Raises:
+        HarnessError: the process that was asked died or hung.
+    """
+    vector = executor.pools.oracle.run(SOURCE_TASK, executor.implementation.encode(), time_limit=120.0)
+    if not vector.ok:
+        raise HarnessError(f"reading the adapter's source failed:\n{vector.describe()}")
+    return msgspec.msgpack.decode(vector.values[0], type=Source)

@@ -1,0 +1,54 @@
+"""A bounded store of executions, so that one execution answers many requirements.
+
+In memory for this process, and in a folder for the other workers of a distributed run. It serves
+first judgements only: confirmation, shrinking and replay always execute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import msgspec
+
+from pipeconform.campaign.executor import Execution
+
+__all__ = ["Store"]
+
+
+class Store:
+    """Executions by (variant, case digest); the least recently used go when `max_bytes` is reached."""
+
+    def __init__(self, *, folder: Path | None = None, max_bytes: int = 256 << 20) -> None:
+        self._folder, self._max_bytes, self._bytes = folder, max_bytes, 0
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+
+    def get(self, key: str) -> Execution | None:
+        """The execution stored under `key`, if any worker has stored one."""
+        data = self._kept.get(key)
+        if data is not None:
+            self._kept.move_to_end(key)
+        elif self._folder is not None:
+            with contextlib.suppress(OSError):
+                data = (self._folder / key).read_bytes()
+                self._keep(key, data)
+        return None if data is None else msgspec.msgpack.decode(data, type=Execution)
+
+    def put(self, key: str, execution: Execution) -> None:
+        """Store an execution; a full or read-only disk only costs the sharing."""
+        data = msgspec.msgpack.encode(execution)
+        self._keep(key, data)
+        if self._folder is not None:
+            part = self._folder / f".{key}.{os.getpid()}"
+            with contextlib.suppress(OSError):
+                part.write_bytes(data)
+                part.replace(self._folder / key)
+
+    def _keep(self, key: str, data: bytes) -> None:
+        self._bytes += len(data) - len(self._kept.pop(key, b""))
+        self._kept[key] = data
+        while self._bytes > self._max_bytes and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= len(oldest)

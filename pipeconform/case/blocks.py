@@ -1,0 +1,156 @@
+"""The blocks a stage is made of, as data; `modules.py` turns them into torch modules.
+
+Every block maps the main stream (``[…, width]``) to one of the same shape, except `Embedding`
+(token ids ``[…]`` to ``[…, width]``) and `Head` (``[…, width]`` to ``[…, classes]``).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Block(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="block",
+    tag=str.lower,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+):
+    """What all blocks share: a frozen block's parameters need no gradient."""
+
+    frozen: bool = False
+
+
+class Linear(Block, frozen=True, kw_only=True):
+    """``x W^T + b``."""
+
+    bias: bool = True
+
+
+class Mlp(Block, frozen=True, kw_only=True):
+    """Two linear maps with GELU between, added to the input."""
+
+
+class Norm(Block, frozen=True, kw_only=True):
+    """Layer normalisation over the width."""
+
+
+class Attention(Block, frozen=True, kw_only=True):
+    """One head of causal-free self-attention over the sequence, added to the input."""
+
+
+class Embedding(Block, frozen=True, kw_only=True):
+    """Token ids to vectors; the first block of the first stage of a token model."""
+
+
+class Head(Block, frozen=True, kw_only=True):
+    """Vectors to class scores; the last block of the last stage of a classifier."""
+
+
+class BatchNorm(Block, frozen=True, kw_only=True):
+    """Batch normalisation over every dimension but the width, with running statistics."""
+
+
+class Dropout(Block, frozen=True, kw_only=True):
+    """Inverted dropout with probability one half, from the process's random state."""
+
+
+class Shared(Block, frozen=True, kw_only=True):
+    """One linear map applied twice: its parameters receive two contributions."""
+
+
+class Unused(Block, frozen=True, kw_only=True):
+    """The identity, with a parameter that nothing uses."""
+
+
+class Branch(Block, frozen=True, kw_only=True):
+    """A linear map used only by microbatches whose first value is positive."""
+
+
+class Inplace(Block, frozen=True, kw_only=True):
+    """A linear map whose result is modified in place, at last by an activation that needs its own result."""
+
+
+class Layout(Block, frozen=True, kw_only=True):
+    """The same values in another memory layout: transposed strides, or expanded with stride 0."""
+
+    kind: Literal["transposed", "expanded"] = "transposed"
+
+
+class Auxiliary(Block, frozen=True, kw_only=True):
+    """A linear map with a loss of its own, whose gradient a custom autograd function adds in the backward."""
+
+
+class Checkpointed(Block, frozen=True, kw_only=True):
+    """An `Mlp`, and dropout if asked for, under activation checkpointing: the backward runs it once more."""
+
+    reentrant: bool = False
+    dropout: bool = False
+
+
+class Stateful(Block, frozen=True, kw_only=True):
+    """A linear map that keeps on the module, per forward, what a custom autograd function needs in the backward."""
+
+
+class Tied(Block, frozen=True, kw_only=True):
+    """Two linear maps, one after the other, that have the same weight, or the same bias."""
+
+    what: Literal["weight", "bias"] = "weight"
+
+
+class Hooked(Block, frozen=True, kw_only=True):
+    """A linear map with a forward hook, a pre-forward hook and a tensor hook, all of which count."""
+
+
+class Pieces(Block, frozen=True, kw_only=True):
+    """A linear map to twice the width, taken apart by a node with several outputs and put together again."""
+
+    how: Literal["chunk", "split", "unbind"] = "chunk"
+
+
+class Common(Block, frozen=True, kw_only=True):
+    """Three parameters, the third of which is used together with each of the others."""
+
+
+class Offsets(Block, frozen=True, kw_only=True):
+    """Two parameters added to a mean over all samples that has exactly their shape."""
+
+
+class Accumulating(Block, frozen=True, kw_only=True):
+    """A linear map whose parameters have post-accumulate-grad hooks, which count."""
+
+
+class Deferred(Block, frozen=True, kw_only=True):
+    """A linear map whose weight gradient is left to the stage's deferred-weight function."""
+
+
+AnyBlock = (
+    Linear
+    | Mlp
+    | Norm
+    | Attention
+    | Embedding
+    | Head
+    | BatchNorm
+    | Dropout
+    | Shared
+    | Unused
+    | Branch
+    | Inplace
+    | Hooked
+    | Pieces
+    | Common
+    | Offsets
+    | Accumulating
+    | Deferred
+    | Layout
+    | Auxiliary
+    | Checkpointed
+    | Stateful
+    | Tied
+)

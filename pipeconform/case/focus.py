@@ -1,0 +1,193 @@
+"""What cases can be about, and what of it an implementation claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipeconform.adapter import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
+from pipeconform.case.case import PassageKind
+
+__all__ = ["LEAST_SIDES", "LEAST_STAGES", "WHOLE", "Focus", "Limits", "is_claimed", "shape_kinds"]
+
+
+class Focus(StrEnum):
+    """What a case is about."""
+
+    PLAIN = "plain"
+    UNEVEN = "uneven batch"
+    STRUCTURED = "structured outputs"
+    BOUNDARY = "several boundary tensors"
+    NO_GRAD = "boundary tensors without gradient"
+    DTYPE = "boundary dtypes"
+    KWARGS = "keyword arguments"
+    HOOKS = "the model's own hooks"
+    SUM = "sum-reduced loss"
+    ACCUMULATE = "accumulation"
+    FROZEN = "frozen parameters"
+    UNUSED = "unused parameters"
+    INPUTS = "input gradients"
+    SHARED = "shared parameters"
+    INPLACE = "in-place operations"
+    BUFFERS = "buffers"
+    DROPOUT = "dropout"
+    TARGETS = "loss arguments and targets"
+    OPTIMIZER = "optimizer steps"
+    EVAL = "order of training and evaluation"
+    VARYING = "sizes that change between steps"
+    WHOLE = "stages from a front end"
+    WHOLE_CONTENTS = "what a front end must follow"
+    WHOLE_WRONG = "models that cannot be split as asked"
+    WHOLE_SHAPES = "shapes that a front end knows"
+    VIEWS = "stage outputs that are views"
+    GRAPHS = "autograd graphs that are hard to take apart"
+    DEFERRED = "deferred-weight functions"
+    BY_HAND = "stages driven by hand"
+    DISORDER = "stage operations that are not due"
+    MISPLACED = "a placement that is not the schedule's"
+    EDGE = "edge sizes"
+    """Plain cases of sizes at the edges of the claim and beyond; the case itself looks plain."""
+    LAYOUT = "memory layouts"
+    SHAPES = "numbers of dimensions and sizes"
+    SKIP = "skip connections"
+    IGNORED = "ignored inputs and outputs"
+    GRADIENT_LAYOUT = "layouts of boundary gradients"
+    FLOAT8 = "float8 boundary tensors"
+    AUXILIARY = "auxiliary losses"
+    CHECKPOINT = "activation checkpointing"
+    REENTRANT = "reentrant activation checkpointing"
+    STATEFUL = "module state kept for the backward"
+    TIED = "tied weights"
+    AUTOCAST = "autocast"
+    OBJECTS = "keyword arguments that are no tensors"
+    BATCH_DIM = "another batch dimension"
+    GUARDED = "evaluation with gradients switched off"
+    LOAD = "loading a state"
+
+
+WHOLE = frozenset({Focus.WHOLE, Focus.WHOLE_CONTENTS, Focus.WHOLE_WRONG, Focus.WHOLE_SHAPES})
+"""The foci whose cases give the model whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits inside which cases are drawn: the claims, and the most processes to use."""
+
+    capabilities: Capabilities
+    max_ranks: int = 4
+    min_ranks: int = 1
+
+
+def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
+    """Whether the implementation claims what cases of this focus need under this schedule."""
+    features, boundary = capabilities.features, capabilities.boundary
+    if not claim.trains and focus in _TRAINING:
+        return False
+    if not claim.trains and Feature.EVAL not in features:
+        return False
+    if focus in WHOLE:
+        tracing = capabilities.tracing
+        return tracing is not None and (focus is not Focus.WHOLE_SHAPES or tracing.knows_boundaries)
+    match focus:
+        case Focus.STRUCTURED:
+            return bool(features & {Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS})
+        case Focus.BOUNDARY:
+            return boundary.max_tensors > 1 or boundary.containers != ("tensor",)
+        case Focus.NO_GRAD:
+            return boundary.max_tensors > 1 and (boundary.no_grad_tensors or boundary.non_float_tensors)
+        case Focus.DTYPE:
+            return bool({"bfloat16", "float16"} & set(boundary.dtypes))
+        case Focus.SHAPES:
+            return _passes(boundary) and bool(shape_kinds(boundary))
+        case Focus.SKIP | Focus.IGNORED | Focus.GRADIENT_LAYOUT:
+            return _passes(boundary)
+        case Focus.FLOAT8:
+            return _passes(boundary) and boundary.no_grad_tensors
+        case Focus.AUTOCAST:
+            return Feature.AUTOCAST in features and {"float32", "bfloat16"} <= set(boundary.dtypes)
+        case Focus.BATCH_DIM:
+            return Feature.BATCH_DIM in features and boundary.max_ndim >= 3
+        case Focus.OBJECTS if capabilities.kwargs_scope == "rank":
+            return Feature.OBJECTS in features and 1 in claim.stages_per_rank
+        case Focus.GRAPHS:
+            return claim.trains and claim.split_backward
+        case Focus.BY_HAND | Focus.DISORDER:
+            return claim.trains and claim.split_backward and Feature.STAGE_OPERATIONS in features
+        case Focus.MISPLACED:
+            several = any(v > 1 for v in claim.stages_per_rank) and claim.max_ranks > 1
+            return claim.trains and several and claim.placement in (Placement.LOOP, Placement.V)
+        case Focus.VARYING:
+            return bool(features & {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES})
+        case Focus.SUM:
+            return "sum" in capabilities.reductions
+        case Focus.KWARGS if capabilities.kwargs_scope == "rank":
+            return Feature.KWARGS in features and 1 in claim.stages_per_rank
+    return _NEEDS.get(focus) is None or _NEEDS[focus] in features
+
+
+def shape_kinds(boundary: BoundaryClaim) -> tuple[PassageKind, ...]:
+    """The passages of unusual shape inside a claim, see `Passage`."""
+    inside: dict[PassageKind, bool] = {
+        "scalar": boundary.min_ndim == 0,
+        "flat": boundary.min_ndim <= 1,
+        "single": boundary.max_ndim >= 4,
+        "deep": boundary.max_ndim >= 5,
+        "empty": boundary.empty_tensors,
+    }
+    return tuple(kind for kind, claimed in inside.items() if claimed)
+
+
+def _passes(boundary: BoundaryClaim) -> bool:
+    """Whether a second tensor may cross a boundary."""
+    return boundary.max_tensors > 1 and bool({"tuple", "list"} & set(boundary.containers))
+
+
+_NEEDS = {
+    Focus.KWARGS: Feature.KWARGS,
+    Focus.HOOKS: Feature.USER_HOOKS,
+    Focus.ACCUMULATE: Feature.ACCUMULATION,
+    Focus.FROZEN: Feature.FROZEN,
+    Focus.UNUSED: Feature.UNUSED_PARAMETERS,
+    Focus.INPUTS: Feature.INPUT_GRADIENTS,
+    Focus.SHARED: Feature.SHARED_IN_STAGE,
+    Focus.BUFFERS: Feature.BUFFERS,
+    Focus.DROPOUT: Feature.DROPOUT,
+    Focus.OPTIMIZER: Feature.OPTIMIZER,
+    Focus.EVAL: Feature.EVAL,
+    Focus.DEFERRED: Feature.DEFERRED_WEIGHTS,
+    Focus.AUXILIARY: Feature.CUSTOM_FUNCTIONS,
+    Focus.CHECKPOINT: Feature.CHECKPOINTING,
+    Focus.REENTRANT: Feature.CHECKPOINTING,
+    Focus.STATEFUL: Feature.CUSTOM_FUNCTIONS,
+    Focus.TIED: Feature.SHARED_IN_STAGE,
+    Focus.OBJECTS: Feature.OBJECTS,
+    Focus.GUARDED: Feature.EVAL,
+    Focus.LOAD: Feature.LOADING,
+}
+_TRAINING = {
+    Focus.EVAL,
+    Focus.SUM,
+    Focus.ACCUMULATE,
+    Focus.FROZEN,
+    Focus.UNUSED,
+    Focus.INPUTS,
+    Focus.DROPOUT,
+    Focus.TARGETS,
+    Focus.OPTIMIZER,
+    Focus.DEFERRED,
+    Focus.GRADIENT_LAYOUT,
+    Focus.AUXILIARY,
+    Focus.CHECKPOINT,
+    Focus.REENTRANT,
+    Focus.STATEFUL,
+}
+LEAST_STAGES = {
+    Focus.SHAPES: 2,
+    Focus.IGNORED: 2,
+    Focus.GRADIENT_LAYOUT: 2,
+    Focus.FLOAT8: 2,
+    Focus.SKIP: 3,
+}
+"""Stages without which a focus has no subject."""
+LEAST_SIDES = {Focus.MISPLACED: 2}
+"""Ranks, and stages per rank, without which a focus has no subject."""

@@ -1,0 +1,60 @@
+"""Tensors that one stage makes for later ones: how they are made, and how they are used."""
+
+from __future__ import annotations
+
+from torch import Tensor, float8_e4m3fn
+
+from pipeconform.case.case import Model, Passage, PassageKind
+
+__all__ = ["arriving", "leaving", "make", "use"]
+
+
+def arriving(model: Model, stage: int) -> tuple[Passage, ...]:
+    """The passages among a stage's inputs, in order."""
+    return tuple(one for one in model.passages if one.source < stage <= one.last)
+
+
+def leaving(model: Model, stage: int) -> tuple[Passage, ...]:
+    """The passages among a stage's outputs, in order."""
+    return tuple(one for one in model.passages if one.source <= stage < one.last)
+
+
+def make(kind: PassageKind, x: Tensor) -> Tensor:
+    """The tensor that leaves a stage whose main stream is `x`, ``[…, W]``; never `x` itself nor a view of it."""
+    match kind:
+        case "scalar":
+            return x.mean()
+        case "flat":
+            return x.mean(-1).reshape(-1) * 1.0
+        case "single":
+            return x.mean(-1)[..., None, None] * 1.0
+        case "deep":
+            return x.reshape(x.shape[0], 1, -1, 1, x.shape[-1]) * 1.0
+        case "empty":
+            return x[..., :0] * 1.0
+        case "float8":
+            return x.detach().clamp(-4, 4).to(float8_e4m3fn)
+    return x * 0.75
+
+
+def use(kind: PassageKind, x: Tensor, value: Tensor) -> Tensor:
+    """The main stream `x`, ``[…, W]``, changed by much more than rounding (but by nothing where nothing is)."""
+    match kind:
+        case "scalar":
+            return x + value
+        case "flat" | "single":
+            return x + value.reshape(*x.shape[:-1], 1)
+        case "deep":
+            return x + 0.5 * value.reshape(x.shape)
+        case "empty":
+            return x + value.sum()
+        case "float8":
+            return x + 0.5 * value.to(x.dtype)
+        case "summed":
+            return x + value.sum() * 0.25
+        case "turned":
+            # the other order of the same numbers: what comes back is a transposed view
+            return x + (value.transpose(0, -1).reshape(-1) * 0.5).reshape(x.shape)
+        case "bypass":
+            return value * 1.0
+    return x + 0.5 * value

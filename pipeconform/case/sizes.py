@@ -1,0 +1,52 @@
+"""How large to draw: p ranks, v stages per rank, m microbatches that a schedule takes."""
+
+from __future__ import annotations
+
+from pipeconform.adapter import ScheduleClaim
+from pipeconform.case.edges import edge_sizes
+from pipeconform.case.focus import LEAST_SIDES, LEAST_STAGES, Focus, Limits
+
+__all__ = ["edges", "reachable", "shapes", "some_m"]
+
+
+def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus | None = None) -> bool:
+    """Whether any p and v inside the limits fit the schedule's claim, with stages enough for the focus."""
+    if focus is None:
+        return bool(shapes(limits, claim))
+    least = {"least_stages": LEAST_STAGES.get(focus, 1), "least_sides": LEAST_SIDES.get(focus, 1)}
+    return bool(shapes(limits, claim, **least))
+
+
+def shapes(
+    limits: Limits, claim: ScheduleClaim, *, least_stages: int = 1, least_sides: int = 1
+) -> list[tuple[int, int]]:
+    """The p and v to draw from; the usual ones stand several times."""
+    return [
+        (p, v)
+        for p in (1, 2, 2, 2, 3, 3, 4, 4, *range(5, limits.max_ranks + 1))
+        for v in claim.stages_per_rank
+        if limits.min_ranks <= p <= limits.max_ranks
+        and least_stages <= p * v <= 8
+        and min(p, v) >= least_sides
+        and some_m(claim, p, v)
+    ]
+
+
+def edges(limits: Limits, claim: ScheduleClaim) -> list[list[tuple[int, int, int]]]:
+    """Sizes at the edges of the claim and beyond, by kind; see `edge_sizes`."""
+    return edge_sizes(claim, min_ranks=limits.min_ranks, max_ranks=limits.max_ranks)
+
+
+def some_m(claim: ScheduleClaim, p: int, v: int) -> list[int]:
+    """The numbers of microbatches worth drawing, smallest first."""
+    least = claim.least_microbatches(num_ranks=p, stages_per_rank=v)
+    near = sorted({1, 2, 3, 4, 5, 6, 7, p - 1, p, p + 1, 2 * p, least, least + 1, least + 2, least + p})
+    taken = [
+        m
+        for m in near
+        if m >= 1
+        and m <= max(8, least + p)
+        and claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m)
+    ]
+    # one microbatch hides whatever goes wrong between microbatches: it is there to shrink to
+    return [*taken, *(m for m in taken if m > 1)]

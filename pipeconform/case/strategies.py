@@ -1,0 +1,95 @@
+"""Strategies: whole cases, with p, v and m inside, inside the limits an implementation claims.
+
+Every choice is an index into a table of our own, smallest first: Hypothesis shrinks toward the
+smallest case, and constants that it mines from loaded modules cannot change a corpus.
+
+A *focus* names what a case is about; its strategy adds that and little else, so that a failing case
+says what broke.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from pipeconform.adapter import ScheduleClaim
+from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Stage, Train
+from pipeconform.case.drawing import Draw, Drawing
+from pipeconform.case.focus import WHOLE, Focus, Limits, is_claimed
+from pipeconform.case.programs import program_of
+from pipeconform.case.sizes import reachable, some_m
+from pipeconform.case.splits import as_whole
+from pipeconform.case.subjects import focused
+
+__all__ = ["Focus", "Limits", "cases", "is_claimed", "reachable"]
+
+_SEEDS = tuple(range(64))
+
+
+def cases(limits: Limits, schedule: ScheduleClaim, focus: Focus) -> st.SearchStrategy[Case]:
+    """Cases of one focus under one schedule, inside `limits`.
+
+    Raises:
+        ValueError: the focus is not claimed; ask `is_claimed` first.
+    """
+    if not is_claimed(focus, schedule, limits.capabilities):
+        raise ValueError(f"{focus} is not claimed under {schedule.name}")
+
+    @st.composite
+    def draw_case(draw: Draw[object]) -> Case:
+        d = Drawing(draw, limits, schedule, focus)
+        return as_whole(d, _case(d)) if focus in WHOLE else _case(d)
+
+    return draw_case()
+
+
+def _case(d: Drawing) -> Case:
+    p, v, m = d.shape()
+    focus, boundary = d.focus, d.limits.capabilities.boundary
+    if focus in (Focus.KWARGS, Focus.OBJECTS) and d.limits.capabilities.kwargs_scope == "rank" and v > 1:
+        v, m = 1, d.pick(some_m(d.claim, p, 1))
+    sequence = d.pick([0, 2, 3]) if boundary.min_ndim <= 2 else d.pick([2, 3])
+    if boundary.max_ndim < 3 or (focus is Focus.INPLACE and boundary.min_ndim <= 2):
+        sequence = 0
+    batch_dim: Literal[0, 1] = 0
+    if focus is Focus.BATCH_DIM:
+        sequence, batch_dim = d.pick([2, 3]), 1
+    width = d.pick([1, 2, 3, 4, 4, 6, 8, 8])
+    stages = [d.blocks(sequence, width) for _ in range(p * v)]
+    rows = d.pick([1, 2, 2, 3])
+    batch_size = m * rows
+    if focus is Focus.UNEVEN and m > 1:
+        batch_size += d.pick(list(range(1, m)))
+    dtype: FloatType = "float64" if "float64" in boundary.dtypes else "float32"
+    if focus is Focus.DTYPE:
+        dtype = d.pick([t for t in ("bfloat16", "float16") if t in boundary.dtypes])
+    elif focus is Focus.AUTOCAST:
+        dtype = "float32"
+    elif "float32" in boundary.dtypes:
+        dtype = d.pick([dtype, dtype, dtype, "float32"])
+    model = Model(
+        width=width,
+        sequence=sequence,
+        batch_dim=batch_dim,
+        dtype=dtype,
+        stages=tuple(Stage(blocks=chosen) for chosen in stages),
+    )
+    loss, optimizer = (
+        LossSpec(reduction="mean" if "mean" in d.limits.capabilities.reductions else "sum"),
+        None,
+    )
+    model, loss, optimizer = focused(d, model, loss)
+    autocast = focus is Focus.AUTOCAST
+    train = Train(batch_size=batch_size, num_microbatches=m, autocast=autocast)
+    evaluate = Eval(batch_size=batch_size, num_microbatches=m, autocast=autocast)
+    return Case(
+        model=model,
+        schedule=d.claim.name,
+        stages_per_rank=v,
+        world=d.world(p),
+        program=program_of(d, train, evaluate, num_ranks=p, num_stages=p * v),
+        loss=loss,
+        optimizer=optimizer,
+        seed=d.pick(_SEEDS),
+    )

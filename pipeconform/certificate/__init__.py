@@ -1,0 +1,1 @@
+"""Certification: what a package holds, when it deserves its level, and how anybody can check it."""

@@ -1,0 +1,180 @@
+"""What stands in a package: the certificate, the environment, the canaries, and which cases were judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from pipeconform.campaign.kept import JudgedCases
+from pipeconform.certificate.package import Doubt, Package
+from pipeconform.report.result import Environment, Result
+
+__all__ = [
+    "CANARIES",
+    "CERTIFICATE",
+    "ENVIRONMENT",
+    "JUDGED",
+    "RESULT",
+    "Canary",
+    "Certificate",
+    "Contents",
+    "MachineEnvironment",
+    "adapter_name",
+    "case_name",
+    "contents_of",
+    "encoded",
+    "packed",
+]
+
+CERTIFICATE, RESULT, ENVIRONMENT = "certificate.json", "result.json", "environment.json"
+CANARIES, JUDGED = "canaries.json", "judged.json"
+CERTIFICATE_FORMAT = 1
+
+T = TypeVar("T")
+
+
+class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Strict and immutable."""
+
+
+class Certificate(_Data, frozen=True, kw_only=True):
+    """What was asked for and what was decided; all of it can be derived from the other files."""
+
+    format: int = CERTIFICATE_FORMAT
+    level: str
+    standard_version: str
+    product_version: str
+    created: str
+    implementation: str
+    version: str
+    reference: str
+    source_digest: str
+    seed: int
+    draws: int
+    shard: str = ""
+    """Such as ``1/3``; a shard decides nothing."""
+    shards: int = 1
+    """How many shards the package was merged from."""
+    mixed_environments: bool = False
+    """Whether the shards were allowed to run in different environments."""
+    granted: bool
+    reasons: tuple[str, ...]
+    """Why the level was not granted."""
+
+
+class MachineEnvironment(_Data, frozen=True, kw_only=True):
+    """Where a package, or one shard of it, was made."""
+
+    environment: Environment
+    processor: str
+    memory: int
+    """Bytes."""
+    drivers: tuple[str, ...]
+    torch_build: str
+    packages: dict[str, str]
+    switches: dict[str, str]
+    """Environment variables that change what torch, its backends or Python do."""
+
+
+class Canary(_Data, frozen=True, kw_only=True):
+    """One implementation that is wrong on purpose, and whether this environment noticed."""
+
+    fault: str
+    requirement: str
+    schedule: str
+    expected: str
+    detected: bool
+    shown: tuple[str, ...]
+    """What was seen, as ``status: signature``."""
+    seconds: float
+    shard: str = ""
+
+
+class Contents(_Data, frozen=True, kw_only=True):
+    """A package's files, decoded."""
+
+    certificate: Certificate
+    result: Result
+    environment: tuple[MachineEnvironment, ...]
+    canaries: tuple[Canary, ...]
+    judged: tuple[JudgedCases, ...]
+    cases: dict[str, bytes]
+    """JSON by digest."""
+    others: dict[str, bytes]
+    """Logs and the adapter's source, by name."""
+
+
+def case_name(digest: str) -> str:
+    """Where a package keeps a case."""
+    return f"cases/{digest}.json"
+
+
+def adapter_name(source: str) -> str:
+    """Where a package keeps the adapter's source, whatever characters its file's name has."""
+    return f"adapter/{re.sub(r'[^A-Za-z0-9_-]+(?!py$)', '_', source)}"
+
+
+def encoded(value: object) -> bytes:
+    """JSON that a person can read."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
+def packed(contents: Contents) -> dict[str, bytes]:
+    """The files of a package, by name."""
+    return {
+        CERTIFICATE: encoded(contents.certificate),
+        RESULT: encoded(contents.result),
+        ENVIRONMENT: encoded(contents.environment),
+        CANARIES: encoded(contents.canaries),
+        JUDGED: encoded(contents.judged),
+        **{case_name(digest): data for digest, data in contents.cases.items()},
+        **contents.others,
+    }
+
+
+def contents_of(package: Package) -> tuple[Contents | None, tuple[Doubt, ...]]:
+    """Decode a package; what cannot be decoded is a doubt, and then there are no contents."""
+    doubts: list[Doubt] = []
+    certificate = _decoded(package.files, CERTIFICATE, Certificate, doubts)
+    result = _decoded(package.files, RESULT, Result, doubts)
+    environment = _decoded(package.files, ENVIRONMENT, tuple[MachineEnvironment, ...], doubts)
+    canaries = _decoded(package.files, CANARIES, tuple[Canary, ...], doubts)
+    judged = _decoded(package.files, JUDGED, tuple[JudgedCases, ...], doubts)
+    if certificate is None or result is None or environment is None or canaries is None or judged is None:
+        return None, tuple(doubts)
+    named = {CERTIFICATE, RESULT, ENVIRONMENT, CANARIES, JUDGED}
+    cases = {
+        name.removeprefix("cases/").removesuffix(".json"): data
+        for name, data in package.files.items()
+        if name.startswith("cases/")
+    }
+    others = {
+        name: data
+        for name, data in package.files.items()
+        if name not in named and not name.startswith("cases/")
+    }
+    return Contents(
+        certificate=certificate,
+        result=result,
+        environment=environment,
+        canaries=canaries,
+        judged=judged,
+        cases=cases,
+        others=others,
+    ), tuple(doubts)
+
+
+def _decoded(files: Mapping[str, bytes], name: str, kind: type[T], doubts: list[Doubt]) -> T | None:
+    data = files.get(name)
+    if data is None:
+        doubts.append(Doubt(file=name, text="missing: no certification package is complete without it"))
+        return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        text, _, field = str(error).partition(" - at ")
+        doubts.append(Doubt(file=name, field=field.strip("`"), text=f"not as the format demands: {text}"))
+        return None

@@ -1,0 +1,160 @@
+"""Whether a result deserves a level: a pure function of the two."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from pipeconform.adapter import Capabilities, ScheduleClaim
+from pipeconform.case.sizes import some_m
+from pipeconform.report.result import Cell, Result
+from pipeconform.spec import CertificationLevel, core_requirements, mandatory
+from pipeconform.spec.levels import batch_class
+
+__all__ = ["capabilities_of", "lacking", "reasons_against"]
+
+_CLASSES = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
+
+
+def reasons_against(level: CertificationLevel, result: Result) -> tuple[str, ...]:
+    """Why `result` does not deserve `level`; empty when it does.
+
+    Raises:
+        LevelUnavailableError: this version of the standard cannot grant it at all.
+    """
+    wanted = [row.id for row in mandatory(level)]
+    cells = [cell for cell in result.cells if cell.requirement in set(wanted)]
+    return (
+        *_incomplete(wanted, cells, result),
+        *_not_met(cells),
+        *_not_claimed(level, wanted, cells),
+        *_too_few(level, cells),
+        *_sizes(level, cells, result),
+    )
+
+
+def _incomplete(wanted: list[str], cells: list[Cell], result: Result) -> Iterator[str]:
+    if not result.run.complete:
+        yield "the run was cut short"
+    there = {(cell.requirement, cell.schedule, cell.variant) for cell in cells}
+    variants = sorted({cell.variant for cell in cells} | {"default"})
+    for name in wanted:
+        absent = [s for s in _claimed(result) for v in variants if (name, s, v) not in there]
+        if absent:
+            yield f"{name} is missing under {', '.join(dict.fromkeys(absent))}"
+
+
+def _not_met(cells: list[Cell]) -> Iterator[str]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        if cell.status not in ("passed", "not_claimed"):
+            found.setdefault((cell.requirement, cell.status), []).append(cell.schedule)
+    for (name, status), schedules in found.items():
+        yield f"{name} {status.replace('_', ' ')} under {', '.join(dict.fromkeys(schedules))}"
+    for cell in cells:
+        if cell.status == "passed" and (cell.violations or not cell.judgements):
+            yield f"{cell.requirement} under {cell.schedule} is called passed, but was not judged so"
+
+
+def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]) -> Iterator[str]:
+    claimed = {cell.requirement for cell in cells if cell.status != "not_claimed"}
+    present = {cell.requirement for cell in cells}
+    without = [name for name in wanted if name in present and name not in claimed]
+    for name in core_requirements(level):
+        if name in without:
+            yield f"{name} is not claimed under any schedule, and cannot be left out"
+    share = len(without) / len(wanted)
+    if share > level.not_claimed:
+        yield (
+            f"{len(without)} of {len(wanted)} requirements are not claimed ({share:.0%}; at most "
+            f"{level.not_claimed:.0%}): {', '.join(without)}"
+        )
+
+
+def _too_few(level: CertificationLevel, cells: list[Cell]) -> Iterator[str]:
+    for cell in cells:
+        if cell.judgements and cell.distinct_cases < level.examples:
+            yield (
+                f"{cell.requirement} under {cell.schedule} was judged on {cell.distinct_cases} distinct "
+                f"cases, at least {level.examples} are needed"
+            )
+
+
+def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iterator[str]:
+    claims = _claims(result)
+    if claims is None:
+        yield "the claims of the implementation cannot be read"
+        return
+    if len(claims) < level.min_schedules:
+        yield f"{len(claims)} schedules are claimed, at least {level.min_schedules} are needed"
+    largest = 0
+    for claim in claims:
+        under = [cell for cell in cells if cell.schedule == claim.name and cell.judgements]
+        sizes = {key for cell in under for key in cell.counts}
+        ranks = {int(found[1]) for key in sizes if (found := re.match(r"p=(\d+),", key))}
+        stages = {int(found[1]) for key in sizes if (found := re.search(r",v=(\d+)$", key))}
+        classes = {one for cell in under for one in cell.microbatches}
+        largest = max(largest, *ranks, 0)
+        absent = lacking(level, claim, ranks=ranks, stages_per_rank=stages, batches=classes)
+        if absent:
+            yield f"{claim.name} was never judged with {', '.join(absent)}"
+    if claims and largest < 2:
+        yield "nothing was judged on more than one rank"
+
+
+def lacking(
+    level: CertificationLevel,
+    claim: ScheduleClaim,
+    *,
+    ranks: Collection[int],
+    stages_per_rank: Collection[int],
+    batches: Collection[str],
+) -> tuple[str, ...]:
+    """The sizes that a level demands and a schedule claims, and that are not among those judged."""
+    return (
+        *(f"p = {p}" for p in _ranks(level, claim) if p not in ranks),
+        *(f"v = {v}" for v in _stages(level, claim) if v not in stages_per_rank),
+        *(_CLASSES[one] for one in _batches(level, claim) if one not in batches),
+    )
+
+
+def _claimed(result: Result) -> tuple[str, ...]:
+    """The schedules that must have been judged: all that are claimed, whatever the run was asked for."""
+    claims = _claims(result)
+    return result.run.schedules if claims is None else tuple(claim.name for claim in claims)
+
+
+def _claims(result: Result) -> tuple[ScheduleClaim, ...] | None:
+    capabilities = capabilities_of(result)
+    return None if capabilities is None else capabilities.schedules
+
+
+def capabilities_of(result: Result) -> Capabilities | None:
+    """What the judged implementation claims; None where the file does not hold it in this version's form."""
+    try:
+        return msgspec.convert(result.implementation.capabilities, Capabilities)
+    except (msgspec.ValidationError, TypeError):
+        return None
+
+
+def _ranks(level: CertificationLevel, claim: ScheduleClaim) -> list[int]:
+    return [
+        p for p in level.ranks if claim.min_ranks <= p <= claim.max_ranks and not (claim.ranks_even and p % 2)
+    ]
+
+
+def _stages(level: CertificationLevel, claim: ScheduleClaim) -> list[int]:
+    return [v for v in level.stages_per_rank if v in claim.stages_per_rank]
+
+
+def _batches(level: CertificationLevel, claim: ScheduleClaim) -> list[str]:
+    """The classes of m that the claim covers at some size of the level."""
+    found = {
+        batch_class(num_ranks=p, num_microbatches=m)
+        for p in _ranks(level, claim)
+        for v in claim.stages_per_rank
+        for m in some_m(claim, p, v)
+    }
+    return [one for one in level.microbatches if one in found]

@@ -1,0 +1,179 @@
+"""Shards: a certification spread over machines by schedule, and put together again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from pipeconform.certificate.checks import Checked, check_package
+from pipeconform.certificate.contents import Certificate, Contents
+from pipeconform.certificate.decision import capabilities_of, reasons_against
+from pipeconform.certificate.machine import differences
+from pipeconform.errors import BadPackageError, UsageError
+from pipeconform.report.result import Cell, Result
+from pipeconform.spec import certification_level, requirements
+
+__all__ = ["merge", "parse_shard", "schedules_of_shard"]
+
+_SAME = (
+    "level",
+    "standard_version",
+    "product_version",
+    "implementation",
+    "version",
+    "reference",
+    "source_digest",
+    "seed",
+    "draws",
+)
+"""Fields of the certificate that all shards share."""
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """The number of a shard, from 1, and how many there are, in ``"1/3"``.
+
+    Raises:
+        UsageError: it is not of this form.
+    """
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, total = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= total:
+        raise UsageError(f"--shard {text!r}: expected I/N with 1 ≤ I ≤ N, such as 1/3")
+    return number, total
+
+
+def schedules_of_shard(schedules: Sequence[str], *, number: int, total: int) -> tuple[str, ...]:
+    """The schedules of one shard, dealt in turn; a schedule's cases are shared, so it stays in one piece.
+
+    Raises:
+        UsageError: there are more shards than schedules.
+    """
+    if total > len(schedules):
+        raise UsageError(
+            f"--shard {number}/{total}: only {len(schedules)} schedules are claimed; use at most that many shards"
+        )
+    return tuple(schedules[number - 1 :: total])
+
+
+def merge(paths: Sequence[Path], *, allow_different_environments: bool = False) -> Contents:
+    """Put the shards of one certification together, and decide.
+
+    Raises:
+        BadPackageError: a shard cannot be read or is in doubt, one is missing or there twice, or they do not
+            belong together; the message names the file and the field.
+    """
+    shards: dict[int, tuple[Path, Contents]] = {}
+    total = 0
+    for path in paths:
+        contents = _sound(path, check_package(path))
+        if not contents.certificate.shard:
+            raise BadPackageError(f"{path}: certificate.json: shard: this package is whole, not a shard")
+        number, total = parse_shard(contents.certificate.shard)
+        if number in shards:
+            raise BadPackageError(f"{path}: shard {number}/{total} is there twice: {shards[number][0]}")
+        shards[number] = (path, contents)
+    absent = [number for number in range(1, total + 1) if number not in shards]
+    if absent or len(shards) != total:
+        wanted = ", ".join(f"{number}/{total}" for number in absent) or "none"
+        raise BadPackageError(f"shards are missing: {wanted}")
+    ordered = [shards[number] for number in sorted(shards)]
+    mixed = _check_alike(ordered, allow=allow_different_environments)
+    return _merged([contents for _, contents in ordered], mixed=mixed)
+
+
+def _sound(path: Path, checked: Checked) -> Contents:
+    if checked.doubts or checked.contents is None:
+        more = len(checked.doubts) - 1
+        rest = f" (and {more} more doubts; 'pipeconform verify' tells all)" if more else ""
+        raise BadPackageError(f"{path}: {checked.doubts[0]}{rest}")
+    return checked.contents
+
+
+def _check_alike(shards: Sequence[tuple[Path, Contents]], *, allow: bool) -> bool:
+    """Whether the environments differ, which must be allowed."""
+    first_path, first = shards[0]
+    mixed = False
+    for path, one in shards[1:]:
+        for field in _SAME:
+            a, b = getattr(first.certificate, field), getattr(one.certificate, field)
+            if a != b:
+                raise BadPackageError(
+                    f"{path}: certificate.json: {field}: {b!r}, but {first_path} says {a!r}: not of one run"
+                )
+        if capabilities_of(first.result) != capabilities_of(one.result):
+            raise BadPackageError(
+                f"{path}: result.json: implementation: it claims other things than {first_path}"
+            )
+        found = differences(first.environment[0], one.environment[0])
+        if found and not allow:
+            raise BadPackageError(
+                f"{path}: environment.json: {', '.join(found)}: not as in {first_path}; "
+                f"--allow-different-environments merges them all the same"
+            )
+        mixed = mixed or bool(found)
+    return mixed
+
+
+def _merged(shards: Sequence[Contents], *, mixed: bool) -> Contents:
+    first = shards[0]
+    level = certification_level(first.certificate.level)
+    result = _result([one.result for one in shards])
+    reasons = reasons_against(level, result)
+    certificate: Certificate = msgspec.structs.replace(
+        first.certificate,
+        created=max(one.certificate.created for one in shards),
+        shard="",
+        shards=len(shards),
+        mixed_environments=mixed,
+        granted=not reasons,
+        reasons=reasons,
+    )
+    others: dict[str, bytes] = {}
+    for number, one in enumerate(shards, start=1):
+        for name, data in one.others.items():
+            kept = name if name.startswith("adapter/") else f"shard-{number}/{name}"
+            others[kept] = data
+    return Contents(
+        certificate=certificate,
+        result=result,
+        environment=tuple(machine for one in shards for machine in one.environment),
+        canaries=tuple(canary for one in shards for canary in one.canaries),
+        judged=tuple(cell for one in shards for cell in one.judged),
+        cases={digest: data for one in shards for digest, data in one.cases.items()},
+        others=others,
+    )
+
+
+def _result(results: Sequence[Result]) -> Result:
+    first = results[0]
+    order = {row.id: index for index, row in enumerate(requirements())}
+    claimed = [claim["name"] for claim in (first.implementation.capabilities or {}).get("schedules", ())]
+
+    def place(cell: Cell) -> tuple[object, ...]:
+        return (
+            order.get(cell.requirement, len(order)),
+            cell.variant != "default",
+            claimed.index(cell.schedule),
+        )
+
+    cells = sorted((cell for one in results for cell in one.cells), key=place)
+    digests: dict[str, str] = {}
+    for one in results:
+        digests |= one.rules
+    run = msgspec.structs.replace(
+        first.run,
+        schedules=tuple(name for name in claimed if any(name in one.run.schedules for one in results)),
+        complete=all(one.run.complete for one in results),
+        seconds=round(sum(one.run.seconds for one in results), 1),
+    )
+    totals = msgspec.structs.replace(
+        first.totals,
+        **{
+            field: sum(getattr(one.totals, field) for one in results)
+            for field in first.totals.__struct_fields__
+        },
+    )
+    return msgspec.structs.replace(first, run=run, totals=totals, cells=tuple(cells), rules=digests)

@@ -1,0 +1,30 @@
+"""What an implementation claims, asked in a rank process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeconform.run.supported import require_supported_torch
+
+if TYPE_CHECKING:
+    from pipeconform.adapter import Description
+
+__all__ = ["description_of"]
+
+
+def description_of(impl: str) -> Description:
+    """Import `impl` in a process of its own and return its description.
+
+    Raises:
+        BadAdapterError: it cannot be found, imported or described.
+        HarnessError: the process died or hung.
+    """
+    require_supported_torch()
+    from pipeconform.run.implementation import resolve
+
+    full = resolve(impl)  # a wrong name needs no process to be refused
+    from pipeconform.campaign.executor import describe
+    from pipeconform.run.pools import Pools
+
+    with Pools() as pools:
+        return describe(pools, full)

@@ -1,0 +1,159 @@
+"""Driving pytest, the engine, in this process, apart from whatever pytest configuration the user has."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["Ended", "arguments", "drive"]
+
+_ISOLATED = {
+    # Other people's plugins reorder, repeat and time out tests; `-- -p NAME` loads one on purpose.
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_ADDOPTS": None,
+    "PYTEST_PLUGINS": None,
+}
+
+
+@dataclass
+class Ended:
+    """How a pytest session ended, and everything pytest would have printed about it."""
+
+    code: int = 0
+    interrupted: bool = False
+    usage: list[str] = field(default_factory=list)
+    """Messages about arguments, names or the adapter."""
+    failures: list[str] = field(default_factory=list)
+    """Errors of pytest or of the suites themselves, with tracebacks."""
+    gave_up: str = ""
+    """Why the run ended of its own accord before it judged anything."""
+
+
+def arguments(
+    *,
+    options: Mapping[str, str | int | None],
+    out: Path,
+    keyword: str | None = None,
+    workers: str | None = None,
+    exit_first: bool = False,
+    live: bool = True,
+    others: Sequence[str] = (),
+) -> list[str]:
+    """The command line for pytest; `options` go by their names in the plugin, without the prefix."""
+    suites = resources.files("pipeconform.suites")
+    given = [f"--pipeconform-{name}={value}" for name, value in options.items() if value is not None]
+    ini = resources.files("pipeconform.commands") / "run.ini"
+    # A folder, not `--pyargs`: with a path to anchor on, no conftest.py of the working directory is loaded.
+    return [
+        str(suites),
+        "-c",
+        str(ini),
+        f"--rootdir={suites}",
+        "--capture=no",  # ranks write to files of their own; the live view must reach the terminal
+        "-p",
+        "pipeconform.plugin",
+        "-p",
+        "xdist.plugin",
+        *given,
+        f"--pipeconform-out={out}",
+        f"--junit-xml={out / 'junit.xml'}",
+        *(["--pipeconform-live"] if live else []),
+        *(["-k", keyword] if keyword is not None else []),
+        *(["-n", workers, "--dist", "loadgroup"] if workers is not None and workers != "0" else []),
+        *(["-x"] if exit_first else []),
+        *others,
+    ]
+
+
+def drive(command: Sequence[str]) -> Ended:
+    """Run pytest in this process."""
+    ended, refusal = Ended(), io.StringIO()
+    with _environment(_ISOLATED), contextlib.ExitStack() as parsing:
+        parsing.enter_context(contextlib.redirect_stderr(refusal))
+        ended.code = int(pytest.main(list(command), plugins=[_Watcher(ended, parsing)]))
+    if ended.code == pytest.ExitCode.USAGE_ERROR and not ended.usage:
+        ended.usage.append(_refused(refusal.getvalue()))
+    return ended
+
+
+def _refused(text: str) -> str:
+    """What pytest says about arguments it cannot read, without its own usage line and paths."""
+    found = re.search(r"error: (.+)", text)
+    return f"pytest refused its arguments: {found[1] if found else text.strip()}"
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    try:
+        _set(changes)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+class _Watcher:
+    """Takes note of what pytest's own reporter, which a live run does without, would have printed."""
+
+    def __init__(self, ended: Ended, parsing: contextlib.ExitStack) -> None:
+        self._ended, self._parsing = ended, parsing
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_cmdline_main(self) -> Generator[None, Any, Any]:
+        """Keep the text of a usage error instead of letting pytest print it."""
+        self._parsing.close()  # the arguments were accepted: standard error is standard error again
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            if not self._ended.gave_up:
+                self._ended.usage.append("\n".join(map(str, error.args)))
+            return pytest.ExitCode.USAGE_ERROR
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionstart(self) -> Generator[None, Any, Any]:
+        """Keep the reason why a run cannot start: an exit is printed by pytest, a usage error by nobody."""
+        try:
+            return (yield)
+        except pytest.exit.Exception as error:
+            self._ended.gave_up = error.msg
+            raise pytest.UsageError(error.msg) from error
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Do without pytest's reporter from here on; what it would say of a failure is said in our words."""
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            config.pluginmanager.unregister(reporter)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Tell a Ctrl-C from the other reasons to stop that pytest calls interruptions."""
+        self._ended.interrupted = excinfo.type is KeyboardInterrupt
+        if isinstance(excinfo.value, pytest.exit.Exception):
+            self._ended.failures.append(excinfo.value.msg)
+
+    def pytest_internalerror(self, excrepr: object) -> bool:
+        """Keep the text of an internal error; True: pytest need not print it."""
+        self._ended.failures.append(str(excrepr))
+        return True
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A suite that cannot be collected."""
+        if report.failed:
+            self._ended.failures.append(f"{report.nodeid or 'the suites'}: {report.longreprtext}")

@@ -1,0 +1,113 @@
+"""Certification levels, profiles and the standard's change log in words, for ``list`` and ``show``."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from pipeconform.commands.columns import aligned
+
+if TYPE_CHECKING:
+    from pipeconform.spec import CertificationLevel, Profile, Requirement, StandardVersion
+
+__all__ = [
+    "describe_changes",
+    "describe_level",
+    "describe_profile",
+    "list_changes",
+    "list_levels",
+    "list_profiles",
+]
+
+_BATCHES = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
+_LABEL = 14  # columns
+
+
+def list_levels(levels: Sequence[CertificationLevel], *, version: str) -> str:
+    """The levels, one line each; a level that cannot be granted says so."""
+    rows = [[level.name, _number(level), level.summary] for level in levels]
+    last = f"{len(levels)} levels, standard {version}; 'pipeconform show LEVEL' prints one in full"
+    return "\n".join([*aligned(rows), "", last])
+
+
+def list_profiles(profiles: Sequence[Profile]) -> str:
+    """The profiles of a run, one line each."""
+    return "\n".join(aligned([[one.name, one.summary] for one in profiles]))
+
+
+def list_changes(versions: Sequence[StandardVersion]) -> str:
+    """The change log of the standard, newest first."""
+    return "\n\n".join(describe_changes(version) for version in versions)
+
+
+def describe_changes(version: StandardVersion, *, width: int = 88) -> str:
+    """What one version of the standard changed."""
+    lines = [f"{version.version}  ({version.date})"]
+    for change in version.changes:
+        lines += textwrap.wrap(change, width, initial_indent="  - ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def describe_level(level: CertificationLevel, *, version: str, width: int = 88) -> str:
+    """A level in full: what it demands, and whether this version of the standard can grant it."""
+    from pipeconform.spec import core_requirements, mandatory, missing
+
+    absent = missing(level)
+    if absent:
+        state = f"not available in this version of the standard: it has no {', '.join(absent)} yet"
+        chosen: Sequence[Requirement] = ()
+    else:
+        state, chosen = "available", mandatory(level)
+    rows = {
+        "State": state,
+        "Includes": ", ".join(level.includes),
+        "Requirements": _ids(chosen) or f"{', '.join(level.requirements)} and those of the included levels",
+        "Never left out": ", ".join(core_requirements(level)),
+        "Cases": f"{level.draws} drawn per subject and schedule, at least {level.examples} distinct ones "
+        f"judged per requirement and schedule",
+        "Sizes": f"p = {_listed(level.ranks)}; v = {_listed(level.stages_per_rank)}; "
+        f"{', '.join(_BATCHES[one] for one in level.microbatches)}: "
+        f"each that a schedule claims, under that schedule; at least one p ≥ 2",
+        "Schedules": f"at least {level.min_schedules}",
+        "Not claimed": f"at most {level.not_claimed:.0%} of the requirements",
+    }
+    parts = [f"level {level.title}  (standard {version})", ""]
+    parts += textwrap.wrap(level.summary, width, initial_indent="  ", subsequent_indent="  ")
+    parts.append("")
+    for name, text in rows.items():
+        if text:
+            label = f"{name:<{_LABEL}}  "
+            parts += textwrap.wrap(text, width, initial_indent=label, subsequent_indent=" " * len(label))
+    return "\n".join(parts)
+
+
+def describe_profile(profile: Profile) -> str:
+    """A profile in full: how much it draws, and how long it shrinks."""
+    return (
+        f"profile {profile.name}\n\n"
+        f"  {profile.summary}\n\n"
+        f"Cases       {profile.corpus} drawn per subject and schedule, {profile.search} more searched per "
+        f"requirement and schedule\n"
+        f"Shrinking   up to {profile.shrink_seconds:g} s and {profile.shrink_executions} executions per "
+        f"violation, {profile.cell_seconds:g} s per requirement and schedule"
+    )
+
+
+def _number(level: CertificationLevel) -> str:
+    from pipeconform.spec import mandatory, missing
+
+    return "not available" if missing(level) else f"{len(mandatory(level))} requirements"
+
+
+def _ids(rows: Sequence[Requirement]) -> str:
+    """Ids by chapter: ``FWD-1, 2, 3; TRN-1``."""
+    by_chapter: dict[str, list[str]] = {}
+    for row in rows:
+        chapter, _, number = row.id.partition("-")
+        by_chapter.setdefault(chapter, []).append(number)
+    return "; ".join(f"{chapter}-{', '.join(numbers)}" for chapter, numbers in by_chapter.items())
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

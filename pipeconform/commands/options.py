@@ -1,0 +1,55 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["device_options", "impl_option", "names"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FORMS = "a built-in name (torch, deepspeed, megatron, reference, …), package.module:Object or path/to/file.py:Object"
+
+
+def impl_option(*, required: bool = True) -> Callable[[Command], Command]:
+    """``--impl``: the implementation to judge."""
+    return click.option("--impl", metavar="REF", required=required, help=f"The implementation: {_FORMS}.")
+
+
+def device_options(command: Command) -> Command:
+    """``--device``, ``--backend`` and ``--ranks-per-device``: where the ranks run."""
+    for option in (
+        click.option(
+            "--ranks-per-device",
+            metavar="N",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Let N ranks share a device on purpose.",
+        ),
+        click.option(
+            "--backend",
+            metavar="NAME",
+            default="auto",
+            show_default=True,
+            help="torch.distributed backend: auto, gloo, nccl, …",
+        ),
+        click.option(
+            "--device",
+            metavar="TYPE",
+            default="cpu",
+            show_default=True,
+            help="cpu, auto (this machine's accelerator) or a torch device type such as cuda.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """The parts of a list separated by commas."""
+    return tuple(part for part in re.split(r"[,\s]+", text or "") if part)

@@ -1,0 +1,230 @@
+"""``pipeconform replay``: execute a stored case once more and say whether it still fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeconform.commands.options import device_options, impl_option
+from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
+from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
+from pipeconform.run.supported import require_supported_torch
+
+if TYPE_CHECKING:
+    from pipeconform.adapter import Description
+    from pipeconform.case.case import Case
+    from pipeconform.judge.outcome import Outcome
+    from pipeconform.report.result import Violation
+    from pipeconform.spec import Requirement
+
+__all__ = ["Stored", "read_stored", "replay", "verdict"]
+
+_WIDTH = 98  # columns of a picture; lines to be read are not wider anywhere else
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What is to be executed again, and what it showed, if that is known."""
+
+    name: str
+    case: Case
+    requirement: str | None = None
+    variant: str = "default"
+    violation: Violation | None = None
+
+
+@click.command(short_help="Execute a stored case again and judge it.")
+@click.argument("stored", metavar="CASE.json|ID")
+@impl_option()
+@click.option(
+    "--result",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_RESULT,
+    show_default=True,
+    help="The result file in which ID is looked up.",
+)
+@click.option(
+    "--requirement", metavar="ID", help="Judge by this requirement.  [default: every one that applies]"
+)
+@device_options
+def replay(
+    *,
+    stored: str,
+    impl: str,
+    result: Path,
+    requirement: str | None,
+    device: str,
+    backend: str,
+    ranks_per_device: int,
+) -> int:
+    """Execute a stored case in fresh processes and judge it.
+
+    The case is a JSON file, or the ID of a violation in a result file. Says REPRODUCED (exit code 1), FIXED
+    (0) or that it shows another violation (1).
+    """
+    require_supported_torch()
+    found = read_stored(stored, result=result)
+    from pipeconform.spec import requirement as find
+
+    asked = find(requirement) if requirement is not None else None
+    from pipeconform.run.implementation import resolve
+
+    resolve(impl)
+    from pipeconform.campaign.judging import judge
+    from pipeconform.campaign.setup import Options, campaign_of
+    from pipeconform.case.strategies import Focus
+    from pipeconform.judge.registry import JUDGEMENTS
+
+    size = found.case.world.size
+    options = Options(
+        implementation=impl,
+        ranks=(size, size),
+        device=device,
+        backend=backend,
+        ranks_per_device=ranks_per_device,
+    )
+    with campaign_of(options) as campaign:
+        if found.variant not in campaign.executors:
+            raise UnknownNameError("environment variant", found.variant, campaign.executors)
+        executor = campaign.executors[found.variant]
+        chosen = _requirements(found, asked, executor.description)
+        if not all(Focus.EDGE in JUDGEMENTS[row.id].draws for row in chosen):
+            _check_claimed(found.case, executor.description)
+        click.echo(_heading(found, executor.description, chosen))
+        observe = {watched for row in chosen for watched in JUDGEMENTS[row.id].observe}
+        execution = executor.execute(found.case, observe=observe)
+        outcomes = {row.id: judge(row, execution, executor) for row in chosen}
+    text, code = verdict(found, outcomes)
+    click.echo(text)
+    return code
+
+
+def read_stored(stored: str, *, result: Path) -> Stored:
+    """A case file, or a violation of a result file by its id.
+
+    Raises:
+        BadCaseError: the case file cannot be read.
+        BadResultError: the result file cannot be read.
+        UnknownNameError: the result file has no violation of that id.
+    """
+    path = Path(stored)
+    if path.suffix == ".json" or path.is_file():
+        from pipeconform.case.case import decode_case
+
+        return Stored(name=stored, case=decode_case(_text(path), source=stored))
+    from pipeconform.report.result import read_result
+
+    file = result / RESULT_NAME if result.is_dir() else result
+    violations = {v.id: (cell, v) for cell in read_result(file).cells for v in cell.violations}
+    if stored not in violations:
+        if not violations:
+            raise UsageError(f"{file} holds no violation, so there is nothing to replay")
+        raise UnknownNameError(f"violation (in {file})", stored, violations)
+    cell, violation = violations[stored]
+    return Stored(
+        name=stored,
+        case=violation.case,
+        requirement=cell.requirement,
+        variant=cell.variant,
+        violation=violation,
+    )
+
+
+def _text(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadCaseError(f"cannot read {path}: {error.strerror or error}") from error
+    if b'"cells"' in data and b'"totals"' in data:
+        raise BadCaseError(
+            f"{path} is a result file: replay one of its violations by ID, with --result {path}"
+        )
+    return data
+
+
+def _check_claimed(case: Case, description: Description) -> None:
+    """Refuse a case that the implementation does not claim: it would be refused, not judged."""
+    claim = description.capabilities.schedule(case.schedule)
+    if claim is None:
+        known = [one.name for one in description.capabilities.schedules]
+        raise UnknownNameError(f"schedule (of {description.name})", case.schedule, known)
+    p, v = case.num_ranks, case.stages_per_rank
+    for run in case.runs:
+        m = run.num_microbatches
+        if not claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m):
+            raise UsageError(
+                f"{description.name} does not claim {case.schedule} with p = {p}, v = {v}, m = {m}; "
+                f"'pipeconform list --schedules' shows what it claims"
+            )
+
+
+def _requirements(
+    found: Stored, asked: Requirement | None, description: Description
+) -> tuple[Requirement, ...]:
+    from pipeconform.judge.registry import JUDGEMENTS
+    from pipeconform.spec import requirement, requirements
+
+    if asked is None and found.requirement is not None:
+        return (requirement(found.requirement),)
+    wanted = requirements() if asked is None else (asked,)
+    claim = description.capabilities.schedule(found.case.schedule)
+
+    def speaks(row: Requirement) -> bool:
+        judgement = JUDGEMENTS.get(row.id)
+        if judgement is None or not judgement.applies(found.case):
+            return False
+        return claim is None or bool(judgement.foci(claim, description.capabilities))
+
+    chosen = tuple(row for row in wanted if speaks(row))
+    if chosen:
+        return chosen
+    if asked is not None:
+        raise UsageError(
+            f"{asked.id} says nothing about this case; leave --requirement out to judge it by all that do"
+        )
+    raise NothingJudgedError("no requirement says anything about this case")
+
+
+def _heading(found: Stored, description: Description, chosen: tuple[Requirement, ...]) -> str:
+    from pipeconform.report.case_text import describe_case
+
+    names = ", ".join(row.id for row in chosen)
+    case = "\n".join(f"  {line}" for line in describe_case(found.case).splitlines())
+    return f"{description.name} {description.version}, {found.name}, judged by {names}:\n{case}\n"
+
+
+def verdict(found: Stored, outcomes: dict[str, tuple[Outcome, ...]]) -> tuple[str, int]:
+    """What to print about the outcomes by requirement, and the exit code."""
+    first: dict[tuple[str, str, str], Outcome] = {}
+    alike: Counter[tuple[str, str, str]] = Counter()
+    for name, several in outcomes.items():
+        for outcome in several:
+            key = (name, outcome.status.value, outcome.finding.kind)
+            first.setdefault(key, outcome)
+            alike[key] += 1
+    if not first:
+        return f"FIXED: {', '.join(outcomes)} met", 0
+    word, expected = "REPRODUCED:", found.violation
+    if expected is not None:
+        same = {key: first[key] for key in first if key[1:] == (expected.status, expected.signature)}
+        if not same:
+            word = f"NOT REPRODUCED ({expected.signature}), but the case shows another violation:"
+        first = same or first
+    return "\n".join([word, *(_told(key[0], first[key], alike[key]) for key in first)]), 1
+
+
+def _told(name: str, outcome: Outcome, alike: int) -> str:
+    from pipeconform.report.timeline_text import timeline_lines
+
+    finding = outcome.finding
+    where = f" ({finding.where()})" if finding.where() else ""
+    message = "\n".join(f"  {line}" for line in finding.message.splitlines())
+    more = f"\n  … and {alike - 1} more like it" if alike > 1 else ""
+    picture = timeline_lines(outcome.timeline, first_wrong=outcome.first_wrong, width=_WIDTH)
+    drawn = "".join(f"\n  {line}" for line in picture)
+    return f"{name} {outcome.status}: {finding.kind}{where}\n{message}{drawn}{more}"

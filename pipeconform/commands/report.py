@@ -1,0 +1,64 @@
+"""``pipeconform report``: one page of HTML from result files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeconform.errors import BadResultError, UsageError
+from pipeconform.report.location import RESULT_NAME
+from pipeconform.writing import whole_file
+
+if TYPE_CHECKING:
+    from pipeconform.report.result import Result
+
+__all__ = ["PAGE_NAME", "report", "write_page"]
+
+PAGE_NAME = "report.html"
+
+
+@click.command(short_help="Write one HTML page from result files.")
+@click.argument("results", metavar="RESULT.json…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The page to write.  [default: report.html beside the first result]",
+)
+def report(results: tuple[Path, ...], out: Path | None) -> None:
+    """Write one self-contained HTML page: the matrix, every violation with pictures, counts, environment.
+
+    Several results are shown side by side, what differs first. A folder stands for the result.json in it.
+    The page is made from the files alone: nothing is executed, imported from an adapter or loaded.
+    """
+    files = tuple(path / RESULT_NAME if path.is_dir() else path for path in results)
+    page = files[0].with_name(PAGE_NAME) if out is None else out
+    if page.is_dir():
+        page /= PAGE_NAME
+    if page.resolve() in {file.resolve() for file in files}:
+        raise UsageError(f"--out {page} is a result that the page is to be made from; choose another name")
+    from pipeconform.report.result import read_result
+
+    write_page([(read_result(file), file) for file in files], page)
+    click.echo(f"report: {page}")
+
+
+def write_page(results: Sequence[tuple[Result, Path]], page: Path) -> None:
+    """Make a page from results and the files they were read from; it is written as a whole or not at all.
+
+    Raises:
+        BadResultError: the page cannot be written; the message names it.
+    """
+    from pipeconform.report.html import render_page
+
+    text = render_page(results)
+    try:
+        with whole_file(page) as part:
+            part.write_text(text, "utf-8")
+    except OSError as error:
+        raise BadResultError(
+            f"cannot write {page}: {error.strerror or error}; choose another --out"
+        ) from error

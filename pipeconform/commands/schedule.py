@@ -1,0 +1,233 @@
+"""``pipeconform schedule verify|simulate|draw|list``: schedule tables, judged, timed and drawn without a rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeconform.commands.costs import cost_options
+from pipeconform.commands.tables import Source, find_family, table_options
+from pipeconform.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pipeconform.schedule import Costs, Delivery, Simulation, Table, Violation
+
+__all__ = ["schedule"]
+
+
+class _InOrder(click.Group):
+    """Lists its commands in the order in which they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder, short_help="Verify, time and draw schedule tables.")
+def schedule() -> None:
+    """Verify, time and draw schedule tables, without running anything.
+
+    A table is a FILE (torch's CSV, compute-only or with communication, or our JSON) or a family's, given
+    by --name, -p, -v and -m.
+    """
+
+
+@schedule.command(short_help="Prove what is wrong with a table.")
+@table_options
+@click.option("--family", metavar="NAME", help="Judge the order, memory and bubble of this family, too.")
+@click.option("--forward-only", is_flag=True, help="The table evaluates: it has no backward.")
+@click.option(
+    "--delivery",
+    type=click.Choice(["buffered", "synchronous", "ordered"]),
+    default="ordered",
+    show_default=True,
+    help="The strictest delivery under which it must not deadlock: sends that never wait, sends that wait "
+    "for their receive, or those served in order per pair of ranks.",
+)
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most N findings per check.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(
+    source: Source, family: str | None, forward_only: bool, delivery: str, limit: int | None, as_json: bool
+) -> int:
+    """Print every violation of a table with its proof; exit code 1 if there is one.
+
+    A table given by --name is judged as its own family.
+    """
+    from pipeconform.commands.schedule_text import describe, verdict, violation_document
+    from pipeconform.schedule import Delivery
+
+    if forward_only and family is not None:
+        raise UsageError("--forward-only is for tables without --family, which says whether it trains")
+    said = family or source.name
+    name = None if said is None else find_family(said).name
+    strictest = Delivery[delivery.upper()]
+
+    def judge(table: Table) -> tuple[Violation, ...]:
+        return _violations(table, name, strictest=strictest, per_rule=limit, forward_only=forward_only)
+
+    table = source.plain()
+    found = judge(table)
+    if source.lower and not found:
+        table = source.table()
+        found = judge(table)
+    if as_json:
+        _echo_json({"table": describe(table), "violations": [violation_document(one) for one in found]})
+    else:
+        click.echo(f"{source.title}: {describe(table)}")
+        for violation in found:
+            click.echo(str(violation))
+        click.echo(verdict(table, found, strictest=strictest, family=name))
+    return int(bool(found))
+
+
+@schedule.command(short_help="Time a table on paper.")
+@table_options
+@cost_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the whole critical path.")
+def simulate(source: Source, costs: Callable[[], Costs], as_json: bool) -> None:
+    """Run a table on paper: makespan, idle time and memory of every rank, critical path.
+
+    Sends are buffered, receives posted, links do not contend. Times are in the unit of the costs.
+    """
+    from pipeconform.commands import schedule_text as text
+    from pipeconform.schedule.named import size_of
+
+    simulation = _simulated(source, costs)
+    if as_json:
+        _echo_json(text.simulation_document(simulation))
+        return
+    click.echo(f"{source.title}: {text.describe(simulation.table)}")
+    click.echo(f"makespan {simulation.makespan:g}, busy {simulation.busy_fraction:.1%}\n")
+    _console().print(text.ranks_table(simulation))
+    if source.name is not None:
+        promised = text.promise(find_family(source.name), size_of(simulation.table), simulation)
+        click.echo(f"{promised}\n" if promised else "", nl=False)
+    click.echo(text.path_text(simulation))
+
+
+@schedule.command(short_help="Draw a table: terminal, SVG, PNG, Chrome trace.")
+@table_options
+@cost_options
+@click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture as SVG.")
+@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture as PNG.")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write Chrome trace events (ui.perfetto.dev opens them).",
+)
+@click.option("--title", metavar="TEXT", help="Written above a picture.")
+@click.option(
+    "--width",
+    metavar="N",
+    type=click.IntRange(min=20),
+    help="Characters in a terminal, pixels in a picture.  [default: the terminal's; what the labels need]",
+)
+@click.option("--colour/--no-colour", "colour", default=None, help="[default: in a terminal]")
+def draw(
+    source: Source,
+    costs: Callable[[], Costs],
+    svg: Path | None,
+    png: Path | None,
+    trace: Path | None,
+    title: str | None,
+    width: int | None,
+    colour: bool | None,
+) -> None:
+    """Draw a table as it runs on paper: to the terminal, or into files.
+
+    Cells show stage, kind and microbatch; dots or hatching are idle time; below is what every rank holds.
+    """
+    from pipeconform.schedule import draw_svg, draw_text, to_chrome_trace, to_png
+
+    simulation = _simulated(source, costs)
+    if svg is None and png is None and trace is None:
+        terminal = sys.stdout.isatty()
+        columns = width or (_console().width if terminal else None)
+        click.echo(source.title)
+        coloured = colour if colour is not None else terminal and not os.environ.get("NO_COLOR")
+        click.echo(draw_text(simulation, width=columns, colour=coloured), nl=False, color=coloured or None)
+        return
+    if svg is not None or png is not None:
+        picture = draw_svg(simulation, title=source.title if title is None else title, width=width)
+        if svg is not None:
+            _write(svg, picture.encode())
+        if png is not None:
+            _write(png, to_png(picture))
+    if trace is not None:
+        _write(trace, to_chrome_trace(simulation).encode())
+
+
+@schedule.command(name="list", short_help="List the families, their formulas and sources.")
+def list_() -> None:
+    """List the families that --name and --family know, with formulas and sources.
+
+    p ranks, v stages per rank, m microbatches in rounds of g; F, I, W and B = I + W are the times of one stage.
+    Held are (stage, microbatch) pairs between a forward and its backward, or its I or W as said.
+    """
+    from pipeconform.commands.schedule_text import families_table
+    from pipeconform.schedule import families
+
+    _console(wide=240).print(families_table(families()))
+
+
+def _violations(
+    table: Table, name: str | None, *, strictest: Delivery, per_rule: int | None, forward_only: bool = False
+) -> tuple[Violation, ...]:
+    from pipeconform.schedule import verify as verify_table
+    from pipeconform.schedule import verify_named
+
+    if name is not None:
+        return verify_named(table, name=name, strictest=strictest, per_rule=per_rule)
+    return verify_table(table, forward_only=forward_only, strictest=strictest, per_rule=per_rule)
+
+
+def _simulated(source: Source, costs: Callable[[], Costs]) -> Simulation:
+    """The simulation; a file's table that is wrong is simulated as far as it can be, with a warning."""
+    from pipeconform.schedule import Delivery, Kind
+    from pipeconform.schedule import simulate as run_on_paper
+    from pipeconform.schedule.table import rows_of
+
+    priced = costs()
+    table = source.table(priced)
+    if not priced.overlap and table.num_ranks > 1 and not table.has_communication:
+        raise UsageError("--no-overlap needs sends in the table to take time: add --lower")
+    simulation = run_on_paper(table, costs=priced)
+    if source.file is not None:
+        trains = bool(rows_of(table, (Kind.B, Kind.I, Kind.W)).any())  # one of forwards alone evaluates
+        found = _violations(table, None, strictest=Delivery.BUFFERED, per_rule=1, forward_only=not trains)
+        if found:
+            click.echo(
+                f"pipeconform: warning: the table is wrong, its times may say nothing: {found[0]} "
+                f"('pipeconform schedule verify {source.file}' prints all)",
+                err=True,
+            )
+    return simulation
+
+
+def _console(*, wide: int = 110) -> Console:
+    """As wide as the terminal; where there is none, as wide as given."""
+    from rich.console import Console
+
+    fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=wide if fixed else None)
+
+
+def _echo_json(document: Any) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as reason:
+        raise UsageError(f"cannot write {path}: {reason.strerror}") from None
+    click.echo(f"written: {path}")

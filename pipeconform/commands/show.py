@@ -1,0 +1,92 @@
+"""``pipeconform show FWD-1``: one requirement, level or profile in full."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeconform.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from pipeconform.judge.registry import Judgement
+    from pipeconform.spec import Requirement
+
+__all__ = ["describe_requirement", "show"]
+
+
+@click.command(short_help="Print one requirement, level or profile in full.")
+@click.argument("name", metavar="ID|LEVEL|PROFILE")
+def show(name: str) -> None:
+    """Print a requirement: its normative text, its rationale and what it is judged on.
+
+    Or a certification level, or a profile of a run: what it demands.
+    """
+    texts = list(_levels_and_profiles(name))
+    if texts:
+        click.echo("\n\n".join(texts))
+        return
+    found = _requirement(name)  # before anything heavy: a wrong name is answered at once
+    from pipeconform.judge.registry import JUDGEMENTS
+
+    click.echo(describe_requirement(found, JUDGEMENTS.get(found.id)))
+
+
+def _levels_and_profiles(name: str) -> Iterator[str]:
+    """Both, where a level and a profile share a name."""
+    from pipeconform.commands.levels import describe_level, describe_profile
+    from pipeconform.spec import STANDARD_VERSION, certification_levels, profiles
+
+    for level in certification_levels():
+        if level.name == name.casefold():
+            yield describe_level(level, version=STANDARD_VERSION)
+    for profile in profiles():
+        if profile.name == name.casefold():
+            yield describe_profile(profile)
+
+
+def _requirement(name: str) -> Requirement:
+    from pipeconform.spec import certification_levels, profiles, requirement, requirements
+
+    known = {row.id for row in requirements()}
+    if name.upper() in known:
+        return requirement(name)
+    known |= {level.name for level in certification_levels()} | {profile.name for profile in profiles()}
+    raise UnknownNameError("requirement, level or profile", name, known)
+
+
+def describe_requirement(requirement: Requirement, judgement: Judgement | None, *, width: int = 88) -> str:
+    """The requirement as text, wrapped to `width` columns."""
+    rows = {
+        "Why": requirement.rationale,
+        "Source": requirement.source,
+        "Needs": _needs(judgement),
+        "Judged on": _cases(judgement),
+    }
+    parts = [f"{requirement.id}  {requirement.title}  ({requirement.level})", ""]
+    parts += textwrap.wrap(requirement.statement, width, initial_indent="  ", subsequent_indent="  ")
+    if requirement.tolerates_errors:
+        parts.append("  An error on every rank that takes part also meets it.")
+    parts.append("")
+    for name, text in rows.items():
+        parts += textwrap.wrap(text, width, initial_indent=f"{name:<11}", subsequent_indent=" " * 11)
+    return "\n".join(parts)
+
+
+def _needs(judgement: Judgement | None) -> str:
+    """What an implementation must claim for the requirement to be judged."""
+    if judgement is None:
+        return "a later version of pipeconform: nothing judges it yet"
+    needed = sorted(f"the feature '{feature}'" for feature in judgement.needs)
+    if judgement.trains:
+        needed.append("a schedule that trains")
+    return ", ".join(needed) if needed else "nothing beyond what its cases need"
+
+
+def _cases(judgement: Judgement | None) -> str:
+    if judgement is None:
+        return "no case"
+    about = ", ".join(sorted(focus.value for focus in judgement.about))
+    return about + ("; every case is executed three times" if judgement.repeats else "")

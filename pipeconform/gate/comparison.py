@@ -1,0 +1,226 @@
+"""What changed from one result to the next: the pure comparison that every format is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from pipeconform.report.result import Cell, Result, Violation
+
+__all__ = ["BLOCKING", "Cause", "Change", "Comparison", "Kind", "Side", "compare"]
+
+Kind = Literal["regressed", "new", "flaky", "lost", "fixed", "added"]
+"""What became of a verdict.
+
+regressed: a violation where the cell was judged and did not show it; new: a violation in a cell that was not
+judged before; flaky: a violation that does not show every time; lost: something was judged and no longer is;
+fixed: a violation that is gone; added: a cell that is judged for the first time, and met.
+"""
+
+BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost")
+"""The kinds that a gate does not let pass."""
+
+Cause = Literal["implementation", "rules"]
+"""Whether the requirement is the same in both results (then the implementation changed) or is not."""
+
+Key = tuple[str, str, str]
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of the two results is about."""
+
+    implementation: str
+    version: str
+    source_digest: str
+    standard: str
+    product: str
+    torch: str
+    device: str
+    profile: str
+    seed: int
+    complete: bool
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference between two results."""
+
+    kind: Kind
+    cause: Cause
+    requirement: str
+    schedule: str
+    variant: str
+    before: str
+    """The cell's status in the old result; absent: it had no such cell."""
+    after: str
+    signature: str = ""
+    detail: str = ""
+    violation: str = ""
+    """The id of the violation: in the new result, or in the old one for what is fixed."""
+    replay: str = ""
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a gate stops here."""
+        return self.kind in BLOCKING
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that differs, in the order of the standard, and what each result is about."""
+
+    old: Side
+    new: Side
+    changes: tuple[Change, ...]
+    unchanged: int
+    """Cells with the same verdict."""
+    still_violated: int
+    """Violations that both results show."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a gate should stop."""
+        return any(change.blocks for change in self.changes)
+
+    def of(self, kind: Kind) -> tuple[Change, ...]:
+        """The changes of one kind."""
+        return tuple(change for change in self.changes if change.kind == kind)
+
+
+def compare(old: Result, new: Result) -> Comparison:
+    """Compare two results cell by cell.
+
+    A violation is the same when requirement, schedule, variant, status and signature are. Expected violations
+    of the new result are known and change nothing.
+    """
+    before, after = _by_key(old), _by_key(new)
+    changes: list[Change] = []
+    unchanged = still = 0
+    for key in dict.fromkeys([*after, *before]):
+        pair = _Pair(old, new, before.get(key), after.get(key), key)
+        found = list(pair.changes())
+        changes += found
+        unchanged += not found
+        still += pair.still_violated()
+    return Comparison(
+        old=_side(old), new=_side(new), changes=tuple(changes), unchanged=unchanged, still_violated=still
+    )
+
+
+def _by_key(result: Result) -> dict[Key, Cell]:
+    return {(cell.requirement, cell.schedule, cell.variant): cell for cell in result.cells}
+
+
+def _side(result: Result) -> Side:
+    return Side(
+        implementation=result.implementation.name,
+        version=result.implementation.version,
+        source_digest=result.implementation.source_digest,
+        standard=result.standard_version,
+        product=result.product_version,
+        torch=result.environment.torch,
+        device=result.environment.device,
+        profile=result.run.profile,
+        seed=result.run.seed,
+        complete=result.run.complete,
+    )
+
+
+class _Pair:
+    """One cell in both results."""
+
+    def __init__(self, old: Result, new: Result, before: Cell | None, after: Cell | None, key: Key) -> None:
+        self.old, self.new, self.before, self.after = old, new, before, after
+        self.requirement, self.schedule, self.variant = key
+        self.was, self.now = _violations(before), _violations(after)
+
+    def changes(self) -> Iterator[Change]:
+        judged_before, judged_now = _judged(self.before), _judged(self.after)
+        for signature, violation in self.now.items():
+            if violation.expected:
+                continue
+            if not violation.confirmed:
+                again = f"{violation.shown_again} of {violation.reruns} executions again showed it"
+                yield self._change("flaky", violation, detail=again)
+            elif signature not in self.was:
+                yield self._change("regressed" if judged_before else "new", violation)
+        if judged_now:
+            for signature, violation in self.was.items():
+                if signature not in self.now:
+                    yield self._change("fixed", violation)
+        if judged_before:
+            for detail in self._lost(judged_now):
+                yield self._change("lost", detail=detail)
+        elif judged_now and not self.now:
+            yield self._change("added")
+
+    def still_violated(self) -> int:
+        return len(self.was.keys() & self.now.keys())
+
+    def _lost(self, judged_now: bool) -> Iterator[str]:
+        before, after = self.before, self.after
+        assert before is not None
+        if not judged_now or after is None:
+            state = "absent" if after is None else after.status.replace("_", " ")
+            reason = after.reason.strip().partition("\n")[0] if after is not None else ""
+            yield f"no longer judged: {state}" + (f" ({reason})" if reason else "")
+            return
+        sizes = [size for size in before.counts if size not in after.counts]
+        if sizes:
+            yield f"no case with {'; '.join(size.replace(',', ', ') for size in sizes)} any more"
+        classes = [one for one in before.microbatches if one not in after.microbatches]
+        if classes and after.microbatches:
+            words = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
+            yield f"no case with {', '.join(words.get(one, one) for one in classes)} any more"
+        if self._same_corpus_was_asked_for() and after.judgements < before.judgements:
+            yield f"fewer examples: {before.judgements} → {after.judgements}"
+
+    def _same_corpus_was_asked_for(self) -> bool:
+        """Whether fewer judgements mean less coverage; another seed or standard draws other, equally good cases."""
+        old, new = self.old.run, self.new.run
+        return (new.corpus, new.search) < (old.corpus, old.search) or (
+            old.seed == new.seed and self.old.standard_version == self.new.standard_version
+        )
+
+    def _change(self, kind: Kind, violation: Violation | None = None, *, detail: str = "") -> Change:
+        return Change(
+            kind=kind,
+            cause=self._cause(),
+            requirement=self.requirement,
+            schedule=self.schedule,
+            variant=self.variant,
+            before="absent" if self.before is None else self.before.status,
+            after="absent" if self.after is None else self.after.status,
+            signature="" if violation is None else f"{violation.status}: {violation.signature}",
+            detail=detail or ("" if violation is None else _first_line(violation.message)),
+            violation="" if violation is None else violation.id,
+            replay="" if violation is None or kind == "fixed" else violation.replay,
+        )
+
+    def _cause(self) -> Cause:
+        """The rules changed if the requirement did, or if the standard did: then other cases were drawn."""
+        before, after = self.old.rules.get(self.requirement), self.new.rules.get(self.requirement)
+        same_rule = before == after if before and after else True
+        if self.old.standard_version != self.new.standard_version or not same_rule:
+            return "rules"
+        new_rule = self.requirement not in self.old.rules and self.before is None
+        return "rules" if new_rule and _covered(self.old, self.requirement) else "implementation"
+
+
+def _covered(old: Result, requirement: str) -> bool:
+    """Whether the old run would have judged a requirement if its standard had had it."""
+    chapter = requirement.partition("-")[0]
+    asked = [name.upper() for name in old.run.selection.split(",") if name]
+    return bool(old.rules) and (not asked or chapter in asked or requirement in asked)
+
+
+def _violations(cell: Cell | None) -> Mapping[tuple[str, str], Violation]:
+    return {} if cell is None else {(one.status, one.signature): one for one in cell.violations}
+
+
+def _judged(cell: Cell | None) -> bool:
+    return cell is not None and (cell.judgements > 0 or bool(cell.violations))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,171 @@
+"""A comparison as plain text, JSON, Markdown, or GitHub's workflow commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from pipeconform.gate.comparison import Change, Comparison, Kind, Side
+
+__all__ = ["FORMATS", "render_comparison"]
+
+FORMATS = ("text", "json", "markdown", "github")
+
+_TITLES: dict[Kind, str] = {
+    "regressed": "regressed",
+    "new": "new failures",
+    "flaky": "flaky",
+    "lost": "lost coverage",
+    "fixed": "fixed",
+    "added": "judged for the first time, and met",
+}
+_MOST = 50  # entries of one kind; the rest is counted
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The same change under several schedules, told once."""
+
+    change: Change
+    schedules: tuple[str, ...]
+
+
+def render_comparison(comparison: Comparison, style: str) -> str:
+    """The comparison in one of `FORMATS`."""
+    if style == "json":
+        full = msgspec.to_builtins(comparison) | {"blocked": comparison.blocked}
+        return msgspec.json.format(msgspec.json.encode(full), indent=1).decode()
+    lines = {"text": _text, "markdown": _markdown, "github": _github}[style](comparison)
+    return "\n".join(lines)
+
+
+def _text(comparison: Comparison) -> Iterator[str]:
+    yield from _heading(comparison)
+    for kind, title in _TITLES.items():
+        entries = _entries(comparison.of(kind))
+        if entries:
+            yield ""
+            yield f"{title} ({len(comparison.of(kind))}):"
+            for entry in entries[:_MOST]:
+                yield f"  {_sentence(entry)}"
+                if entry.change.replay:
+                    yield f"      {entry.change.replay}"
+            if len(entries) > _MOST:
+                yield f"  … and {len(entries) - _MOST} more"
+    yield ""
+    yield _verdict(comparison)
+
+
+def _markdown(comparison: Comparison) -> Iterator[str]:
+    yield f"### pipeconform: {_verdict(comparison)}"
+    yield ""
+    for line in _heading(comparison):
+        yield f"{_escaped(line)}  "
+    for kind, title in _TITLES.items():
+        entries = _entries(comparison.of(kind))
+        if not entries:
+            continue
+        yield ""
+        yield f"**{title}** ({len(comparison.of(kind))})"
+        yield ""
+        yield "| requirement | schedules | was → is | what | cause |"
+        yield "|---|---|---|---|---|"
+        for entry in entries[:_MOST]:
+            change = entry.change
+            what = ": ".join(filter(None, (change.signature, change.detail)))
+            was = f"{_word(change.before)} → {_word(change.after)}"
+            cells = (change.requirement, ", ".join(entry.schedules), was, what, change.cause)
+            yield "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+        if len(entries) > _MOST:
+            yield f"| … | {len(entries) - _MOST} more | | | |"
+
+
+def _github(comparison: Comparison) -> Iterator[str]:
+    for kind, title in _TITLES.items():
+        level = (
+            "error" if kind in ("regressed", "new", "lost") else "warning" if kind == "flaky" else "notice"
+        )
+        for entry in _entries(comparison.of(kind))[:_MOST]:
+            name = _property(f"pipeconform: {title}")
+            yield f"::{level} title={name}::{_data(_sentence(entry))}"
+    level = "error" if comparison.blocked else "notice"
+    yield f"::{level} title=pipeconform::{_data(_verdict(comparison))}"
+
+
+def _heading(comparison: Comparison) -> Iterator[str]:
+    old, new = comparison.old, comparison.new
+    yield f"old: {_side(old)}"
+    yield f"new: {_side(new)}"
+    if old.standard != new.standard:
+        yield (
+            f"the rules changed: standard {old.standard} → {new.standard}; "
+            f"judge the old implementation by the new standard to tell them apart"
+        )
+    if old.implementation != new.implementation:
+        yield "these are results of different implementations"
+    elif (old.version, old.source_digest) == (new.version, new.source_digest) and new.source_digest:
+        yield "implementation: the same version, and the same adapter source"
+    if (old.torch, old.device) != (new.torch, new.device):
+        yield f"the environment changed: torch {old.torch} on {old.device} → torch {new.torch} on {new.device}"
+    for name, side in (("old", old), ("new", new)):
+        if not side.complete:
+            yield f"the {name} run was cut short: what it did not reach is missing"
+
+
+def _side(side: Side) -> str:
+    return (
+        f"{side.implementation} {side.version}, standard {side.standard}, pipeconform {side.product}, "
+        f"torch {side.torch}, {side.device}, profile {side.profile}, seed {side.seed}"
+    )
+
+
+def _entries(changes: Sequence[Change]) -> list[_Entry]:
+    found: dict[tuple[str, ...], list[Change]] = {}
+    for change in changes:
+        alike = (change.requirement, change.variant, change.signature, change.cause)
+        detail = "" if change.signature and change.kind != "flaky" else change.detail
+        found.setdefault((*alike, detail), []).append(change)
+    return [
+        _Entry(several[0], tuple(dict.fromkeys(change.schedule for change in several)))
+        for several in found.values()
+    ]
+
+
+def _sentence(entry: _Entry) -> str:
+    change = entry.change
+    variant = "" if change.variant == "default" else f" (variant {change.variant})"
+    text = f"{change.requirement} under {', '.join(entry.schedules)}{variant}"
+    text += f": {_word(change.before)} → {_word(change.after)}"
+    what = "; ".join(filter(None, (change.signature, change.detail)))
+    text += f", {what}" if what else ""
+    return text + (" [the rule changed]" if change.cause == "rules" else "")
+
+
+def _word(status: str) -> str:
+    return status.replace("_", " ")
+
+
+def _verdict(comparison: Comparison) -> str:
+    counts = [f"{len(comparison.of(kind))} {title}" for kind, title in _TITLES.items() if comparison.of(kind)]
+    rest = f"{comparison.unchanged} cells unchanged, {comparison.still_violated} violations in both"
+    if not comparison.blocked:
+        return f"nothing got worse: {', '.join([*counts, rest])}"
+    blocking = [change for change in comparison.changes if change.blocks]
+    by_rules = sum(change.cause == "rules" for change in blocking)
+    why = f"; {by_rules} of {len(blocking)} because the rules changed" if by_rules else ""
+    return f"blocked: {', '.join([*counts, rest])}{why}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _data(text: str) -> str:
+    """Escape the message of a workflow command (GitHub Actions documentation, workflow commands)."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

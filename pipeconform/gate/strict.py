@@ -1,0 +1,106 @@
+"""Holding a result against its expectations, strictly both ways.
+
+What a run found beyond the file is in its violations. What the file says beyond the run is told here: an
+entry that nothing shows any more, that matches nothing, or that has expired.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+
+from pipeconform.gate.expectations import Expectation, ExpectationsFile
+from pipeconform.report.result import Cell, Result
+from pipeconform.spec.selection import select_requirements
+
+__all__ = ["problems"]
+
+
+def problems(file: ExpectationsFile, result: Result, *, today: datetime.date) -> tuple[str, ...]:
+    """What must be changed in the file, each with its line; empty when every entry is as it should be.
+
+    Entries about what the run was not asked to judge (other requirements, schedules or devices) are left
+    alone.
+    """
+    return tuple(
+        f"{entry.label}: {text}" for entry in file.entries for text in _about(entry, result, today=today)
+    )
+
+
+def _about(entry: Expectation, result: Result, *, today: datetime.date) -> Iterator[str]:
+    if today > entry.expires:
+        yield f"expired on {entry.expires}: mend {entry.requirement}, or give a new date and say why"
+    device = result.environment.device
+    asked = select_requirements(tuple(filter(None, result.run.selection.split(","))))
+    if entry.requirement not in asked or entry.device not in ("", device) or not result.run.complete:
+        return
+    cells = [cell for cell in result.cells if cell.requirement == entry.requirement]
+    wanted = entry.schedules or tuple(dict.fromkeys(cell.schedule for cell in cells))
+    matched = False
+    for schedule in wanted:
+        under = [cell for cell in cells if cell.schedule == schedule]
+        if any(one.expected == entry.label for cell in under for one in cell.violations):
+            matched = True
+            yield from _stale(entry, under)
+        elif not under:
+            yield from _never_judged(entry, schedule, result)
+        elif entry.schedules and not _unknown(under):
+            yield _passes(entry, under[0])
+    if not matched and not entry.schedules and cells and not _unknown(cells):
+        judged = sum(_judgements(entry, cell) for cell in cells)
+        yield (
+            f"matches nothing: {entry.requirement} shows {entry.status} '{entry.signature}' under no schedule "
+            f"({judged} judgements); remove the entry"
+        )
+    if not cells and result.run.unrestricted:
+        yield f"matches nothing: {entry.requirement} was not judged; remove the entry"
+
+
+def _passes(entry: Expectation, cell: Cell) -> str:
+    where = f"{cell.requirement} under {cell.schedule}"
+    if cell.status in ("not_claimed", "skipped"):
+        return (
+            f"matches nothing: {where} is {cell.status.replace('_', ' ')}; remove {cell.schedule!r} from it"
+        )
+    judged = _judgements(entry, cell)
+    if not judged:
+        return (
+            f"matches nothing: no case of {where} has the p and v it names; remove {cell.schedule!r} from it"
+        )
+    others = [f"{one.status} '{one.signature}'" for one in cell.violations if not one.expected]
+    shown = f"it shows {', '.join(others)} instead" if others else "it passes"
+    return (
+        f"unexpected pass: {where} does not show {entry.status} '{entry.signature}' any more, {shown} "
+        f"({judged} judgements); remove {cell.schedule!r} from the entry, or the entry"
+    )
+
+
+def _stale(entry: Expectation, cells: list[Cell]) -> Iterator[str]:
+    for stored in entry.stored:
+        if any(stored.path in cell.stale for cell in cells):
+            yield (
+                f"the stored case {stored.path} does not show '{entry.signature}' any more, other cases do; "
+                f"'pipeconform expect update' stores another"
+            )
+
+
+def _never_judged(entry: Expectation, schedule: str, result: Result) -> Iterator[str]:
+    """A schedule that the run was free to judge and did not: a wrong name, or no longer claimed."""
+    if result.run.unrestricted and entry.requirement in {cell.requirement for cell in result.cells}:
+        yield f"matches nothing: there is no schedule {schedule!r}; remove it from the entry"
+
+
+def _unknown(cells: list[Cell]) -> bool:
+    """Whether the harness could not judge some of them: that fails the run by itself."""
+    return any(cell.status == "error" and not cell.violations for cell in cells)
+
+
+def _judgements(entry: Expectation, cell: Cell) -> int:
+    """How many judgements of a cell were about the sizes that the entry names."""
+    total = 0
+    for key, count in cell.counts.items():
+        found = re.fullmatch(r"p=(\d+),v=(\d+)", key)
+        if found and entry.covers_size(num_ranks=int(found[1]), stages_per_rank=int(found[2])):
+            total += count
+    return total

@@ -1,0 +1,1 @@
+"""From observations to violations: oracle, numerics, one module per chapter."""

@@ -1,0 +1,189 @@
+"""What a judgement looks at, and what it says.
+
+A judgement is a pure function from `Evidence` to findings. It is asked only about cases that its
+requirement applies to and only when every rank returned; ranks that raised, died or hung are
+findings of their own (`judge.outcome`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from pipeconform.adapter import Capabilities, Placement, placement_of
+from pipeconform.case.case import Case, Eval, Step, Train
+from pipeconform.case.data import split_sizes
+from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude
+from pipeconform.judge.oracle import Bounds
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown
+
+__all__ = ["Evidence", "Finding", "Judge", "Numbers", "held", "missing", "shown_step", "unheld"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One violation: what was found, where, in words.
+
+    `kind` is short and stable: findings of one requirement with equal kinds are one defect.
+    """
+
+    kind: str
+    message: str
+    step: int | None = None
+    rank: int | None = None
+    stage: int | None = None
+    microbatch: int | None = None
+    mismatch: Mismatch | None = None
+    position: int | None = None
+    """Where the timeline was observed: the index of the first wrong one among the rank's computations in `step`."""
+
+    def where(self) -> str:
+        """``step 0 (train), rank 1, stage 1, microbatch 2`` as far as known."""
+        parts = {"step": self.step, "rank": self.rank, "stage": self.stage, "microbatch": self.microbatch}
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One execution of one case: what the ranks showed and what the oracle computed."""
+
+    case: Case
+    capabilities: Capabilities
+    shown: tuple[Observation, ...]
+    """In rank order; bystanders included."""
+    expected: Reference
+    bounded: Callable[[Bounds], Reference]
+    """The same reference with error bounds; evaluated only when bits differ."""
+    thorough: bool = True
+    """False where no verdict rests on the answer: an enormous difference then needs no bound."""
+
+    @property
+    def members(self) -> Iterator[Observation]:
+        """The observations of pipeline ranks."""
+        return (one for one in self.shown if one.pipeline_rank is not None)
+
+    @cached_property
+    def placement(self) -> tuple[frozenset[int], ...]:
+        """For each stage the pipeline ranks that own it."""
+        claim = self.capabilities.schedule(self.case.schedule)
+        return placement_of(
+            claim.placement if claim else Placement.LOOP,
+            num_ranks=self.case.num_ranks,
+            num_stages=self.case.num_stages,
+        )
+
+    @cached_property
+    def scale(self) -> float:
+        """The largest gradient, parameter or buffer that the oracle showed."""
+        return magnitude(
+            array
+            for step in self.expected.steps
+            for values in (step.gradients, step.parameters, step.buffers)
+            for named in values.values()
+            for array in named.values()
+        )
+
+    def runs(self, kind: type[Step] | tuple[type[Step], ...] = (Train, Eval)) -> Iterator[StepExpected]:
+        """What is right after each step of that kind."""
+        return (e for e in self.expected.steps if isinstance(self.case.program[e.step], kind))
+
+    def sizes(self, step: int) -> list[int]:
+        """The sizes of the microbatches of a run."""
+        run = self.case.program[step]
+        assert isinstance(run, Train | Eval)
+        return split_sizes(run.batch_size, run.num_microbatches)
+
+    def owners(self, stage: int) -> Iterator[Observation]:
+        """The observations of the ranks that own `stage`."""
+        return (one for one in self.members if one.pipeline_rank in self.placement[stage])
+
+    def result_ranks(self, where: str) -> frozenset[int]:
+        """The pipeline ranks that hold a result declared to be on ``last_stage`` or ``all``."""
+        return self.placement[-1] if where == "last_stage" else frozenset(range(self.case.num_ranks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """Comparison of computed values with the oracle's: bit for bit first, within the bound otherwise.
+
+    When bits differ the oracle runs once more, first for the bound of another order of microbatches
+    (cheap), then, if that is exceeded, under running error analysis for the bound that any correct
+    order of the same operations keeps.
+    """
+
+    evidence: Evidence
+
+    def differs(
+        self,
+        expected: Array | None,
+        actual: Array | None,
+        bound: Callable[[Reference], Array | None],
+    ) -> Mismatch | None:
+        """Compare one value; `bound` finds its bound in the bounded reference."""
+        if expected == actual:
+            return None
+        if expected is None or actual is None:
+            return missing(expected, actual)
+        found = compare(expected, actual)
+        if found is None or found.kind != "value":
+            return found
+        if not self.evidence.thorough and enormous(expected, actual, scale=self.evidence.scale):
+            return found
+        levels: tuple[Bounds, ...] = ("reassociated", "running")
+        for level in levels:
+            known = bound(self.evidence.bounded(level))
+            if known is not None:
+                found = compare(expected, actual, bound=known)
+            if found is None:
+                return None
+        return found
+
+    def named(
+        self,
+        expected: Named,
+        actual: Named,
+        bound: Callable[[Reference], Named],
+    ) -> Iterator[tuple[str, Mismatch]]:
+        """Compare parameters, gradients or buffers by name."""
+        for name in {**expected, **actual}:
+
+            def one(reference: Reference, name: str = name) -> Array | None:
+                return bound(reference).get(name)
+
+            found = self.differs(expected.get(name), actual.get(name), one)
+            if found is not None:
+                yield name, found
+
+
+def missing(expected: Array | None, actual: Array | None) -> Mismatch:
+    """The mismatch of a value that is there on one side only."""
+    return Mismatch(
+        kind="missing" if actual is None else "unexpected",
+        expected=None if expected is None else repr(expected),
+        actual=None if actual is None else repr(actual),
+    )
+
+
+def held(shown: StepShown, num_microbatches: int) -> tuple[int, ...]:
+    """The microbatches that a rank's output and losses are about: all, unless it says which."""
+    return tuple(range(num_microbatches)) if shown.microbatches is None else shown.microbatches
+
+
+def unheld(evidence: Evidence, expected: StepExpected, holders: Iterable[Observation]) -> Iterator[Finding]:
+    """A finding when the ranks that hold results do not hold them for all microbatches together."""
+    m = len(evidence.sizes(expected.step))
+    seen = {k for one in holders for k in held(shown_step(one, expected.step), m)}
+    if len(seen) < m:
+        absent = ", ".join(str(k) for k in range(m) if k not in seen)
+        text = f"no rank says that it holds the results of microbatch {absent}"
+        yield Finding(kind="microbatches missing", message=text, step=expected.step)
+
+
+Judge = Callable[[Evidence], Iterator[Finding]]
+
+
+def shown_step(one: Observation, step: int) -> StepShown:
+    """What a rank had after program step `step`."""
+    return one.steps[step]

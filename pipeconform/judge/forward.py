@@ -1,0 +1,338 @@
+"""Judgements of chapter FWD: values through the forward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pipeconform.adapter import Feature
+from pipeconform.case.case import Train
+from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, missing, shown_step, unheld
+from pipeconform.judge.numerics import Mismatch, compare
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Forward, Named, Observation, Reference, StepExpected, Structure
+
+__all__ = [
+    "batch_order_is_kept",
+    "boundaries_arrive",
+    "containers_are_kept",
+    "hooks_run_once",
+    "outputs_are_right",
+    "outputs_only_where_declared",
+    "tensors_without_gradient_arrive",
+]
+
+
+def outputs_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Every microbatch's output equals the oracle's, bit for bit."""
+    if Feature.OUTPUTS not in evidence.capabilities.features:
+        yield from _captured_outputs(evidence)
+        return
+    for expected in evidence.runs():
+        yield from unheld(evidence, expected, _holders(evidence))
+        for one in _holders(evidence):
+            output = shown_step(one, expected.step).output
+            if output is None:
+                yield Finding(
+                    kind="no output",
+                    message="the rank that owns the last stage returned no output",
+                    step=expected.step,
+                    rank=one.rank,
+                )
+                continue
+            for k, right, mine in _by_microbatch(evidence, expected, one, output):
+                yield from _compare_output(expected, one, k, right, mine)
+
+
+def _holders(evidence: Evidence) -> list[Observation]:
+    ranks = evidence.result_ranks(evidence.capabilities.outputs_on)
+    return [one for one in evidence.members if one.pipeline_rank in ranks]
+
+
+def _by_microbatch(
+    evidence: Evidence, expected: StepExpected, one: Observation, output: Structure
+) -> Iterator[tuple[int, tuple[Array, ...], tuple[Array, ...]]]:
+    """Per microbatch that the rank holds: its index, the oracle's leaves, the slices of the merged output."""
+    sizes, dim = evidence.sizes(expected.step), evidence.case.model.batch_dim
+    leaves = [leaf.tensor() for leaf in output.leaves()]
+    start = 0
+    for k in held(shown_step(one, expected.step), len(sizes)):
+        right, size = expected.outputs[k], sizes[k]
+        mine = tuple(
+            Array.of(
+                leaf.narrow(dim, min(start, leaf.shape[dim]), max(0, min(size, leaf.shape[dim] - start)))
+            )
+            for leaf in leaves
+            if leaf.ndim > dim
+        )
+        start += size
+        yield k, right.leaves(), mine
+
+
+def _compare_output(
+    expected: StepExpected, one: Observation, k: int, right: tuple[Array, ...], mine: tuple[Array, ...]
+) -> Iterator[Finding]:
+    pairs = [*zip(right, mine, strict=False)]
+    mismatch: Mismatch | None = None
+    if len(right) != len(mine):
+        mismatch = missing(
+            *(None if len(side) < max(len(right), len(mine)) else side[-1] for side in (right, mine))
+        )
+    for a, b in pairs:
+        mismatch = mismatch or compare(a, b)
+    if mismatch is not None:
+        yield Finding(
+            kind=f"output {mismatch.kind}",
+            message=f"the output of microbatch {k} is not the reference's\n{mismatch.describe()}",
+            step=expected.step,
+            rank=one.rank,
+            microbatch=k,
+            mismatch=mismatch,
+        )
+
+
+def _captured_outputs(evidence: Evidence) -> Iterator[Finding]:
+    """For engines that return no outputs: what the last stage computed."""
+    last = evidence.case.num_stages - 1
+    for expected in evidence.runs():
+        forwards = [f for one in evidence.owners(last) for f in shown_step(one, expected.step).forwards]
+        seen = [f.output for f in forwards if f.stage == last]
+        for k, right in enumerate(expected.outputs):
+            if right in seen:
+                continue
+            mine = seen[-len(expected.outputs) :][k] if len(seen) >= len(expected.outputs) else None
+            mismatch = compare(right.leaves()[0], mine.leaves()[0]) if mine and mine.leaves() else None
+            detail = mismatch.describe() if mismatch else "no forward of the last stage gave it"
+            yield Finding(
+                kind="output value",
+                message=f"the output of microbatch {k} is not the reference's\n{detail}",
+                step=expected.step,
+                stage=last,
+                microbatch=k,
+                mismatch=mismatch,
+            )
+
+
+def batch_order_is_kept(evidence: Evidence) -> Iterator[Finding]:
+    """The merged output has the batch's length, and its microbatches stand in the batch's order."""
+    dim = evidence.case.model.batch_dim
+    for expected in evidence.runs():
+        sizes = evidence.sizes(expected.step)
+        yield from unheld(evidence, expected, _holders(evidence))
+        for one in _holders(evidence):
+            output = shown_step(one, expected.step).output
+            total = sum(sizes[k] for k in held(shown_step(one, expected.step), len(sizes)))
+            if output is None or not output.leaves():
+                yield Finding(kind="no output", message="no merged output", step=expected.step, rank=one.rank)
+                continue
+            length = output.leaves()[0].shape[dim] if len(output.leaves()[0].shape) > dim else 0
+            if length != total:
+                yield Finding(
+                    kind="output length",
+                    message=f"the merged output has {length} samples, the batch has {total}",
+                    step=expected.step,
+                    rank=one.rank,
+                )
+                continue
+            rights = [right.leaves() for right in expected.outputs]
+            for k, right, mine in _by_microbatch(evidence, expected, one, output):
+                if mine != right and mine in rights:
+                    yield Finding(
+                        kind="output order",
+                        message=f"microbatch {rights.index(mine)}'s output stands in the place of microbatch {k}'s",
+                        step=expected.step,
+                        rank=one.rank,
+                        microbatch=k,
+                    )
+            if len(set(sizes)) > 1:
+                yield from _rows_in_order(evidence, expected, one, output)
+
+
+def _rows_in_order(
+    evidence: Evidence, expected: StepExpected, one: Observation, output: Structure
+) -> Iterator[Finding]:
+    """Every sample of the output is nearest to the same sample of the reference, however it was split."""
+    dim = evidence.case.model.batch_dim
+    own = held(shown_step(one, expected.step), len(expected.outputs))
+    rights = torch.cat([expected.outputs[k].leaves()[0].tensor() for k in own], dim)
+    right = rights.movedim(dim, 0).flatten(1).double()
+    mine = output.leaves()[0].tensor().movedim(dim, 0).flatten(1).double()
+    if mine.shape != right.shape:
+        return
+    distance = (mine[:, None] - right[None]).abs().amax(-1).nan_to_num(torch.inf, torch.inf)
+    for sample in range(len(right)):
+        nearest = float(distance[sample].min())
+        if not float(distance[sample, sample]) <= nearest or not math.isfinite(nearest):
+            place = int(distance[sample].argmin())
+            text = f"sample {sample} of the output is nearest to the reference's sample {place}"
+            if not math.isfinite(nearest):
+                text = f"sample {sample} of the output is not finite"
+            yield Finding(kind="output order", message=text, step=expected.step, rank=one.rank)
+            return
+
+
+def outputs_only_where_declared(evidence: Evidence) -> Iterator[Finding]:
+    """Ranks that are declared to hold outputs have them; no other rank has any."""
+    holders = evidence.result_ranks(evidence.capabilities.outputs_on)
+    for expected in evidence.runs():
+        for one in evidence.shown:
+            has = shown_step(one, expected.step).output is not None
+            should = one.pipeline_rank in holders
+            if has != should:
+                text = (
+                    "returned no output, but is declared to" if should else "returned an output, but must not"
+                )
+                yield Finding(
+                    kind="output missing" if should else "output on the wrong rank",
+                    message=f"rank {one.rank} (pipeline rank {one.pipeline_rank}) {text}; outputs belong on "
+                    f"pipeline rank {', '.join(map(str, sorted(holders)))}",
+                    step=expected.step,
+                    rank=one.rank,
+                )
+
+
+def containers_are_kept(evidence: Evidence) -> Iterator[Finding]:
+    """Tuples, lists, dicts and single tensors arrive as what they are, at boundaries and in the output."""
+    yield from boundaries_arrive(evidence)
+    if Feature.OUTPUTS not in evidence.capabilities.features:
+        return
+    for expected in evidence.runs():
+        for one in _holders(evidence):
+            output = shown_step(one, expected.step).output
+            right = expected.outputs[0].shape()
+            if output is not None and output.shape() != right:
+                yield Finding(
+                    kind="output container",
+                    message=f"the merged output is {output.shape()}; each microbatch's output is {right}",
+                    step=expected.step,
+                    rank=one.rank,
+                )
+    yield from outputs_are_right(evidence)
+
+
+def boundaries_arrive(evidence: Evidence) -> Iterator[Finding]:
+    """Every stage receives, for every microbatch, the inputs that the oracle's stage received."""
+    for expected in evidence.runs():
+        for s, microbatches in enumerate(expected.inputs):
+            forwards = [
+                f
+                for one in evidence.owners(s)
+                for f in shown_step(one, expected.step).forwards
+                if f.stage == s
+            ]
+            ranks = [one.rank for one in evidence.owners(s)]
+            for k, right in enumerate(microbatches):
+                if not any(f.inputs == right for f in forwards):
+                    yield _boundary_finding(expected.step, s, k, ranks[0], right, forwards, len(microbatches))
+
+
+def _boundary_finding(
+    step: int,
+    stage: int,
+    k: int,
+    rank: int,
+    right: tuple[Structure, ...],
+    forwards: list[Forward],
+    num_microbatches: int,
+) -> Finding:
+    """Say which input of which microbatch differs; the last m forwards are taken to be microbatches 0…m−1."""
+    where: dict[str, Any] = {"step": step, "rank": rank, "stage": stage, "microbatch": k}
+    if len(forwards) < num_microbatches:
+        text = f"stage {stage} ran {len(forwards)} times for {num_microbatches} microbatches"
+        return Finding(kind="forward missing", message=text, **where)
+    mine = forwards[-num_microbatches:][k].inputs
+    if len(mine) != len(right):
+        text = f"stage {stage} received {len(mine)} inputs instead of {len(right)}"
+        return Finding(kind="boundary arity", message=text, **where)
+    for position, (a, b) in enumerate(zip(right, mine, strict=True)):
+        if a.shape() != b.shape():
+            text = f"input {position} of stage {stage} is {b.shape()} instead of {a.shape()}"
+            return Finding(kind="boundary container", message=text, **where)
+        for one, other in zip(a.leaves(), b.leaves(), strict=True):
+            mismatch = compare(one, other)
+            if mismatch is not None:
+                return Finding(
+                    kind=f"boundary {mismatch.kind}",
+                    message=f"input {position} of stage {stage} (microbatch {k}) did not arrive unchanged\n"
+                    f"{mismatch.describe()}",
+                    mismatch=mismatch,
+                    **where,
+                )
+    text = f"stage {stage} received microbatch {k}'s inputs in no single forward"
+    return Finding(kind="boundary mixed", message=text, **where)
+
+
+def tensors_without_gradient_arrive(evidence: Evidence) -> Iterator[Finding]:
+    """Boundary tensors without gradient arrive unchanged, and ask for no gradient where they arrive."""
+    yield from boundaries_arrive(evidence)
+    carried = evidence.case.model.carried
+    silent = [i for i, kind in enumerate(carried, start=1) if kind != "stream"]
+    for expected in evidence.runs(Train):
+        for s in range(1, evidence.case.num_stages):
+            for one in evidence.owners(s):
+                for call in shown_step(one, expected.step).forwards:
+                    for i in silent if call.stage == s else ():
+                        if i < len(call.requires_grad) and call.requires_grad[i]:
+                            text = f"input {i} ({carried[i - 1]}) of stage {s} requires a gradient; nobody needs it"
+                            yield Finding(
+                                kind="boundary requires grad",
+                                message=text,
+                                step=expected.step,
+                                rank=one.rank,
+                                stage=s,
+                            )
+                            return
+
+
+def hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
+    """The model's own hooks run once per microbatch and direction, at every step alike."""
+    for expected in evidence.runs():
+        for s, right in expected.hook_counts.items():
+            owners = list(evidence.owners(s))
+            counts = [shown_step(one, expected.step).hook_counts.get(s, {}) for one in owners]
+            if evidence.capabilities.loss_over == "batch":
+                # a backward pass over the whole batch adds to each parameter once
+                m = len(evidence.sizes(expected.step))
+                right = {k: n // m if k == "post_accumulate_grad" else n for k, n in right.items()}  # noqa: PLW2901
+            for one in owners[:1]:
+                # several owners of a stage share its microbatches
+                mine = {kind: sum(each.get(kind, 0) for each in counts) for kind in right}
+                for kind, count in right.items():
+                    if mine.get(kind, 0) != count:
+                        more = "more" if mine.get(kind, 0) > count else "fewer"
+                        yield Finding(
+                            kind=f"hooks ran {more} often",
+                            message=f"the {kind.replace('_', '-')} hook in stage {s} ran {mine.get(kind, 0)} times "
+                            f"for {len(evidence.sizes(expected.step))} microbatches; expected {count}",
+                            step=expected.step,
+                            rank=one.rank,
+                            stage=s,
+                        )
+    yield from outputs_are_right(evidence)
+    yield from _gradients_with_hooks(evidence)
+
+
+def _gradients_with_hooks(evidence: Evidence) -> Iterator[Finding]:
+    """A tensor hook that was lost shows in the gradients, whatever the counts say."""
+    numbers = Numbers(evidence=evidence)
+    for expected in evidence.runs():
+        for s, right in expected.gradients.items():
+            for one in evidence.owners(s):
+                mine = shown_step(one, expected.step).gradients.get(s, {})
+
+                def bound(reference: Reference, step: int = expected.step, s: int = s) -> Named:
+                    return reference.steps[step].gradient_bounds.get(s, {})
+
+                for name, mismatch in numbers.named(right, mine, bound):
+                    yield Finding(
+                        kind="gradient with hooks",
+                        message=f"the gradient of {name} is not the reference's\n{mismatch.describe()}",
+                        step=expected.step,
+                        rank=one.rank,
+                        stage=s,
+                        mismatch=mismatch,
+                    )
+                    break

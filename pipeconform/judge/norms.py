@@ -1,0 +1,45 @@
+"""The judgement of chapter TRN about the norm over all stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from pipeconform.case.case import Train
+from pipeconform.judge.evidence import Evidence, Finding, shown_step
+
+__all__ = ["gradient_norm_is_right"]
+
+
+def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
+    """Every pipeline rank says the same norm: that of all stages' gradients, every parameter counted once (TRN-17).
+
+    It is compared with the norm of the gradients that the ranks showed, which other requirements judge. Summing n
+    squares, in whatever order, over ranks or not, is off by at most n unit round-offs, each square and the root by
+    one more (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+    """
+    for expected in evidence.runs(Train):
+        found = [
+            array.tensor().double()
+            for s, right in expected.gradients.items()
+            for one in list(evidence.owners(s))[:1]
+            for name in right
+            if (array := shown_step(one, expected.step).gradients.get(s, {}).get(name)) is not None
+        ]
+        right_norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in found))
+        count = sum(gradient.numel() for gradient in found)
+        for one in evidence.members:
+            norm = shown_step(one, expected.step).gradient_norm
+            if norm is None:
+                text = f"rank {one.rank} says no norm of the gradients, but is declared to"
+                yield Finding(kind="no norm", message=text, step=expected.step, rank=one.rank)
+                continue
+            mine, eps = float(norm.tensor()), torch.finfo(norm.tensor().dtype).eps
+            if not abs(mine - right_norm) <= (count + 4) * eps * right_norm:
+                text = (
+                    f"the norm of all gradients is {right_norm:.9g}, rank {one.rank} says {mine:.9g} "
+                    f"({mine / right_norm if right_norm else math.inf:.6g} times it)"
+                )
+                yield Finding(kind="norm", message=text, step=expected.step, rank=one.rank)

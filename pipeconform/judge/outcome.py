@@ -1,0 +1,81 @@
+"""Findings about ranks that did not return: raised, died, hung or refused what was claimed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipeconform.judge.evidence import Finding
+from pipeconform.observe.observation import Observation
+from pipeconform.run.verdict import Died, Raised, Stuck, VerdictVector
+
+__all__ = ["Outcome", "Status", "judge_refusal", "judge_verdicts", "normalised"]
+
+
+class Status(StrEnum):
+    """What became of a requirement under one schedule, or of one execution."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    HUNG = "hung"
+    CRASHED = "crashed"
+    ERROR = "error"
+    NOT_CLAIMED = "not_claimed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finding with the status it gives."""
+
+    status: Status
+    finding: Finding
+    verdicts: str = ""
+    """One line per rank: returned, raised, died or stuck."""
+    timeline: tuple[tuple[str, ...], ...] | None = None
+    """Per pipeline rank what it computed in the finding's step; None where that was not observed."""
+    first_wrong: tuple[int, int] | None = None
+    """In `timeline`: pipeline rank and index."""
+
+
+def normalised(message: str) -> str:
+    """The first line of a message without numbers and addresses, so that equal defects read alike."""
+    line = next((line.strip() for line in message.strip().splitlines() if line.strip()), "")
+    line = re.sub(r"0x[0-9a-f]+", "#", line)
+    return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)[:120]
+
+
+def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
+    """What a verdict vector that is not all-returned says; None when every rank returned."""
+    rank = verdicts.first_failure
+    if rank is None:
+        return None
+    verdict, table = verdicts[rank], verdicts.describe()
+    if isinstance(verdict, Died):
+        how = verdict.signal or f"exit code {verdict.exit_code}"
+        return Outcome(
+            Status.CRASHED,
+            Finding(kind=f"died: {how}", message=f"rank {rank} died ({how})\n{table}", rank=rank),
+        )
+    if isinstance(verdict, Stuck):
+        text = f"no rank makes progress: {verdict.why}\n{table}\n{verdict.stack}"
+        return Outcome(Status.HUNG, Finding(kind="hang", message=text.rstrip(), rank=rank))
+    assert isinstance(verdict, Raised)
+    root = verdict.causes[-1] if verdict.causes else verdict
+    text = f"rank {rank} raised {root.type}: {root.message.strip()}\n{table}"
+    kind = f"raised {root.type}: {normalised(root.message)}"
+    hung = [r for r, one in enumerate(verdicts) if isinstance(one, Stuck)]
+    if hung:
+        text += f"\nwhile rank {', '.join(map(str, hung))} waited for it"
+    return Outcome(Status.ERROR, Finding(kind=kind, message=text, rank=rank))
+
+
+def judge_refusal(shown: tuple[Observation, ...]) -> Outcome | None:
+    """A claimed case that the adapter refused: a failure of the claim."""
+    for one in shown:
+        if one.unsupported is not None:
+            text = f"claimed, but build() raised Unsupported: {one.unsupported}"
+            kind = f"refused: {normalised(one.unsupported)}"
+            return Outcome(Status.ERROR, Finding(kind=kind, message=text, rank=one.rank))
+    return None

@@ -1,0 +1,362 @@
+"""Judgements of chapter SCH: what ran, in which order, and what was said about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pipeconform.adapter import Placement, ScheduleClaim
+from pipeconform.case.case import Eval, Train
+from pipeconform.errors import BadTableError
+from pipeconform.judge import forward, training
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.named import accepted, expected_order, in_pair_order
+from pipeconform.judge.timeline import Executed, executed
+from pipeconform.schedule import Action, Family, Kind, Rule, Table, differences, from_csv, to_csv, verify
+from pipeconform.schedule.families import Size
+
+__all__ = [
+    "declared_is_executed",
+    "edges_are_right",
+    "evaluation_is_right",
+    "everything_once",
+    "in_flight_is_bounded",
+    "is_named",
+    "order_is_the_named_one",
+    "placement_is_kept",
+]
+
+_BACKWARD = (Kind.B, Kind.I, Kind.W)
+
+
+def is_named(claim: ScheduleClaim) -> bool:
+    """Whether a claim names a family whose tables speak of the contract's stages (a two-direction one's do not)."""
+    return claim.family is not None and claim.placement in (Placement.LOOP, Placement.V)
+
+
+def everything_once(evidence: Evidence) -> Iterator[Finding]:
+    """Every stage runs every microbatch once forwards and once backwards, in a possible order (SCH-1)."""
+    for expected in evidence.runs():
+        ranks = executed(evidence, expected.step)
+        yield from counted_once(evidence, expected.step, ranks)
+        for one in ranks:
+            yield from possible_order(one, step=expected.step)
+
+
+def counted_once(evidence: Evidence, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
+    """Each (stage, microbatch) has one F and, when training, one B or one I and one W, over all ranks."""
+    trains = isinstance(evidence.case.program[step], Train)
+    counts = Counter((a.stage, a.kind, a.microbatch) for one in ranks for a in one.actions)
+    parts = {key: part for one in ranks for key, part in one.parts.items()}
+    for s in range(evidence.case.num_stages):
+        owner = next((one for one in ranks if one.pipeline_rank in evidence.placement[s]), None)
+        for k in range(len(evidence.sizes(step))):
+            f, b, i, w = (counts[s, kind, k] for kind in (Kind.F, *_BACKWARD))
+            for kind, text, alike in _miscounts(f, b, i, w, trains=trains and bool(parts.get((s, k), "IW"))):
+                yield Finding(
+                    kind=kind,
+                    message=f"stage {s}, microbatch {k}: {text}",
+                    step=step,
+                    rank=None if owner is None else owner.rank,
+                    stage=s,
+                    microbatch=k,
+                    position=None if owner is None else _one_too_many(owner.actions, s, k, alike),
+                )
+    for one in ranks:
+        for s, position in one.strangers:
+            text = f"the forward of stage {s} after {position} computations got the inputs of no microbatch"
+            yield Finding(kind="a forward of no microbatch", message=text, step=step, rank=one.rank, stage=s)
+        for s in one.stale:
+            text = f"a backward of stage {s} ran in the graph of an earlier step's forward"
+            yield Finding(kind="a backward of another step", message=text, step=step, rank=one.rank, stage=s)
+
+
+def _miscounts(f: int, b: int, i: int, w: int, *, trains: bool) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with these numbers, in words; and the kinds of which one is too many, or none if one is missing."""
+    if f != 1:
+        yield "no F" if f == 0 else "several F", f"its forward ran {f} times", "F" if f else ""
+    if not trains:
+        if b + i + w:
+            yield "a backward where none is due", "it has a backward although none is due", "BIW"
+        return
+    if b + i == 0:
+        yield "no B or I", "no gradient of its inputs was computed", ""
+    if b + i > 1:
+        yield "several B or I", f"the gradient of its inputs was computed {b + i} times", "BI"
+    if b + w == 0:
+        yield "no W", "it has an I and no W: its weight gradient is left over", ""
+    if b + w > 1:
+        yield "several W", f"the gradient of its weights was computed {b + w} times", "BW"
+
+
+def _one_too_many(actions: Sequence[Action], s: int, k: int, alike: str) -> int | None:
+    """The second computation of these kinds (the first backward, where none is due); the end, if one is missing."""
+    found = [
+        n for n, one in enumerate(actions) if (one.stage, one.microbatch) == (s, k) and one.kind.name in alike
+    ]
+    if not alike:
+        return len(actions)
+    allowed = 0 if alike == "BIW" else 1
+    return found[allowed] if len(found) > allowed else None
+
+
+def possible_order(one: Executed, *, step: int) -> Iterator[Finding]:
+    """On one rank: F before B or I, I before W, a stage after the one it needs."""
+    first: dict[tuple[int, Kind, int | None], int] = {}
+    for position, action in enumerate(one.actions):
+        first.setdefault((action.stage, action.kind, action.microbatch), position)
+    for action in dict.fromkeys(one.actions):
+        s, kind, k = action.stage, action.kind, action.microbatch
+        for before in _needs(s, kind, k):
+            if first.get(before, -1) > first[s, kind, k]:
+                told = f"{action} ran before {Action(*before)}, whose result it needs"
+                yield Finding(
+                    kind=f"{kind.name} before {before[1].name}",
+                    message=told,
+                    step=step,
+                    rank=one.rank,
+                    stage=s,
+                    microbatch=k,
+                    position=first[s, kind, k],
+                )
+
+
+def _needs(s: int, kind: Kind, k: int | None) -> tuple[tuple[int, Kind, int | None], ...]:
+    match kind:
+        case Kind.F:
+            return ((s - 1, Kind.F, k),)
+        case Kind.W:
+            return ((s, Kind.I, k), (s, Kind.F, k))
+    return ((s, Kind.F, k), (s + 1, Kind.B, k), (s + 1, Kind.I, k))
+
+
+def order_is_the_named_one(evidence: Evidence) -> Iterator[Finding]:
+    """Every rank's order is the named schedule's, up to what its definition leaves free (SCH-2)."""
+    for step, size, families in _named_runs(evidence):
+        ranks = executed(evidence, step)
+        found: list[Finding] = []
+        for family in families:
+            found = list(_departures(step, ranks, family, size))
+            if not found:
+                break
+        yield from found
+
+
+def _departures(step: int, ranks: tuple[Executed, ...], family: Family, size: Size) -> Iterator[Finding]:
+    p, v, m = size
+    table = family.generate(num_ranks=p, stages_per_rank=v, num_microbatches=m)
+    due = expected_order(table, ranks)
+    for one in ranks:
+        mine = in_pair_order(one.actions, due[one.pipeline_rank])
+        want = [action for action, _ in due[one.pipeline_rank]]
+        # An evaluation's name promises each stage's order only: how a rank's stages take turns is free.
+        stages = sorted({a.stage for a in (*mine, *want)}) if family.forward_only else [None]
+        for s in stages:
+            shown = [n for n, a in enumerate(mine) if s in (None, a.stage)]
+            found = _difference(
+                [mine[n] for n in shown],
+                [a for a in want if s in (None, a.stage)],
+                free_backward_order=family.free_backward_order,
+            )
+            if found is not None:
+                text, n = found
+                told = f"pipeline rank {one.pipeline_rank} does not run {family.title}: {text}"
+                position = shown[n] if n < len(shown) else len(mine)
+                yield Finding(
+                    kind="not the named order", message=told, step=step, rank=one.rank, position=position
+                )
+                break
+
+
+def _difference(
+    mine: Sequence[Action], want: Sequence[Action], *, free_backward_order: bool = False
+) -> tuple[str, int] | None:
+    """The first difference of two lists, in words, and its index in `mine`; None when there is none."""
+    tables = [_table([actions]) for actions in (mine, want)]
+    for violation in differences(tables[0], expected=tables[1], free_backward_order=free_backward_order):
+        position = violation.rows[0] if violation.rows else len(mine)
+        return violation.message.removeprefix("rank 0, "), position
+    return None
+
+
+def _table(ranks: Iterable[Iterable[Action]]) -> Table:
+    """A table for comparison only: its placement says nothing."""
+    return Table.build(list(ranks), placement=(0,), num_microbatches=1)
+
+
+def in_flight_is_bounded(evidence: Evidence) -> Iterator[Finding]:
+    """No rank holds more than the named schedule's bound, as executed and as declared (SCH-3)."""
+    for step, size, families in _named_runs(evidence):
+        for one in executed(evidence, step):
+            for until, bound in _bounds(families, one.pipeline_rank, size):
+                most, after = most_in_flight(one.actions, one.parts, until=until)
+                if most > bound:
+                    text = (
+                        f"pipeline rank {one.pipeline_rank} holds {most} microbatches up to {until.name} after "
+                        f"{after}; the bound of {families[0].title} is {bound} (p={size.num_ranks}, "
+                        f"v={size.stages_per_rank}, m={size.num_microbatches})"
+                    )
+                    position = one.actions.index(after) if after is not None else None
+                    yield Finding(
+                        kind="too many in flight", message=text, step=step, rank=one.rank, position=position
+                    )
+                    break
+    yield from _declared_in_flight(evidence)
+
+
+def most_in_flight(
+    actions: Iterable[Action], parts: Mapping[tuple[int, int], str], *, until: Kind
+) -> tuple[int, Action | None]:
+    """The most (stage, microbatch) pairs held at a time between F and `until` (I or W), and the F that made it so.
+
+    Where the part that would free a pair cannot be seen, because the stage has none, the pair is not counted.
+    """
+    held = most = 0
+    after: Action | None = None
+    for action in actions:
+        if until.name not in parts.get((action.stage, action.microbatch or 0), "IW"):
+            continue
+        if action.kind is Kind.F:
+            held += 1
+            if held > most:
+                most, after = held, action
+        elif action.kind in (Kind.B, until):
+            held -= 1
+    return most, after
+
+
+def _bounds(families: list[Family], rank: int, size: Size) -> Iterator[tuple[Kind, int]]:
+    yield Kind.I, max(family.in_flight_input(rank, size) for family in families)
+    yield Kind.W, max(family.in_flight_weight(rank, size) for family in families)
+
+
+def _declared_in_flight(evidence: Evidence) -> Iterator[Finding]:
+    for step, size, families in _named_runs(evidence):
+        for one in evidence.members:
+            table, _ = _declared(evidence, one.table)
+            if table is None or table.num_ranks != size.num_ranks or not _declared_for(evidence, step):
+                continue
+            bounds = [dict(_bounds(families, rank, size)) for rank in range(size.num_ranks)]
+            violations = verify(
+                table,
+                max_in_flight_input=[bound[Kind.I] for bound in bounds],
+                max_in_flight_weight=[bound[Kind.W] for bound in bounds],
+            )
+            for violation in violations:
+                if violation.rule is Rule.IN_FLIGHT:
+                    text = f"in the declared table, {violation.message}"
+                    yield Finding(kind="too many in flight, declared", message=text, rank=one.rank)
+            return
+
+
+def _named_runs(evidence: Evidence) -> Iterator[tuple[int, Size, list[Family]]]:
+    """The runs that the claim's name speaks of, with their size and the families that meet the name."""
+    case = evidence.case
+    claim = evidence.capabilities.schedule(case.schedule)
+    assert claim is not None
+    assert claim.family is not None
+    kind = Train if claim.trains else Eval
+    for expected in evidence.runs(kind):
+        size = Size(case.num_ranks, case.stages_per_rank, len(evidence.sizes(expected.step)))
+        families = [family for family in accepted(claim.family) if family.refusal(size) is None]
+        if families:
+            yield expected.step, size, families
+
+
+def edges_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """At an edge size that was not refused, outputs, gradients and the number of computations are right (SCH-6)."""
+    yield from training.values_and_gradients_are_right(evidence)
+    for expected in evidence.runs():
+        yield from counted_once(evidence, expected.step, executed(evidence, expected.step))
+
+
+def placement_is_kept(evidence: Evidence) -> Iterator[Finding]:
+    """Every stage computes on the ranks that own it; another placement is refused (SCH-7)."""
+    wrong = evidence.case.world.placement
+    if wrong:
+        text = f"{evidence.case.schedule} was given its stages as a {wrong} and ran; expected: an error on every rank"
+        yield Finding(kind="another placement accepted", message=text)
+        return
+    for expected in evidence.runs():
+        for one in executed(evidence, expected.step):
+            for s in sorted({action.stage for action in one.actions} | set(one.probes)):
+                owners = evidence.placement[s]
+                if one.pipeline_rank not in owners:
+                    ranks = ", ".join(map(str, sorted(owners)))
+                    text = f"stage {s} ran on pipeline rank {one.pipeline_rank}; it is placed on {ranks}"
+                    yield Finding(
+                        kind="stage on another rank",
+                        message=text,
+                        step=expected.step,
+                        rank=one.rank,
+                        stage=s,
+                        position=next((n for n, a in enumerate(one.actions) if a.stage == s), None),
+                    )
+
+
+def declared_is_executed(evidence: Evidence) -> Iterator[Finding]:
+    """The declared table can be read, is the same on all ranks, parses back, and is what runs (SCH-8)."""
+    texts = {one.rank: one.table for one in evidence.members}
+    if len(set(texts.values())) > 1:
+        ranks = ", ".join(str(rank) for rank, text in texts.items() if text != texts[min(texts)])
+        told = f"rank {ranks} declares another table than rank {min(texts)}"
+        yield Finding(kind="declared tables differ", message=told)
+    for rank, text in texts.items():
+        table, reason = _declared(evidence, text)
+        if table is None:
+            yield Finding(kind="declared table unreadable", message=reason, rank=rank)
+            return
+        if table.num_ranks != evidence.case.num_ranks:
+            told = f"the declared table has {table.num_ranks} ranks instead of {evidence.case.num_ranks}"
+            yield Finding(kind="declared table of another size", message=told, rank=rank)
+            return
+        if _declared(evidence, to_csv(table))[0] != table:
+            yield Finding(
+                kind="declared table does not parse back", message="written again, it differs", rank=rank
+            )
+        for expected in evidence.runs(Train):
+            if _declared_for(evidence, expected.step):
+                yield from _undeclared(table, expected.step, executed(evidence, expected.step))
+        return
+
+
+def _declared_for(evidence: Evidence, step: int) -> bool:
+    """Whether the declared table, which is about the m of the first run, is about this run too."""
+    first = evidence.case.runs[0]
+    return len(evidence.sizes(step)) == first.num_microbatches
+
+
+def _declared(evidence: Evidence, text: str | None) -> tuple[Table | None, str]:
+    """A declared table, or None and the reason why there is none."""
+    if text is None:
+        return None, "table() returned None although the schedule trains"
+    case = evidence.case
+    try:
+        return from_csv(text, name="the declared table", num_microbatches=case.runs[0].num_microbatches), ""
+    except BadTableError as error:
+        return None, str(error)
+
+
+def _undeclared(table: Table, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
+    due = expected_order(table, ranks)
+    for one in ranks:
+        want = due[one.pipeline_rank]
+        found = _difference(in_pair_order(one.actions, want), [action for action, _ in want])
+        if found is not None:
+            text, n = found
+            told = f"pipeline rank {one.pipeline_rank} runs other computations than declared: {text}"
+            yield Finding(
+                kind="declared and executed differ", message=told, step=step, rank=one.rank, position=n
+            )
+
+
+def evaluation_is_right(evidence: Evidence) -> Iterator[Finding]:
+    """Evaluation runs every forward once and no backward, and its outputs are right (SCH-9)."""
+    for expected in evidence.runs(Eval):
+        ranks = executed(evidence, expected.step)
+        yield from counted_once(evidence, expected.step, ranks)
+        for one in ranks:
+            yield from possible_order(one, step=expected.step)
+    for finding in forward.outputs_are_right(evidence):
+        if finding.step is not None and isinstance(evidence.case.program[finding.step], Eval):
+            yield finding

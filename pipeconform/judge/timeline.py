@@ -1,0 +1,215 @@
+"""From a rank's events to the table it executed: which computation of which microbatch, in which order.
+
+Nothing travels with the data that would say which microbatch it is. A forward is recognised by its
+inputs: they are, or are nearest to, what the oracle's stage received for one microbatch. Backward events
+belong to the forward in whose graph they happen.
+
+Not every forward counts. One that runs inside a backward is a *recomputation*; one whose inputs are those
+of no microbatch, or whose result nobody uses, is a *probe* if it comes before the rank's first real one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pipeconform.errors import HarnessError
+from pipeconform.judge.evidence import Evidence
+from pipeconform.observe.observation import Event, Forward, Observation, StepShown, Structure
+from pipeconform.schedule import Action, Kind
+
+__all__ = ["Executed", "executed", "executed_by", "recogniser"]
+
+Recognise = Callable[[Forward], tuple[int, ...]]
+"""The microbatches whose inputs a forward may have received; empty for none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """What one rank computed in one step."""
+
+    rank: int
+    pipeline_rank: int
+    actions: tuple[Action, ...] = ()
+    """F, B, I and W in order; the whole backward of a stage that has no input part, or no weight part, is a B."""
+    parts: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """Per (stage, microbatch) that ran here, which parts its backward can have: ``IW``, ``I``, ``W`` or none."""
+    probes: tuple[int, ...] = ()
+    """The stages of dry runs before the rank's first forward that counts."""
+    recomputed: tuple[Action, ...] = ()
+    """Forwards repeated inside a backward."""
+    strangers: tuple[tuple[int, int], ...] = ()
+    """Forwards of no known microbatch among those that count: stage, and how many actions came before."""
+    stale: tuple[int, ...] = ()
+    """The stages of backwards that ran in the graph of an earlier step's forward."""
+    calls: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Stage and microbatch of the forwards that count, by the number of the call."""
+
+
+def executed(evidence: Evidence, step: int) -> tuple[Executed, ...]:
+    """What every pipeline rank computed in one run of the program, in the order of their observations.
+
+    Raises:
+        HarnessError: The timeline was not observed.
+    """
+    recognise = recogniser(evidence.expected.steps[step].inputs)
+    return tuple(executed_by(one, one.steps[step], recognise) for one in evidence.members)
+
+
+def recogniser(inputs: Sequence[Sequence[tuple[Structure, ...]]]) -> Recognise:
+    """A function that recognises microbatches by `inputs`: per stage, per microbatch, what the oracle's stage got.
+
+    Inputs that are equal bit for bit decide. Otherwise the nearest microbatch does, if it is nearer than
+    half of the smallest distance between two of them (or between one and zero): values that differ by
+    rounding are recognised, uninitialised memory and other data are not.
+    """
+    points = [[_point(leaves) for leaves in stage] for stage in inputs]
+
+    def recognise(forward: Forward) -> tuple[int, ...]:
+        known = inputs[forward.stage] if forward.stage < len(inputs) else ()
+        same = tuple(k for k, right in enumerate(known) if right == forward.inputs)
+        if same or not known:
+            return same
+        mine = _point(forward.inputs)
+        right = points[forward.stage]
+        near = [(_distance(mine, point), k) for k, point in enumerate(right) if point.shape == mine.shape]
+        apart = [
+            _distance(a, b)
+            for i, a in enumerate(right)
+            for b in (torch.zeros_like(a), *right[:i])
+            if a.shape == b.shape
+        ]
+        distance, k = min(near, default=(float("inf"), 0))
+        return (k,) if distance < min(apart, default=0.0) / 2 else ()
+
+    return recognise
+
+
+def _point(inputs: tuple[Structure, ...]) -> torch.Tensor:
+    leaves = [leaf.tensor().reshape(-1) for value in inputs for leaf in value.leaves()]
+    return torch.cat([leaf.to(torch.float64) for leaf in leaves if not leaf.is_complex()] or [torch.empty(0)])
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference of two elements; infinite when one is no number."""
+    found = float((a - b).abs().max()) if a.numel() else 0.0
+    return found if found == found else float("inf")  # noqa: PLR0124 - NaN is not itself
+
+
+def executed_by(one: Observation, shown: StepShown, recognise: Recognise) -> Executed:
+    """What one rank computed in one step.
+
+    Raises:
+        HarnessError: The timeline was not observed.
+    """
+    assert one.pipeline_rank is not None
+    if shown.events is None:
+        raise HarnessError(f"rank {one.rank} was asked for its timeline and recorded none")
+    calls = _Calls(shown.events, shown.forwards, recognise)
+    actions: list[Action] = []
+    strangers: list[tuple[int, int]] = []
+    stale: list[int] = []
+    for event, kind in _computations(shown.events, calls):
+        if kind is not Kind.F and event.call not in calls.started:
+            stale.append(event.stage)
+        elif kind is Kind.F and event.call in calls.strange:
+            strangers.append((event.stage, len(actions)))
+        elif event.call in calls.counted or (kind is not Kind.F and event.call in calls.repeated):
+            actions.append(Action(event.stage, kind, calls.microbatch[event.call]))
+    return Executed(
+        rank=one.rank,
+        pipeline_rank=one.pipeline_rank,
+        actions=tuple(actions),
+        parts=calls.parts(),
+        probes=tuple(calls.started[call].stage for call in calls.probes),
+        recomputed=tuple(
+            Action(calls.started[call].stage, Kind.F, calls.microbatch[call]) for call in calls.repeated
+        ),
+        strangers=tuple(strangers),
+        stale=tuple(stale),
+        calls={call: (calls.started[call].stage, calls.microbatch[call]) for call in calls.counted},
+    )
+
+
+def _computations(events: Sequence[Event], calls: _Calls) -> Iterator[tuple[Event, Kind]]:
+    """Forwards and backwards in the order in which they began.
+
+    The passages of one backward (graph task) through one call's graph are one computation, and so are
+    passages of several backwards of the same kind that follow one another without anything in between:
+    engines take weight gradients parameter by parameter.
+    """
+    kinds: dict[tuple[int, int], set[str]] = {}
+    for event in events:
+        if event.kind != "F":
+            kinds.setdefault((event.call, event.task), set()).add(event.kind)
+    done: set[tuple[int, int]] = set()
+    last: tuple[int, frozenset[str]] | None = None
+    for event in events:
+        if event.kind == "F":
+            last = None
+            yield event, Kind.F
+        elif (event.call, event.task) not in done:
+            done.add((event.call, event.task))
+            this = (event.call, frozenset(kinds[event.call, event.task]))
+            if this != last:
+                started = calls.started.get(event.call)
+                whole = len(this[1]) > 1 or (started is not None and len(started.parts) == 1)
+                yield event, Kind.B if whole else Kind[event.kind]
+            last = this
+
+
+class _Calls:
+    """The forward calls of one step, sorted into those that count, probes, recomputations and strangers."""
+
+    def __init__(self, events: Sequence[Event], forwards: Sequence[Forward], recognise: Recognise) -> None:
+        recorded = {forward.call: forward for forward in forwards}
+        self.started = {e.call: e for e in events if e.kind == "F" and e.call in recorded}
+        """By call; a forward that raised is not one."""
+        used: dict[int, int] = {}
+        for event in events:
+            if event.kind != "F":
+                used[event.call] = max(used.get(event.call, 0), 1 + (event.kind == "W"))
+        self.microbatch: dict[int, int] = {}
+        times: Counter[tuple[int, int]] = Counter()
+        for call, event in self.started.items():
+            candidates = recognise(recorded[call])
+            if candidates:
+                k = min(candidates, key=lambda k, s=event.stage: (times[s, k], k))  # type: ignore[misc]
+                times[event.stage, k] += 1
+                self.microbatch[call] = k
+        inside = [call for call, event in self.started.items() if event.task >= 0]
+        self.repeated = tuple(call for call in inside if call in self.microbatch)
+        """Recomputations."""
+        outside = [call for call in self.started if call not in inside]
+        real = self._real([call for call in outside if call in self.microbatch], used)
+        first = min((outside.index(call) for call in real), default=len(outside))
+        self.probes = tuple(call for call in outside[:first] if call not in real)
+        later = set(outside[first:])
+        self.counted = frozenset(call for call in later if call in self.microbatch)
+        self.strange = later - self.counted
+
+    def _real(self, calls: Sequence[int], used: Mapping[int, int]) -> set[int]:
+        """Of the calls with equal stage and microbatch those whose graph is used most; if none is, the last one.
+
+        A dry run may compute input gradients, too, to learn their shapes; it does not touch the weights. And
+        where it runs on uninitialised memory, that may hold a microbatch of old.
+        """
+        alike: dict[tuple[int, int], list[int]] = {}
+        for call in calls:
+            alike.setdefault((self.started[call].stage, self.microbatch[call]), []).append(call)
+        found: set[int] = set()
+        for several in alike.values():
+            most = max(used.get(call, 0) for call in several)
+            found.update([call for call in several if used.get(call, 0) == most] if most else several[-1:])
+        return found
+
+    def parts(self) -> dict[tuple[int, int], str]:
+        """Which parts a backward can have; those of a recomputation stand for a forward without a graph."""
+        return {
+            (self.started[call].stage, k): self.started[call].parts
+            for call, k in self.microbatch.items()
+            if call in self.counted or call in self.repeated
+        }

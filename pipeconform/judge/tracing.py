@@ -1,0 +1,197 @@
+"""Judgements of chapter TRC: stages that a front end makes by splitting the whole model.
+
+Where a front end cuts is partly its own affair, so nothing here is compared stage by stage: values are
+compared by the model's qualified names, whichever stage holds them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeconform.adapter import Feature
+from pipeconform.case import data
+from pipeconform.case.blocks import Shared
+from pipeconform.case.case import Case, Train
+from pipeconform.case.whole import aliases_of, split_of
+from pipeconform.judge import forward, training
+from pipeconform.judge.evidence import Evidence, Finding, Numbers, missing, shown_step
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Known, Named, Reference
+
+__all__ = [
+    "keys_are_the_models",
+    "refusal_is_clear",
+    "right_or_refused",
+    "shapes_are_known",
+    "stages_equal_the_model",
+]
+
+_aliases = functools.lru_cache(maxsize=64)(aliases_of)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """A value that a stage shows under a name."""
+
+    rank: int
+    stage: int
+    name: str
+    value: Array | None
+
+
+def stages_equal_the_model(evidence: Evidence) -> Iterator[Finding]:
+    """All stages together give the model's outputs, losses, gradients and buffers."""
+    yield from forward.outputs_are_right(evidence)
+    yield from training.losses_are_right(evidence)
+    for expected in evidence.runs(Train):
+        yield from _named_are_right(evidence, expected.step, "gradients", expected.gradients[0])
+    if Feature.STATE in evidence.capabilities.features:
+        for expected in evidence.runs():
+            yield from _named_are_right(evidence, expected.step, "buffers", expected.buffers[0])
+
+
+def _named_are_right(evidence: Evidence, step: int, what: str, right: Named) -> Iterator[Finding]:
+    """Every gradient or buffer of the model is right in every stage that holds it; the first that is not."""
+    numbers, aliases = Numbers(evidence=evidence), _aliases(evidence.case)
+    held: dict[str, list[_Held]] = {}
+    for one in evidence.members:
+        shown: dict[int, Named] = getattr(shown_step(one, step), what)
+        for s, values in shown.items():
+            for name, value in values.items():
+                if name in aliases:
+                    mine = _Held(rank=one.rank, stage=s, name=name, value=value)
+                    held.setdefault(aliases[name], []).append(mine)
+    word = what.removesuffix("s")
+    for name, expected in right.items():
+
+        def bound(reference: Reference, name: str = name) -> Array | None:
+            bounds: dict[int, Named] = getattr(reference.steps[step], f"{word}_bounds")
+            return bounds.get(0, {}).get(name)
+
+        if name not in held and expected is not None:
+            yield Finding(
+                kind=f"{word} missing",
+                message=f"no stage shows the {word} of {name}\n{missing(expected, None).describe()}",
+                step=step,
+            )
+            return
+        for mine in held.get(name, ()):
+            mismatch = numbers.differs(expected, mine.value, bound)
+            if mismatch is not None:
+                yield Finding(
+                    kind=f"{word} {mismatch.kind}",
+                    message=f"the {word} of {mine.name} is not the whole model's\n{mismatch.describe()}",
+                    step=step,
+                    rank=mine.rank,
+                    stage=mine.stage,
+                    mismatch=mismatch,
+                )
+                return
+
+
+def keys_are_the_models(evidence: Evidence) -> Iterator[Finding]:
+    """State-dict keys of all stages are the model's: none foreign, none missing, none twice without being shared."""
+    aliases, split = _aliases(evidence.case), evidence.case.model.split
+    holders: dict[str, list[int]] = {}
+    for one in evidence.members:
+        for s, keys in one.keys.items():
+            foreign = [key for key in keys if key not in aliases]
+            if foreign:
+                yield Finding(
+                    kind="foreign key",
+                    message=f"the state dict of stage {s} has {_some(foreign)}; the model's keys are like "
+                    f"{_some(sorted(aliases))}",
+                    rank=one.rank,
+                    stage=s,
+                )
+                return
+            for name in {aliases[key] for key in keys}:
+                holders.setdefault(name, []).append(s)
+    absent = sorted(set(aliases.values()) - holders.keys())
+    if absent:
+        text = f"no stage has {_some(absent)} in its state dict"
+        yield Finding(kind="key missing", message=text)
+    # what the model uses more than once may stand on both sides of a cut
+    shared = evidence.case.has(Shared) or (split is not None and (split.tied or split.reused))
+    twice = [name for name, stages in sorted(holders.items()) if len(set(stages)) > 1]
+    if twice and not shared:
+        text = f"stages {sorted(set(holders[twice[0]]))} both have {twice[0]!r}; the model shares nothing"
+        yield Finding(kind="key twice", message=text)
+
+
+def shapes_are_known(evidence: Evidence) -> Iterator[Finding]:
+    """What every stage hands on is known before the first step; other shapes than those give right values too."""
+    said = {known.producer: (one.rank, known) for one in evidence.members for known in one.boundaries or ()}
+    for right in data.boundaries_of(evidence.case):
+        rank, known = said.get(right.producer, (None, None))
+        shape, dtype = right.tensors[0].shape, str(right.tensors[0].dtype).removeprefix("torch.")
+        if known is None or not known.tensors:
+            text = f"nobody knows what stage {right.producer} hands on"
+            yield Finding(kind="boundary unknown", message=text, rank=rank, stage=right.producer)
+        elif not _agrees(evidence.case, known, shape, dtype):
+            yield Finding(
+                kind="boundary known wrongly",
+                message=f"stage {right.producer} is said to hand on {_tensors(known)}; "
+                f"the model hands on {dtype}{list(shape)}",
+                rank=rank,
+                stage=right.producer,
+            )
+    if Feature.OUTPUTS in evidence.capabilities.features:
+        yield from forward.batch_order_is_kept(evidence)
+    yield from stages_equal_the_model(evidence)
+
+
+def _agrees(case: Case, known: Known, shape: tuple[int, ...], dtype: str) -> bool:
+    """A policy may cut inside a block, where other values cross; their dtype is the model's."""
+    split = case.model.split
+    if split is not None and split.by == "policy":
+        return all(own == dtype for _, own in known.tensors)
+    return known.tensors == ((shape, dtype),)
+
+
+def right_or_refused(evidence: Evidence) -> Iterator[Finding]:
+    """A model that branches on values may be followed rightly; a wrong split point may not be accepted."""
+    split = evidence.case.model.split
+    if split is not None and split.wrong != "branch":
+        text = f"no rank raised an error, although {_mistake(evidence.case)}"
+        yield Finding(kind=f"{split.wrong} split point accepted", message=text)
+        return
+    yield from stages_equal_the_model(evidence)
+
+
+def refusal_is_clear(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
+    """The error of every rank names the split point that is wrong; `texts` has what each rank said."""
+    split, plan = case.model.split, split_of(case)
+    if split is None or plan is None or split.wrong not in ("unknown", "uncalled", "empty"):
+        return
+    name = plan.points[-1].module
+    for text in texts:
+        if name not in text:
+            yield Finding(
+                kind=f"{split.wrong} split point not named",
+                message=f"{_mistake(case)}, but the error does not name it: {text.strip()[:200]!r}",
+            )
+            return
+
+
+def _mistake(case: Case) -> str:
+    split, plan = case.model.split, split_of(case)
+    assert split is not None
+    assert plan is not None
+    point = f"the split point {'after' if split.after else 'before'} {plan.points[-1].module!r}"
+    return {
+        "unknown": f"{point} names no submodule",
+        "uncalled": f"{point} names a submodule that is never called",
+        "empty": f"{point} leaves a stage without any computation",
+    }[split.wrong]
+
+
+def _tensors(known: Known) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in known.tensors)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more

@@ -1,0 +1,301 @@
+"""Judgements of chapter TRN: losses, gradients, buffers and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pipeconform.adapter import Feature
+from pipeconform.case.case import Load, Optimize, Step, Train
+from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, shown_step, unheld
+from pipeconform.judge.forward import outputs_are_right
+from pipeconform.judge.masks import masks_of
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Named, Reference, StepExpected, StepShown
+
+__all__ = [
+    "buffers_are_right",
+    "dropout_is_replayed",
+    "gradients_are_right",
+    "input_gradients_are_right",
+    "losses_and_gradients_are_right",
+    "losses_are_right",
+    "scale_is_right",
+    "state_is_right",
+    "updates_are_right",
+    "values_and_gradients_are_right",
+]
+
+
+def _per_stage(
+    evidence: Evidence,
+    steps: Iterator[StepExpected],
+    *,
+    what: str,
+    right: Callable[[StepExpected], dict[int, Named]],
+    mine: Callable[[StepShown], dict[int, Named]],
+    bound: Callable[[StepExpected], dict[int, Named]],
+) -> Iterator[Finding]:
+    """Compare named values of every stage on every owner; one finding per step, stage and rank."""
+    numbers = Numbers(evidence=evidence)
+    for expected in steps:
+        for s, values in right(expected).items():
+            for one in evidence.owners(s):
+                shown = mine(shown_step(one, expected.step)).get(s, {})
+
+                def bounds(reference: Reference, step: int = expected.step, s: int = s) -> Named:
+                    return bound(reference.steps[step]).get(s, {})
+
+                found = next(iter(numbers.named(values, shown, bounds)), None)
+                if found is None:
+                    continue
+                name, mismatch = found
+                ratio = _uniform_ratio(values, shown)
+                hint = (
+                    ""
+                    if ratio is None
+                    else f"\nall of stage {s}'s values are {ratio:.6g} times the reference's"
+                )
+                yield Finding(
+                    kind=f"{what} {mismatch.kind}",
+                    message=f"the {what} of {name} in stage {s} is not the reference's\n{mismatch.describe()}{hint}",
+                    step=expected.step,
+                    rank=one.rank,
+                    stage=s,
+                    mismatch=mismatch,
+                )
+
+
+def _at(values: Sequence[Array | None], index: int) -> Array | None:
+    """One value of a sequence that is empty where there are no bounds."""
+    return values[index] if index < len(values) else None
+
+
+def _flat(values: Named, names: list[str]) -> torch.Tensor:
+    parts = [array.tensor().double().reshape(-1) for n in names if (array := values[n]) is not None]
+    return torch.cat(parts)
+
+
+def _uniform_ratio(right: Named, mine: Named) -> float | None:
+    """The factor by which all of `mine` differs from `right`; None when there is no single one.
+
+    Only words a violation that the bound has already established; accepts nothing.
+    """
+    names = [
+        n for n, array in right.items() if array is not None and array.dtype.startswith(("float", "bfloat"))
+    ]
+    if not names or any((other := mine.get(n)) is None or other.shape != right[n].shape for n in names):  # type: ignore[union-attr]
+        return None
+    a, b = _flat(right, names), _flat(mine, names)
+    norm = float(a @ a)
+    if norm == 0 or not torch.isfinite(b).all():
+        return None
+    ratio = float(a @ b) / norm
+    dtype = getattr(torch, next(right[n].dtype for n in names))  # type: ignore[union-attr]
+    close = float((b - ratio * a).norm()) <= 1024 * torch.finfo(dtype).eps * max(1.0, abs(ratio)) * norm**0.5
+    return ratio if close and abs(ratio - 1) > 1e-3 else None
+
+
+def gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Every parameter's gradient of every stage equals the oracle's after every training step."""
+    return _per_stage(
+        evidence,
+        evidence.runs(Train),
+        what="gradient",
+        right=lambda e: e.gradients,
+        mine=lambda s: s.gradients,
+        bound=lambda e: e.gradient_bounds,
+    )
+
+
+def scale_is_right(evidence: Evidence) -> Iterator[Finding]:
+    """Every stage's gradients have the declared scale: no common factor separates them from the oracle's."""
+    wrong = {(f.step, f.stage, f.rank) for f in gradients_are_right(evidence)}
+    for expected in evidence.runs(Train):
+        for s, right in expected.gradients.items():
+            for one in evidence.owners(s):
+                ratio = _uniform_ratio(right, shown_step(one, expected.step).gradients.get(s, {}))
+                if ratio is not None and (expected.step, s, one.rank) in wrong:
+                    m = len(evidence.sizes(expected.step))
+                    yield Finding(
+                        kind="scale",
+                        message=f"stage {s}'s gradients are {ratio:.6g} times the reference's (m = {m}, "
+                        f"{evidence.case.loss.reduction}-reduced loss)",
+                        step=expected.step,
+                        rank=one.rank,
+                        stage=s,
+                    )
+
+
+def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """One loss per microbatch, right values in the batch's order, on the declared ranks and no others."""
+    numbers = Numbers(evidence=evidence)
+    holders = evidence.result_ranks(evidence.capabilities.loss_on)
+    several = Feature.MICROBATCH_LOSSES in evidence.capabilities.features
+    for expected in evidence.runs(Train):
+        m = len(expected.losses)
+        yield from unheld(evidence, expected, (o for o in evidence.members if o.pipeline_rank in holders))
+        for one in evidence.members:
+            shown = shown_step(one, expected.step)
+            where: dict[str, Any] = {"step": expected.step, "rank": one.rank}
+            if one.pipeline_rank not in holders:
+                if shown.losses is not None or shown.loss is not None:
+                    text = f"rank {one.rank} returned losses, which belong on pipeline rank {sorted(holders)}"
+                    yield Finding(kind="loss on the wrong rank", message=text, **where)
+                continue
+            own = held(shown, m)
+            if (several or shown.losses) and len(shown.losses or ()) != len(own):
+                count = "none" if shown.losses is None else len(shown.losses)
+                text = f"{count} losses for {len(own)} microbatches"
+                yield Finding(kind="number of losses", message=text, **where)
+                continue
+            if not shown.losses and shown.loss is None and own:
+                text = f"rank {one.rank} returned no loss, but is declared to hold it"
+                yield Finding(kind="no loss", message=text, **where)
+            for k, mine in zip(own, shown.losses or (), strict=False):
+                right = expected.losses[k]
+
+                def bound(reference: Reference, step: int = expected.step, k: int = k) -> Array | None:
+                    return _at(reference.steps[step].loss_bounds, k)
+
+                mismatch = numbers.differs(right, mine, bound)
+                if mismatch is None:
+                    continue
+                swapped = mine in expected.losses
+                text = (
+                    f"microbatch {expected.losses.index(mine)}'s loss stands in the place of microbatch {k}'s"
+                    if swapped
+                    else f"the loss of microbatch {k} is not the reference's\n{mismatch.describe()}"
+                )
+                kind = "loss order" if swapped else "loss value"
+                yield Finding(kind=kind, message=text, microbatch=k, mismatch=mismatch, **where)
+                break
+            if shown.loss is not None and len(own) == m:
+                yield from _total_loss(evidence, expected, shown.loss, one.rank)
+
+
+def _total_loss(evidence: Evidence, expected: StepExpected, mine: Array, rank: int) -> Iterator[Finding]:
+    """The one number some engines return: the mean or the sum of the losses."""
+    losses = torch.stack([loss.tensor() for loss in expected.losses])
+    mean = evidence.case.loss.reduction == "mean"
+    weighted = losses.double()
+    if mean and evidence.capabilities.loss_over == "batch":
+        sizes = torch.tensor(evidence.sizes(expected.step), dtype=torch.float64)
+        weighted = weighted * sizes / sizes.mean()
+    right = weighted.mean() if mean else weighted.sum()
+    # m additions and a division, each off by one unit round-off of what was added so far
+    bound = (losses.shape[0] + 2) * torch.finfo(losses.dtype).eps * weighted.abs().sum()
+    bound = bound / losses.shape[0] if mean else bound
+    bounds = (
+        evidence.bounded("running").steps[expected.step].loss_bounds
+        if mine != Array.of(right.to(losses.dtype))
+        else ()
+    )
+    bound = bound + sum(float(one.tensor().abs()) for one in bounds)
+    if not bool((mine.tensor().double() - right).abs() <= bound):
+        yield Finding(
+            kind="total loss",
+            message=f"the loss is {float(mine.tensor())!r}, the reference's is {float(right)!r}",
+            step=expected.step,
+            rank=rank,
+        )
+
+
+def losses_and_gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Losses and gradients together, for requirements about the loss function."""
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+def values_and_gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs and gradients together, for requirements about what a module does inside a stage."""
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+def dropout_is_replayed(evidence: Evidence) -> Iterator[Finding]:
+    """Losses and gradients are those of the masks that were drawn; microbatches draw different masks."""
+    yield from losses_and_gradients_are_right(evidence)
+    by_stage: dict[tuple[int, int], list[tuple[Array, ...]]] = {}
+    for (step, s, _), masks in masks_of(evidence.case, evidence.shown):
+        by_stage.setdefault((step, s), []).append(masks)
+    for (step, s), drawn in by_stage.items():
+        # 32 or more independent bits coincide by chance less often than once in 10⁹
+        if len(drawn) > 1 and drawn[0][0].size >= 32 and len(set(drawn)) == 1:
+            text = f"all {len(drawn)} microbatches used the same dropout mask in stage {s}"
+            yield Finding(kind="one dropout mask", message=text, step=step, stage=s)
+
+
+def input_gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs of the first stage, and keyword arguments, that require a gradient receive it, scaled as declared."""
+    yield from _per_stage(
+        evidence,
+        evidence.runs(Train),
+        what="keyword argument's gradient",
+        right=lambda e: e.kwarg_gradients,
+        mine=lambda s: s.kwarg_gradients,
+        bound=lambda e: e.kwarg_gradient_bounds,
+    )
+    numbers = Numbers(evidence=evidence)
+    for expected in evidence.runs(Train):
+        for one in evidence.owners(0):
+            mine = shown_step(one, expected.step).input_gradients or ()
+            for i, right in enumerate(expected.input_gradients):
+                got = mine[i] if i < len(mine) else None
+
+                def bound(reference: Reference, step: int = expected.step, i: int = i) -> Array | None:
+                    return _at(reference.steps[step].input_gradient_bounds, i)
+
+                mismatch = numbers.differs(right, got, bound)
+                if mismatch is not None:
+                    yield Finding(
+                        kind=f"input gradient {mismatch.kind}",
+                        message=f"the gradient of input {i} is not the reference's\n{mismatch.describe()}",
+                        step=expected.step,
+                        rank=one.rank,
+                        stage=0,
+                        mismatch=mismatch,
+                    )
+
+
+def buffers_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Running statistics and counts are those of the microbatches in turn, after every run."""
+    if any(len(owners) > 1 for owners in evidence.placement):
+        return iter(())  # each owner of a stage saw a part of the microbatches
+    return _per_stage(
+        evidence,
+        evidence.runs(),
+        what="buffer",
+        right=lambda e: e.buffers,
+        mine=lambda s: s.buffers,
+        bound=lambda e: e.buffer_bounds,
+    )
+
+
+def state_is_right(evidence: Evidence) -> Iterator[Finding]:
+    """Parameters after every step that loads a state are, bit for bit, those that were loaded."""
+    return _per_stage(
+        evidence,
+        evidence.runs(Load),
+        what="parameter",
+        right=lambda e: e.parameters,
+        mine=lambda s: s.parameters,
+        bound=lambda e: {},
+    )
+
+
+def updates_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Parameters track the oracle's over all optimizer steps, and do not move at all when lr is zero."""
+    steps: tuple[type[Step], ...] = (Train, Optimize)
+    if evidence.capabilities.fused_optimizer:
+        steps = (Optimize,)  # a training step has updated already; the optimizer step only says so
+    return _per_stage(
+        evidence,
+        evidence.runs(steps),
+        what="parameter",
+        right=lambda e: e.parameters,
+        mine=lambda s: s.parameters,
+        bound=lambda e: e.parameter_bounds,
+    )

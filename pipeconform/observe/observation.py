@@ -1,0 +1,261 @@
+"""What one execution showed, as plain data: one `Observation` per rank, one `Reference` from the oracle.
+
+Both cross from their processes as MessagePack; values are `Array`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from pipeconform.observe.array import Array
+
+
+class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Strict and immutable."""
+
+
+class Structure(msgspec.Struct, frozen=True, kw_only=True):
+    """A value with its containers: a leaf has an `array` (or the text of a non-tensor), others have items."""
+
+    kind: Literal["tensor", "tuple", "list", "dict", "other"]
+    array: Array | None = None
+    text: str = ""
+    keys: tuple[str, ...] = ()
+    items: tuple[Structure, ...] = ()
+
+    @classmethod
+    def of(cls, value: Any) -> Structure:
+        """Record `value`, container types and all."""
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return cls(kind="tensor", array=Array.of(value))
+        if isinstance(value, Mapping):
+            items = tuple(cls.of(item) for item in value.values())
+            return cls(kind="dict", keys=tuple(map(str, value)), items=items)
+        if isinstance(value, tuple | list):
+            kind: Literal["tuple", "list"] = "tuple" if isinstance(value, tuple) else "list"
+            return cls(kind=kind, items=tuple(cls.of(item) for item in value))
+        return cls(kind="other", text=repr(value)[:200])
+
+    def leaves(self) -> tuple[Array, ...]:
+        """The tensors in order."""
+        if self.array is not None:
+            return (self.array,)
+        return tuple(leaf for item in self.items for leaf in item.leaves())
+
+    def shape(self) -> str:
+        """The containers alone, such as ``(tensor, [tensor])``."""
+        inner = [item.shape() for item in self.items]
+        match self.kind:
+            case "tuple":
+                return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
+            case "list":
+                return f"[{', '.join(inner)}]"
+            case "dict":
+                return "{" + ", ".join(f"{k}: {v}" for k, v in zip(self.keys, inner, strict=True)) + "}"
+        return self.kind if self.kind == "tensor" else self.text
+
+
+Watched = Literal["loneliness", "memory", "rounds", "timeline"]
+"""What is observed only where a requirement asks for it.
+
+``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
+(needs the timeline). ``rounds``: what stays behind after more steps, and after more pipelines (`LivedOn`).
+``loneliness``: a rank that fails stays connected, so that
+whoever waits for it is seen to wait.
+"""
+
+Named = dict[str, Array | None]
+"""Per parameter or buffer name its value, or None where there is none."""
+
+
+class Forward(_Data, frozen=True, kw_only=True):
+    """One call of a stage's forward."""
+
+    stage: int
+    grad_enabled: bool
+    training: bool = True
+    """Whether any module of the stage was in training mode."""
+    requires_grad: tuple[bool, ...] = ()
+    """Per positional input."""
+    inputs: tuple[Structure, ...]
+    output: Structure
+    masks: tuple[Array, ...] = ()
+    call: int = -1
+    """The number of the call, which its `Event`s carry too; −1 when the timeline is not observed."""
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """Something a stage computed: a forward begins (F), or a gradient passes (I: an input's, W: a parameter's)."""
+
+    kind: Literal["F", "I", "W"]
+    stage: int
+    call: int
+    """The forward whose graph it belongs to; numbered per rank, from 0, over all steps."""
+    task: int
+    """The backward pass (autograd's graph task) in which it happened, −1 outside of any."""
+    seconds: float
+    """On this rank's monotonic clock."""
+    parts: str = ""
+    """Of an F, the parts of a backward that can come: ``IW``, ``I``, ``W`` or none."""
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """Saved tensors of a forward that are still alive although its backward has run, or the step has ended."""
+
+    call: int
+    """The forward that saved them, numbered as in `Event`."""
+    before: int
+    """The forward before which they were counted, −1 for the end of the step."""
+    tensors: int
+
+
+class Kept(_Data, frozen=True, kw_only=True):
+    """What one rank kept alive of the forwards of one step."""
+
+    at_once: int
+    """The most forwards of which saved tensors were alive at a time."""
+    inputs: int
+    """When the step has ended, the forwards of which an input is alive; those of stage 0 are the caller's."""
+    outputs: tuple[int, ...]
+    """When the step has ended, the stage of every forward of which an output is alive, or its graph."""
+
+
+WARM_UP, NUM_ROUNDS = 2, 10
+"""After how many steps, or pipelines, a census is taken: when what is made once is there, and at the end."""
+
+
+class Census(_Data, frozen=True, kw_only=True):
+    """How many things of a kind a process holds."""
+
+    tensors: int
+    threads: int
+    descriptors: int
+    groups: int
+
+
+class LivedOn(_Data, frozen=True, kw_only=True):
+    """What more steps, closing, and more pipelines left behind on one rank."""
+
+    steps: tuple[Census, ...]
+    """After `WARM_UP` more steps and after `NUM_ROUNDS`."""
+    rounds: tuple[Census, ...]
+    """After building, running and closing as many pipelines; empty where a process builds one only."""
+    closing_error: str | None
+    """What the second close() of one pipeline raised."""
+    group_works: bool
+    """Whether the pipeline's group computed a right sum after close()."""
+
+
+class Answered(_Data, frozen=True, kw_only=True):
+    """How a stage answered a call that was not due."""
+
+    stage: int
+    microbatch: int
+    call: str
+    """What was called, and why it was not due, in words."""
+    error: str | None = None
+    """The error's text, its causes' included; None when there was none."""
+
+
+class StepShown(_Data, frozen=True, kw_only=True):
+    """What one rank had after one step of the program."""
+
+    step: int
+    output: Structure | None = None
+    microbatches: tuple[int, ...] | None = None
+    """The microbatches that `output` and `losses` are about; None means all."""
+    losses: tuple[Array, ...] | None = None
+    loss: Array | None = None
+    input_gradients: tuple[Array | None, ...] | None = None
+    kwarg_gradients: dict[int, Named] = {}
+    """Per owned stage, of the tensors among its keyword arguments that require a gradient."""
+    gradients: dict[int, Named] = {}
+    buffers: dict[int, Named] = {}
+    parameters: dict[int, Named] = {}
+    forwards: tuple[Forward, ...] = ()
+    events: tuple[Event, ...] | None = None
+    """In the order in which they happened; None when the timeline is not observed."""
+    held: tuple[Held, ...] | None = None
+    """None when memory is not observed."""
+    kept: Kept | None = None
+    """Likewise."""
+    answers: tuple[Answered, ...] = ()
+    hook_counts: dict[int, dict[str, int]] = {}
+    rng_moved: bool = False
+    gradient_norm: Array | None = None
+    """What the implementation says; None when it was not asked or says nothing."""
+    differentiable: bool = False
+    """Whether any returned output or loss requires a gradient."""
+
+
+class Known(_Data, frozen=True, kw_only=True):
+    """What the implementation says beforehand that a stage will hand on: shape and dtype of every tensor."""
+
+    producer: int
+    consumer: int
+    tensors: tuple[tuple[tuple[int, ...], str], ...]
+
+
+class Observation(_Data, frozen=True, kw_only=True):
+    """What one rank showed."""
+
+    rank: int
+    pipeline_rank: int | None
+    unsupported: str | None = None
+    build_changes: tuple[str, ...] = ()
+    """What building changed that it must not, in words."""
+    table: str | None = None
+    """The schedule that the implementation says it runs, as CSV; None when it was not asked or says nothing."""
+    keys: dict[int, tuple[str, ...]] = {}
+    """Per owned stage that a front end made, the keys of its state dict."""
+    boundaries: tuple[Known, ...] | None = None
+    """None when it was not asked."""
+    lived_on: LivedOn | None = None
+    """None when it was not observed."""
+    steps: tuple[StepShown, ...] = ()
+
+
+class StepExpected(_Data, frozen=True, kw_only=True):
+    """What is right after one step of the program."""
+
+    step: int
+    outputs: tuple[Structure, ...] = ()
+    """Per microbatch."""
+    losses: tuple[Array, ...] = ()
+    """Per microbatch, unscaled."""
+    inputs: tuple[tuple[tuple[Structure, ...], ...], ...] = ()
+    """Per stage, per microbatch: the positional inputs."""
+    input_gradients: tuple[Array | None, ...] = ()
+    kwarg_gradients: dict[int, Named] = {}
+    gradients: dict[int, Named] = {}
+    buffers: dict[int, Named] = {}
+    parameters: dict[int, Named] = {}
+    hook_counts: dict[int, dict[str, int]] = {}
+    gradient_bounds: dict[int, Named] = {}
+    """Elementwise bounds on the difference of two correct evaluations; filled only when asked for."""
+    parameter_bounds: dict[int, Named] = {}
+    loss_bounds: tuple[Array, ...] = ()
+    input_gradient_bounds: tuple[Array | None, ...] = ()
+    kwarg_gradient_bounds: dict[int, Named] = {}
+    buffer_bounds: dict[int, Named] = {}
+
+
+class Reference(_Data, frozen=True, kw_only=True):
+    """What the oracle computed: the full model, without any pipeline, over the same microbatches."""
+
+    steps: tuple[StepExpected, ...]
+
+
+def named(values: Mapping[str, Any]) -> Named:
+    """Record named tensors."""
+    return {name: None if value is None else Array.of(value) for name, value in values.items()}
+
+
+def arrays(values: Sequence[Any]) -> tuple[Array | None, ...]:
+    """Record a sequence of tensors, None where there is none."""
+    return tuple(None if value is None else Array.of(value) for value in values)

@@ -1,0 +1,79 @@
+"""What the stage modules of a rank tell: every forward with its inputs, output and dropout masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Event, Forward, Held, Kept, Structure
+from pipeconform.observe.timeline import Timeline
+
+__all__ = ["ForwardRecorder", "hook_counts"]
+
+
+class ForwardRecorder:
+    """Keeps copies of what passed through the stages since the last `take`; with a timeline, the order too."""
+
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        self.timeline = timeline
+        self._forwards: list[Forward] = []
+
+    def masks(self, stage: int) -> Sequence[Tensor]:
+        """Dropout masks are drawn on the ranks, never given."""
+        return ()
+
+    def __deepcopy__(self, memo: object) -> ForwardRecorder:
+        """An engine that copies its stages goes on telling the same listener."""
+        return self
+
+    def forward(
+        self, stage: int, inputs: tuple[Any, ...], output: Any, masks: list[Tensor], *, training: bool
+    ) -> None:
+        """Copy one forward's values; neither the values nor the graph are touched."""
+        if self.timeline is not None:
+            self.timeline.passed(stage, inputs, output)
+        self._forwards.append(
+            Forward(
+                stage=stage,
+                grad_enabled=torch.is_grad_enabled(),
+                training=training,
+                requires_grad=tuple(isinstance(value, Tensor) and value.requires_grad for value in inputs),
+                inputs=tuple(Structure.of(value) for value in inputs),
+                output=Structure.of(output),
+                masks=tuple(Array.of(mask) for mask in masks),
+                call=-1 if self.timeline is None else self.timeline.call,
+            )
+        )
+
+    def take(self) -> tuple[Forward, ...]:
+        """Hand over what was recorded and begin anew."""
+        taken, self._forwards = tuple(self._forwards), []
+        return taken
+
+    def held(self) -> tuple[Held, ...] | None:
+        """Hand over what was kept likewise; None where memory is not observed."""
+        return None if self.timeline is None else self.timeline.held()
+
+    def kept(self) -> Kept | None:
+        """Hand over what was alive likewise; None where memory is not observed."""
+        return None if self.timeline is None else self.timeline.kept()
+
+    def events(self) -> tuple[Event, ...] | None:
+        """Hand over the events likewise; None without a timeline."""
+        return None if self.timeline is None else self.timeline.take()
+
+
+def hook_counts(module: nn.Module) -> dict[str, int]:
+    """How often the model's own hooks ran since the last call, by hook kind; counters begin anew."""
+    totals: dict[str, int] = {}
+    for part in module.modules():
+        fires = getattr(part, "fires", None)
+        if fires is not None:
+            for kind, count in fires.items():
+                totals[kind] = totals.get(kind, 0) + count
+            fires.clear()
+    return totals

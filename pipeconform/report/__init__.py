@@ -1,0 +1,1 @@
+"""The result file and everything made from it."""

@@ -1,0 +1,163 @@
+"""A case in a few aligned lines: everything that is not the default, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeconform.case.case import (
+    Adam,
+    ByHand,
+    Case,
+    Eval,
+    Load,
+    LossSpec,
+    Model,
+    Optimize,
+    Split,
+    Step,
+    Train,
+    Zero,
+)
+from pipeconform.case.case import Stage as StageSpec
+
+__all__ = ["describe_case", "describe_program"]
+
+_LONGEST_CYCLE = 6  # steps
+
+
+def describe_case(case: Case) -> str:
+    """A case as a few aligned lines."""
+    rows = [("pipeline", _pipeline(case))]
+    rows += [(f"stage {s}", _stage(stage)) for s, stage in enumerate(case.model.stages)]
+    rows += [("model", "; ".join(_model(case.model))), ("loss", "; ".join(_loss(case.loss)))]
+    rows.append(("program", describe_program(case.program)))
+    if case.optimizer is not None:
+        optimizer = case.optimizer
+        momentum = "" if isinstance(optimizer, Adam) else f", momentum {optimizer.momentum:g}"
+        rows.append(("optimizer", f"{type(optimizer).__name__}, lr {optimizer.lr:g}{momentum}"))
+    rows.append(("seed", str(case.seed)))
+    wide = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{wide}}  {text}" for name, text in rows)
+
+
+def _pipeline(case: Case) -> str:
+    p, world = case.num_ranks, case.world
+    ranks = ", ".join(map(str, world.pipeline_ranks))
+    if world.size != p or world.pipeline_ranks != tuple(range(p)):
+        where = f" (rank{'s' if p > 1 else ''} {ranks} of a world of {world.size})"
+    else:
+        where = ""
+    placed = f", placed as a {world.placement}" if world.placement else ""
+    return f"{case.schedule}, p = {p}{where}, v = {case.stages_per_rank}{placed}"
+
+
+def _stage(stage: StageSpec) -> str:
+    names = " → ".join(repr(block).removesuffix("()") for block in stage.blocks)
+    return names + (" (frozen)" if stage.frozen else "")
+
+
+def _model(model: Model) -> Iterator[str]:
+    sequence = f", sequence {model.sequence}" if model.sequence else ""
+    yield f"width {model.width}{sequence}, {model.dtype}"
+    if model.batch_dim:
+        yield f"batch in dim {model.batch_dim}"
+    if model.carried:
+        yield f"carries {', '.join(model.carried)} in a {model.container}"
+    elif model.container != "tensor":
+        yield f"boundary in a {model.container}"
+    for one in model.passages:
+        users = f", used by {', '.join(map(str, one.users))}" if one.users else ", used by none"
+        yield f"passes a {one.kind} tensor from stage {one.source} to {one.last}{users}"
+    if model.output != "tensor":
+        yield f"output in a {'1-tuple' if model.output == 'tuple1' else model.output}"
+    if model.kwargs:
+        yield "keyword arguments " + ", ".join(f"{one.kind} for stage {one.stage}" for one in model.kwargs)
+    if model.tokens:
+        yield "token inputs"
+    if model.classes:
+        yield f"{model.classes} classes"
+    if model.input_requires_grad:
+        yield "inputs require grad"
+    if model.view_outputs:
+        yield "stages may hand over views"
+    if model.split is not None:
+        yield from _split(model.split)
+
+
+def _split(split: Split) -> Iterator[str]:
+    where = f", {'after' if split.after else 'before'} stages" if split.by == "points" else ""
+    yield f"given whole, split by {split.by}{where}"
+    if split.reused:
+        yield "every stage calls its first block twice"
+    if split.skip:
+        yield "the last stage adds what the first gave"
+    if split.tied:
+        yield "the first and the last stage share a linear map"
+    if split.wrong:
+        yield {
+            "unknown": "the last point names no submodule",
+            "uncalled": "the last point names a submodule that is never called",
+            "empty": "the last point leaves a stage empty",
+            "branch": "values decide after the first stage",
+        }[split.wrong]
+    if split.longer:
+        yield "the last run's sequences are longer by one"
+
+
+def _loss(loss: LossSpec) -> Iterator[str]:
+    yield f"{loss.reduction} {loss.kind}"
+    if loss.ignore:
+        yield "some targets are ignored"
+    if loss.scaled:
+        yield "with a keyword argument"
+
+
+def describe_program(program: Sequence[Step]) -> str:
+    """The steps in order; what repeats three times or more is written once, as ``20 × (…)``."""
+    parts: list[str] = []
+    at = 0
+    while at < len(program):
+        cycle, times = _cycle(program[at:])
+        steps = ", ".join(_step(step) for step in program[at : at + cycle])
+        parts.append(steps if times == 1 else f"{times} × ({steps})")
+        at += cycle * times
+    return ", ".join(parts)
+
+
+def _cycle(steps: Sequence[Step]) -> tuple[int, int]:
+    """How many steps to write next, and how often they follow one another."""
+    for length in range(1, min(_LONGEST_CYCLE, len(steps)) + 1):
+        times = 1
+        while steps[times * length : (times + 1) * length] == steps[:length]:
+            times += 1
+        if times >= 3:
+            return length, times
+    return 1, 1
+
+
+def _step(step: Step) -> str:
+    match step:
+        case Train() | Eval():
+            kind = "train" if isinstance(step, Train) else "eval"
+            how = ", autocast" if step.autocast else ""
+            how += f", by hand{_by_hand(step.by_hand)}" if isinstance(step, Train) and step.by_hand else ""
+            how += f", {step.guard}" if isinstance(step, Eval) and step.guard else ""
+            return f"{kind}(B = {step.batch_size}, m = {step.num_microbatches}{how})"
+        case Load():
+            return "load state"
+        case Zero():
+            return "zero_grad" if step.set_to_none else "zero_grad(set_to_none=False)"
+        case Optimize():
+            return "optimizer step"
+
+
+def _by_hand(hand: ByHand) -> str:
+    if hand.mistake:
+        what = {"weight_first": "weight part first", "weight_twice": "weight part twice"}
+        told = what.get(hand.mistake, "weight part of no microbatch")
+        return f" ({told}: stage {hand.stage}, microbatch {hand.microbatch})"
+    return (
+        " ("
+        + ("every second backward whole" if hand.mixed else "split")
+        + (", weights late)" if hand.late else ")")
+    )

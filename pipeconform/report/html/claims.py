@@ -1,0 +1,45 @@
+"""What a result says that an implementation claimed: which ranks own a stage, what a schedule is called.
+
+Capabilities are free-form in a result file; what cannot be read there is as good as not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeconform.adapter import Placement, placement_of
+from pipeconform.case.case import Case
+from pipeconform.errors import UnknownNameError
+from pipeconform.report.result import Implementation
+from pipeconform.schedule.families import Family, family
+
+__all__ = ["family_of", "owners_of"]
+
+Owners = tuple[frozenset[int], ...]
+"""Per stage the pipeline ranks that own it."""
+
+
+def _claim(implementation: Implementation, schedule: str) -> Mapping[str, Any]:
+    capabilities = implementation.capabilities
+    claims = capabilities.get("schedules") if isinstance(capabilities, dict) else None
+    for claim in claims if isinstance(claims, list) else ():
+        if isinstance(claim, dict) and claim.get("name") == schedule:
+            return claim
+    return {}
+
+
+def owners_of(case: Case, implementation: Implementation) -> Owners:
+    """Which pipeline ranks own each stage, by the claimed placement; a loop where none can be read."""
+    placed = _claim(implementation, case.schedule).get("placement")
+    placement = Placement(placed) if placed in set(Placement) else Placement.LOOP
+    return placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+
+
+def family_of(case: Case, implementation: Implementation) -> Family | None:
+    """The schedule family that the implementation names its schedule after; None where it names none."""
+    name = _claim(implementation, case.schedule).get("family")
+    try:
+        return family(name) if isinstance(name, str) else None
+    except UnknownNameError:
+        return None

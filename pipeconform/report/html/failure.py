@@ -1,0 +1,292 @@
+"""What a page shows of one violation, and of several that are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from pipeconform.report.case_text import describe_case
+from pipeconform.report.html.case_picture import draw_case
+from pipeconform.report.html.claims import owners_of
+from pipeconform.report.html.gantt import MEANING, Marks, draw_gantt, waits
+from pipeconform.report.html.message import Message, RankVerdict, message_of, verdicts_of, visible
+from pipeconform.report.html.place import Place, place_of, suspects
+from pipeconform.report.html.program import StepView, facts_of, steps_of
+from pipeconform.report.html.status import EXPECTED, StatusView, status_view
+from pipeconform.report.html.timeline import Plot, executed_plot, named_plot
+from pipeconform.report.result import Implementation, Violation
+from pipeconform.report.summary import Group, replay_line
+from pipeconform.schedule import Kind
+from pipeconform.spec import Requirement
+
+__all__ = ["Chart", "FailureView", "GroupView", "group_view"]
+
+_MOST_PICTURE = 64
+"""Stages in a picture; a case of more is told in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A Gantt chart with what is said about it."""
+
+    heading: str
+    note: str
+    svg: Markup
+    legend: tuple[tuple[str, str], ...]
+    """The kinds of computation that occur: letter and meaning."""
+    waits: bool
+    lanes: tuple[tuple[str, str, str], ...]
+    """The same in words: per rank its label, its computations in order, and whose results it waits for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureView:
+    """One violation."""
+
+    anchor: str
+    identifier: str
+    requirement: str
+    schedule: str
+    where: tuple[str, ...]
+    message: Message
+    verdicts: tuple[RankVerdict, ...]
+    facts: tuple[tuple[str, str], ...]
+    steps: tuple[StepView, ...]
+    picture: Markup | None
+    charts: tuple[Chart, ...]
+    words: str
+    """The case as text."""
+    digest: str
+    reservation: str
+    expected: str
+    """The entry of an expectations file that covers it."""
+    replay: str
+    occurrences: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupView:
+    """The same violation under one schedule or several, told once."""
+
+    anchor: str
+    status: StatusView
+    heading: str
+    signature: str
+    under: str
+    requirements: tuple[Requirement, ...]
+    first: FailureView
+    others: tuple[FailureView, ...]
+    schedules: tuple[str, ...]
+    chapters: tuple[str, ...]
+    levels: tuple[str, ...]
+    search: str
+
+
+def group_view(
+    group: Group,
+    *,
+    anchors: Mapping[str, str],
+    implementation: Implementation,
+    known: Mapping[str, Requirement],
+    where: Path,
+) -> GroupView:
+    """Lay a group out; `anchors` maps a violation's id to its place on the page."""
+    rows = tuple(known[name] for name in group.requirements if name in known)
+    views = [
+        _failure(violation, anchor=anchors[violation.id], implementation=implementation, where=where)
+        for violation in group.members
+    ]
+    titles = [f"{row.id} {row.title}" for row in rows] or list(group.requirements)
+    signature = visible(group.violation.signature)
+    return GroupView(
+        anchor=f"{views[0].anchor}-group",
+        status=EXPECTED if group.violation.expected else status_view(group.violation.status),
+        heading=", ".join(titles),
+        signature=signature,
+        under=group.under(),
+        requirements=rows,
+        first=views[0],
+        others=tuple(views[1:]),
+        schedules=group.schedules,
+        chapters=tuple(dict.fromkeys(name.partition("-")[0] for name in group.requirements)),
+        levels=tuple(dict.fromkeys(row.level.value for row in rows)),
+        search=" ".join([*titles, *group.requirements, signature, *group.schedules]).lower(),
+    )
+
+
+def _failure(
+    violation: Violation, *, anchor: str, implementation: Implementation, where: Path
+) -> FailureView:
+    case, place = violation.case, place_of(violation)
+    verdicts = verdicts_of(violation)
+    labels = _labels(violation)
+    requirement = violation.id.partition(":")[0]
+    picture = None
+    if case.num_stages <= _MOST_PICTURE:
+        picture = draw_case(
+            case,
+            owners=owners_of(case, implementation),
+            labels=labels,
+            bad_stage=_stage(violation, place),
+            bad_rank=place.pipeline_rank(case),
+        )
+    return FailureView(
+        anchor=anchor,
+        identifier=violation.id,
+        requirement=requirement,
+        schedule=case.schedule,
+        where=place.parts(case),
+        message=message_of(violation),
+        verdicts=verdicts,
+        facts=facts_of(case),
+        steps=steps_of(case, place),
+        picture=picture,
+        charts=tuple(_charts(violation, place, implementation, labels)),
+        words=describe_case(case),
+        digest=violation.digest,
+        reservation=_reservation(violation),
+        expected=violation.expected,
+        replay=replay_line(violation, where=where),
+        occurrences=violation.occurrences,
+    )
+
+
+def _labels(violation: Violation) -> list[str]:
+    """Pipeline ranks by their rank in the world, which is what messages speak of."""
+    return [f"rank {rank}" for rank in violation.case.world.pipeline_ranks]
+
+
+def _stage(violation: Violation, place: Place) -> int | None:
+    """The stage at fault; outputs and losses come from the last one."""
+    of_last = violation.signature.startswith(("output", "no output", "loss", "no loss", "number of losses"))
+    if place.stage is None and violation.status == "failed" and of_last:
+        return violation.case.num_stages - 1
+    return place.stage
+
+
+def _reservation(violation: Violation) -> str:
+    if not violation.confirmed:
+        return (
+            f"flaky: executed again, the case showed it {violation.shown_again} of {violation.reruns} times"
+        )
+    return "" if violation.minimal else "not minimal: the budget for shrinking ran out"
+
+
+def _charts(
+    violation: Violation, place: Place, implementation: Implementation, labels: list[str]
+) -> Iterator[Chart]:
+    """What ran, where that was observed; what should have run, where it did not or that is not known."""
+    ran, named = executed_plot(violation), named_plot(violation, place, implementation)
+    step = "" if place.step is None else f" in step {place.step}"
+    if ran is not None:
+        wrong = violation.first_wrong
+        yield _chart(
+            ran,
+            violation,
+            place,
+            labels,
+            heading=f"What ran{step}",
+            wrong=wrong,
+            wrong_words="first wrong" if wrong is None or _is_there(ran, wrong) else "missing",
+            note="The order in which each rank computed, as observed inside its stages." + _clock(ran),
+        )
+        if named is not None and wrong is not None:
+            yield _chart(
+                named,
+                violation,
+                place,
+                labels,
+                heading=f"What {violation.case.schedule} asks for",
+                wrong=wrong,
+                wrong_words="was due",
+                note="The named schedule, for comparison.",
+            )
+    elif named is not None:
+        yield _chart(
+            named,
+            violation,
+            place,
+            labels,
+            heading=f"Where that is in {violation.case.schedule}",
+            wrong=None,
+            wrong_words="",
+            note=(
+                "The order that the schedule's name asks for: what ran was not recorded, because "
+                + (
+                    "this requirement is not judged by it."
+                    if violation.status == "failed"
+                    else "not every rank returned."
+                )
+                + _clock(named)
+            ),
+        )
+
+
+def _is_there(plot: Plot, at: tuple[int, int]) -> bool:
+    return at[0] < len(plot.lanes) and at[1] < len(plot.lanes[at[0]])
+
+
+def _clock(plot: Plot) -> str:
+    if not plot.timed:
+        return " This order cannot be run on paper, so computations stand one after the other."
+    return " Lengths are not measured: F, I and W count 1, B counts 2; hatched is waiting."
+
+
+def _chart(
+    plot: Plot,
+    violation: Violation,
+    place: Place,
+    labels: list[str],
+    *,
+    heading: str,
+    wrong: tuple[int, int] | None,
+    wrong_words: str,
+    note: str,
+) -> Chart:
+    if wrong is not None and not 0 <= wrong[0] < len(plot.lanes):
+        wrong = None
+    marked = frozenset() if wrong else frozenset(_suspected(plot, violation, place))
+    if marked:
+        note += " Framed with dashes: the computations that the violation speaks of."
+    marks = Marks(
+        lane=place.pipeline_rank(violation.case) if wrong is None else wrong[0],
+        wrong=wrong,
+        wrong_words=wrong_words,
+        suspects=marked,
+    )
+    lanes = tuple(
+        (
+            labels[rank],
+            " ".join(cell.label for cell in lane),
+            ", ".join(dict.fromkeys(wait.source or "something" for wait in waits(plot, rank, labels=labels))),
+        )
+        for rank, lane in enumerate(plot.lanes)
+    )
+    kinds = sorted({cell.kind for lane in plot.lanes for cell in lane})
+    return Chart(
+        heading=heading,
+        note=note,
+        legend=tuple((kind.name, MEANING[kind]) for kind in kinds),
+        waits=any(words for _, _, words in lanes),
+        svg=draw_gantt(plot, labels=labels, marks=marks, title=f"{heading}; the same in words is below"),
+        lanes=lanes,
+    )
+
+
+def _suspected(plot: Plot, violation: Violation, place: Place) -> Iterator[tuple[int, int]]:
+    """The computations of the stage and microbatch at fault."""
+    kinds: frozenset[Kind] = suspects(violation, place)
+    stage = _stage(violation, place)
+    rank = place.pipeline_rank(violation.case)
+    for lane, cells in enumerate(plot.lanes):
+        for cell in cells:
+            if (
+                cell.kind in kinds
+                and (stage is None or cell.stage == stage)
+                and (stage is not None or rank is None or lane == rank)
+                and place.microbatch in (None, cell.microbatch)
+            ):
+                yield lane, cell.position

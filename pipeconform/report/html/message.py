@@ -1,0 +1,141 @@
+"""A violation's message and its ranks' verdicts, taken apart so that a page can lay them out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pipeconform.report.result import Violation
+
+__all__ = ["Comparison", "Message", "RankVerdict", "message_of", "verdicts_of"]
+
+_ROW = re.compile(r"  (expected|actual|distance|bound)\s+(.*)")
+_VERDICT = re.compile(r"rank +(\d+)  (\w+) *(.*)")
+_FIRST = "<- first failure"
+_STACK = re.compile(r"(Current thread|Thread) 0x|Traceback \(most recent call last\)|  File \"")
+_MOST_LINES = 200
+_MOST_CHARACTERS = 12_000
+
+# A message quotes what an implementation printed; control characters would be invisible or worse.
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Expected against actual: the first element that differs, and how far off it is."""
+
+    title: str
+    """Which element, out of how many: ``value differs at [0, 1], the first of 3 of 12``."""
+    expected: str
+    actual: str
+    same: int
+    """How many characters both begin with."""
+    notes: tuple[tuple[str, str], ...]
+    """Distance and bound, where they are known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What was found, in words."""
+
+    headline: str
+    lines: tuple[str, ...]
+    """What follows the headline, without comparison, verdicts and stacks."""
+    comparison: Comparison | None
+    stack: str
+    """Where a stuck rank stands, or a traceback."""
+    left_out: int
+    """Lines that are in the result file only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankVerdict:
+    """What became of one rank of the world."""
+
+    rank: str
+    word: str
+    """``returned``, ``raised``, ``died`` or ``stuck``."""
+    detail: str
+    first: bool
+    """Whether this rank failed first."""
+
+
+def visible(text: str) -> str:
+    """`text` with control characters shown as their symbols, such as ␛."""
+    return text.translate(_VISIBLE)
+
+
+def message_of(violation: Violation) -> Message:
+    """Take a violation's message apart; what the verdicts say already is left to them."""
+    text = violation.message
+    if violation.verdicts:
+        text = text.replace(violation.verdicts, "")
+    kept, left_out = _cut(visible(text).strip("\n").splitlines())
+    kept = [line for line in kept if line.strip()]
+    begin = next((at for at, line in enumerate(kept) if _STACK.match(line)), len(kept))
+    words, stack = kept[:begin], kept[begin:]
+    headline, *rest = words or [violation.signature]
+    comparison, rest = _comparison(rest)
+    return Message(
+        headline=headline,
+        lines=tuple(rest),
+        comparison=comparison,
+        stack="\n".join(stack),
+        left_out=left_out,
+    )
+
+
+def _cut(lines: list[str]) -> tuple[list[str], int]:
+    """No more than a page can bear, and how many lines that leaves out."""
+    kept: list[str] = []
+    room = _MOST_CHARACTERS
+    for line in lines[:_MOST_LINES]:
+        if room <= 0:
+            break
+        kept.append(line if len(line) <= room else line[:room] + " …")
+        room -= len(line)
+    return kept, len(lines) - len(kept)
+
+
+def _comparison(lines: list[str]) -> tuple[Comparison | None, list[str]]:
+    """The first comparison among `lines`, and the lines that are not part of it."""
+    for at in range(1, len(lines)):
+        rows: dict[str, str] = {}
+        end = at
+        while end < len(lines) and (match := _ROW.fullmatch(lines[end])) and match[1] not in rows:
+            rows[match[1]] = match[2]
+            end += 1
+        if {"expected", "actual"} <= rows.keys():
+            expected, actual = rows.pop("expected"), rows.pop("actual")
+            return (
+                Comparison(
+                    title=lines[at - 1],
+                    expected=expected,
+                    actual=actual,
+                    same=_alike(expected, actual),
+                    notes=tuple(rows.items()),
+                ),
+                lines[: at - 1] + lines[end:],
+            )
+    return None, lines
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts both begin with."""
+    shorter = min(len(one), len(other))
+    return next((at for at in range(shorter) if one[at] != other[at]), shorter)
+
+
+def verdicts_of(violation: Violation) -> tuple[RankVerdict, ...]:
+    """One entry per rank of the world; a line of another form is shown as it is."""
+    found = []
+    for line in visible(violation.verdicts).splitlines():
+        match = _VERDICT.fullmatch(line)
+        if match is None:
+            found.append(RankVerdict(rank="", word="", detail=line, first=False))
+            continue
+        detail = match[3].removesuffix(_FIRST).strip()
+        found.append(
+            RankVerdict(rank=match[1], word=match[2], detail=detail, first=match[3].endswith(_FIRST))
+        )
+    return tuple(found)

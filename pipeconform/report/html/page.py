@@ -1,0 +1,222 @@
+"""One page for one result or several: everything in one file that asks the network for nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeconform.report.html.comparison import differences, warnings
+from pipeconform.report.html.failure import GroupView, group_view
+from pipeconform.report.html.matrix import Matrix, matrices
+from pipeconform.report.html.message import visible
+from pipeconform.report.html.source import Source, named_sources
+from pipeconform.report.html.status import EXPECTED, NOT_RUN, StatusView, status_view
+from pipeconform.report.result import SEVERITY, Cell, Result
+from pipeconform.report.summary import Group, grouped, totals, verdict
+from pipeconform.spec import Requirement, requirements
+
+__all__ = ["render_page"]
+
+_PACKAGE = "pipeconform.report.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultView:
+    """What a page says about one result as a whole, and its violations."""
+
+    label: str
+    name: str
+    verdict: str
+    good: bool
+    totals: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, str, str], ...]
+    """Variant, name and effective value of environment variables."""
+    notes: tuple[tuple[StatusView, str, str], ...]
+    """Cells without a verdict: status, cells and reason."""
+    problems: tuple[str, ...]
+    """What must be changed in the file of expectations."""
+    groups: tuple[GroupView, ...]
+    expected: tuple[GroupView, ...]
+    """Those that the expectations cover."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One value of a filter."""
+
+    value: str
+    words: str
+
+
+def render_page(results: Sequence[tuple[Result, Path]]) -> str:
+    """The page as HTML; each result comes with the file it was read from, which replay lines name.
+
+    Raises:
+        ValueError: there is no result.
+    """
+    if not results:
+        raise ValueError("a page needs a result")
+    known = {row.id: row for row in requirements()}
+    sources = named_sources(results)
+    grids = matrices(sources, known=known)
+    style, script = _asset("page.css"), _asset("page.js")
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["camel"] = _breakable
+    return environment.get_template("page.html").render(
+        title=" and ".join(_title(source) for source in sources) + ": pipeline conformance",
+        views=[_view(source, known=known) for source in sources],
+        matrices=grids,
+        differences=differences(sources, known=known) if len(sources) > 1 else (),
+        warnings=warnings(sources) if len(sources) > 1 else (),
+        statuses=list(_statuses(grids)),
+        schedules=_choices(cell.schedule for source in sources for cell in source.result.cells),
+        chapters=_chapters(grids),
+        levels=_choices(
+            row.level for grid in grids for chapter in grid.chapters for row in chapter.rows if row.level
+        ),
+        style=Markup(style),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        policy=_policy(script),
+    )
+
+
+def _breakable(name: str) -> Markup:
+    """A CamelCase name that may be broken between its words."""
+    words = re.findall(r"[A-Z]+(?![a-z])[^A-Za-z\d]*|[A-Z]?[a-z]+[^A-Za-z\d]*|\d[\dA-Z]*[^A-Za-z\d]*", name)
+    return Markup("<wbr>").join(words if "".join(words) == name else [name])
+
+
+def _asset(name: str) -> str:
+    return resources.files(_PACKAGE).joinpath("templates", name).read_text("utf-8")
+
+
+def _policy(script: str) -> str:
+    """Nothing is ever loaded, and no script runs but ours: what an implementation printed stays text."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "style-src": "'unsafe-inline'",
+        "script-src": f"'sha256-{digest}'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{what} {who}" for what, who in allowed.items())
+
+
+def _title(source: Source) -> str:
+    return f"{source.result.implementation.name} {source.result.implementation.version}"
+
+
+def _view(source: Source, *, known: dict[str, Requirement]) -> ResultView:
+    result = source.result
+    problems = () if result.expectations is None else result.expectations.problems
+    broken = any(not one.expected for cell in result.cells for one in cell.violations)
+
+    def view(group: Group) -> GroupView:
+        return group_view(
+            group,
+            anchors=source.anchors,
+            implementation=result.implementation,
+            known=known,
+            where=source.path,
+        )
+
+    judged = any(cell.judgements for cell in result.cells)
+    return ResultView(
+        label=source.label,
+        name=source.name,
+        verdict=verdict(result).plain,
+        good=judged and result.run.complete and not broken and not problems,
+        totals=tuple(totals(result)),
+        facts=tuple(_facts(source)),
+        variables=tuple(
+            (variant, name, "not set" if value is None else value)
+            for variant, values in result.environment.variables.items()
+            for name, value in values.items()
+        ),
+        notes=tuple(_notes(result.cells)),
+        problems=problems,
+        groups=tuple(map(view, grouped(result.cells))),
+        expected=tuple(map(view, grouped(result.cells, expected=True))),
+    )
+
+
+def _facts(source: Source) -> Iterator[tuple[str, str]]:
+    """Name and value of what was run, where and on what."""
+    result, run, place = source.result, source.result.run, source.result.environment
+    yield "implementation", f"{result.implementation.name} {result.implementation.version}"
+    yield "adapter", result.implementation.reference
+    yield "standard", result.standard_version
+    yield "pipeconform", result.product_version
+    yield "made", result.created.replace("T", " ").replace("+00:00", " UTC")
+    yield "profile", f"{run.profile}, seed {run.seed}, up to {run.max_ranks} ranks"
+    if run.selection:
+        yield "selection", run.selection
+    if result.expectations is not None:
+        yield "expectations", f"{result.expectations.file}, {result.expectations.entries} entries"
+    if not run.complete:
+        yield "complete", "no: the run was stopped early, cells are missing"
+    yield "torch", place.torch
+    yield "python", place.python
+    yield "device", ", ".join([place.device, *dict.fromkeys(place.device_names)]) + f"; {place.backend}"
+    yield "machine", f"{place.os}, {place.machine}, {place.cpus} CPUs"
+    yield "result file", str(source.path)
+
+
+def _notes(cells: Sequence[Cell]) -> Iterator[tuple[StatusView, str, str]]:
+    """Why cells have no verdict; the same reason once."""
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.reason and not cell.violations and cell.status != "not_claimed":
+            found.setdefault((cell.status, cell.reason), []).append(cell)
+    for (_, reason), several in found.items():
+        more = f" and {len(several) - 1} more" if len(several) > 1 else ""
+        words = f"{several[0].requirement} under {several[0].schedule}{more}"
+        yield status_view(several[0].status), words, visible(reason)
+
+
+def _statuses(grids: Sequence[Matrix]) -> Iterator[tuple[StatusView, int]]:
+    """The statuses that occur, worst first, and in how many cells."""
+    counts = Counter(
+        entry.status
+        for grid in grids
+        for chapter in grid.chapters
+        for row in chapter.rows
+        for box in row.boxes
+        for entry in box.entries
+    )
+    for view in (*map(status_view, SEVERITY), EXPECTED, NOT_RUN):
+        if counts[view]:
+            yield view, counts[view]
+
+
+def _choices(values: Iterable[str]) -> tuple[Choice, ...]:
+    return tuple(Choice(value=value, words=value) for value in dict.fromkeys(values))
+
+
+def _chapters(grids: Sequence[Matrix]) -> tuple[Choice, ...]:
+    found = {
+        chapter.identifier: Choice(
+            value=chapter.identifier, words=f"{chapter.identifier} {chapter.title}".strip()
+        )
+        for grid in grids
+        for chapter in grid.chapters
+    }
+    return tuple(found.values())

@@ -1,0 +1,61 @@
+"""The results that a page is made from, each with its name on the page and the places of its violations."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeconform.report.result import Result
+
+__all__ = ["Source", "named_sources"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One result."""
+
+    result: Result
+    path: Path
+    label: str
+    """Short, and another one for each result of a page: ``A``; empty where there is one only."""
+    anchors: Mapping[str, str] = field(repr=False)
+    """From a violation's id to the fragment of its place on the page."""
+
+    @property
+    def name(self) -> str:
+        """``A: torch.distributed.pipelining 2.13.0``."""
+        implementation = self.result.implementation
+        words = f"{implementation.name} {implementation.version}"
+        return f"{self.label}: {words}" if self.label else words
+
+
+def named_sources(results: Sequence[tuple[Result, Path]]) -> tuple[Source, ...]:
+    """Name the results A, B, C, … in the order given; a single one needs no name."""
+    taken: Counter[str] = Counter()
+    return tuple(
+        Source(
+            result=result,
+            path=path,
+            label=label,
+            anchors=dict(_anchors(result, label=label, taken=taken)),
+        )
+        for label, (result, path) in zip(_labels(len(results)), results, strict=True)
+    )
+
+
+def _labels(number: int) -> list[str]:
+    if number == 1:
+        return [""]
+    return [chr(ord("A") + k) if k < 26 else str(k + 1) for k in range(number)]
+
+
+def _anchors(result: Result, *, label: str, taken: Counter[str]) -> Iterator[tuple[str, str]]:
+    """Fragments that are stable between runs, so that a link into a page stays good."""
+    for cell in result.cells:
+        for violation in cell.violations:
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{label}-{violation.id}" if label else violation.id)
+            taken[plain] += 1
+            yield violation.id, f"v-{plain}" + (f"-{taken[plain]}" if taken[plain] > 1 else "")

@@ -1,0 +1,164 @@
+"use strict";
+(() => {
+  const form = document.getElementById("filters");
+  const find = document.getElementById("find");
+  const chosen = (id) => document.getElementById(id).value;
+
+  // What a row says is read once; filtering then touches only the rows whose state changes, all in one frame.
+  const read = (element, kind) => ({
+    element,
+    kind,
+    chapters: (element.dataset.chapters ?? element.dataset.chapter ?? "").split(" "),
+    levels: (element.dataset.levels ?? element.dataset.level ?? "").split(" "),
+    statuses: (element.dataset.statuses ?? element.dataset.status ?? "").split(" "),
+    schedules: element.dataset.schedules === undefined ? null : element.dataset.schedules.split(" "),
+    search: element.dataset.search,
+    hidden: false,
+  });
+  const rows = Array.from(document.querySelectorAll("[data-row]"), (e) => read(e, "row"));
+  const groups = Array.from(document.querySelectorAll("[data-group]"), (e) => read(e, "group"));
+  const inMatrix = rows.filter((row) => row.element.closest(".matrix"));
+  const blocks = Array.from(document.querySelectorAll("[data-block]"), (element) => ({
+    element,
+    rows: inMatrix.filter((row) => element.contains(row.element)),
+    hidden: false,
+  }));
+  const tables = Array.from(document.querySelectorAll(".matrix"), (element) => ({
+    element,
+    names: Array.from(element.querySelectorAll("[data-column]"), (th) => th.dataset.column),
+    column: "",
+  }));
+  const columnsOf = new Map();
+  for (const table of tables) {
+    for (const row of table.element.querySelectorAll("[data-row]")) columnsOf.set(row, table.names);
+  }
+  // The counts of a requirement come and go with its row of the matrix; both are in the same order.
+  document.querySelectorAll(".requirement").forEach((element, at) => (inMatrix[at].counts = element));
+
+  const nothing = {
+    matrix: { element: document.querySelector("#matrix .nothing"), hidden: true },
+    failures: { element: document.querySelector("#failures .nothing"), hidden: true },
+  };
+  const hide = (one, hidden) => {
+    if (one.hidden === hidden) return;
+    one.hidden = hidden;
+    one.element.hidden = hidden;
+    if (one.counts !== undefined) one.counts.hidden = hidden;
+  };
+
+  const statusesUnder = (one, schedule) => {
+    if (one.schedules !== null) return one.schedules.includes(schedule) ? one.statuses : [];
+    const at = columnsOf.get(one.element).indexOf(schedule);
+    return at < 0 ? [] : [one.statuses[at]];
+  };
+
+  const matches = (one, wanted) => {
+    if (wanted.chapter && !one.chapters.includes(wanted.chapter)) return false;
+    if (wanted.level && !one.levels.includes(wanted.level)) return false;
+    if (!wanted.words.every((word) => one.search.includes(word))) return false;
+    const statuses = wanted.schedule ? statusesUnder(one, wanted.schedule) : one.statuses;
+    if (statuses.length === 0) return false;
+    return wanted.statuses.length === 0 || statuses.some((s) => wanted.statuses.some((w) => s.includes(w)));
+  };
+
+  const showColumn = (table, schedule) => {
+    if (table.column === schedule) return;
+    table.column = schedule;
+    const at = table.names.indexOf(schedule);
+    table.element.classList.toggle("one-column", schedule !== "");
+    table.element.dataset.only = at < 0 ? "" : String(at);
+    table.style ??= document.head.appendChild(document.createElement("style"));
+    table.element.id ||= `matrix-${tables.indexOf(table)}`;
+    table.style.textContent =
+      schedule === ""
+        ? ""
+        : `#${table.element.id} tr > :nth-child(n+2):not(:nth-child(${at + 2})) { display: none }`;
+  };
+
+  const apply = () => {
+    const wanted = {
+      words: find.value.toLowerCase().split(/\s+/).filter(Boolean),
+      chapter: chosen("chapter"),
+      schedule: chosen("schedule"),
+      level: chosen("level"),
+      statuses: Array.from(form.querySelectorAll("[name=status]:checked"), (box) => box.value),
+    };
+    for (const one of rows) hide(one, !matches(one, wanted));
+    for (const one of groups) hide(one, !matches(one, wanted));
+    for (const block of blocks) hide(block, block.rows.every((row) => row.hidden));
+    for (const table of tables) showColumn(table, wanted.schedule);
+    const seen = inMatrix.filter((row) => !row.hidden).length;
+    const told = groups.filter((group) => !group.hidden).length;
+    hide(nothing.matrix, seen > 0);
+    hide(nothing.failures, told > 0 || groups.length === 0);
+    const all = seen === inMatrix.length && told === groups.length;
+    document.getElementById("shown").textContent = all
+      ? ""
+      : `${seen} of ${inMatrix.length} requirements, ${told} of ${groups.length} violations`;
+  };
+
+  // To lay out thousands of rows takes longer than a letter: there, filters wait for a pause in typing.
+  const pause = rows.length > 1000 ? 150 : 0;
+  let asked = 0;
+  const later = () => {
+    clearTimeout(asked);
+    asked = setTimeout(() => requestAnimationFrame(apply), pause);
+  };
+  form.addEventListener("input", later);
+  form.addEventListener("reset", () => setTimeout(later));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.hidden = false;
+
+  // A link to something folded away opens everything around it.
+  const reveal = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target === null) return;
+    if (target.closest("[hidden]") !== null) {
+      form.reset();
+      apply();
+    }
+    for (let at = target; at !== null; at = at.parentElement) {
+      if (at.tagName === "DETAILS") at.open = true;
+    }
+    (target.closest(".other") ?? target.closest(".violation") ?? target).scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  if (location.hash) reveal();
+
+  const say = (words) => {
+    document.getElementById("said").textContent = words;
+  };
+  const copy = async (text, from) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      const range = document.createRange();
+      range.selectNodeContents(from);
+      const selection = getSelection();
+      selection.removeAllRanges();
+      selection.addRange(range);
+      return document.execCommand("copy");
+    }
+  };
+  for (const button of document.querySelectorAll(".copy")) button.hidden = false;
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest(".copy");
+    if (button === null) return;
+    const code = button.parentElement.querySelector("code");
+    const done = await copy(code.textContent, code);
+    button.textContent = done ? "Copied" : "Press Ctrl+C";
+    say(done ? "Copied the command" : "Selected the command");
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  });
+
+  // Folded parts are not printed, so they are unfolded while a page is.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = Array.from(document.querySelectorAll("details:not([open])"));
+    for (const one of folded) one.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const one of folded) one.open = false;
+  });
+})();

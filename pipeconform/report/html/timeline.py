@@ -1,0 +1,164 @@
+"""Computations placed in time: those that ran, and those that the schedule's name asks for.
+
+A result holds in which order every rank computed, not when. The simulator places that order on a common
+clock with F = I = W = 1 and B = 2, so that a picture shows who waits for whom.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeconform.case.case import Case, Eval, Train
+from pipeconform.errors import PipeconformError
+from pipeconform.report.html.claims import family_of
+from pipeconform.report.html.place import Place
+from pipeconform.report.result import Implementation, Violation
+from pipeconform.schedule import Action, Kind, Table, simulate
+from pipeconform.schedule.drawing import cells
+
+__all__ = ["Placed", "Plot", "executed_plot", "named_plot"]
+
+_UNTIMED = 1.0  # units that a computation takes in a picture where no clock can be kept
+_MOST = 4_000
+"""Computations in one picture: more would be a blur."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """One computation on the common clock."""
+
+    kind: Kind
+    stage: int
+    microbatch: int
+    position: int
+    """Its index among its rank's computations."""
+    start: float
+    end: float
+    part: int = 0
+    """0 alone, 1 the forward of an overlapped pair, 2 its backward."""
+
+    @property
+    def label(self) -> str:
+        """As tables write it: ``1B2``."""
+        return f"{self.stage}{self.kind.name}{self.microbatch}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Per pipeline rank its computations, in order."""
+
+    lanes: tuple[tuple[Placed, ...], ...]
+    makespan: float
+    timed: bool
+    """False where the order cannot be run on paper: then computations stand one after the other."""
+
+
+def executed_plot(violation: Violation) -> Plot | None:
+    """What ran in the step of a violation; None where that was not observed or cannot be drawn."""
+    if violation.timeline is None or sum(map(len, violation.timeline)) > _MOST:
+        return None
+    try:
+        lanes = [[Action.parse(text) for text in lane] for lane in violation.timeline]
+    except PipeconformError:
+        return None
+    case = violation.case
+    if len(lanes) != case.num_ranks or any(a.kind > Kind.W for lane in lanes for a in lane):
+        return None
+    return _timed(lanes, num_stages=case.num_stages) or _in_order(lanes)
+
+
+def named_plot(violation: Violation, place: Place, implementation: Implementation) -> Plot | None:
+    """What the schedule's name asks for in the step of a violation; None where the name is not known.
+
+    Where no step is known, the first one that trains is taken, or else the first run.
+    """
+    case = violation.case
+    run = _run_of(case, place)
+    known = family_of(case, implementation)
+    if known is None or run is None:
+        return None
+    return _named(
+        known.name, case.num_ranks, case.stages_per_rank, run.num_microbatches, isinstance(run, Eval)
+    )
+
+
+def _run_of(case: Case, place: Place) -> Train | Eval | None:
+    if place.step is None:
+        return next(iter((*case.trains, *case.runs)))
+    step = case.program[place.step] if place.step < len(case.program) else None
+    return step if isinstance(step, Train | Eval) else None
+
+
+@functools.lru_cache(maxsize=512)
+def _named(name: str, p: int, v: int, m: int, forward_only: bool) -> Plot | None:
+    from pipeconform.schedule import generate
+
+    try:
+        table = generate(name, num_ranks=p, stages_per_rank=v, num_microbatches=m)
+    except PipeconformError:  # the family has no table of this size
+        return None
+    if table.num_entries > _MOST or table.num_chains > 1:
+        return None
+    if not forward_only:
+        return _plot(table)
+    lanes = [
+        [leaf for action in table[rank] for leaf in action.leaves if leaf.kind is Kind.F] for rank in range(p)
+    ]
+    return _timed(lanes, num_stages=p * v)
+
+
+def _timed(lanes: Sequence[Sequence[Action]], *, num_stages: int) -> Plot | None:
+    """The lanes on a common clock; None where they cannot be run on paper."""
+    found = {action.stage: rank for rank, lane in enumerate(lanes) for action in lane}
+    if any(stage >= num_stages for stage in found):
+        return None
+    most = max((action.microbatch or 0 for lane in lanes for action in lane), default=0)
+    try:
+        return _plot(
+            Table.build(
+                lanes,
+                placement=[found.get(stage, 0) for stage in range(num_stages)],
+                num_microbatches=most + 1,
+            )
+        )
+    except PipeconformError:
+        return None
+
+
+def _plot(table: Table) -> Plot:
+    simulation = simulate(table)
+    lanes: list[list[Placed]] = [[] for _ in range(table.num_ranks)]
+    for cell in cells(simulation):
+        lane = lanes[cell.rank]
+        lane.append(
+            Placed(
+                kind=cell.kind,
+                stage=cell.stage,
+                microbatch=cell.microbatch,
+                position=len(lane),
+                start=cell.start,
+                end=cell.end,
+                part=cell.part,
+            )
+        )
+    return Plot(lanes=tuple(map(tuple, lanes)), makespan=simulation.makespan, timed=True)
+
+
+def _in_order(lanes: Sequence[Sequence[Action]]) -> Plot:
+    placed = tuple(
+        tuple(
+            Placed(
+                kind=action.kind,
+                stage=action.stage,
+                microbatch=action.microbatch or 0,
+                position=position,
+                start=position * _UNTIMED,
+                end=(position + 1) * _UNTIMED,
+            )
+            for position, action in enumerate(lane)
+        )
+        for lane in lanes
+    )
+    return Plot(lanes=placed, makespan=max(map(len, placed), default=0) * _UNTIMED, timed=False)

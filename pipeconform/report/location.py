@@ -1,0 +1,11 @@
+"""Where results are written and looked for unless something else is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["DEFAULT_OUT", "DEFAULT_RESULT", "RESULT_NAME"]
+
+RESULT_NAME = "result.json"
+DEFAULT_OUT = Path("pipeconform-results")
+DEFAULT_RESULT = DEFAULT_OUT / RESULT_NAME

@@ -1,0 +1,245 @@
+"""The result of a run: the one file that every report is made from.
+
+A cell is one requirement under one schedule in one environment variant. The file is JSON, carries its
+format's version and is validated when read; `schema` gives its JSON Schema.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from pipeconform.case.case import Case
+from pipeconform.errors import BadResultError
+from pipeconform.writing import whole_file
+
+__all__ = [
+    "RESULT_FORMAT",
+    "Cell",
+    "Environment",
+    "Expectations",
+    "Implementation",
+    "Result",
+    "Run",
+    "Status",
+    "Totals",
+    "Violation",
+    "read_result",
+    "schema",
+    "write_result",
+]
+
+RESULT_FORMAT = 2
+"""2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations; a file of
+format 1 reads as one without any."""
+
+_READABLE = (1, RESULT_FORMAT)
+
+Status = Literal["passed", "failed", "hung", "crashed", "error", "flaky", "not_claimed", "skipped"]
+SEVERITY: tuple[Status, ...] = (
+    "crashed",
+    "hung",
+    "failed",
+    "error",
+    "flaky",
+    "passed",
+    "not_claimed",
+    "skipped",
+)
+"""Worst first: a cell has the status of its worst confirmed violation, or is flaky where none is confirmed."""
+
+
+class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Strict and immutable."""
+
+
+class Violation(_Data, frozen=True, kw_only=True):
+    """One distinct way in which a cell's requirement is violated, with its own smallest case."""
+
+    id: str
+    """Short and stable: ``TRN-4:GPipe:default:1f3a``; `pipeconform replay ID` finds it."""
+    status: Status
+    signature: str
+    message: str
+    where: str
+    case: Case
+    digest: str
+    minimal: bool
+    """Whether shrinking ended by itself, not by its budget."""
+    confirmed: bool
+    """Whether it happened every time the case was executed again; otherwise it is flaky."""
+    shrink_executions: int
+    occurrences: int
+    """How many cases of this cell show it; of those after the first, enormous differences count unbounded."""
+    verdicts: str
+    """One line per rank: returned, raised, died or stuck."""
+    replay: str
+    timeline: tuple[tuple[str, ...], ...] | None = None
+    """What ran in the step of `where`: per pipeline rank its computations in order, such as ``1B2``; None where
+    that was not observed."""
+    first_wrong: tuple[int, int] | None = None
+    """The first wrong computation of `timeline`: pipeline rank, and index in its list (its length when one is
+    missing at its end)."""
+    reruns: int = 0
+    """How often the case was executed again because it had not shown the violation every time."""
+    shown_again: int = 0
+    """How many of the reruns showed it."""
+    expected: str = ""
+    """The entry of the expectations file that covers it, as ``file:line``."""
+
+
+class Cell(_Data, frozen=True, kw_only=True):
+    """The verdict on one requirement under one schedule in one variant."""
+
+    requirement: str
+    schedule: str
+    variant: str = "default"
+    status: Status
+    reason: str = ""
+    judgements: int = 0
+    """How often a case was judged."""
+    executions: int = 0
+    """How many executions this cell caused; judgements of cached ones cause none."""
+    distinct_cases: int = 0
+    counts: dict[str, int] = {}
+    """Judgements per ``p=2,v=1``."""
+    microbatches: dict[str, int] = {}
+    """Judgements per number of microbatches beside p: one, fewer, equal, more; an uneven program counts in each."""
+    seconds: float = 0.0
+    violations: tuple[Violation, ...] = ()
+    stale: tuple[str, ...] = ()
+    """Stored cases of expectations that do not show their violation any more."""
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether it is violated, and only in ways that the expectations cover."""
+        return bool(self.violations) and all(one.expected for one in self.violations)
+
+
+class Environment(_Data, frozen=True, kw_only=True):
+    """Where the run took place."""
+
+    python: str
+    torch: str
+    os: str
+    machine: str
+    cpus: int
+    device: str
+    backend: str
+    device_names: tuple[str, ...] = ()
+    variables: dict[str, dict[str, str | None]] = {}
+    """Per variant the effective values, as the ranks reported them."""
+
+
+class Implementation(_Data, frozen=True, kw_only=True):
+    """What was judged."""
+
+    reference: str
+    name: str
+    version: str
+    capabilities: Any = None
+    source: str = ""
+    """The name of the adapter's source file."""
+    source_digest: str = ""
+    """The SHA-256 of that file's contents, in hexadecimal digits."""
+
+
+class Expectations(_Data, frozen=True, kw_only=True):
+    """The expectations file that a run was judged against."""
+
+    file: str
+    digest: str
+    """The SHA-256 of the file's contents."""
+    entries: int
+    problems: tuple[str, ...] = ()
+    """What must be changed in the file, each with its line."""
+
+
+class Run(_Data, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    profile: str
+    seed: int
+    corpus: int
+    search: int
+    schedules: tuple[str, ...]
+    max_ranks: int
+    selection: str = ""
+    unrestricted: bool = False
+    """Whether every claimed schedule was to be judged, under every requirement of `selection`."""
+    complete: bool = True
+    """False when the run was interrupted: cells are missing."""
+    seconds: float = 0.0
+
+
+class Totals(_Data, frozen=True, kw_only=True):
+    """Sums over the run."""
+
+    judgements: int
+    executions: int
+    distinct_cases: int
+    distinct_cases_several_ranks: int
+    """Distinct executed cases with p ≥ 2."""
+
+
+class Result(_Data, frozen=True, kw_only=True):
+    """Everything a run found."""
+
+    format: int = RESULT_FORMAT
+    product_version: str
+    standard_version: str
+    created: str
+    environment: Environment
+    implementation: Implementation
+    run: Run
+    totals: Totals
+    cells: tuple[Cell, ...]
+    rules: dict[str, str] = {}
+    """The digest of every requirement of the standard that judged, by id."""
+    expectations: Expectations | None = None
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write the file as a whole or not at all.
+
+    Raises:
+        BadResultError: the folder cannot be written; the message names it.
+    """
+    text = msgspec.json.format(msgspec.json.encode(result), indent=1)
+    try:
+        with whole_file(path) as part:
+            part.write_bytes(text)
+    except OSError as error:
+        raise BadResultError(
+            f"cannot write {path}: {error.strerror or error}; choose another --out"
+        ) from error
+
+
+def read_result(path: Path) -> Result:
+    """Read and validate a result file.
+
+    Raises:
+        BadResultError: it cannot be read, is not a result, or is of another format version.
+    """
+    try:
+        data = path.read_bytes()
+        raw = msgspec.json.decode(data)
+        version = raw.get("format") if isinstance(raw, dict) else None
+        if version not in _READABLE:
+            raise BadResultError(
+                f"{path}: result format {version!r}; this version reads {' and '.join(map(str, _READABLE))}"
+            )
+        return msgspec.json.decode(data, type=Result)
+    except OSError as error:
+        raise BadResultError(f"cannot read {path}: {error.strerror or error}") from error
+    except msgspec.ValidationError as error:
+        raise BadResultError(f"{path}: not a result file: {error}") from error
+    except msgspec.DecodeError as error:
+        raise BadResultError(f"{path}: damaged, not JSON: {error}") from error
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the result file."""
+    return msgspec.json.schema(Result)

@@ -1,0 +1,387 @@
+"""The summary at the end of a run, made from the result file and from nothing else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pipeconform.report.case_text import describe_case
+from pipeconform.report.expected_text import expected_lines, problem_lines
+from pipeconform.report.location import DEFAULT_RESULT
+from pipeconform.report.result import SEVERITY, Cell, Result, Violation
+from pipeconform.report.timeline_text import timeline_lines
+from pipeconform.report.words import COLOURS, EXPECTED, WORDS, counted, plural
+from pipeconform.spec import Level, Requirement, requirements
+
+__all__ = [
+    "Group",
+    "grouped",
+    "overview",
+    "render_summary",
+    "render_verdict",
+    "replay_line",
+    "slowest",
+    "totals",
+    "verdict",
+    "violation_block",
+]
+
+_MOST_BLOCKS = 10
+_MOST_LINES = 24  # of one message
+_LONGEST_HEADLINE = 200
+_LONG_RUN = 5.0  # seconds
+_SLOWEST = 3  # requirements
+_WIDEST = 100  # columns of running text
+_GAP = 2  # columns between columns
+_WORD = max(map(len, WORDS.values()))
+_PIECE = 6  # columns that a line of a schedule's name may have in any case
+_LEAST_TITLE = 16  # columns below which a title says too little
+_LEVELS = {level.value: index for index, level in enumerate(Level)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One violation as a reader sees it: the same thing under several schedules is told once."""
+
+    violation: Violation
+    """The smallest of them."""
+    members: tuple[Violation, ...]
+    """All of them, the smallest first."""
+    requirements: tuple[str, ...]
+    schedules: tuple[str, ...]
+    everywhere: bool
+    """Whether these are all the schedules under which the requirements were judged."""
+    occurrences: int
+
+    def under(self) -> str:
+        """The schedules in words."""
+        if self.everywhere and len(self.schedules) > 2:
+            return f"all {len(self.schedules)} schedules"
+        return ", ".join(self.schedules)
+
+
+def render_overview(result: Result, console: Console) -> None:
+    """Print the table and the totals."""
+    for part in overview(result.cells, width=console.width):
+        console.print(part)
+    console.print()
+    for total in totals(result):
+        _print(console, Text(total))
+    for note in _notes(result.cells):
+        _print(console, note)
+
+
+def render_summary(result: Result, console: Console, *, where: Path | None) -> None:
+    """Print the table, the totals, the violations and the verdict; `where` is the result file."""
+    render_overview(result, console)
+    groups = grouped(result.cells)
+    slow = slowest(result.cells)
+    if slow:
+        _print(console, Text(f"slowest: {slow}", style="dim"))
+    for line in expected_lines(result.cells):
+        _print(console, line)
+    for number, group in enumerate(groups[:_MOST_BLOCKS], start=1):
+        console.print()
+        width = min(console.width, _WIDEST)
+        _print(console, violation_block(group, number=number, width=width, where=where))
+    console.print()
+    if len(groups) > _MOST_BLOCKS:
+        rest = plural(len(groups) - _MOST_BLOCKS, "more violation")
+        _print(console, Text(f"… and {rest} in {where or 'the result file'}"))
+    render_verdict(result, console)
+    if where is not None:
+        _print(console, Text(f"results: {where}"))
+
+
+def render_verdict(result: Result, console: Console) -> None:
+    """Print the last word, after what must be changed in the expectations."""
+    for line in problem_lines(result):
+        _print(console, line)
+    _print(console, verdict(result))
+
+
+def _print(console: Console, text: Text) -> None:
+    """Print without wrapping: aligned columns stay aligned, and a line to copy stays a line."""
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+# ------------------------------------------------------------------------------------- the table
+
+
+def overview(cells: Sequence[Cell], *, width: int = 80) -> Iterator[RenderableType]:
+    """One table requirement × schedule for each variant, in as many parts as `width` makes necessary."""
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    for variant in variants:
+        chosen = [cell for cell in cells if cell.variant == variant]
+        if len(variants) > 1:
+            yield Text(f"variant {variant}")
+        schedules = list(dict.fromkeys(cell.schedule for cell in chosen))
+        room = width - max((len(cell.requirement) for cell in chosen), default=0) - _GAP
+        for part in _fitting(schedules, room):
+            yield _table(chosen, part, title=room - sum(_wide(s) + _GAP for s in part))
+
+
+def _table(cells: Sequence[Cell], schedules: Sequence[str], *, title: int) -> Table:
+    """`title` is the room for the requirements' titles, which are left out if it is too little."""
+    known = _known()
+    titled = title >= _LEAST_TITLE
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    table.add_column("", no_wrap=True)
+    if titled:
+        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=title)
+    for schedule in schedules:
+        table.add_column("\n".join(_pieces(schedule)), no_wrap=True, vertical="bottom")
+    by_row: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        by_row.setdefault(cell.requirement, {})[cell.schedule] = cell
+    for identifier, row in by_row.items():
+        words = known[identifier].title if identifier in known else ""
+        first = [identifier, words] if titled else [identifier]
+        table.add_row(*map(Text, first), *(_word(row.get(schedule)) for schedule in schedules))
+    return table
+
+
+def _wide(schedule: str) -> int:
+    """The width of a schedule's column."""
+    return max(_WORD, *map(len, _pieces(schedule)))
+
+
+def _fitting(schedules: Sequence[str], room: int) -> Iterator[list[str]]:
+    """Schedules in parts whose columns fit into `room`: a table that is cut off would hide verdicts."""
+    part: list[str] = []
+    used = 0
+    for schedule in schedules:
+        wide = _wide(schedule) + _GAP
+        if part and used + wide - _GAP > room:
+            yield part
+            part, used = [], 0
+        part.append(schedule)
+        used += wide
+    yield part
+
+
+def _pieces(name: str) -> list[str]:
+    """A long CamelCase name in lines, so that its column is narrow: ``Interleaved``, ``1F1B``."""
+    words = re.findall(r"[A-Z]+(?![a-z])[^A-Za-z\d]*|[A-Z]?[a-z]+[^A-Za-z\d]*|\d[\dA-Z]*[^A-Za-z\d]*", name)
+    if "".join(words) != name:
+        return [name]
+    widest = max(_PIECE, *map(len, words))
+    lines = [""]
+    for word in words:
+        if len(lines[-1] + word) > widest:
+            lines.append("")
+        lines[-1] += word
+    return lines
+
+
+def _word(cell: Cell | None) -> Text:
+    if cell is None:
+        return Text("")
+    if cell.is_expected:
+        return Text(EXPECTED, style="dim")
+    return Text(WORDS[cell.status], style=COLOURS[cell.status])
+
+
+def slowest(cells: Sequence[Cell]) -> str:
+    """The requirements that took the longest, where the run was long enough for that to matter."""
+    seconds: dict[str, float] = {}
+    for cell in cells:
+        seconds[cell.requirement] = seconds.get(cell.requirement, 0.0) + cell.seconds
+    if sum(seconds.values()) < _LONG_RUN:
+        return ""
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:_SLOWEST]
+    return ", ".join(f"{name} {seconds[name]:.0f} s" for name in longest)
+
+
+def totals(result: Result) -> list[str]:
+    """What was counted, each number with its own noun."""
+    sums, least = result.totals, "" if result.run.complete else "at least "
+    return [
+        f"{plural(len(result.cells), 'cell')}: {counted(cell.status for cell in result.cells) or 'none'}",
+        f"{plural(sums.judgements, 'judgement')} of {least}{plural(sums.executions, 'execution')}; "
+        f"{least}{plural(sums.distinct_cases, 'distinct case')}, {least}"
+        f"{sums.distinct_cases_several_ranks:,} of them with p ≥ 2; {result.run.seconds:.1f} s",
+    ]
+
+
+def _notes(cells: Sequence[Cell]) -> Iterator[Text]:
+    """Why cells were skipped or could not be judged; the same reason once."""
+    reasons: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.reason and cell.status != "not_claimed" and not cell.violations:
+            reasons.setdefault((cell.status, cell.reason), []).append(cell)
+    for (_, reason), several in reasons.items():
+        first, *others = reason.strip().splitlines()
+        more = f" and {plural(len(several) - 1, 'more cell')}" if len(several) > 1 else ""
+        line = Text.assemble((WORDS[several[0].status], COLOURS[several[0].status]))
+        line.append(f"  {several[0].requirement} under {several[0].schedule}{more}: {first}")
+        for other in others[:_MOST_LINES]:
+            line.append(f"\n      {other}")
+        yield line
+
+
+# ------------------------------------------------------------------------------------ violations
+
+
+def grouped(cells: Iterable[Cell], *, expected: bool = False) -> list[Group]:
+    """Violations, the same ones together, the most useful first: MUST before SHOULD, small before large.
+
+    Values that are wrong belong to their requirement. An error, a hang or a crash is the same whichever
+    requirement's case met it first. Those that the expectations cover are grouped apart, with `expected`.
+    """
+    found: dict[tuple[str, ...], list[tuple[Cell, Violation]]] = {}
+    judged: dict[str, set[str]] = {}
+    for cell in cells:
+        if cell.judgements:
+            judged.setdefault(cell.requirement, set()).add(cell.schedule)
+        for violation in cell.violations:
+            if bool(violation.expected) is not expected:
+                continue
+            about = (cell.requirement,) if violation.status == "failed" else ()
+            key = (violation.status, violation.signature, *about)
+            found.setdefault(key, []).append((cell, violation))
+    groups = [
+        Group(
+            violation=min((violation for _, violation in several), key=_size),
+            members=tuple(sorted((violation for _, violation in several), key=_size)),
+            requirements=tuple(dict.fromkeys(cell.requirement for cell, _ in several)),
+            schedules=tuple(dict.fromkeys(cell.schedule for cell, _ in several)),
+            everywhere={cell.schedule for cell, _ in several}
+            == set().union(*(judged.get(cell.requirement, ()) for cell, _ in several)),
+            occurrences=sum(violation.occurrences for _, violation in several),
+        )
+        for several in found.values()
+    ]
+    return sorted(groups, key=_usefulness)
+
+
+def _known() -> dict[str, Requirement]:
+    return {row.id: row for row in requirements()}
+
+
+def _size(violation: Violation) -> tuple[object, ...]:
+    """How much there is to read and run: what was confirmed first, then few ranks, stages, microbatches."""
+    case = violation.case
+    return (
+        not violation.confirmed,
+        case.num_ranks,
+        case.num_stages,
+        max(run.num_microbatches for run in case.runs),
+        len(case.program),
+        sum(1 for _ in case.blocks()),
+        violation.digest,
+    )
+
+
+def _usefulness(group: Group) -> tuple[object, ...]:
+    known = _known()
+    level = min(_LEVELS[known[r].level.value] if r in known else len(_LEVELS) for r in group.requirements)
+    order = list(known)
+    position = min(order.index(r) if r in known else len(order) for r in group.requirements)
+    return (level, *_size(group.violation)[:3], SEVERITY.index(group.violation.status), position)
+
+
+def violation_block(group: Group, *, number: int, width: int, where: Path | None) -> Text:
+    """One violation in full: the broken sentence, where and how, the smallest case, how to replay it."""
+    violation, known = group.violation, _known()
+    rows = [known[r] for r in group.requirements if r in known]
+    lines = violation.message.strip("\n").splitlines() or [violation.signature]
+    under = f"under {group.under()}"
+    shown = violation.status if violation.confirmed else "flaky"
+    word = (WORDS[shown], COLOURS[shown])
+    body: list[str] = []
+    if violation.status == "failed":
+        names = ", ".join(f"{row.id} {row.title} ({row.level})" for row in rows) or violation.id
+        head = Text.assemble((f"{number}. {names}: ", "bold"), word, f" {under}\n")
+        body += [line for row in rows for line in textwrap.wrap(row.statement, width - 3)]
+        body += ["", violation.signature + (f" ({violation.where})" if violation.where else "")]
+    else:
+        headline, *lines = lines
+        headline = textwrap.shorten(headline, _LONGEST_HEADLINE, placeholder=" …")
+        head = Text.assemble((f"{number}. ", "bold"), word, f" {under}: ", (f"{headline}\n", "bold"))
+        met = ", ".join(f"{row.id} {row.title} ({row.level})" for row in rows)
+        body += textwrap.wrap(f"in cases of {met}", width - 3) if met else []
+        body.append("")
+    body += [f"  {line}" for line in _cut(lines)]
+    body += [f"  {line}" for line in _verdicts(violation)]
+    picture = timeline_lines(violation.timeline, first_wrong=violation.first_wrong, width=width - 5)
+    body += ["", *(f"  {line}" for line in picture)] if picture else []
+    body += ["", f"smallest case, {violation.digest}{_reservations(violation)}:"]
+    body += [f"  {line}" for line in describe_case(violation.case).splitlines()]
+    body.append(f"shown by {plural(group.occurrences, 'drawn case')}")
+    body.append(replay_line(violation, where=where))
+    return head.append("\n".join(f"   {line}".rstrip() for line in body))
+
+
+def _verdicts(violation: Violation) -> list[str]:
+    """What became of each rank, unless the message says so already."""
+    lines = violation.verdicts.splitlines()
+    if not lines or violation.verdicts in violation.message:
+        return []
+    return ["every rank returned"] if all(line.endswith("  returned") for line in lines) else lines
+
+
+def _cut(lines: list[str]) -> list[str]:
+    """A message, but not without end."""
+    if len(lines) <= _MOST_LINES:
+        return lines
+    cut = len(lines) - _MOST_LINES
+    return [*lines[:_MOST_LINES], f"… ({plural(cut, 'more line')} in the result file)"]
+
+
+def _reservations(violation: Violation) -> str:
+    if not violation.confirmed:
+        again = f"executed again, it showed it {violation.shown_again} of {plural(violation.reruns, 'time')}"
+        return f" (flaky: {again})"
+    if not violation.minimal:
+        return " (not minimal: the budget for shrinking ran out)"
+    return ""
+
+
+def replay_line(violation: Violation, *, where: Path | None) -> str:
+    """The command that executes the case again; it names the result file if replay would not find it."""
+    line = violation.replay
+    if where is not None and where != DEFAULT_RESULT:
+        line += f" --result {shlex.quote(str(where))}"
+    return line
+
+
+def verdict(result: Result) -> Text:
+    """The last word: what the run found, or why it found nothing."""
+    wrong = {cell.requirement for cell in result.cells if cell.violations and not cell.is_expected}
+    known = {cell.requirement for cell in result.cells if cell.is_expected} - wrong
+    entries = result.expectations
+    judged = {cell.requirement for cell in result.cells if cell.judgements}
+    errors = [cell for cell in result.cells if cell.status == "error" and not cell.violations]
+    if not result.run.complete:
+        begin = "stopped early; so far "
+    elif errors:
+        begin = f"{plural(len(errors), 'cell')} could not be judged; otherwise "
+    else:
+        begin = ""
+    name = f"{result.implementation.name} {result.implementation.version}"
+    if wrong:
+        text = f"{name} violates {len(wrong)} of {plural(len(judged), 'judged requirement')}"
+        order = {identifier: at for at, identifier in enumerate(_known())}
+        named = sorted(wrong, key=lambda identifier: (order.get(identifier, len(order)), identifier))
+        return Text(f"{begin}{text}: {', '.join(named)}", style="bold red")
+    if not judged:
+        return Text(f"{begin}nothing was judged", style="bold yellow")
+    if known or (entries is not None and entries.problems):
+        text = f"{name} violates what is expected ({', '.join(sorted(known, key=list(_known()).index))})"
+        text = f"{text} and nothing else" if known else f"{name} violates nothing"
+        if entries is not None and entries.problems:
+            number = plural(len(entries.problems), "thing")
+            return Text(f"{begin}{text}; {entries.file}: {number} to change", style="bold red")
+        return Text(f"{begin}{text}", style="bold yellow" if begin else "bold green")
+    text = f"{name} meets {'the one' if len(judged) == 1 else f'all {len(judged)}'} judged requirement"
+    style = "bold green" if not begin else "bold yellow"
+    return Text(f"{begin}{text}{'' if len(judged) == 1 else 's'}", style=style)

@@ -1,0 +1,156 @@
+"""What a run shows while it goes on: a live view on a terminal, a line per requirement elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from pipeconform.report.result import Cell
+from pipeconform.report.words import COLOURS, WORDS, counted, plural
+from pipeconform.spec import requirements
+
+if TYPE_CHECKING:
+    from pipeconform.report.progress import Progress
+
+__all__ = ["LiveView", "cell_line", "requirement_line"]
+
+_RATE_WINDOW = 10.0  # seconds over which the rate of judgements is averaged
+_UPDATES = 8  # redraws per second
+_BAR = 40  # columns
+_GOOD = ("passed", "not_claimed", "skipped")
+
+
+def _is_good(cell: Cell) -> bool:
+    return cell.status in _GOOD or cell.is_expected
+
+
+def cell_line(cell: Cell) -> Text:
+    """A cell that is not met, on one line: ``FAIL  TRN-4 under GPipe: gradient value``."""
+    line = Text.assemble((f"{WORDS[cell.status]:<5}", COLOURS[cell.status]), f"  {cell.requirement} under ")
+    line.append(cell.schedule + ("" if cell.variant == "default" else f" ({cell.variant})"))
+    what = "; ".join(dict.fromkeys(violation.signature for violation in cell.violations)) or cell.reason
+    first = what.strip().partition("\n")[0]
+    line.append(f": {first}" if first else "")
+    return line
+
+
+def requirement_line(identifier: str, cells: list[Cell]) -> Text:
+    """A requirement under all its schedules: what became of it, and where it is not met."""
+    line = Text(f"{identifier:<7}{counted(cell.status for cell in cells)}")
+    wrong = [cell for cell in cells if not _is_good(cell)]
+    if 0 < len(wrong) < sum(cell.status not in ("not_claimed", "skipped") for cell in cells):
+        line.append(" (" + ", ".join(dict.fromkeys(cell.schedule for cell in wrong)) + ")")
+    judged = sum(cell.judgements for cell in cells)
+    if judged:
+        line.append(f"; {plural(judged, 'judgement')}, {sum(cell.seconds for cell in cells):.1f} s")
+    return line
+
+
+class LiveView:
+    """Shows a run as it goes on; `cells` says how many cells each requirement has.
+
+    On a terminal a few lines are redrawn in place and every cell that is not met scrolls by above them.
+    Elsewhere nothing is redrawn: a requirement takes one line once all its cells are judged.
+    """
+
+    def __init__(
+        self, console: Console, *, cells: Mapping[str, int], implementation: str, profile: str
+    ) -> None:
+        self._console, self._awaited = console, Counter(cells)
+        self._total = sum(cells.values())
+        self._heading = f"{implementation}, profile {profile}"
+        self._cells: dict[str, list[Cell]] = {identifier: [] for identifier in cells}
+        self._titles = {row.id: row.title for row in requirements()}
+        self._now: Progress | None = None
+        self._judged_before = 0
+        self._rates: deque[tuple[float, int]] = deque()
+        self._begun = time.monotonic()
+        self._live: Live | None = None
+
+    def start(self) -> None:
+        """Show that the run begins."""
+        self._begun = time.monotonic()
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self.render,
+                console=self._console,
+                refresh_per_second=_UPDATES,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        else:
+            wanted = plural(len(self._cells), "requirement")
+            self._line(Text(f"judging {self._heading}: {wanted} in {plural(self._total, 'cell')}"))
+
+    def progress(self, progress: Progress) -> None:
+        """Note what is being done right now."""
+        self._now = progress
+        self._rates.append((time.monotonic(), self._judged_before + progress.judged))
+
+    def cell(self, cell: Cell) -> None:
+        """Note a cell that has been judged."""
+        self._judged_before += cell.judgements
+        self._now = None
+        finished = self._cells.setdefault(cell.requirement, [])
+        finished.append(cell)
+        if self._live is not None:
+            if not _is_good(cell):
+                self._line(cell_line(cell))
+        elif len(finished) == self._awaited[cell.requirement]:
+            self._line(requirement_line(cell.requirement, finished))
+
+    def stop(self) -> None:
+        """Clear what is redrawn; stopping twice is harmless."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def render(self) -> RenderableType:
+        """The lines that are redrawn."""
+        cells = [cell for several in self._cells.values() for cell in several]
+        wrong = sum(not _is_good(cell) for cell in cells)
+        elapsed = time.monotonic() - self._begun
+        top = Text(f"{self._heading}: {len(cells)} of {plural(self._total, 'cell')}, ")
+        top.append(f"{wrong} not met", style="bold red" if wrong else "")
+        top.append(f", {plural(self._judged(), 'judgement')}{self._rate()}, {elapsed:.0f} s")
+        return Group(Text(), top, self._bar(len(cells)), self._doing())
+
+    def _bar(self, done: int) -> Text:
+        full = _BAR * done // max(self._total, 1)
+        return Text.assemble(("━" * full, "green"), ("─" * (_BAR - full), "dim"))
+
+    def _doing(self) -> Text:
+        now = self._now
+        if now is None:
+            return Text("…", style="dim")
+        found = f", {plural(now.violations, 'violation')}" if now.violations else ""
+        title = self._titles.get(now.requirement, "")
+        line = f"{now.requirement} {title}, {now.schedule}: {now.doing}, {now.judged} judged{found}"
+        return Text(line, no_wrap=True, overflow="ellipsis")
+
+    def _judged(self) -> int:
+        return self._judged_before + (0 if self._now is None else self._now.judged)
+
+    def _rate(self) -> str:
+        """Judgements per second over the last while; nothing until there is something to divide."""
+        now = time.monotonic()
+        while self._rates and now - self._rates[0][0] > _RATE_WINDOW:
+            self._rates.popleft()
+        if len(self._rates) < 2 or now - self._rates[0][0] < 1.0:
+            return ""
+        return f" ({(self._judged() - self._rates[0][1]) / (now - self._rates[0][0]):.1f}/s)"
+
+    def _line(self, text: Text) -> None:
+        try:
+            self._console.print(text, soft_wrap=True, highlight=False)
+            self._console.file.flush()
+        except (SystemExit, BrokenPipeError):  # rich's way to say that nobody reads the pipe any more
+            raise KeyboardInterrupt from None

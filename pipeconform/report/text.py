@@ -1,0 +1,46 @@
+"""Plain words for cells and violations: what pytest prints and what other reports build on."""
+
+from __future__ import annotations
+
+from pipeconform.report.case_text import describe_case
+from pipeconform.report.result import Cell, Violation
+from pipeconform.spec import requirement
+
+__all__ = ["describe_cell", "describe_violation"]
+
+
+def describe_cell(cell: Cell) -> str:
+    """A failing cell: the requirement's sentence and every distinct violation."""
+    row = requirement(cell.requirement)
+    head = (
+        f"{row.id} {row.title} ({row.level}), schedule {cell.schedule}, variant {cell.variant}: {cell.status}"
+    )
+    parts = [head, f"  {row.statement}"]
+    if cell.reason:
+        parts.append(f"  {cell.reason}")
+    parts.extend(_indented(describe_violation(violation), 2) for violation in cell.violations)
+    return "\n".join(parts)
+
+
+def describe_violation(violation: Violation) -> str:
+    """One violation: where, what, the smallest case, how to replay it."""
+    notes = []
+    if not violation.confirmed:
+        again = f"{violation.shown_again} of {violation.reruns} times"
+        notes.append(f"flaky: executed again, the case showed it {again}")
+    elif not violation.minimal:
+        notes.append("not minimal: the budget for shrinking ran out")
+    lines = [
+        f"{violation.status}: {violation.signature}" + (f" ({violation.where})" if violation.where else ""),
+        _indented(violation.message, 2),
+        f"  in {violation.occurrences} case{'s' if violation.occurrences != 1 else ''}; "
+        f"the smallest, {violation.digest}:",
+        _indented(describe_case(violation.case), 4),
+        *(f"  {note}" for note in notes),
+        f"  replay: {violation.replay}",
+    ]
+    return "\n".join(lines)
+
+
+def _indented(text: str, spaces: int) -> str:
+    return "\n".join(" " * spaces + line for line in text.splitlines())

@@ -1,0 +1,54 @@
+"""An executed timeline as text, with the first wrong computation pointed at."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from pipeconform.errors import BadTableError
+from pipeconform.schedule import Action, Table, simulate
+from pipeconform.schedule.drawing import Cell, cells, draw_lines
+
+__all__ = ["timeline_lines"]
+
+
+def timeline_lines(
+    timeline: Sequence[Sequence[str]] | None, *, first_wrong: tuple[int, int] | None, width: int
+) -> list[str]:
+    """The picture of a violation's `timeline`, and its caption; empty where it was not observed.
+
+    Lengths are schematic (F, I and W take 1, B takes 2), and so is the time: what waits for a computation
+    of another rank stands behind it. An order that cannot be, because something ran before what it needs,
+    is drawn without gaps.
+    """
+    if timeline is None or not any(timeline):
+        return []
+    ranks = [[Action.parse(text) for text in actions] for actions in timeline]
+    try:
+        drawn, how = list(cells(simulate(_table(ranks)))), ""
+    except BadTableError:
+        drawn, how = list(_without_gaps(ranks)), ", every rank without its waits"
+    pointed = "" if first_wrong is None else "; ^ the first wrong one"
+    picture = draw_lines(drawn, num_ranks=len(ranks), width=width, mark=first_wrong)
+    return [f"the computations that ran, per pipeline rank{how}{pointed}:", *picture]
+
+
+def _table(ranks: Sequence[Sequence[Action]]) -> Table:
+    """The table that ran; a stage belongs to the first rank that ran it."""
+    ran = [(rank, action) for rank, actions in enumerate(ranks) for action in actions]
+    owner: dict[int, int] = {}
+    for rank, action in ran:
+        owner.setdefault(action.stage, rank)
+    return Table.build(
+        ranks,
+        placement=[owner.get(s, 0) for s in range(max(owner) + 1)],
+        num_microbatches=1 + max(action.microbatch or 0 for _, action in ran),
+    )
+
+
+def _without_gaps(ranks: Sequence[Sequence[Action]]) -> Iterator[Cell]:
+    for rank, actions in enumerate(ranks):
+        lengths = [2.0 if action.kind.name == "B" else 1.0 for action in actions]
+        starts = itertools.accumulate(lengths, initial=0.0)
+        for action, start, length in zip(actions, starts, lengths, strict=False):
+            yield Cell(rank, action.kind, action.stage, action.microbatch or 0, start, start + length, part=0)

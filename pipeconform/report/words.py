@@ -1,0 +1,54 @@
+"""The words and colours that stand for statuses, the same in every view."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from pipeconform.report.result import Status
+
+__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural"]
+
+WORDS: Mapping[Status, str] = MappingProxyType(
+    {
+        "passed": "ok",
+        "failed": "FAIL",
+        "hung": "HUNG",
+        "crashed": "CRASH",
+        "error": "ERR",
+        "flaky": "FLAKY",
+        "not_claimed": "–",
+        "skipped": "skip",
+    }
+)
+"""Short, and readable without colour."""
+
+COLOURS: Mapping[Status, str] = MappingProxyType(
+    {
+        "passed": "green",
+        "failed": "bold red",
+        "hung": "bold magenta",
+        "crashed": "bold red",
+        "error": "bold yellow",
+        "flaky": "bold yellow",
+        "not_claimed": "dim",
+        "skipped": "dim",
+    }
+)
+
+EXPECTED = "known"
+"""Stands for a cell whose violations are all expected."""
+
+_NAMES: Mapping[Status, str] = MappingProxyType({"not_claimed": "not claimed", "skipped": "skipped"})
+
+
+def counted(statuses: Iterable[Status]) -> str:
+    """How many of each, in one order: ``12 ok, 3 FAIL, 2 not claimed``."""
+    counts = Counter(statuses)
+    return ", ".join(f"{counts[s]} {_NAMES.get(s, word)}" for s, word in WORDS.items() if counts[s])
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 case``, ``1,200 cases``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

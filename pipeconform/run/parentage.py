@@ -1,0 +1,42 @@
+"""Who dies with whom: the few kernel calls around parents and children, each a no-op where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+__all__ = ["adopt_orphans", "children_of", "die_with_parent"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent(*, parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; ``parent`` is who it was at the fork."""
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended before we could ask
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children_of(pid: int) -> set[int]:
+    """Return the living and unreaped children of all threads of ``pid``; empty where that is unknown."""
+    children: set[int] = set()
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            children.update(int(child) for child in (thread / "children").read_text().split())
+    except OSError:
+        pass
+    return children
+
+
+def _prctl(option: int, argument: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)

@@ -1,0 +1,313 @@
+"""A pool of rank processes, kept warm between tasks and whole again after every disaster.
+
+``pool.start(...)`` hands a task to all ranks, ``pending.wait()`` brings exactly one verdict per rank. After
+anything but success everywhere, the whole group is killed and formed anew: half a process group is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import time
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+
+import msgspec
+
+from pipeconform.errors import PoolError
+from pipeconform.run.channel import Frame
+from pipeconform.run.crew import Crew
+from pipeconform.run.forkserver import ForkServer, tail
+from pipeconform.run.stacks import collect
+from pipeconform.run.verdict import Died, Raised, Returned, Stuck, Verdict, VerdictVector
+from pipeconform.run.watch import Limits, Watch
+from pipeconform.run.wire import Kind, frame
+
+__all__ = ["Pending", "Pool"]
+
+_MUTE_LIMIT = 1.0  # seconds between a closed connection and the report of its process's end
+_OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
+
+
+class Pool:
+    """``size`` rank processes forked from ``server``.
+
+    ``backend`` is a ``torch.distributed`` backend, or None for processes without a process group;
+    ``devices`` names each rank's torch device (default: all on the CPU). ``idle_limit``,
+    ``idle_limit_after_failure`` and ``formation_limit`` are seconds; see ``pipeconform.run.watch.Limits``.
+    The processes start at once, in the background; their failures are raised by the first task's start or
+    by :meth:`wait_until_formed`.
+
+    Raises:
+        PoolError: the server is gone, or files or sockets cannot be made.
+
+    """
+
+    def __init__(
+        self,
+        server: ForkServer,
+        *,
+        size: int,
+        backend: str | None = "gloo",
+        devices: Sequence[str] | None = None,
+        idle_limit: float = 2.0,
+        idle_limit_after_failure: float = 0.2,
+        formation_limit: float = 60.0,
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"a pool has at least one rank, not {size}")
+        devices = ("cpu",) * size if devices is None else tuple(devices)
+        if len(devices) != size:
+            raise ValueError(f"{size} ranks need as many devices, not {len(devices)}: {devices}")
+        self.size = size
+        self.idle_limit = idle_limit
+        self.idle_limit_after_failure = idle_limit_after_failure
+        self._crew = Crew(server, devices=devices, backend=backend, formation_limit=formation_limit)
+        self._end = weakref.finalize(self, self._crew.discard)
+        self._task = 0
+        self._pending: weakref.ref[Pending] | None = None
+        self._crew.form()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the present ranks, in rank order."""
+        self.wait_until_formed()
+        pids = self._crew.group.pids
+        assert pids is not None, "a rank that is ready was forked"
+        return pids
+
+    def wait_until_formed(self) -> tuple[dict[str, str | None], ...]:
+        """Wait until all ranks are set up; return the environment variables that each rank sees.
+
+        Raises:
+            PoolError: a rank could not be started or set up; its output is quoted.
+            VariantError: a rank does not see a variable of the environment's variant.
+
+        """
+        self._require_open()
+        if self._pending is None or self._pending() is None:
+            self._crew.form()
+        try:
+            self._crew.wait_until_formed()
+        except BaseException:
+            self._crew.discard()
+            raise
+        return tuple(self._crew.seen[rank] for rank in range(self.size))
+
+    def start(self, task: str, payloads: bytes | Sequence[bytes] = b"", *, time_limit: float) -> Pending:
+        """Hand ``task`` ("module:function") to every rank and return without waiting for it.
+
+        ``payloads`` is one for all ranks or one per rank; ``time_limit`` is seconds from now. Ranks that are
+        still being formed are waited for first.
+
+        Raises:
+            PoolError: the pool is closed, its processes cannot be formed, or its last task still runs.
+            VariantError: a rank does not see a variable of the environment's variant.
+
+        """
+        self._require_open()
+        parts = [payloads] * self.size if isinstance(payloads, bytes) else list(payloads)
+        if len(parts) != self.size:
+            raise ValueError(f"{self.size} ranks need one payload or {self.size}, not {len(parts)}")
+        module, _, function = task.partition(":")
+        if not module or not function:
+            raise ValueError(f"a task is named 'module:function', not {task!r}")
+        if self._pending is not None:
+            unfinished = self._pending()
+            if unfinished is not None:
+                raise PoolError(f"the pool still runs {unfinished.task!r}; wait for it or cancel it first")
+            self._crew.discard()  # nobody holds that task any more
+        # A rank that fails at once must not meet peers that still connect to it.
+        self.wait_until_formed()
+        self._task += 1
+        limits = Limits(
+            time=time_limit, idle=self.idle_limit, idle_after_failure=self.idle_limit_after_failure
+        )
+        pending = Pending(self, crew=self._crew, task=task, number=self._task, limits=limits)
+        self._pending = weakref.ref(pending)
+        name = task.encode()
+        head = frame(self._task, kind=Kind.NAME, length=len(name)) + name
+        for channel, payload in zip(self._crew.group.channels, parts, strict=True):
+            channel.send([head + frame(self._task, kind=Kind.TASK, length=len(payload)), payload])
+        return pending
+
+    def run(self, task: str, payloads: bytes | Sequence[bytes] = b"", *, time_limit: float) -> VerdictVector:
+        """Start a task and wait for its verdicts; see :meth:`start` and :meth:`Pending.wait`."""
+        return self.start(task, payloads, time_limit=time_limit).wait()
+
+    def restart(self) -> None:
+        """Replace all rank processes by new ones.
+
+        Raises:
+            PoolError: the pool is closed.
+
+        """
+        self._require_open()
+        self._crew.discard()
+        self._crew.form()
+
+    def close(self) -> None:
+        """End the rank processes; closing twice is harmless."""
+        self._end()
+
+    def _require_open(self) -> None:
+        if not self._end.alive:
+            raise PoolError("the pool is closed")
+
+    def _finish(self, pending: Pending) -> None:
+        if self._pending is not None and self._pending() is pending:
+            self._pending = None
+
+
+class Pending:
+    """A task that runs; :meth:`wait` brings its verdicts."""
+
+    def __init__(self, pool: Pool, *, crew: Crew, task: str, number: int, limits: Limits) -> None:
+        self.task = task
+        self._pool = pool
+        self._crew = crew
+        self._group = crew.group
+        self._number = number
+        self._limits = limits
+        self._started = time.monotonic()
+        self._verdicts: dict[int, Verdict] = {}
+        self._muted: dict[int, float] = {}
+        self._vector: VerdictVector | None = None
+
+    def wait(self) -> VerdictVector:
+        """Wait for all ranks, at most until the time limit; a second call returns the same vector.
+
+        Other pools of the same server move on meanwhile. If not every rank returned, the rank group is gone
+        and its successor is being formed when this returns.
+
+        Raises:
+            PoolError: the fork server ended, or the task was cancelled.
+
+        """
+        if self._vector is not None:
+            return self._vector
+        if self._group.discarded:
+            raise PoolError(f"{self.task!r} was cancelled, or its pool was closed")
+        try:
+            self._judge()
+        except BaseException:  # Ctrl-C above all: the ranks go, the pool can form others
+            self.cancel()
+            raise
+        self._pool._finish(self)
+        self._vector = VerdictVector(tuple(self._verdicts[rank] for rank in range(self._group.size)))
+        if not self._vector.ok:
+            self._crew.discard(wait=True)
+            self._form_ahead()
+        return self._vector
+
+    def cancel(self) -> None:
+        """Give up: end the ranks if the task is not finished; the pool forms others for its next task."""
+        if self._vector is None and not self._group.discarded:
+            self._crew.discard()
+        self._pool._finish(self)
+
+    def _form_ahead(self) -> None:
+        with contextlib.suppress(PoolError):  # this task has its verdicts; the next one raises it
+            self._crew.form()
+
+    def _judge(self) -> None:
+        watch = Watch(self._limits, started=self._started)
+        failure: str | None = None
+        while True:
+            self._collect()
+            waiting = [rank for rank in range(self._group.size) if rank not in self._verdicts]
+            if not waiting:
+                return
+            failure = failure or self._first_failure()
+            self._trim_output(waiting)
+            why = watch.check(
+                self._pids(waiting),
+                answering=any(self._group.channels[rank].receiving for rank in waiting),
+                moved=sum(self._group.channels[rank].moved for rank in waiting),
+                failure=failure,
+            )
+            if why is None and any(self._mute(rank) for rank in waiting):
+                why = f"rank {next(filter(self._mute, waiting))} closed its connection without answering"
+            if why is not None:
+                self._give_up(waiting, why, watch)
+                return
+            self._crew.server.step(watch.interval)
+            self._crew.server.require_alive()
+
+    def _collect(self) -> None:
+        """Turn what has come into verdicts."""
+        for rank, channel in enumerate(self._group.channels):
+            if rank in self._verdicts:
+                continue
+            gone = self._group.exits.get(rank)
+            if gone is not None:
+                channel.pull(everything=True)  # an answer before its death counts
+            while channel.frames and rank not in self._verdicts:
+                answer = channel.frames.popleft()
+                if answer.number == self._number:  # anything else belongs to a task long past
+                    self._verdicts[rank] = self._read(answer, rank)
+            if gone is not None and rank not in self._verdicts:
+                self._verdicts[rank] = Died.of(
+                    gone.code, output=tail(self._crew.output(rank)), after=gone.moment - self._started
+                )
+
+    def _read(self, answer: Frame, rank: int) -> Verdict:
+        after = answer.moment - self._started
+        if answer.kind == Kind.BYTES:
+            return Returned(value=answer.body, after=after)
+        if answer.kind == Kind.RAISED:
+            return msgspec.structs.replace(msgspec.msgpack.decode(answer.body, type=Raised), after=after)
+        try:
+            return Returned(value=pickle.loads(answer.body), after=after)  # noqa: S301 - our own process wrote it
+        except Exception as error:
+            message = f"what rank {rank} returned cannot be unpickled in the controller: {error}"
+            return Raised(type=type(error).__qualname__, message=message, after=after)
+
+    def _first_failure(self) -> str | None:
+        """Name the first rank that raised or died, for the reason why the others are given up."""
+        failed = [(v.after, rank, v) for rank, v in self._verdicts.items() if not isinstance(v, Returned)]
+        if not failed:
+            return None
+        _, rank, verdict = min(failed, key=lambda entry: entry[:2])
+        return f"rank {rank} died ({verdict.how})" if isinstance(verdict, Died) else f"rank {rank} raised"
+
+    def _pids(self, ranks: Sequence[int]) -> dict[int, int]:
+        pids = self._group.pids
+        assert pids is not None, "a rank that is ready was forked"
+        return {rank: pids[rank] for rank in ranks}
+
+    def _mute(self, rank: int) -> bool:
+        """Whether ``rank`` lives but has closed its connection."""
+        if not self._group.channels[rank].ended:
+            return False
+        return time.monotonic() - self._muted.setdefault(rank, time.monotonic()) > _MUTE_LIMIT
+
+    def _trim_output(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            path = self._crew.output(rank)
+            with contextlib.suppress(OSError):  # a task may delete what it likes
+                if path.stat().st_size > _OUTPUT_LIMIT:
+                    os.truncate(path, 0)  # the rank appends, so it goes on at the new end
+
+    def _give_up(self, waiting: Sequence[int], why: str, watch: Watch) -> None:
+        seconds = time.monotonic() - self._started
+        paths = {rank: self._crew.stacks(rank) for rank in waiting if not watch.stopped(rank)}
+        stacks = collect(self._crew.server, self._group, paths=paths)
+        for rank in waiting:
+            held = watch.stopped(rank)
+            self._verdicts[rank] = Stuck(
+                seconds=seconds,
+                why=f"{why}; it is stopped by a signal" if held else why,
+                stack=stacks.get(rank, ""),
+                output=tail(self._crew.output(rank)),
+            )

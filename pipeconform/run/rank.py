@@ -1,0 +1,249 @@
+"""One rank's process: set up once, then run tasks until the controller goes away.
+
+A task is a function ``(context: RankContext, payload: bytes) -> object`` named ``"module:function"``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import io
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from pipeconform.run.verdict import Cause, Raised
+from pipeconform.run.wire import HEADER, Kind, RankSpec, frame
+
+__all__ = ["RankContext", "main"]
+
+_TEXT_LIMIT = 64 * 1024  # characters of a message or traceback that cross the wire
+_MAX_CAUSES = 32
+
+Task = Callable[["RankContext", bytes], object]
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """What a task knows about where it runs; ``device`` is a torch device string."""
+
+    rank: int
+    world_size: int
+    device: str
+    folder: str = ""
+    """The rank group's own, which goes with its processes."""
+
+
+class _UnpicklableError(Exception):
+    """The task's return value cannot leave the process."""
+
+
+def main(connection: socket.socket, spec: RankSpec) -> int:
+    """Be rank ``spec.rank``; return the process's exit code when the controller is gone."""
+    output = _redirect_output(spec.output)
+    _dump_stacks_to(spec.stacks)
+    context = RankContext(
+        rank=spec.rank, world_size=spec.world_size, device=spec.device, folder=os.path.dirname(spec.output)
+    )
+    try:
+        _prepare(spec)
+        seen = {name: os.environ.get(name) for name in spec.variables}
+        _answer(connection, 0, kind=Kind.READY, body=msgspec.msgpack.encode(seen))
+    except Exception:
+        _answer(connection, 0, kind=Kind.UNFIT, body=_clip(traceback.format_exc()).encode())
+        return 1
+    with connection.makefile("rb") as stream:
+        _serve(connection, stream, context, output=output)
+    return 0
+
+
+def _serve(
+    connection: socket.socket, stream: io.BufferedReader, context: RankContext, *, output: int
+) -> None:
+    tasks: dict[str, Task] = {}
+    name = ""
+    while (received := _read_frame(stream)) is not None:
+        number, kind, body = received
+        if kind == Kind.NAME:
+            name = body.decode()
+            continue
+        _forget(output)
+        del received
+        answer_kind, answer = _run(tasks, name, context, body)
+        del body
+        _flush()
+        _answer(connection, number, kind=answer_kind, body=answer)
+        del answer  # a large value must not live until the next task
+
+
+def _run(tasks: dict[str, Task], name: str, context: RankContext, payload: bytes) -> tuple[Kind, bytes]:
+    try:
+        if name not in tasks:
+            tasks[name] = _find(name)
+        value = tasks[name](context, payload)
+        if type(value) is bytes:
+            return Kind.BYTES, value
+        return Kind.PICKLE, _pickled(value)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too: leaving is not answering
+        return Kind.RAISED, msgspec.msgpack.encode(_raised(error))
+
+
+def _find(name: str) -> Task:
+    module, _, function = name.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in function.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]  # calling it will tell
+
+
+def _pickled(value: object) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise _UnpicklableError(
+            f"the task returned a value of type {kind} that cannot be pickled: {error}"
+        ) from error
+
+
+def _raised(error: BaseException) -> Raised:
+    if isinstance(error, _UnpicklableError):
+        return Raised(type="UnpicklableReturn", message=_clip(str(error)), causes=_causes(error))
+    # The first frame is ours and says nothing about the task.
+    own = error.__traceback__
+    frames = own.tb_next if own is not None and own.tb_next is not None else own
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames))
+    except Exception as failure:
+        text = f"(no traceback: formatting it raised {type(failure).__name__})"
+    return Raised(
+        type=_name(error), message=_clip(_message(error)), traceback=_clip(text), causes=_causes(error)
+    )
+
+
+def _causes(error: BaseException) -> tuple[Cause, ...]:
+    causes: list[Cause] = []
+    seen = {id(error)}
+    link = _cause(error)
+    while link is not None and id(link) not in seen and len(causes) < _MAX_CAUSES:
+        seen.add(id(link))
+        causes.append(Cause(type=_name(link), message=_clip(_message(link))))
+        link = _cause(link)
+    return tuple(causes)
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(no message: str() of the exception raised {type(failure).__name__})"
+
+
+def _clip(text: str) -> str:
+    text = text.encode(errors="backslashreplace").decode()  # lone surrogates cannot cross as UTF-8
+    if len(text) <= _TEXT_LIMIT:
+        return text
+    half = _TEXT_LIMIT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def _read_frame(stream: io.BufferedReader) -> tuple[int, int, bytes] | None:
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    number, _, kind, length = HEADER.unpack(header)
+    body = stream.read(length)
+    return (number, kind, body) if len(body) == length else None
+
+
+def _answer(connection: socket.socket, number: int, *, kind: Kind, body: bytes) -> None:
+    header = frame(number, kind=kind, length=len(body))
+    if len(body) < 1 << 16:
+        connection.sendall(header + body)
+    else:
+        connection.sendall(header)
+        connection.sendall(body)
+
+
+def _redirect_output(path: str) -> int:
+    # Appending, so that the file can be cut short under a process that keeps printing.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    return descriptor  # a task may close 1 and open another file under that number
+
+
+def _forget(output: int) -> None:
+    with contextlib.suppress(OSError):  # a task may have closed it
+        if os.fstat(output).st_size:
+            os.ftruncate(output, 0)
+
+
+def _flush() -> None:
+    with contextlib.suppress(Exception):  # a task may have closed or replaced it
+        sys.stdout.flush()
+
+
+def _dump_stacks_to(path: str) -> None:
+    # The descriptor stays open for the life of the process: faulthandler writes to it from a signal handler.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True)
+    faulthandler.enable(file=2)
+
+
+def _prepare(spec: RankSpec) -> None:
+    if spec.backend is None and spec.device == "cpu" and "torch" not in sys.modules:
+        return  # nothing of torch is asked for; importing it takes longer than all the rest
+    import torch  # preloaded in the server; this module is also imported without it
+
+    torch.set_num_threads(1)
+    device = torch.device(spec.device)
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device.index or 0)
+    if spec.backend is None:
+        return
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        spec.backend,
+        store=dist.FileStore(spec.store, spec.world_size),  # type: ignore[attr-defined]  # public, says its page
+        rank=spec.rank,
+        world_size=spec.world_size,
+        timeout=timedelta(seconds=spec.group_timeout),
+    )
+    if device.type != "cpu":
+        _connect(device.index or 0, spec)
+
+
+def _connect(index: int, spec: RankSpec) -> None:
+    """Connect the device's communicator now: a refusal is the machine's failure, not the first task's."""
+    import torch.distributed as dist
+
+    try:
+        dist.barrier(device_ids=[index] if dist.get_backend() == "nccl" else None)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"backend {spec.backend!r} refused device {spec.device}: {error}. "
+            "Several ranks on one GPU need NCCL 2.30 or newer and NCCL_MULTI_RANK_GPU_ENABLE=1"
+        ) from error

@@ -1,0 +1,42 @@
+"""The source of an implementation's adapter, read where it is imported: in a rank process."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pipeconform.run.implementation import load
+
+if TYPE_CHECKING:
+    from pipeconform.run.rank import RankContext
+
+__all__ = ["Source", "answer"]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that defines an adapter; empty where Python cannot tell, as in an interactive session."""
+
+    name: str = ""
+    text: bytes = b""
+
+
+def answer(_context: RankContext, reference: bytes) -> bytes:
+    """The source of the adapter called `reference`, as MessagePack: a task for a rank process."""
+    adapter = load(reference.decode())
+    kind = type(adapter)
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None) or _file_of(kind)
+    found = Source()
+    if path and Path(path).is_file():
+        found = Source(name=Path(path).name, text=Path(path).read_bytes())
+    return msgspec.msgpack.encode(found)
+
+
+def _file_of(kind: type) -> str | None:
+    try:
+        return inspect.getsourcefile(kind)
+    except (TypeError, OSError):
+        return None

@@ -1,0 +1,52 @@
+"""Where stuck ranks are: their Python stacks, dumped by faulthandler even while native code blocks."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeconform.run.forkserver import ForkServer, Group
+
+__all__ = ["collect", "without_harness"]
+
+_LIMIT = 0.3  # seconds for all ranks together
+_POLL = 0.01  # seconds
+_LENGTH = 32 * 1024  # characters kept of one rank's stacks
+
+# The frames from the task's caller outwards are ours, the same in every stack.
+_HARNESS = re.compile(r'^  File "[^"]*run[/\\]rank\.py", line \d+ in _run\n(?:  File .*\n?)*', re.MULTILINE)
+
+
+def collect(server: ForkServer, group: Group, *, paths: Mapping[int, Path]) -> dict[int, str]:
+    """Have the ranks in ``paths`` write their stacks to their files and read them; a rank may give none."""
+    server.signal(group, ranks=tuple(paths), signum=signal.SIGUSR1)
+    deadline = time.monotonic() + _LIMIT
+    sizes: dict[int, int] = {}
+    while time.monotonic() < deadline:
+        time.sleep(_POLL)
+        before, sizes = sizes, {rank: _size(path) for rank, path in paths.items()}
+        if sizes == before and all(sizes.values()):  # all have written, none writes any more
+            break
+    return {rank: without_harness(_text(path)) for rank, path in paths.items()}
+
+
+def without_harness(text: str) -> str:
+    """Cut our own frames off a faulthandler dump."""
+    return _HARNESS.sub("", text if text.endswith("\n") else text + "\n").strip()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # a task may delete what it likes
+        return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[:_LENGTH]
+    except OSError:
+        return ""

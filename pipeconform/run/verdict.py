@@ -1,0 +1,207 @@
+"""What became of each rank: exactly one verdict per rank, always.
+
+A rank that says nothing is a failure, never a pass; there is no fifth verdict.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+__all__ = ["Cause", "Died", "Raised", "Returned", "Stuck", "Verdict", "VerdictVector"]
+
+_LINE_LIMIT = 160  # characters of free text in one line of describe()
+
+# A rank whose peer died usually raises about its connection, often before the death can be reported:
+# such an exception is an echo of the failure and not its cause.
+_ECHO = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|broken pipe|remote process exited|socket closed",
+    re.IGNORECASE,
+)
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One link of an exception's chain of causes."""
+
+    type: str
+    message: str
+
+
+class Returned(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
+    """The task returned ``value``; ``after`` seconds from its start."""
+
+    value: Any
+    after: float = 0.0
+
+
+class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
+    """The task raised; ``causes`` runs from the direct cause (or context) to the root."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    causes: tuple[Cause, ...] = ()
+    after: float = 0.0
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether the exception only tells that a peer is gone."""
+        texts = [self.message, *(cause.message for cause in self.causes)]
+        return any(_ECHO.search(text) for text in texts)
+
+
+class Died(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
+    """The process ended without answering, by a signal or by itself (``exit_code`` 0 included)."""
+
+    signal: str | None = None
+    exit_code: int | None = None
+    output: str = ""
+    after: float = 0.0
+
+    @classmethod
+    def of(cls, code: int, *, output: str, after: float) -> Died:
+        """Make the verdict from an exit code in ``subprocess``'s convention."""
+        if code >= 0:
+            return cls(exit_code=code, output=output, after=after)
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:  # real-time signals have no name
+            name = f"signal {-code}"
+        return cls(signal=name, output=output, after=after)
+
+    @property
+    def how(self) -> str:
+        """``SIGKILL`` or ``exit code 3``."""
+        return self.signal or f"exit code {self.exit_code}"
+
+
+class Stuck(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
+    """The rank did not answer and was ended after ``seconds``; ``why`` is the evidence."""
+
+    seconds: float
+    why: str
+    stack: str = ""
+    output: str = ""
+
+    @property
+    def after(self) -> float:
+        """Seconds from the task's start to the verdict, as for the others."""
+        return self.seconds
+
+
+Verdict = Returned | Raised | Died | Stuck
+
+
+class VerdictVector(msgspec.Struct, frozen=True):
+    """The verdicts of all ranks of one task, in rank order."""
+
+    verdicts: tuple[Verdict, ...]
+
+    def __len__(self) -> int:
+        return len(self.verdicts)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self.verdicts)
+
+    def __getitem__(self, rank: int) -> Verdict:
+        return self.verdicts[rank]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank returned (and there is at least one)."""
+        return bool(self.verdicts) and all(isinstance(v, Returned) for v in self.verdicts)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The return values in rank order; an error of the caller if not all returned."""
+        values = tuple(v.value for v in self.verdicts if isinstance(v, Returned))
+        if len(values) != len(self.verdicts):
+            raise ValueError(f"not every rank returned:\n{self.explain()}")
+        return values
+
+    @property
+    def first_failure(self) -> int | None:
+        """The rank that failed first: the root cause as far as the evidence goes; None if all returned.
+
+        The earliest that raised or died wins over those who only lost their connection to it, and a stuck
+        rank is the root only if nobody raised or died.
+        """
+        failed = [
+            (_precedence(v), rank) for rank, v in enumerate(self.verdicts) if not isinstance(v, Returned)
+        ]
+        return min(failed)[1] if failed else None
+
+    def describe(self) -> str:
+        """Return one aligned line per rank."""
+        root = self.first_failure
+        digits = len(str(max(len(self.verdicts) - 1, 0)))
+        lines = (
+            f"rank {rank:>{digits}}  {_word(verdict):<8}  {_detail(verdict)}"
+            + ("  <- first failure" if rank == root else "")
+            for rank, verdict in enumerate(self.verdicts)
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+    def explain(self) -> str:
+        """Return the first failure in a line, :meth:`describe`, then its traceback, stack or last output."""
+        root = self.first_failure
+        if root is None:
+            return self.describe()
+        verdict = self.verdicts[root]
+        remains = _remains(verdict)
+        return f"rank {root} {_word(verdict)}: {_detail(verdict)}\n\n{self.describe()}" + (
+            f"\n\n{remains}" if remains else ""
+        )
+
+
+def _remains(verdict: Verdict) -> str:
+    """What a failed rank left to read."""
+    match verdict:
+        case Raised(traceback=text) | Died(output=text):
+            return text.strip()
+        case Stuck(stack=stack, output=output):
+            return stack.strip() or output.strip()
+        case _:
+            return ""
+
+
+def _precedence(verdict: Verdict) -> tuple[int, float]:
+    if isinstance(verdict, Stuck):
+        return (2, verdict.after)
+    return (int(isinstance(verdict, Raised) and verdict.is_echo), verdict.after)
+
+
+def _word(verdict: Verdict) -> str:
+    return type(verdict).__name__.lower()
+
+
+def _detail(verdict: Verdict) -> str:
+    match verdict:
+        case Returned():
+            return ""
+        case Raised(type=kind, message=message):
+            return f"{kind}: {_one_line(message)}" if message else kind
+        case Died(output=output):
+            return verdict.how + (f"; last output: {_one_line(_last_line(output))}" if output.strip() else "")
+        case Stuck(why=why, stack=stack):
+            return why + (f"; in {_innermost(stack)}" if _innermost(stack) else "")
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LINE_LIMIT else flat[: _LINE_LIMIT - 1] + "…"
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+def _innermost(stack: str) -> str:
+    """The frame of the main thread that a stuck rank is in: ``file.py:12 in function``."""
+    main = stack.rpartition("Current thread")[2]
+    found = re.search(r'File "(?P<file>[^"]*)", line (?P<line>\d+),? in (?P<function>.*)', main)
+    return f"{found['file'].rpartition('/')[2]}:{found['line']} {found['function']}" if found else ""

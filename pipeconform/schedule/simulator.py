@@ -1,0 +1,156 @@
+"""Run a table on paper: makespan, bubbles, memory, critical path. Linear in the number of rows.
+
+Sends are buffered and receives posted; a transfer starts when it was sent and its receive posted, and
+takes the costs' latency and volume. Links do not contend. A table without communication pays the same for
+every hand-over between ranks. Hand-overs on one rank are free.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeconform.errors import BadTableError
+from pipeconform.schedule.actions import COMPUTE, Kind
+from pipeconform.schedule.costs import UNIT, Costs
+from pipeconform.schedule.deadlock import explain_stuck
+from pipeconform.schedule.dependencies import Needs, locate, needs
+from pipeconform.schedule.memory import in_flight_after
+from pipeconform.schedule.table import OVERLAP_FIRST, OVERLAP_NEXT, Table, ranks_of_rows, rows_of
+from pipeconform.schedule.timing import Times, run
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A table run on paper; all times in the costs' unit, all arrays one entry per rank or per row."""
+
+    table: Table
+    costs: Costs
+    start: Times = field(repr=False)
+    """Per row."""
+    end: Times = field(repr=False)
+    """Per row."""
+    needed: Needs = field(repr=False)
+
+    @functools.cached_property
+    def makespan(self) -> float:
+        """End of the last row."""
+        return float(self.end.max(initial=0.0))
+
+    @functools.cached_property
+    def busy(self) -> Times:
+        """Time each rank computes."""
+        table = self.table
+        work = np.where(rows_of(table, COMPUTE), self.end - self.start, 0.0)
+        work[table.groups == OVERLAP_NEXT] = 0.0  # a pair is counted once
+        return np.bincount(ranks_of_rows(table), work, minlength=table.num_ranks).astype(np.float64)
+
+    @functools.cached_property
+    def span(self) -> Times:
+        """From the start of each rank's first computation to the end of its last."""
+        spans = np.zeros(self.table.num_ranks)
+        compute = rows_of(self.table, COMPUTE)
+        for rank in range(self.table.num_ranks):
+            rows = slice(*self.table.offsets[rank : rank + 2])
+            if compute[rows].any():
+                spans[rank] = self.end[rows][compute[rows]].max() - self.start[rows][compute[rows]].min()
+        return spans
+
+    @property
+    def span_bubble(self) -> Times:
+        """Idle time of each rank between its own first and last computation."""
+        return self.span - self.busy
+
+    @property
+    def makespan_bubble(self) -> Times:
+        """Idle time of each rank in the whole step."""
+        return self.makespan - self.busy
+
+    @property
+    def busy_fraction(self) -> float:
+        """Work of all ranks over ranks × makespan; 1 for an empty table."""
+        return float(self.busy.mean() / self.makespan) if self.makespan else 1.0
+
+    @functools.cached_property
+    def peak_in_flight_input(self) -> npt.NDArray[np.int64]:
+        """Most (stage, microbatch) pairs each rank holds between F and I (or B)."""
+        return _peaks(self.table, until=Kind.I)
+
+    @functools.cached_property
+    def peak_in_flight_weight(self) -> npt.NDArray[np.int64]:
+        """Most (stage, microbatch) pairs each rank holds between F and W (or B)."""
+        return _peaks(self.table, until=Kind.W)
+
+    def critical_path(self) -> tuple[int, ...]:
+        """Rows, first to last, each of which starts when its predecessor lets it; ends with the makespan.
+
+        Moving any of them earlier needs its predecessor to be faster. Several paths can be critical; this
+        is one.
+        """
+        table = self.table
+        if not table.num_entries:
+            return ()
+        row = int(np.argmax(self.end))
+        first_of_rank = set(table.offsets[:-1].tolist())
+        path = [row]
+        while (before := self._held_by(row, first_of_rank)) >= 0:
+            row = before
+            path.append(row)
+        return tuple(reversed(path))
+
+    def _held_by(self, row: int, first_of_rank: set[int]) -> int:
+        table = self.table
+        group = table.groups[row]
+        rows = [row]
+        if group == OVERLAP_FIRST:
+            rows.append(row + 1)
+        elif group == OVERLAP_NEXT:
+            rows.insert(0, row - 1)
+        begin = self.start[row]
+        in_rank = -1 if rows[0] in first_of_rank else rows[0] - 1
+        if in_rank >= 0 and self.end[in_rank] == begin:
+            return in_rank
+        for waiting in rows:
+            held = [int(self.needed.data[waiting]), int(self.needed.post[waiting])]
+            held = [source for source in held if source >= 0]
+            latest = max(held, key=lambda source: self.end[source], default=-1)
+            if latest >= 0 and self.end[latest] + self._delay == begin:
+                return latest
+        return in_rank
+
+    @property
+    def _delay(self) -> float:
+        return self.costs.latency + (self.costs.volume_time if self.costs.overlap else 0.0)
+
+
+def simulate(table: Table, *, costs: Costs = UNIT) -> Simulation:
+    """Run a table, with or without communication.
+
+    Raises:
+        BadTableError: Its ranks wait for one another for ever; the message is the proof.
+        UsageError: A cost is given per stage for another number of stages.
+    """
+    index = locate(table)
+    needed = needs(index)
+    timing = run(index, needed, costs)
+    if not timing.finished:
+        # Transfers that match nothing hold the simulation up where the deadlock rules pass over them.
+        held = [
+            f"rank {rank} stops at {table.action_at(row)}"
+            for rank, row in enumerate(timing.stuck)
+            if row >= 0
+        ]
+        raise BadTableError(f"the table cannot be run: {explain_stuck(index) or '; '.join(held[:4])}")
+    return Simulation(table, costs, timing.start, timing.end, needed)
+
+
+def _peaks(table: Table, *, until: Kind) -> npt.NDArray[np.int64]:
+    held = in_flight_after(table, until=until)
+    peaks = np.zeros(table.num_ranks, np.int64)
+    filled = np.flatnonzero(np.diff(table.offsets))
+    if filled.size:
+        peaks[filled] = np.maximum.reduceat(held, table.offsets[filled])
+    return np.maximum(peaks, 0)

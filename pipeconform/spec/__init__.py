@@ -1,0 +1,41 @@
+"""The standard as data: requirements in one TOML file per chapter, levels, profiles, change log."""
+
+from __future__ import annotations
+
+from pipeconform.spec.catalogue import Chapter, Level, Requirement, chapters, requirement, requirements
+from pipeconform.spec.changes import StandardVersion, rule_digest, rule_digests, standard_versions
+from pipeconform.spec.levels import (
+    CertificationLevel,
+    certification_level,
+    certification_levels,
+    core_requirements,
+    mandatory,
+    missing,
+)
+from pipeconform.spec.profiles import Profile, profile, profiles
+
+__all__ = [
+    "STANDARD_VERSION",
+    "CertificationLevel",
+    "Chapter",
+    "Level",
+    "Profile",
+    "Requirement",
+    "StandardVersion",
+    "certification_level",
+    "certification_levels",
+    "chapters",
+    "core_requirements",
+    "mandatory",
+    "missing",
+    "profile",
+    "profiles",
+    "requirement",
+    "requirements",
+    "rule_digest",
+    "rule_digests",
+    "standard_versions",
+]
+
+STANDARD_VERSION = "0.1"
+"""The standard's own version: it changes when the rules change, not when the product does."""

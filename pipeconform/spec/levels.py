@@ -1,0 +1,138 @@
+"""Certification levels: which requirements, on how many examples, over which sizes.
+
+A level is more than a list of requirements. It also says how much must have been judged before a pass
+counts, so that a certificate can never rest on tests that did not run.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from importlib import resources
+from typing import Literal
+
+import msgspec
+
+from pipeconform.errors import LevelUnavailableError, UnknownNameError
+from pipeconform.spec.catalogue import Level, Requirement, chapters
+
+__all__ = [
+    "BATCH_CLASSES",
+    "BatchClass",
+    "CertificationLevel",
+    "batch_class",
+    "certification_level",
+    "certification_levels",
+    "core_requirements",
+    "mandatory",
+    "missing",
+]
+
+BatchClass = Literal["one", "fewer", "equal", "more"]
+"""The number of microbatches m beside the number of ranks p: 1, fewer than p, p, more than p."""
+
+BATCH_CLASSES: tuple[BatchClass, ...] = ("one", "fewer", "equal", "more")
+
+
+class CertificationLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What must be claimed, judged and met for one level."""
+
+    name: str
+    title: str
+    summary: str
+    includes: tuple[str, ...] = ()
+    """Levels that are part of this one."""
+    requirements: tuple[str, ...]
+    """Chapters (their MUST requirements) and ids, beside those of the included levels."""
+    core: tuple[str, ...]
+    """Requirements that cannot be left unclaimed."""
+    draws: int
+    """Cases drawn per subject and schedule; the seed is fixed."""
+    examples: int
+    """The fewest distinct cases on which a requirement counts as judged under one schedule."""
+    ranks: tuple[int, ...]
+    """Numbers of ranks p, each judged under every schedule that claims it."""
+    stages_per_rank: tuple[int, ...]
+    """Stages per rank v, likewise."""
+    microbatches: tuple[BatchClass, ...]
+    """Numbers of microbatches m beside p, likewise."""
+    min_schedules: int
+    """How many schedules must be claimed at least."""
+    not_claimed: float
+    """The share of the mandatory requirements that may be claimed under no schedule, 0 to 1."""
+
+
+def batch_class(*, num_ranks: int, num_microbatches: int) -> BatchClass:
+    """How m stands to p."""
+    if num_microbatches == 1:
+        return "one"
+    if num_microbatches < num_ranks:
+        return "fewer"
+    return "equal" if num_microbatches == num_ranks else "more"
+
+
+@functools.cache
+def certification_levels() -> tuple[CertificationLevel, ...]:
+    """All levels, in the order of the standard; also those that are not available yet."""
+    text = resources.files("pipeconform.spec").joinpath("levels.toml").read_text("utf-8")
+    return tuple(
+        msgspec.convert({"name": name, **row}, CertificationLevel)
+        for name, row in tomllib.loads(text).items()
+    )
+
+
+def certification_level(name: str) -> CertificationLevel:
+    """The level called `name`, whatever the case of its letters.
+
+    Raises:
+        UnknownNameError: there is none; the message lists the nearest.
+    """
+    known = {level.name: level for level in certification_levels()}
+    if name.casefold() not in known:
+        raise UnknownNameError("level", name, known)
+    return known[name.casefold()]
+
+
+def missing(level: CertificationLevel) -> tuple[str, ...]:
+    """The chapters and requirements of a level that this version of the standard does not have."""
+    chosen = {chapter.id for chapter in chapters() if chapter.requirements}
+    chosen |= {row.id for chapter in chapters() for row in chapter.requirements}
+    return tuple(dict.fromkeys(name for name in _selectors(level) if name not in chosen))
+
+
+def mandatory(level: CertificationLevel) -> tuple[Requirement, ...]:
+    """The requirements that decide about a level, in the order of the standard.
+
+    Raises:
+        LevelUnavailableError: the standard lacks some of them; a part of a level is not the level.
+    """
+    absent = missing(level)
+    if absent:
+        from pipeconform.spec import STANDARD_VERSION
+
+        raise LevelUnavailableError(
+            f"level {level.title} is not available in this version of the standard "
+            f"({STANDARD_VERSION}): it has no {', '.join(absent)} yet"
+        )
+    wanted = set(_selectors(level))
+    return tuple(
+        row
+        for chapter in chapters()
+        for row in chapter.requirements
+        if row.id in wanted or (chapter.id in wanted and row.level is Level.MUST)
+    )
+
+
+def core_requirements(level: CertificationLevel) -> tuple[str, ...]:
+    """The ids that cannot be left unclaimed, those of the included levels among them."""
+    found = [name for one in _with_included(level) for name in one.core]
+    return tuple(dict.fromkeys(found))
+
+
+def _selectors(level: CertificationLevel) -> tuple[str, ...]:
+    return tuple(name for one in _with_included(level) for name in one.requirements)
+
+
+def _with_included(level: CertificationLevel) -> tuple[CertificationLevel, ...]:
+    found = [inner for name in level.includes for inner in _with_included(certification_level(name))]
+    return tuple(dict.fromkeys([*found, level]))

@@ -1,0 +1,142 @@
+"""The standard as a page of Markdown, made from the data it is kept in: ``python -m pipeconform.spec.page FILE``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeconform.spec import (
+    STANDARD_VERSION,
+    CertificationLevel,
+    Chapter,
+    Requirement,
+    certification_levels,
+    chapters,
+    core_requirements,
+    mandatory,
+    missing,
+    profiles,
+    standard_versions,
+)
+
+__all__ = ["standard_page"]
+
+_BATCHES = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
+
+
+def standard_page() -> str:
+    """The whole standard: version, levels, profiles, every requirement, change log."""
+    lines = [*_head(), *_levels(), *_profiles(), *_chapters(), *_changes()]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _head() -> Iterator[str]:
+    count = sum(len(chapter.requirements) for chapter in chapters())
+    yield "<!-- Generated from pipeconform/spec by 'make standard'; change it there. -->"
+    yield ""
+    yield "# The standard"
+    yield ""
+    yield (
+        f"Version {STANDARD_VERSION}: {count} requirements in {len(chapters())} chapters. MUST, SHOULD and MAY are "
+        f"those of RFC 2119. *p* is the number of pipeline ranks, *v* of stages per rank, *m* of microbatches. "
+        f"The *reference* is the same model run without a pipeline over the same microbatches."
+    )
+    yield ""
+
+
+def _levels() -> Iterator[str]:
+    yield "## Levels"
+    yield ""
+    yield (
+        "A level is granted by `pipeconform certify` if all its MUST requirements are met under every schedule "
+        "that the implementation claims, on enough cases of every size. What is not claimed is never counted as met."
+    )
+    yield ""
+    for level in certification_levels():
+        yield f"### {level.title}"
+        yield ""
+        yield level.summary
+        yield ""
+        yield from _demands(level)
+        yield ""
+
+
+def _demands(level: CertificationLevel) -> Iterator[str]:
+    absent = missing(level)
+    if absent:
+        yield f"- **Not available in this version of the standard**: it has no {', '.join(absent)} yet."
+    else:
+        yield f"- Requirements: {', '.join(row.id for row in mandatory(level))}."
+    if level.includes:
+        yield f"- Includes: {', '.join(level.includes)}."
+    yield f"- Cannot be left unclaimed: {', '.join(core_requirements(level))}."
+    yield f"- May be left unclaimed: at most {level.not_claimed:.0%} of the others."
+    yield (
+        f"- Cases: at least {level.draws} drawn per subject and schedule; at least {level.examples} distinct ones "
+        f"judged per requirement and schedule."
+    )
+    sizes = ", ".join(_BATCHES[one] for one in level.microbatches)
+    yield (
+        f"- Sizes, where claimed: p = {_listed(level.ranks)}; v = {_listed(level.stages_per_rank)}; {sizes}. "
+        f"At least one p ≥ 2."
+    )
+    yield f"- Schedules: at least {level.min_schedules}."
+
+
+def _profiles() -> Iterator[str]:
+    yield "## Profiles"
+    yield ""
+    yield "| profile | cases per subject and schedule | searched beyond | for |"
+    yield "|---|---|---|---|"
+    for one in profiles():
+        yield f"| {one.name} | {one.corpus} | {one.search} | {one.summary} |"
+    yield ""
+
+
+def _chapters() -> Iterator[str]:
+    for chapter in chapters():
+        yield from _chapter(chapter)
+
+
+def _chapter(chapter: Chapter) -> Iterator[str]:
+    yield f"## {chapter.id}: {chapter.title}"
+    yield ""
+    for row in chapter.requirements:
+        yield from _requirement(row)
+
+
+def _requirement(row: Requirement) -> Iterator[str]:
+    yield f"### {row.id} {row.title}"
+    yield ""
+    yield f"**{row.level.value}.** {_plain(row.statement)}"
+    if row.tolerates_errors:
+        yield "An error on every rank that takes part also meets it."
+    yield ""
+    yield f"*Why:* {_plain(row.rationale)}"
+    yield ""
+    yield f"*Source:* {_plain(row.source)}"
+    yield ""
+
+
+def _changes() -> Iterator[str]:
+    yield "## Changes"
+    yield ""
+    for version in standard_versions():
+        yield f"### {version.version} ({version.date})"
+        yield ""
+        yield from (f"- {_plain(change)}" for change in version.changes)
+        yield ""
+
+
+def _plain(text: str) -> str:
+    """Text whose angle brackets and asterisks mean themselves."""
+    return text.replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(standard_page(), "utf-8")

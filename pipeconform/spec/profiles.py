@@ -1,0 +1,87 @@
+"""Profiles: how much a run does."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pipeconform.errors import UnknownNameError
+
+__all__ = ["Profile", "profile", "profiles"]
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """How many cases a run draws and how long it spends on making a failing one small."""
+
+    name: str
+    summary: str
+    corpus: int
+    """Cases per focus and schedule, judged by every requirement that applies."""
+    search: int
+    """Further cases per requirement and schedule, searched by Hypothesis beyond the corpus."""
+    shrink_seconds: float
+    """Time to shrink one counter-example."""
+    shrink_executions: int
+    """Executions to shrink one counter-example."""
+    cell_seconds: float
+    """Time to shrink all counter-examples of one requirement under one schedule."""
+    schedules: int | None = None
+    """Under how many schedules, 1 or 2, to judge what has nothing to do with the schedule; None: under all."""
+
+
+_PROFILES = (
+    Profile(
+        name="smoke",
+        summary="a few cases of everything, for every commit",
+        corpus=2,
+        search=0,
+        shrink_seconds=0.5,
+        shrink_executions=30,
+        cell_seconds=0.75,
+        schedules=1,
+    ),
+    Profile(
+        name="core",
+        summary="the default: enough cases to meet every combination of p, v and m that is drawn",
+        corpus=12,
+        search=8,
+        shrink_seconds=10.0,
+        shrink_executions=300,
+        cell_seconds=20.0,
+        schedules=2,
+    ),
+    Profile(
+        name="certify",
+        summary="what 'pipeconform certify' runs; the level says how many cases",
+        corpus=8,
+        search=0,
+        shrink_seconds=5.0,
+        shrink_executions=100,
+        cell_seconds=10.0,
+    ),
+    Profile(
+        name="full",
+        summary="as many cases as a night allows",
+        corpus=60,
+        search=60,
+        shrink_seconds=60.0,
+        shrink_executions=2000,
+        cell_seconds=180.0,
+    ),
+)
+
+
+def profiles() -> tuple[Profile, ...]:
+    """All profiles, smallest first."""
+    return _PROFILES
+
+
+def profile(name: str) -> Profile:
+    """The profile called `name`.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    for one in _PROFILES:
+        if one.name == name:
+            return one
+    raise UnknownNameError("profile", name, [one.name for one in _PROFILES])

@@ -1,0 +1,334 @@
+"""The reference implementation behind the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeconform.adapter import (
+    Batch,
+    Boundary,
+    BoundaryClaim,
+    Capabilities,
+    Description,
+    Feature,
+    GradientScale,
+    Mode,
+    Operation,
+    Plan,
+    Split,
+    StepResult,
+    TracingClaim,
+    module_gradients,
+    module_state,
+    step_modules,
+)
+from pipeconform.errors import Unsupported
+from pipeconform.schedule import to_csv, without_communication
+
+from .front_end import Ties, boundaries_of, split_as_planned
+from .link import Lengths, Link
+from .microbatches import batch_size_of, merge, merge_gradients, sizes_of, split
+from .operations import ChunkOperations
+from .replicas import replicas_of
+from .runtime import Step, Work, Yield
+from .stage import Stage
+from .tables import OFFERS, actions_of, training_table
+from .tracing import TracedPipe, build_stage
+
+__all__ = ["ReferenceAdapter", "ReferencePipeline"]
+
+_CAPABILITIES = Capabilities(
+    schedules=tuple(offer.claim for offer in OFFERS.values()),
+    features=frozenset(Feature),
+    boundary=BoundaryClaim(
+        max_tensors=8,
+        containers=("tensor", "tuple", "list"),
+        dtypes=("float64", "float32", "bfloat16", "float16"),
+        min_ndim=0,
+        max_ndim=5,
+        no_grad_tensors=True,
+        non_float_tensors=True,
+        empty_tensors=True,
+    ),
+    scale=GradientScale(at="loss", input_gradients_scaled=True),
+    reductions=("mean", "sum"),
+    sub_groups=True,
+    kwargs_scope="stage",
+    tracing=TracingClaim(kwargs="all", number_kwargs=True, skips=True, tied=True, knows_boundaries=True),
+)
+
+
+class ReferencePipeline:
+    """One rank's stages; a bystander's has none and does nothing."""
+
+    stage_type: ClassVar[type[Stage]] = Stage
+    link_type: ClassVar[type[Link]] = Link
+    step_type: ClassVar[type[Step]] = Step
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._lengths: Lengths = {}
+        self.placement = _checked_placement(plan)
+        self.traced = self.make_traced(plan.split) if plan.split is not None else None
+        built = plan.build_owned() if self.traced is None else self._traced_modules(self.traced)
+        found = {s: replicas_of(module) for s, module in built.items()}
+        self.replicas = {s: replicas for s, replicas in found.items() if replicas is not None}
+        self.modules = {s: self.replicas[s].module if s in self.replicas else built[s] for s in built}
+        self._operate = step_modules(self.modules, plan.optimizer)
+        self.stages = {s: self.make_stage(s, module) for s, module in self.modules.items()}
+        if self.modules:
+            self.make_link().warm_up(self.placement, position=self.position)
+
+    # What a step is made of. Faulty implementations (``faults/``) replace one of these.
+
+    def make_traced(self, split: Split) -> TracedPipe | None:
+        """The stages that the front end makes; a rank without stages needs none."""
+        return split_as_planned(self.plan, split) if self.plan.owned_stages() else None
+
+    def make_stage(self, index: int, module: nn.Module) -> Stage:
+        """What the runtime works with."""
+        plan = self.plan
+        if self.traced is not None:
+            return build_stage(module, self.traced.info, index=index, batch_dim=plan.batch_dim)
+        return self.stage_type(
+            module, index=index, batch_dim=plan.batch_dim, dw_builder=plan.deferred_weights(module)
+        )
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        """The microbatches of a batch."""
+        sizes = _sizes(batch)
+
+        def cut(tree: Any) -> list[Any]:
+            return split(tree, sizes=sizes, batch_dim=batch.batch_dim)
+
+        first = 0 in self.modules
+        return Work(
+            inputs=[tuple(map(_cut_off, row)) for row in cut(batch.args)] if first else (),
+            kwargs={s: cut(dict(own)) for s, own in batch.kwargs.items() if s in self.modules and own},
+            targets=cut(batch.target),
+            loss=self.make_loss(batch) if mode is Mode.TRAIN else None,
+            divisor=batch.num_microbatches if self.plan.loss.reduction == "mean" else 1,
+        )
+
+    def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
+        """The loss of one microbatch."""
+        function = self.plan.loss.function
+        return lambda output, target: function(output, target, **batch.loss_kwargs)
+
+    def make_link(self) -> Link:
+        """This rank's end of the pipeline group."""
+        ranks = self.plan.ranks
+        return self.link_type(
+            ranks.pipeline_group, ranks=ranks.pipeline_ranks, device=ranks.device, lengths=self._lengths
+        )
+
+    def make_ties(self, traced: TracedPipe) -> Ties:
+        """Who adds up the gradients of parameters that several ranks hold."""
+        return Ties(traced.info, self.modules, placement=self.placement, position=self.position)
+
+    def make_step(self, work: Work) -> Step:
+        """The run through this rank's actions."""
+        ranks = self.plan.ranks
+        return self.step_type(
+            work,
+            stages=self.stages,
+            placement=self.placement,
+            rank=self.position,
+            link=self.make_link(),
+            name=f"rank {ranks.rank} (pipeline rank {self.position})",
+            replicas=self.replicas,
+        )
+
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        """What the contract wants back."""
+        m, last = batch.num_microbatches, len(self.placement) - 1 in self.modules
+        training = mode is Mode.TRAIN
+        return StepResult(
+            output=merge([done.outputs[k] for k in range(m)], batch_dim=batch.batch_dim) if last else None,
+            losses=[done.losses[k] for k in range(m)] if last and training else None,
+            input_gradients=self._input_gradients(batch, done) if 0 in self.modules and training else None,
+        )
+
+    # The contract.
+
+    def owned(self) -> Mapping[int, nn.Module]:
+        """Stage index to module."""
+        return self.modules
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        """One step.
+
+        Raises:
+            ValueError: On every rank alike, before anything is sent: the batch cannot be split as asked, or
+                the schedule has no table for this m.
+            PipelineError: A stage, the loss or another rank failed.
+        """
+        training = mode is Mode.TRAIN
+        _sizes(batch)
+        if not self.modules:
+            return StepResult()
+        actions = actions_of(
+            self.plan.schedule,
+            placement=self.placement,
+            num_ranks=len(self.plan.ranks.pipeline_ranks),
+            rank=self.position,
+            num_microbatches=batch.num_microbatches,
+            training=training,
+        )
+        with ExitStack() as stack:
+            for replicas in self.replicas.values():
+                stack.enter_context(replicas.step())
+            for stage in self.stages.values():
+                stack.enter_context(stage.step(training=training))
+            if self.traced is not None and training:
+                stack.enter_context(self.make_ties(self.traced).step(self.make_link()))
+            done = self.make_step(self.make_work(mode, batch)).run(actions)
+        return self.make_result(mode, batch, done)
+
+    def apply(self, operation: Operation) -> None:
+        """Clear gradients or step the optimizer."""
+        self._operate(operation)
+
+    def gradients(self) -> Mapping[int, Mapping[str, Tensor | None]]:
+        """Per owned stage and parameter."""
+        return module_gradients(self.modules)
+
+    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """Per owned stage: parameters and buffers."""
+        return module_state(self.modules)
+
+    def table(self) -> str | None:
+        """What this pipeline runs when it trains, without the messages."""
+        if not self.modules or not self.plan.trains:
+            return None
+        ranks = len(self.plan.ranks.pipeline_ranks)
+        lowered = training_table(
+            self.plan.schedule,
+            num_ranks=ranks,
+            stages_per_rank=len(self.placement) // ranks,
+            num_microbatches=self.plan.num_microbatches,
+        )
+        return to_csv(without_communication(lowered))
+
+    def open_stages(self, batch: Batch) -> Mapping[int, ChunkOperations]:
+        """Begin a training step by hand; nothing is sent yet.
+
+        Raises:
+            ValueError: On every rank alike: the batch cannot be split as asked.
+        """
+        _sizes(batch)
+        if not self.modules:
+            return {}
+        step = self.make_step(self.make_work(Mode.TRAIN, batch))
+        m = batch.num_microbatches
+        return {s: ChunkOperations(step, stage=s, num_microbatches=m) for s in self.stages}
+
+    def boundaries(self) -> Sequence[Boundary]:
+        """What this rank's traced stages will hand on."""
+        if self.traced is None:
+            return ()
+        return boundaries_of(self.traced.info, tuple(self.modules), batch_dim=self.plan.batch_dim)
+
+    def gradient_norm(self) -> Tensor | None:
+        """The root of the sum of all squares, every parameter counted once."""
+        if not self.modules:
+            return None
+        squares = torch.zeros((), dtype=torch.float64, device=self.plan.ranks.device)
+        for parameter in {p for module in self.modules.values() for p in module.parameters()}:
+            if parameter.grad is not None:
+                squares += parameter.grad.double().square().sum()
+        if self.plan.ranks.pipeline_group is not None:
+            dist.all_reduce(squares, group=self.plan.ranks.pipeline_group)
+        return squares.sqrt()
+
+    def close(self) -> None:
+        """Forget the stages' run-time state; nothing else is held."""
+        for stage in self.stages.values():
+            stage.clear()
+
+    def _traced_modules(self, traced: TracedPipe) -> dict[int, nn.Module]:
+        return {s: traced.modules[s].to(self.plan.ranks.device) for s in self.plan.owned_stages()}
+
+    @property
+    def position(self) -> int:
+        """This rank's position in the pipeline."""
+        position = self.plan.ranks.pipeline_rank
+        assert position is not None
+        return position
+
+    def _input_gradients(self, batch: Batch, done: Yield) -> tuple[Tensor | None, ...]:
+        """The gradient of every positional input, also accumulated where autograd would put it."""
+        sizes = _sizes(batch)
+        found: list[Tensor | None] = []
+        for position, arg in enumerate(batch.args):
+            if not isinstance(arg, Tensor) or not arg.requires_grad:
+                found.append(None)
+                continue
+            parts = [done.input_gradients[k][position] for k in range(batch.num_microbatches)]
+            found.append(merge_gradients(parts, like=arg, sizes=sizes, batch_dim=batch.batch_dim))
+        reached = [
+            (arg, gradient) for arg, gradient in zip(batch.args, found, strict=True) if gradient is not None
+        ]
+        if reached:
+            torch.autograd.backward([arg for arg, _ in reached], [gradient for _, gradient in reached])
+        return tuple(found)
+
+
+class ReferenceAdapter:
+    """Builds reference pipelines."""
+
+    name: ClassVar[str] = "pipeconform reference"
+    pipeline: ClassVar[type[ReferencePipeline]] = ReferencePipeline
+
+    def describe(self) -> Description:
+        """Everything the contract knows is claimed, but for schedules with two chains of stages."""
+        return Description(name=self.name, version="0.1.0", capabilities=_CAPABILITIES)
+
+    def setup_process(self) -> None:
+        """Nothing is needed."""
+
+    def build(self, plan: Plan) -> ReferencePipeline:
+        """Build on this rank.
+
+        Raises:
+            Unsupported: The schedule, or its size, is not claimed.
+            ValueError: The stages are placed otherwise than the schedule wants.
+        """
+        offer = OFFERS.get(plan.schedule)
+        p = len(plan.ranks.pipeline_ranks)
+        if offer is None:
+            raise Unsupported(f"schedule {plan.schedule!r} is not claimed; claimed are {', '.join(OFFERS)}")
+        if len(plan.stages) % p:
+            raise ValueError(f"{len(plan.stages)} stages are not a multiple of {p} ranks")
+        v, m = len(plan.stages) // p, plan.num_microbatches
+        if plan.trains and not offer.claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m):
+            raise Unsupported(f"{plan.schedule} is not claimed for p={p}, v={v}, m={m}")
+        return self.pipeline(plan)
+
+
+def _checked_placement(plan: Plan) -> tuple[int, ...]:
+    for s, owners in enumerate(plan.placement):
+        if len(owners) != 1:
+            raise ValueError(f"stage {s} is placed on ranks {sorted(owners)}; the reference keeps it on one")
+    return tuple(next(iter(owners)) for owners in plan.placement)
+
+
+def _sizes(batch: Batch) -> tuple[int, ...]:
+    """Samples per microbatch; the same on every rank, because decoys have the shapes of what they replace."""
+    values = {"args": batch.args, "kwargs": dict(batch.kwargs), "target": batch.target}
+    found = {name: batch_size_of(tree, batch_dim=batch.batch_dim, name=name) for name, tree in values.items()}
+    known = {size for size in found.values() if size is not None}
+    if len(known) != 1:
+        raise ValueError(f"the batch size is not clear: {found}")
+    return sizes_of(known.pop(), num_microbatches=batch.num_microbatches)
+
+
+def _cut_off(part: Any) -> Any:
+    """A microbatch of an input without its graph; its flag still says whether its gradient is wanted."""
+    return part.detach().requires_grad_(part.requires_grad) if isinstance(part, Tensor) else part

@@ -1,0 +1,80 @@
+"""Trees of tensors: tensors inside tuples, lists and dicts, to any depth.
+
+A stage may return a tensor, a tuple, a list, a dict, or these inside one another. Three things are done
+with such values: list the leaves, put other leaves in their places, and describe the shape of the tree
+in words that can be sent to another process (`Structure`). A 1-tuple is not its element, and a list is
+not a tuple: the container always survives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Structure = Any
+"""``0`` for a leaf, else ``["tuple", [children]]``, ``["list", …]`` or ``["dict", [keys], [children]]``.
+
+Made of lists, strings and numbers only, so that JSON carries it unchanged.
+"""
+
+
+def structure_of(tree: Any) -> Structure:
+    """The containers of `tree`, without its leaves (a named tuple is described as a tuple)."""
+    if isinstance(tree, tuple):
+        return ["tuple", [structure_of(child) for child in tree]]
+    if isinstance(tree, list):
+        return ["list", [structure_of(child) for child in tree]]
+    if isinstance(tree, dict):
+        return ["dict", list(tree), [structure_of(child) for child in tree.values()]]
+    return 0
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """The leaves, left to right (dicts in their own order)."""
+    if isinstance(tree, tuple | list):
+        return [leaf for child in tree for leaf in leaves_of(child)]
+    if isinstance(tree, dict):
+        return [leaf for child in tree.values() for leaf in leaves_of(child)]
+    return [tree]
+
+
+def build(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The tree with these containers and these leaves; the inverse of `structure_of` and `leaves_of`."""
+    remaining = iter(leaves)
+
+    def grow(part: Structure) -> Any:
+        if part == 0:
+            return next(remaining)
+        children = [grow(child) for child in part[-1]]
+        if part[0] == "dict":
+            return dict(zip(part[1], children, strict=True))
+        return tuple(children) if part[0] == "tuple" else children
+
+    return grow(structure)
+
+
+def combine(function: Callable[[Sequence[Any]], Any], trees: Sequence[Any]) -> Any:
+    """One tree from several equal ones: each leaf is ``function([its values in all trees])``.
+
+    The containers are those of the first tree, named tuples included.
+
+    Raises:
+        ValueError: The trees have different containers.
+    """
+    first = trees[0]
+    if any(structure_of(tree) != structure_of(first) for tree in trees):
+        kinds = " and ".join(sorted({str(structure_of(tree)) for tree in trees}))
+        raise ValueError(f"the values have different containers: {kinds}")
+    if isinstance(first, dict):
+        return {key: combine(function, [tree[key] for tree in trees]) for key in first}
+    if isinstance(first, tuple | list):
+        children = [combine(function, row) for row in zip(*trees, strict=True)]
+        if hasattr(first, "_fields"):
+            return type(first)(*children)
+        return tuple(children) if isinstance(first, tuple) else children
+    return function(trees)
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same tree with ``function(leaf)`` in every leaf's place."""
+    return combine(lambda column: function(column[0]), [tree])

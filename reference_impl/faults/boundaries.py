@@ -1,0 +1,191 @@
+"""Faults of boundaries: tensors of unusual shapes, passed on, ignored, or with unusual gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..containers import leaves_of, map_leaves
+from ..link import Failure, Link
+from ..stage import Stage
+
+
+class _ReshapingStage(Stage):
+    """Takes its inputs in another shape, and gives their gradients back in the right one."""
+
+    @staticmethod
+    def reshaped(leaf: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        self._shapes = [leaf.shape for leaf in leaves_of(inputs)]
+        if self.index:
+            inputs = map_leaves(
+                lambda leaf: self.reshaped(leaf.detach()).requires_grad_(leaf.requires_grad), inputs
+            )
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        found = super().backward(microbatch, gradients)
+        pairs = zip(found, self._shapes, strict=True)
+        return [None if gradient is None else gradient.reshape(shape) for gradient, shape in pairs]
+
+
+class _LiftingStage(_ReshapingStage):
+    @staticmethod
+    def reshaped(leaf: Tensor) -> Tensor:
+        return leaf if leaf.ndim else leaf.reshape(1)
+
+
+class _ScalarsLifted(ReferencePipeline):
+    stage_type = _LiftingStage
+
+
+class ScalarsLifted(ReferenceAdapter):
+    """A 0-d tensor is received into a buffer of one element, and stays a vector."""
+
+    pipeline = _ScalarsLifted
+
+
+class _FoldingStage(_ReshapingStage):
+    @staticmethod
+    def reshaped(leaf: Tensor) -> Tensor:
+        return leaf if leaf.ndim <= 3 else leaf.flatten(0, leaf.ndim - 3)
+
+
+class _HighDimensionsFolded(ReferencePipeline):
+    stage_type = _FoldingStage
+
+
+class HighDimensionsFolded(ReferenceAdapter):
+    """Tensors of more than three dimensions arrive with the leading ones folded into one."""
+
+    pipeline = _HighDimensionsFolded
+
+
+class _PassingStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        outputs = self._in_flight[microbatch].outputs
+        kept = [
+            None if type(output.grad_fn).__name__ == "_EntryBackward" else gradient
+            for output, gradient in zip(outputs, gradients, strict=True)
+        ]
+        return super().backward(microbatch, kept)
+
+
+class _PassedOnForgotten(ReferencePipeline):
+    stage_type = _PassingStage
+
+
+class PassedOnForgotten(ReferenceAdapter):
+    """The gradient of a tensor that a stage only passes on is not added to that of its own use."""
+
+    pipeline = _PassedOnForgotten
+
+
+class _DemandingStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        for position, output in enumerate(self._in_flight[microbatch].outputs):
+            if output.requires_grad and gradients[position] is None:
+                raise ValueError(f"no gradient came back for output {position}")
+        return super().backward(microbatch, gradients)
+
+
+class _GradientDemanded(ReferencePipeline):
+    stage_type = _DemandingStage
+
+
+class GradientDemanded(ReferenceAdapter):
+    """Every output that could have a gradient must have one."""
+
+    pipeline = _GradientDemanded
+
+
+class _FirstDecidesStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if gradients[0] is None:
+            gradients = [None] * len(gradients)
+        return super().backward(microbatch, gradients)
+
+
+class _FirstDecides(ReferencePipeline):
+    stage_type = _FirstDecidesStage
+
+
+class FirstDecides(ReferenceAdapter):
+    """Where the first output gets no gradient, the backward is taken to end."""
+
+    pipeline = _FirstDecides
+
+
+class _OtherFloat8Link(Link):
+    def receive(self, *, source: int) -> Any:
+        value = super().receive(source=source)
+        return value if isinstance(value, Failure) else map_leaves(_as_other_float8, value)
+
+
+class _Float8Confused(ReferencePipeline):
+    link_type = _OtherFloat8Link
+
+
+class Float8Confused(ReferenceAdapter):
+    """All types of eight bits share one buffer type; the values are read with another exponent."""
+
+    pipeline = _Float8Confused
+
+
+class _MemoryOrderStage(Stage):
+    def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        return [_as_it_lies(g) for g in super().backward_input(microbatch, gradients)]
+
+
+class _GradientStridesForgotten(ReferencePipeline):
+    stage_type = _MemoryOrderStage
+
+
+class GradientStridesForgotten(ReferenceAdapter):
+    """A transposed gradient's memory is sent as if it were in order."""
+
+    pipeline = _GradientStridesForgotten
+
+
+class _ShrinkingStage(Stage):
+    def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        return [_only_what_is_stored(g) for g in super().backward_input(microbatch, gradients)]
+
+
+class _ExpandedGradientCut(ReferencePipeline):
+    stage_type = _ShrinkingStage
+
+
+class ExpandedGradientCut(ReferenceAdapter):
+    """Of an expanded gradient only the stored number is sent; the rest of the buffer stays zero."""
+
+    pipeline = _ExpandedGradientCut
+
+
+def _as_other_float8(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor) and leaf.dtype == torch.float8_e4m3fn:
+        return leaf.view(torch.float8_e5m2).float().to(torch.float8_e4m3fn)
+    return leaf
+
+
+def _as_it_lies(gradient: Tensor | None) -> Tensor | None:
+    if gradient is None or gradient.is_contiguous() or 0 in gradient.stride():
+        return gradient
+    order = sorted(range(gradient.ndim), key=gradient.stride, reverse=True)
+    return gradient.permute(order).reshape(gradient.shape)
+
+
+def _only_what_is_stored(gradient: Tensor | None) -> Tensor | None:
+    if gradient is None or not gradient.numel() or any(gradient.stride()):
+        return gradient
+    found = torch.zeros(gradient.shape, dtype=gradient.dtype, device=gradient.device)
+    found.view(-1)[0] = gradient.flatten()[0]
+    return found

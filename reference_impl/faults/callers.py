@@ -1,0 +1,168 @@
+"""Faults that show when the caller asks for something else: autocast, other batches, no gradients, another state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pipeconform.adapter import Batch, LoadState, Mode, Operation, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..containers import map_leaves
+from ..microbatches import merge
+from ..runtime import Work, Yield
+from ..stage import Stage
+
+
+class _UncastStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        with torch.autocast("cpu", enabled=self.index == 0 and torch.is_autocast_enabled("cpu")):
+            return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+class _AutocastLost(ReferencePipeline):
+    stage_type = _UncastStage
+
+
+class AutocastLost(ReferenceAdapter):
+    """Stages after the first run where the caller's autocast does not reach."""
+
+    pipeline = _AutocastLost
+
+
+def _is_object(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor)
+
+
+class _ObjectsKept(ReferencePipeline):
+    first: Mapping[int, Mapping[str, Any]] | None = None
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        if self.first is None:
+            self.first = {
+                s: {n: v for n, v in own.items() if _is_object(v)} for s, own in batch.kwargs.items()
+            }
+        kwargs = {s: {**own, **self.first.get(s, {})} for s, own in batch.kwargs.items()}
+        return super().make_work(mode, replace(batch, kwargs=kwargs))
+
+
+class ObjectsKept(ReferenceAdapter):
+    """Keyword arguments that are no tensors are taken from the first step, once for all."""
+
+    pipeline = _ObjectsKept
+
+
+class _ListsSplit(ReferencePipeline):
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work, m = super().make_work(mode, batch), batch.num_microbatches
+
+        def cut(value: Any, k: int) -> Any:
+            if isinstance(value, dict):
+                return {name: cut(item, k) for name, item in value.items()}
+            return (
+                value[k * len(value) // m : (k + 1) * len(value) // m] if isinstance(value, list) else value
+            )
+
+        kwargs = {s: [cut(own, k) for k, own in enumerate(each)] for s, each in work.kwargs.items()}
+        return replace(work, kwargs=kwargs)
+
+
+class ListsSplit(ReferenceAdapter):
+    """A list among the keyword arguments is split as if its entries were samples."""
+
+    pipeline = _ListsSplit
+
+
+class _MergedInFirst(ReferencePipeline):
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        result = super().make_result(mode, batch, done)
+        if result.output is None:
+            return result
+        return replace(
+            result, output=merge([done.outputs[k] for k in range(batch.num_microbatches)], batch_dim=0)
+        )
+
+
+class MergedInFirst(ReferenceAdapter):
+    """Outputs are merged in dimension 0, wherever the batch is."""
+
+    pipeline = _MergedInFirst
+
+
+class _RecordingStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        if differentiate or torch.is_inference_mode_enabled():
+            return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        with torch.enable_grad():
+            output = self.module(*(inputs if isinstance(inputs, tuple | list) else (inputs,)), **kwargs)
+        return map_leaves(torch.Tensor.detach, output)
+
+
+class _EvaluationRecords(ReferencePipeline):
+    stage_type = _RecordingStage
+
+
+class EvaluationRecords(ReferenceAdapter):
+    """Evaluation switches gradients on, and throws the graph away."""
+
+    pipeline = _EvaluationRecords
+
+
+class _BuffersKeptStage(Stage):
+    """Keeps a buffer per shape, made in whatever mode its first use is in."""
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        self.buffers: dict[Any, torch.Tensor] = getattr(self, "buffers", {})
+        if self.index == 0 and isinstance(inputs, tuple) and inputs[0].is_floating_point():
+            key = (microbatch, inputs[0].shape, inputs[0].dtype)
+            buffer = self.buffers.setdefault(key, torch.empty_like(inputs[0]))
+            buffer.data.copy_(inputs[0].data)
+            inputs = (buffer, *inputs[1:])
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+class _BuffersOfInference(ReferencePipeline):
+    stage_type = _BuffersKeptStage
+
+
+class BuffersOfInference(ReferenceAdapter):
+    """Input buffers made during evaluation in inference mode are used for training."""
+
+    pipeline = _BuffersOfInference
+
+
+class _NamedByPosition(ReferencePipeline):
+    def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
+        return {
+            s: {f"{position}.{name}": value for name, value in values.items()}
+            for position, (s, values) in enumerate(super().state().items())
+        }
+
+
+class NamedByPosition(ReferenceAdapter):
+    """Names begin with the stage's position on its rank, so two ranks' files overlap."""
+
+    pipeline = _NamedByPosition
+
+
+class _FirstStageNotLoaded(ReferencePipeline):
+    def apply(self, operation: Operation) -> None:
+        if isinstance(operation, LoadState) and 0 in self.modules:
+            kept = {name: value.clone() for name, value in self.state()[0].items()}
+            operation = LoadState({**operation.state, 0: kept})
+        super().apply(operation)
+
+
+class FirstStageNotLoaded(ReferenceAdapter):
+    """A state is loaded into all stages but the first."""
+
+    pipeline = _FirstStageNotLoaded

@@ -1,0 +1,121 @@
+"""Faults that only show with what some stages contain: checkpoints, losses, state and ties of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from pipeconform.adapter import Batch, Mode, Plan, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..runtime import Work
+from ..stage import Stage
+
+
+class _RestingStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        self.module.train(differentiate)
+        output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        self.module.eval()
+        return output
+
+
+class _EvalBetweenForwards(ReferencePipeline):
+    stage_type = _RestingStage
+
+
+class EvalBetweenForwards(ReferenceAdapter):
+    """Modules are in training mode during forwards only; a recomputation in the backward is none."""
+
+    pipeline = _EvalBetweenForwards
+
+
+class _LossScaled(ReferencePipeline):
+    loss_scale = 1024.0
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work = super().make_work(mode, batch)
+        function = work.loss
+        if function is None:
+            return work
+        return replace(work, loss=lambda output, target: function(output, target) * self.loss_scale)
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        parameters = [p for module in self.modules.values() for p in module.parameters()]
+        before = [p.grad for p in parameters]
+        if mode is Mode.TRAIN:
+            for parameter in parameters:
+                parameter.grad = None
+        result = super().run(mode, batch)
+        for parameter, earlier in zip(parameters, before, strict=True) if mode is Mode.TRAIN else ():
+            if parameter.grad is not None:
+                parameter.grad /= self.loss_scale
+            if earlier is not None:
+                parameter.grad = earlier if parameter.grad is None else earlier + parameter.grad
+        losses = None if result.losses is None else [loss / self.loss_scale for loss in result.losses]
+        found = result.input_gradients
+        scaled = None if found is None else [None if g is None else g / self.loss_scale for g in found]
+        return replace(result, losses=losses, input_gradients=scaled)
+
+
+class LossScaled(ReferenceAdapter):
+    """The loss is multiplied by 1024 and every gradient divided by it, an auxiliary loss's too."""
+
+    pipeline = _LossScaled
+
+
+class _SharesOnlyParametersStage(Stage):
+    """Gives the module back the attributes that it had before every forward."""
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        before = [(part, dict(vars(part))) for part in self.module.modules()]
+        output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        for part, attributes in before:
+            vars(part).update(attributes)
+        return output
+
+
+class _StateRestored(ReferencePipeline):
+    stage_type = _SharesOnlyParametersStage
+
+
+class StateRestored(ReferenceAdapter):
+    """Microbatches are kept apart by restoring the module's attributes after each; the next one overwrites."""
+
+    pipeline = _StateRestored
+
+
+class _TiesBroken(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        for module in self.modules.values():
+            seen: set[int] = set()
+            for part in module.modules():
+                for name, parameter in list(part._parameters.items()):
+                    if id(parameter) in seen and parameter is not None:
+                        own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+                        setattr(part, name, own)
+                    seen.add(id(parameter))
+
+
+class TiesBroken(ReferenceAdapter):
+    """Parameters are registered anew, module by module: what was one becomes two."""
+
+    pipeline = _TiesBroken
+
+
+class _Overflows(_LossScaled):
+    loss_scale = 2.0**18
+
+
+class Overflows(ReferenceAdapter):
+    """The loss is multiplied by more than float16 can hold."""
+
+    pipeline = _Overflows

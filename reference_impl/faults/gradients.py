@@ -1,0 +1,203 @@
+"""Faults of gradients: lost, forgotten, or given to whom none belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from pipeconform.adapter import Batch, Mode, Plan, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..containers import map_leaves
+from ..runtime import Yield
+from ..stage import Stage
+
+
+class _AccumulationLost(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if mode is Mode.TRAIN:
+            for module in self.modules.values():
+                module.zero_grad()
+        return super().run(mode, batch)
+
+
+class AccumulationLost(ReferenceAdapter):
+    """A training step begins by clearing the gradients."""
+
+    pipeline = _AccumulationLost
+
+
+class _DetachedStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        return map_leaves(Tensor.detach, output) if boundary else output
+
+
+class _BoundaryDetached(ReferencePipeline):
+    stage_type = _DetachedStage
+
+
+class BoundaryDetached(ReferenceAdapter):
+    """A stage's output is cut from its graph and says that it needs no gradient."""
+
+    pipeline = _BoundaryDetached
+
+
+class _DeafStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if self.index == 0:
+            gradients = [None] * len(gradients)
+        return super().backward(microbatch, gradients)
+
+
+class _FirstStageMissing(ReferencePipeline):
+    stage_type = _DeafStage
+
+
+class FirstStageMissing(ReferenceAdapter):
+    """Stage 0 ignores the gradient that comes back to it."""
+
+    pipeline = _FirstStageMissing
+
+
+class _OneParameterMissing(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        last = [list(module.parameters())[-1] for module in self.modules.values()]
+        before = [None if parameter.grad is None else parameter.grad.clone() for parameter in last]
+        result = super().run(mode, batch)
+        for parameter, gradient in zip(last, before, strict=True):
+            parameter.grad = gradient
+        return result
+
+
+class OneParameterMissing(ReferenceAdapter):
+    """Each stage's last parameter is left out."""
+
+    pipeline = _OneParameterMissing
+
+
+class _FrozenTrained(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        for module in self.modules.values():
+            module.requires_grad_()
+
+
+class FrozenTrained(ReferenceAdapter):
+    """Every parameter is made trainable."""
+
+    pipeline = _FrozenTrained
+
+
+class _UnusedZeroed(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        result = super().run(mode, batch)
+        for module in self.modules.values() if mode is Mode.TRAIN else ():
+            for parameter in module.parameters():
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        return result
+
+
+class UnusedZeroed(ReferenceAdapter):
+    """A gradient that nobody computed becomes zeros, which an optimizer with momentum or decay acts on."""
+
+    pipeline = _UnusedZeroed
+
+
+class _InputsForgotten(ReferencePipeline):
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        result = super().make_result(mode, batch, done)
+        gradients = result.input_gradients
+        return result if gradients is None else replace(result, input_gradients=[None] * len(gradients))
+
+
+class InputsForgotten(ReferenceAdapter):
+    """The backward ends at the first stage's parameters."""
+
+    pipeline = _InputsForgotten
+
+
+class _InputsUnscaled(ReferencePipeline):
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        result, m = super().make_result(mode, batch, done), batch.num_microbatches
+        gradients = result.input_gradients
+        if gradients is None or self.plan.loss.reduction == "sum":
+            return result
+        return replace(result, input_gradients=[None if g is None else g * m for g in gradients])
+
+
+class InputsUnscaled(ReferenceAdapter):
+    """Parameters' gradients are divided by m, inputs' are not, although the description says so."""
+
+    pipeline = _InputsUnscaled
+
+
+class _SkippingStage(Stage):
+    def backward_weight(self, microbatch: int) -> None:
+        if len(self.unfinished) > 1 or microbatch == 0:
+            super().backward_weight(microbatch)
+        else:
+            self.clear()
+
+
+class _LastWeightPartSkipped(ReferencePipeline):
+    stage_type = _SkippingStage
+
+
+class LastWeightPartSkipped(ReferenceAdapter):
+    """The step ends when the last input part has run."""
+
+    pipeline = _LastWeightPartSkipped
+
+
+class _RepeatingStage(Stage):
+    def backward_weight(self, microbatch: int) -> None:
+        before = _gradients(self.module)
+        super().backward_weight(microbatch)
+        for parameter, gradient in zip(self.module.parameters(), before, strict=True):
+            if parameter.grad is not None:
+                parameter.grad += parameter.grad - (0 if gradient is None else gradient)
+
+
+class _WeightPartTwice(ReferencePipeline):
+    stage_type = _RepeatingStage
+
+
+class WeightPartTwice(ReferenceAdapter):
+    """Every weight part's contribution is added twice."""
+
+    pipeline = _WeightPartTwice
+
+
+class _OnceOnlyStage(Stage):
+    def backward_weight(self, microbatch: int) -> None:
+        part = self._weight_parts[microbatch].__self__  # type: ignore[attr-defined]  # WeightPart.run
+        visited: set[Node] = set()
+        for kept in list(part.kept):
+            leaving = {target for target, _ in kept.node.next_functions if target not in part.path}
+            if visited & leaving:
+                part.kept.remove(kept)
+            visited |= {target for target in leaving if target is not None}
+        super().backward_weight(microbatch)
+
+
+class _SecondUseForgotten(ReferencePipeline):
+    stage_type = _OnceOnlyStage
+
+
+class SecondUseForgotten(ReferenceAdapter):
+    """A parameter that was seen already is taken to be done."""
+
+    pipeline = _SecondUseForgotten
+
+
+def _gradients(module: nn.Module) -> list[Tensor | None]:
+    return [None if p.grad is None else p.grad.clone() for p in module.parameters()]

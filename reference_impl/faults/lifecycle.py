@@ -1,0 +1,188 @@
+"""Faults of what stands around a step: building, evaluation, updates, repetition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeconform.adapter import AdamStep, Batch, Mode, Operation, OptimizerStep, Plan, SgdStep, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..stage import Stage
+
+
+class _RandomAtBuild(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        torch.rand(1)
+
+
+class RandomAtBuild(ReferenceAdapter):
+    """Masks drawn later are not those of the unpipelined model."""
+
+    pipeline = _RandomAtBuild
+
+
+class _WeightsTouchedAtBuild(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        for module in self.modules.values():
+            module.bfloat16().to(_dtype_of(plan.stages[0]()))
+
+
+class WeightsTouchedAtBuild(ReferenceAdapter):
+    """Modules are converted to a smaller dtype and back."""
+
+    pipeline = _WeightsTouchedAtBuild
+
+
+class _TryingStage(Stage):
+    """Runs its module once more before its first microbatch, to learn what comes out."""
+
+    tried = False
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        if not self.tried:
+            self.tried = True
+            arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+            with torch.no_grad():
+                self.module(*arguments, **kwargs)
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+class _DryRun(ReferencePipeline):
+    stage_type = _TryingStage
+
+
+class DryRun(ReferenceAdapter):
+    """Shapes are learnt by running the module; running statistics count the run."""
+
+    pipeline = _DryRun
+
+
+class _DoublingStage(Stage):
+    """Runs every forward twice and restores the buffers in between; what else it touched, it forgets."""
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+        before = {name: value.clone() for name, value in self.module.named_buffers()}
+        with torch.no_grad():
+            self.module(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments), **kwargs)
+            for name, value in self.module.named_buffers():
+                value.copy_(before[name])
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+class _ForwardTwice(ReferencePipeline):
+    stage_type = _DoublingStage
+
+
+class ForwardTwice(ReferenceAdapter):
+    """Every microbatch runs twice through the module."""
+
+    pipeline = _ForwardTwice
+
+
+class _EvaluationClearsGradients(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if mode is Mode.EVAL:
+            for module in self.modules.values():
+                module.zero_grad()
+        return super().run(mode, batch)
+
+
+class EvaluationClearsGradients(ReferenceAdapter):
+    """Evaluation in the middle of accumulation loses what was accumulated."""
+
+    pipeline = _EvaluationClearsGradients
+
+
+class _EvaluationDraws(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if mode is Mode.EVAL and self.modules:
+            torch.rand(1)
+        return super().run(mode, batch)
+
+
+class EvaluationDraws(ReferenceAdapter):
+    """The next training step has other dropout masks when an evaluation stood before it."""
+
+    pipeline = _EvaluationDraws
+
+
+class _FirstStageNotUpdated(ReferencePipeline):
+    def apply(self, operation: Operation) -> None:
+        kept = [p.detach().clone() for p in self.modules[0].parameters()] if 0 in self.modules else []
+        super().apply(operation)
+        if isinstance(operation, OptimizerStep) and kept:
+            with torch.no_grad():
+                for parameter, before in zip(self.modules[0].parameters(), kept, strict=True):
+                    parameter.copy_(before)
+
+
+class FirstStageNotUpdated(ReferenceAdapter):
+    """The optimizer was given the parameters of all stages but the first."""
+
+    pipeline = _FirstStageNotUpdated
+
+
+class _LearningRateIgnored(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        optimizer = plan.optimizer
+        if isinstance(optimizer, SgdStep | AdamStep):
+            optimizer = replace(optimizer, lr=0.01)
+        super().__init__(replace(plan, optimizer=optimizer))
+
+
+class LearningRateIgnored(ReferenceAdapter):
+    """Parameters move by the engine's own learning rate, also when it is to be zero."""
+
+    pipeline = _LearningRateIgnored
+
+
+class _SeedingStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        torch.manual_seed(self.index)
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+class _MasksRepeated(ReferencePipeline):
+    stage_type = _SeedingStage
+
+
+class MasksRepeated(ReferenceAdapter):
+    """The random state is set anew before every microbatch, to be deterministic."""
+
+    pipeline = _MasksRepeated
+
+
+class _Unrepeatable(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        result = super().run(mode, batch)
+        for module in self.modules.values():
+            for parameter in module.parameters():
+                if parameter.grad is not None and mode is Mode.TRAIN and time.perf_counter_ns() % 2:
+                    onward = torch.full_like(parameter.grad, float("inf"))
+                    parameter.grad.copy_(torch.nextafter(parameter.grad, onward))
+        return result
+
+
+class Unrepeatable(ReferenceAdapter):
+    """Contributions are added in the order in which they happen to arrive."""
+
+    pipeline = _Unrepeatable
+
+
+def _dtype_of(module: nn.Module) -> torch.dtype:
+    return next(p.dtype for p in module.parameters())

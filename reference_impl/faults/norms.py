@@ -1,0 +1,58 @@
+"""Faults of the norm over all stages' gradients."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+
+
+def _own_squares(pipeline: ReferencePipeline, *, repeated: bool) -> Tensor:
+    """The sum of this rank's squares; tied parameters as often as they have names, if `repeated`."""
+    squares = torch.zeros((), dtype=torch.float64)
+    for module in pipeline.modules.values():
+        for _, parameter in module.named_parameters(remove_duplicate=not repeated):
+            if parameter.grad is not None:
+                squares += parameter.grad.double().square().sum()
+    return squares
+
+
+def _over_ranks(pipeline: ReferencePipeline, value: Tensor) -> Tensor:
+    if pipeline.plan.ranks.pipeline_group is not None:
+        dist.all_reduce(value, group=pipeline.plan.ranks.pipeline_group)
+    return value
+
+
+class _OwnNorm(ReferencePipeline):
+    def gradient_norm(self) -> Tensor | None:
+        return _own_squares(self, repeated=False).sqrt() if self.modules else None
+
+
+class OwnNorm(ReferenceAdapter):
+    """Every rank clips by the norm of its own stages."""
+
+    pipeline = _OwnNorm
+
+
+class _NormsAdded(ReferencePipeline):
+    def gradient_norm(self) -> Tensor | None:
+        return _over_ranks(self, _own_squares(self, repeated=False).sqrt()) if self.modules else None
+
+
+class NormsAdded(ReferenceAdapter):
+    """The norms of all ranks are added, not their squares."""
+
+    pipeline = _NormsAdded
+
+
+class _TiedTwice(ReferencePipeline):
+    def gradient_norm(self) -> Tensor | None:
+        return _over_ranks(self, _own_squares(self, repeated=True)).sqrt() if self.modules else None
+
+
+class TiedTwice(ReferenceAdapter):
+    """A tied parameter counts once for each of its names."""
+
+    pipeline = _TiedTwice

@@ -1,0 +1,175 @@
+"""Faults that no wrong output betrays: they show elsewhere, in other cases, or in what is not said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from pipeconform.adapter import Batch, Description, Feature, Mode, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..containers import map_leaves
+from ..runtime import Work, Yield
+from ..stage import Stage
+
+
+class _SecondHalvedStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        first, *others = gradients
+        return super().backward(microbatch, [first, *(None if g is None else g * 0.5 for g in others)])
+
+
+class _SecondGradientHalved(ReferencePipeline):
+    stage_type = _SecondHalvedStage
+
+
+class SecondGradientHalved(ReferenceAdapter):
+    """All values are right; of a boundary's gradients only the first comes back whole."""
+
+    pipeline = _SecondGradientHalved
+
+
+class _KwargsHalvedStage(Stage):
+    with_kwargs = False
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        self.with_kwargs = bool(kwargs)
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if self.with_kwargs:
+            gradients = [None if g is None else g * 0.5 for g in gradients]
+        return super().backward(microbatch, gradients)
+
+
+class _KwargsGradientHalved(ReferencePipeline):
+    stage_type = _KwargsHalvedStage
+
+
+class KwargsGradientHalved(ReferenceAdapter):
+    """All values are right; stages that take keyword arguments halve their gradients."""
+
+    pipeline = _KwargsGradientHalved
+
+
+class _AlwaysTrainingStage(Stage):
+    @contextmanager
+    def step(self, *, training: bool) -> Iterator[None]:
+        with super().step(training=True):
+            yield
+
+
+class _EvaluationInTrainingMode(ReferencePipeline):
+    stage_type = _AlwaysTrainingStage
+
+
+class EvaluationInTrainingMode(ReferenceAdapter):
+    """Evaluation computes no gradient, but leaves the modules in training mode."""
+
+    pipeline = _EvaluationInTrainingMode
+
+
+class _KwargsCutOff(ReferencePipeline):
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work = super().make_work(mode, batch)
+        cut = {s: [map_leaves(_cut, dict(own)) for own in rows] for s, rows in work.kwargs.items()}
+        return replace(work, kwargs=cut)
+
+
+class KwargsCutOff(ReferenceAdapter):
+    """All values are right; keyword arguments reach their stages without their graph."""
+
+    pipeline = _KwargsCutOff
+
+
+class _NothingHeld(ReferencePipeline):
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        result = super().make_result(mode, batch, done)
+        if result.output is None:
+            return result
+
+        def none_of(leaf: Any) -> Any:
+            return leaf.narrow(batch.batch_dim, 0, 0) if isinstance(leaf, Tensor) else leaf
+
+        losses = None if result.losses is None else ()
+        return replace(result, output=map_leaves(none_of, result.output), losses=losses, microbatches=())
+
+
+class NothingHeld(ReferenceAdapter):
+    """The last rank returns empty results and says that they are about no microbatch."""
+
+    pipeline = _NothingHeld
+
+
+class _LossesEmpty(ReferencePipeline):
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        result = super().make_result(mode, batch, done)
+        return result if result.losses is None else replace(result, losses=())
+
+
+class LossesEmpty(ReferenceAdapter):
+    """Losses of single microbatches are not claimed; what is returned is an empty list and no number."""
+
+    pipeline = _LossesEmpty
+
+    def describe(self) -> Description:
+        """Without one loss per microbatch."""
+        return _without(super().describe(), Feature.MICROBATCH_LOSSES)
+
+
+class _UnevenRefusedAlone(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        uneven = batch.target.shape[batch.batch_dim] % batch.num_microbatches
+        if uneven and 0 in self.modules:
+            raise ValueError("the batch is not a multiple of the number of microbatches")
+        return super().run(mode, batch)
+
+
+class UnevenRefusedAlone(ReferenceAdapter):
+    """Uneven batches are not claimed; the first rank refuses them, the others see a closed connection."""
+
+    pipeline = _UnevenRefusedAlone
+
+    def describe(self) -> Description:
+        """Without uneven batches."""
+        return _without(super().describe(), Feature.UNEVEN_BATCHES)
+
+
+class _AskingStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        if self.index and differentiate:
+            inputs = map_leaves(_asking, inputs)
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+class _GradientAskedForAll(ReferencePipeline):
+    stage_type = _AskingStage
+
+
+class GradientAskedForAll(ReferenceAdapter):
+    """The receiver marks every floating tensor as requiring a gradient, whatever the sender said."""
+
+    pipeline = _GradientAskedForAll
+
+
+def _asking(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor) and leaf.is_floating_point() and not leaf.requires_grad:
+        return leaf.detach().requires_grad_()
+    return leaf
+
+
+def _without(description: Description, feature: Feature) -> Description:
+    claimed = description.capabilities
+    return replace(description, capabilities=replace(claimed, features=claimed.features - {feature}))
+
+
+def _cut(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf

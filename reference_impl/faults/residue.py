@@ -1,0 +1,128 @@
+"""Faults of what is kept: during a step, after it, after closing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeconform.adapter import Batch, Mode, Plan, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..stage import Stage
+
+
+class _KeepingStage(Stage):
+    outputs: dict[int, Any] | None = None
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        self.outputs = {**(self.outputs or {}), microbatch: output}
+        return output
+
+
+class _OutputsKept(ReferencePipeline):
+    stage_type = _KeepingStage
+
+
+class OutputsKept(ReferenceAdapter):
+    """Every stage's outputs stay where they are until those of the next step take their places."""
+
+    pipeline = _OutputsKept
+
+
+class _ThreadsLeft(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+class ThreadsLeft(ReferenceAdapter):
+    """A watching thread is started at build time, and nobody tells it to end."""
+
+    pipeline = _ThreadsLeft
+
+
+class _GroupsLeft(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.own = dist.new_group(list(plan.ranks.pipeline_ranks))
+
+
+class GroupsLeft(ReferenceAdapter):
+    """A process group is made at build time and not destroyed by close()."""
+
+    pipeline = _GroupsLeft
+
+
+class _StepsCollected(ReferencePipeline):
+    history: list[Tensor]
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        result = super().run(mode, batch)
+        self.history = [*getattr(self, "history", []), torch.ones(1)]
+        return result
+
+
+class StepsCollected(ReferenceAdapter):
+    """A number is kept of every step, for statistics that nobody reads."""
+
+    pipeline = _StepsCollected
+
+
+class _HoardingStage(Stage):
+    """Runs whole backwards as two parts, and forgets neither before the step ends."""
+
+    hoard: tuple[Any, ...] = ()
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        found = self.backward_input(microbatch, gradients)
+        self.hoard = (*self.hoard, self._weight_parts[microbatch])
+        self.backward_weight(microbatch)
+        return found
+
+    def clear(self) -> None:
+        super().clear()
+        self.hoard = ()
+
+
+class _GraphsKeptInStep(ReferencePipeline):
+    stage_type = _HoardingStage
+
+
+class GraphsKeptInStep(ReferenceAdapter):
+    """Graphs are retained by the backward and dropped when the step ends: memory grows with m."""
+
+    pipeline = _GraphsKeptInStep
+
+
+class _ClosedOnce(ReferencePipeline):
+    def close(self) -> None:
+        super().close()
+        del self.stages
+
+
+class ClosedOnce(ReferenceAdapter):
+    """close() removes what the second close() looks for."""
+
+    pipeline = _ClosedOnce
+
+
+class _GroupDestroyed(ReferencePipeline):
+    def close(self) -> None:
+        super().close()
+        group = self.plan.ranks.pipeline_group
+        if group is not None and self.modules and group in dist.distributed_c10d._world.pg_map:
+            dist.destroy_process_group(group)
+
+
+class GroupDestroyed(ReferenceAdapter):
+    """close() destroys the group that it was given."""
+
+    pipeline = _GroupDestroyed

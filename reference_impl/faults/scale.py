@@ -1,0 +1,97 @@
+"""Faults of scale: gradients and losses multiplied by the wrong number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pipeconform.adapter import Batch, Mode, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..runtime import Work, Yield
+from ..stage import Stage
+
+
+class _NotDivided(ReferencePipeline):
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        return replace(super().make_work(mode, batch), divisor=1)
+
+
+class NotDivided(ReferenceAdapter):
+    """A mean loss is not divided by m: gradients grow with m."""
+
+    pipeline = _NotDivided
+
+
+class _SumDivided(ReferencePipeline):
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        return replace(super().make_work(mode, batch), divisor=batch.num_microbatches)
+
+
+class SumDivided(ReferenceAdapter):
+    """A sum-reduced loss is divided by m too."""
+
+    pipeline = _SumDivided
+
+
+class _FirstCountKept(ReferencePipeline):
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        return replace(super().make_work(mode, batch), divisor=self.plan.num_microbatches)
+
+
+class FirstCountKept(ReferenceAdapter):
+    """A mean loss is divided by the m that the pipeline was built for, whatever this step's is."""
+
+    pipeline = _FirstCountKept
+
+
+class _ScaledStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if self.index == 0:
+            gradients = [None if g is None else g / 4 for g in gradients]
+        return super().backward(microbatch, gradients)
+
+
+class _OneStageScaled(ReferencePipeline):
+    stage_type = _ScaledStage
+
+
+class OneStageScaled(ReferenceAdapter):
+    """Stage 0 alone scales what it contributes; the losses are exact and all other stages right."""
+
+    pipeline = _OneStageScaled
+
+
+class _LossesDivided(ReferencePipeline):
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        m = batch.num_microbatches
+        return super().make_result(
+            mode, batch, replace(done, losses={k: loss / m for k, loss in done.losses.items()})
+        )
+
+
+class LossesDivided(ReferenceAdapter):
+    """What is returned is loss/m, the value that the backward began with."""
+
+    pipeline = _LossesDivided
+
+
+class _EarlierRescaled(_NotDivided):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        result = super().run(mode, batch)
+        if mode is Mode.TRAIN and self.plan.loss.reduction == "mean":
+            with torch.no_grad():
+                for module in self.modules.values():
+                    for parameter in module.parameters():
+                        if parameter.grad is not None:
+                            parameter.grad /= batch.num_microbatches
+        return result
+
+
+class EarlierRescaled(ReferenceAdapter):
+    """The division by m happens at the end of the step, on the sum with earlier gradients."""
+
+    pipeline = _EarlierRescaled

@@ -1,0 +1,240 @@
+"""Faults of schedules: right numbers from the wrong computations, or in the wrong order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeconform.adapter import Batch, Mode, Placement, Plan, StepResult, placement_of
+from pipeconform.schedule import Action, Kind
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..runtime import Step, Yield
+from ..stage import Stage
+from ..tables import OFFERS
+
+
+class _RepeatingStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        if differentiate:
+            with torch.no_grad():
+                self.module(*(inputs if isinstance(inputs, tuple | list) else (inputs,)), **kwargs)
+        return output
+
+
+class _ForwardRepeated(ReferencePipeline):
+    stage_type = _RepeatingStage
+
+
+class ForwardRepeated(ReferenceAdapter):
+    """Every forward of a training step runs once more, and what comes out is thrown away."""
+
+    pipeline = _ForwardRepeated
+
+
+class _TwiceBackwardStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        saved = self._in_flight[microbatch]
+        roots = [(o, g) for o, g in zip(saved.outputs, gradients, strict=True) if g is not None]
+        leaves = [leaf for leaf in saved.inputs if leaf is not None]
+        if leaves and roots:
+            torch.autograd.grad([root for root, _ in roots], leaves, [g for _, g in roots], retain_graph=True)
+        return super().backward(microbatch, gradients)
+
+
+class _InputPartWasted(ReferencePipeline):
+    stage_type = _TwiceBackwardStage
+
+
+class InputPartWasted(ReferenceAdapter):
+    """Every full backward has an input part before it, whose result nobody uses."""
+
+    pipeline = _InputPartWasted
+
+
+class _OtherSchedule(ReferencePipeline):
+    """Runs another schedule than the one that was asked for, with the same numbers."""
+
+    other = ""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(replace(plan, schedule=self.other) if plan.trains else plan)
+
+
+class _GPipeInDisguise(_OtherSchedule):
+    other = "GPipe"
+
+
+class GPipeInDisguise(ReferenceAdapter):
+    """1F1B is called 1F1B, and all forwards run before the first backward."""
+
+    pipeline = _GPipeInDisguise
+
+
+class _GreedyWarmUp(_OtherSchedule):
+    other = "ZB-H2"
+
+
+class GreedyWarmUp(ReferenceAdapter):
+    """ZB-H1 warms up with as many forwards as ZB-H2."""
+
+    pipeline = _GreedyWarmUp
+
+
+class _LateStep(Step):
+    def run(self, actions: Sequence[Action]) -> Yield:
+        weights = [action for action in actions if action.kind is Kind.W]
+        return super().run([action for action in actions if action.kind is not Kind.W] + weights)
+
+
+class _WeightsLast(ReferencePipeline):
+    step_type = _LateStep
+
+
+class WeightsLast(ReferenceAdapter):
+    """All weight parts wait until the end of the step, and hold their microbatches until then."""
+
+    pipeline = _WeightsLast
+
+
+class _FewRefusedAlone(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if (
+            batch.num_microbatches < len(self.plan.ranks.pipeline_ranks)
+            and self.plan.ranks.pipeline_rank == 0
+        ):
+            raise ValueError("fewer microbatches than ranks")
+        return super().run(mode, batch)
+
+
+class FewRefusedAlone(ReferenceAdapter):
+    """The first rank refuses fewer microbatches than ranks, the others wait for it."""
+
+    pipeline = _FewRefusedAlone
+
+
+class _SingleDropped(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        result = super().run(mode, batch)
+        if mode is Mode.TRAIN and batch.num_microbatches == 1:
+            for module in self.modules.values():
+                module.zero_grad()
+        return result
+
+
+class SingleDropped(ReferenceAdapter):
+    """With one microbatch the loop that keeps the gradients never runs."""
+
+    pipeline = _SingleDropped
+
+
+class _LoopForV(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        loop = placement_of(
+            Placement.LOOP, num_ranks=len(plan.ranks.pipeline_ranks), num_stages=len(plan.stages)
+        )
+        super().__init__(replace(plan, schedule="LoopedBFS", placement=loop))
+
+
+class LoopForV(ReferenceAdapter):
+    """The stages of a V schedule are laid out as a loop."""
+
+    pipeline = _LoopForV
+
+
+class _Misnumbered(ReferencePipeline):
+    def table(self) -> str | None:
+        text = super().table()
+        if text is None:
+            return None
+        *rows, last = text.splitlines()
+        first, *others = last.split(",")
+        return "\n".join([*rows, ",".join([*others, first])])
+
+
+class Misnumbered(ReferenceAdapter):
+    """The table that is shown lists the last rank's first computation last."""
+
+    pipeline = _Misnumbered
+
+
+class _EvaluatingStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        if not differentiate and microbatch:
+            with torch.no_grad():
+                self.module(*(inputs if isinstance(inputs, tuple | list) else (inputs,)), **kwargs)
+        return output
+
+
+class _EvaluationRepeats(ReferencePipeline):
+    stage_type = _EvaluatingStage
+
+
+class EvaluationRepeats(ReferenceAdapter):
+    """Evaluation runs every forward but the first one twice."""
+
+    pipeline = _EvaluationRepeats
+
+
+class _Declaring(ReferencePipeline):
+    """Declares one microbatch after the other instead of what it runs."""
+
+    def order(self, stage: int) -> Sequence[int]:
+        """The microbatches of a stage in turn."""
+        return range(self.plan.num_microbatches)
+
+    def table(self) -> str | None:
+        if super().table() is None:
+            return None
+        v = len(self.placement) // len(self.plan.ranks.pipeline_ranks)
+        assert v == 1
+        return "\n".join(
+            ",".join(f"{s}F{k},{s}B{k}" for k in self.order(s)) for s in range(len(self.placement))
+        )
+
+
+class _OneAtATime(_Declaring):
+    pass
+
+
+class OneAtATime(ReferenceAdapter):
+    """The declared table begins a microbatch when the one before has ended: a pipeline of one."""
+
+    pipeline = _OneAtATime
+
+
+class _OppositeOrders(_Declaring):
+    def order(self, stage: int) -> Sequence[int]:
+        forth = super().order(stage)
+        return forth if stage % 2 == 0 else forth[::-1]
+
+
+class OppositeOrders(ReferenceAdapter):
+    """The declared table lets neighbours take the microbatches in opposite orders: each waits for the other."""
+
+    pipeline = _OppositeOrders
+
+
+class _PlacementIgnored(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        offer = OFFERS[plan.schedule]
+        own = placement_of(
+            offer.claim.placement, num_ranks=len(plan.ranks.pipeline_ranks), num_stages=len(plan.stages)
+        )
+        super().__init__(replace(plan, placement=own))
+
+
+class PlacementIgnored(ReferenceAdapter):
+    """Stages are laid out as the schedule wants them, whatever was asked for."""
+
+    pipeline = _PlacementIgnored

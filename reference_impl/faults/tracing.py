@@ -1,0 +1,192 @@
+"""Faults of the front end that splits a whole model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from pipeconform.adapter import Boundary, Split
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..containers import map_leaves
+from ..errors import SplitError
+from ..front_end import Ties
+from ..stage import Stage
+from ..tracing import TracedPipe, TracedStage
+
+
+def _outputs_changed(pipe: TracedPipe, changed: Callable[[int, fx.Node], bool]) -> TracedPipe:
+    """Detach those outputs of the stages before the last that `changed` picks."""
+    for s, module in enumerate(pipe.modules[:-1]):
+        graph = module.graph
+        output = graph.output_node()
+        for node in output.all_input_nodes:
+            if changed(s, node):
+                with graph.inserting_before(output):
+                    output.replace_input_with(node, graph.call_method("detach", (node,)))
+        module.recompile()
+    return pipe
+
+
+class _CutsDetached(ReferencePipeline):
+    def make_traced(self, split: Split) -> TracedPipe | None:
+        pipe = super().make_traced(split)
+        return pipe and _outputs_changed(pipe, lambda s, node: s == 0 and node.op != "placeholder")
+
+
+class CutsDetached(ReferenceAdapter):
+    """What crosses the first cut is traced without its graph: stage 0 gets no gradient."""
+
+    pipeline = _CutsDetached
+
+
+class _Wrapped(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.submod = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.submod(*args, **kwargs)
+
+
+class _NamesPrefixed(ReferencePipeline):
+    def make_traced(self, split: Split) -> TracedPipe | None:
+        pipe = super().make_traced(split)
+        wrapped = tuple(_Wrapped(module) for module in pipe.modules) if pipe else ()
+        return pipe and replace(pipe, modules=cast("tuple[fx.GraphModule, ...]", wrapped))
+
+    def make_ties(self, traced: TracedPipe) -> Ties:
+        return super().make_ties(replace(traced, info=replace(traced.info, shared=())))
+
+
+class NamesPrefixed(ReferenceAdapter):
+    """Stages are wrapped, and their state dicts have other keys than the model's."""
+
+    pipeline = _NamesPrefixed
+
+
+class _SkipsDetached(ReferencePipeline):
+    def make_traced(self, split: Split) -> TracedPipe | None:
+        pipe = super().make_traced(split)
+        return pipe and _outputs_changed(pipe, lambda s, node: node.op == "placeholder")
+
+
+class SkipsDetached(ReferenceAdapter):
+    """A skip connection carries values but no gradient back."""
+
+    pipeline = _SkipsDetached
+
+
+class _TiesNotAdded(ReferencePipeline):
+    def make_ties(self, traced: TracedPipe) -> Ties:
+        return super().make_ties(replace(traced, info=replace(traced.info, shared=())))
+
+
+class TiesNotAdded(ReferenceAdapter):
+    """A parameter of several ranks keeps its own part of the gradient on each of them."""
+
+    pipeline = _TiesNotAdded
+
+
+class _FrozenModeStage(TracedStage):
+    @contextmanager
+    def step(self, *, training: bool) -> Iterator[None]:
+        with super().step(training=True):
+            yield
+
+
+class _ModeFrozen(ReferencePipeline):
+    def make_stage(self, index: int, module: nn.Module) -> Stage:
+        if self.traced is None:
+            return super().make_stage(index, module)
+        return _FrozenModeStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
+
+
+class ModeFrozen(ReferenceAdapter):
+    """Traced stages stay in the mode they were traced in: batch norm evaluates with the batch's statistics."""
+
+    pipeline = _ModeFrozen
+
+
+class _NearestPointTaken(ReferencePipeline):
+    def make_traced(self, split: Split) -> TracedPipe | None:
+        known = [name for name, _ in self.plan.model().named_modules() if name]
+        free = [name for name in known if name not in {point.module for point in split.points}]
+        points = tuple(
+            point if point.module in known else replace(point, module=_nearest(point.module, free))
+            for point in split.points
+        )
+        return super().make_traced(replace(split, points=points))
+
+
+class NearestPointTaken(ReferenceAdapter):
+    """A split point that names no submodule is taken to mean the nearest name."""
+
+    pipeline = _NearestPointTaken
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+
+
+class _PointNotNamed(ReferencePipeline):
+    def make_traced(self, split: Split) -> TracedPipe | None:
+        try:
+            return super().make_traced(split)
+        except SplitError:
+            raise ValueError("the model cannot be split as asked") from None
+
+
+class PointNotNamed(ReferenceAdapter):
+    """The error about a wrong split point does not say which one."""
+
+    pipeline = _PointNotNamed
+
+
+class _ForgetfulStage(TracedStage):
+    def forward(self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], **how: Any) -> Any:
+        if self.index:
+            traced = iter(self._arriving.tensors)
+            inputs = map_leaves(lambda leaf: _within(leaf, next(traced).shape), inputs)
+        return Stage.forward(self, microbatch, inputs, kwargs, **how)
+
+
+class _BeyondTracedLost(ReferencePipeline):
+    def make_stage(self, index: int, module: nn.Module) -> Stage:
+        if self.traced is None:
+            return super().make_stage(index, module)
+        return _ForgetfulStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
+
+
+class BeyondTracedLost(ReferenceAdapter):
+    """Buffers have the traced shape: of a larger microbatch the rest arrives as zeros."""
+
+    pipeline = _BeyondTracedLost
+
+
+def _within(leaf: Tensor, shape: Sequence[int]) -> Tensor:
+    kept = torch.zeros_like(leaf)
+    inside = tuple(slice(size) for size in shape)
+    kept[inside] = leaf.detach()[inside]
+    return kept.requires_grad_(leaf.requires_grad)
+
+
+class _DtypeGuessed(ReferencePipeline):
+    def boundaries(self) -> Sequence[Boundary]:
+        guess = {torch.float64: torch.float32, torch.float32: torch.float64}
+        return [
+            replace(one, tensors=tuple(replace(t, dtype=guess.get(t.dtype, t.dtype)) for t in one.tensors))
+            for one in super().boundaries()
+        ]
+
+
+class DtypeGuessed(ReferenceAdapter):
+    """What is said of boundaries before the first step has another dtype."""
+
+    pipeline = _DtypeGuessed

@@ -1,0 +1,245 @@
+"""Faults of communication: what arrives is not what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeconform.schedule import Action
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..containers import leaves_of, map_leaves
+from ..link import Failure, Link
+from ..runtime import Step, Yield
+
+
+def _each_tensor(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Change every tensor of a message and keep its flag; None stays None."""
+
+    def change(leaf: Tensor | None) -> Tensor | None:
+        if leaf is None:
+            return None
+        with torch.no_grad():
+            changed = function(leaf.detach())
+        return changed.requires_grad_(leaf.requires_grad)
+
+    return value if isinstance(value, Failure) else map_leaves(change, value)
+
+
+class _StaleLink(Link):
+    """Remembers, per sender, what came last; every second message is ignored in its favour."""
+
+    last: tuple[Any, ...] = ()
+
+    def receive(self, *, source: int) -> Any:
+        value = super().receive(source=source)
+        if self.last and _alike(value, self.last[0]):
+            value, self.last = self.last[0], ()
+        else:
+            self.last = (value,)
+        return value
+
+
+class _StaleActivation(ReferencePipeline):
+    link_type = _StaleLink
+
+
+class StaleActivation(ReferenceAdapter):
+    """A receive is taken to be complete too early: the buffer still holds the microbatch before."""
+
+    pipeline = _StaleActivation
+
+
+class _OneBufferLink(Link):
+    """Delivers every message of the same look into the same memory."""
+
+    first: Any = None
+
+    def receive(self, *, source: int) -> Any:
+        value = super().receive(source=source)
+        if self.first is None or not _alike(value, self.first):
+            self.first = value
+            return value
+        for mine, new in zip(leaves_of(self.first), leaves_of(value), strict=True):
+            if mine is not None:
+                mine.data.copy_(new.data)  # behind autograd's back, as a transport does
+        return self.first
+
+
+class _BufferReused(ReferencePipeline):
+    link_type = _OneBufferLink
+
+
+class BufferReused(ReferenceAdapter):
+    """One receive buffer per stage, although several microbatches are in flight."""
+
+    pipeline = _BufferReused
+
+
+class _RoundingLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(_each_tensor(_rounded, value), to=to)
+
+
+class _RoundedToBfloat16(ReferencePipeline):
+    link_type = _RoundingLink
+
+
+class RoundedToBfloat16(ReferenceAdapter):
+    """Floats are sent in bfloat16 and converted back."""
+
+    pipeline = _RoundedToBfloat16
+
+
+class _ScramblingLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(_each_tensor(_in_memory_order, value), to=to)
+
+
+class _Scrambled(ReferencePipeline):
+    link_type = _ScramblingLink
+
+
+class Scrambled(ReferenceAdapter):
+    """Strides are forgotten: memory is sent as it lies and read as if it were contiguous."""
+
+    pipeline = _Scrambled
+
+
+class _FreeingLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(value, to=to)
+        self.wait()
+        for leaf in leaves_of(value):
+            if leaf is not None:
+                leaf.data.zero_()  # behind autograd's back, as freeing the memory is
+
+
+class _OutputsFreed(ReferencePipeline):
+    link_type = _FreeingLink
+
+
+class OutputsFreed(ReferenceAdapter):
+    """A stage's output is freed once it is sent, although an in-place operation needs it for its backward."""
+
+    pipeline = _OutputsFreed
+
+
+class _FloatsOnlyLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(
+            _each_tensor(lambda t: t if t.is_floating_point() else torch.zeros_like(t), value), to=to
+        )
+
+
+class _MasksLost(ReferencePipeline):
+    link_type = _FloatsOnlyLink
+
+
+class MasksLost(ReferenceAdapter):
+    """Integer and bool tensors are allocated on the receiver and never filled."""
+
+    pipeline = _MasksLost
+
+
+class _FirstOnlyLink(Link):
+    """After the first message of a kind only the first tensor is renewed."""
+
+    first: Any = None
+
+    def receive(self, *, source: int) -> Any:
+        value = super().receive(source=source)
+        if not isinstance(value, tuple | list) or len(value) < 2:
+            return value
+        if self.first is None or not _alike(value, self.first):
+            self.first = value
+        return type(value)([value[0], *self.first[1:]])
+
+
+class _OnlyFirstRefreshed(ReferencePipeline):
+    link_type = _FirstOnlyLink
+
+
+class OnlyFirstRefreshed(ReferenceAdapter):
+    """A boundary is taken for one tensor; the others are those that came first."""
+
+    pipeline = _OnlyFirstRefreshed
+
+
+class _WrongHalfLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(_each_tensor(_other_half, value), to=to)
+
+
+class _WrongHalf(ReferencePipeline):
+    link_type = _WrongHalfLink
+
+
+class WrongHalf(ReferenceAdapter):
+    """bfloat16 travels as float16, and float16 as bfloat16."""
+
+    pipeline = _WrongHalf
+
+
+class _PositionLink(Link):
+    def process(self, position: int) -> int:
+        return position
+
+
+class _PositionTakenForProcess(ReferencePipeline):
+    link_type = _PositionLink
+
+
+class PositionTakenForProcess(ReferenceAdapter):
+    """Right only for a pipeline that is the world."""
+
+    pipeline = _PositionTakenForProcess
+
+
+class _WaitingStep(Step):
+    def run(self, actions: Sequence[Action]) -> Yield:
+        done = super().run(actions)
+        if self.position == 0 and len(set(self.placement)) > 1:
+            self.link.receive(source=1)
+        return done
+
+
+class _Unmatched(ReferencePipeline):
+    step_type = _WaitingStep
+
+
+class Unmatched(ReferenceAdapter):
+    """One receive too many on the first rank."""
+
+    pipeline = _Unmatched
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two messages have tensors of the same shapes and dtypes."""
+
+    def look(value: Any) -> list[Any]:
+        return [
+            None if leaf is None else (leaf.shape, leaf.dtype, leaf.requires_grad)
+            for leaf in leaves_of(value)
+        ]
+
+    return not isinstance(a, Failure) and not isinstance(b, Failure) and look(a) == look(b)
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    return tensor.bfloat16().to(tensor.dtype) if tensor.is_floating_point() else tensor
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    if tensor.is_contiguous() or 0 in tensor.stride():
+        return tensor
+    order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+    return tensor.permute(order).reshape(tensor.shape)
+
+
+def _other_half(tensor: Tensor) -> Tensor:
+    other = {torch.float16: torch.bfloat16, torch.bfloat16: torch.float16}.get(tensor.dtype, tensor.dtype)
+    return tensor.to(other).to(tensor.dtype)

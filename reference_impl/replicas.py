@@ -1,0 +1,152 @@
+"""Replicas of a stage: their gradients are averaged once per step, after the stage's last backward.
+
+torch's data-parallel wrappers reduce gradients from inside a backward pass. Here a stage has one backward
+per microbatch, perhaps in two parts, and the table says in which order; so all of them only add up, and
+the reduction is asked for when the last one has run:
+
+* ``DistributedDataParallel`` reduces in the backward of its own forward. The stage therefore runs the wrapped
+  module, past the wrapper. For the reduction the wrapper runs once, around a module that hands out the
+  parameters: the backward brings zeros, which change nothing, and the wrapper reduces what is there.
+* ``fully_shard`` adds up as long as it is told that no synchronisation is due. The parameters stay gathered
+  for the whole step: backwards in two parts need them when the wrapper does not know.
+
+Before a reduction the replicas tell each other, in one small message, who failed and which parameters have
+gradients. So nobody waits for a replica that failed, and a parameter that no replica used keeps None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from .errors import PeerError
+
+
+class Replicas:
+    """One stage's replicas: `module` is what the stage computes with, `groups` are who averages with whom."""
+
+    def __init__(self, module: nn.Module, groups: Sequence[ProcessGroup]) -> None:
+        self.module, self.groups = module, groups
+
+    def step(self) -> AbstractContextManager[None]:
+        """Surround every step, in training and evaluation."""
+        return nullcontext()
+
+    def reduce(self, *, failed: bool) -> None:
+        """Average the gradients over the replicas; every replica calls it at the same point of its table.
+
+        Raises:
+            PeerError: A replica (this one perhaps) `failed`; no gradient was changed.
+        """
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        used = [p for p, yes in zip(trained, self._agree(trained, failed=failed), strict=True) if yes]
+        for p in used:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        self._average(used, trained)
+
+    def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
+        raise NotImplementedError
+
+    def _agree(self, trained: Sequence[Tensor], *, failed: bool) -> list[bool]:
+        """For each parameter whether a replica has a gradient of it."""
+        told = [failed, *(p.grad is not None for p in trained)]
+        flags = torch.tensor(told, dtype=torch.int32, device=next((p.device for p in trained), None))
+        for group in self.groups:
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
+        someone_failed, *used = flags.tolist()
+        if someone_failed:
+            raise PeerError("a replica failed, so gradients were not averaged")
+        return [bool(flag) for flag in used]
+
+
+class _HandedOut(nn.Module):
+    """Stands for a module: has its buffers, and its outputs are views of the parameters that are trained."""
+
+    def __init__(self, module: nn.Module, trained: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._trained, self.named_buffers = tuple(trained), module.named_buffers  # type: ignore[method-assign]
+
+    def forward(self, _: None) -> tuple[Tensor, ...]:
+        return tuple(parameter.view_as(parameter) for parameter in self._trained)
+
+
+class _Wrapped(Replicas):
+    """Replicas behind ``DistributedDataParallel``."""
+
+    def __init__(self, wrapper: DistributedDataParallel) -> None:
+        if wrapper.static_graph:
+            raise ValueError(
+                "with static_graph DistributedDataParallel wants one backward per step; leave it out"
+            )
+        super().__init__(wrapper.module, [wrapper.process_group])
+        self._wrapper = wrapper
+
+    def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
+        # All of them: unless told otherwise the wrapper waits for every parameter it knows.
+        self._wrapper.module = _HandedOut(self.module, trained)
+        try:
+            with torch.enable_grad():
+                handed = self._wrapper(None)
+            torch.autograd.backward(handed, [torch.zeros_like(tensor) for tensor in handed])
+        finally:
+            self._wrapper.module = self.module
+        for parameter in set(trained).difference(used):
+            parameter.grad = None
+
+
+class _Sharded(Replicas):
+    """Replicas that hold a share of every parameter each (``fully_shard``)."""
+
+    def __init__(self, root: Any) -> None:
+        meshes = {p.device_mesh for p in root.parameters() if isinstance(p, DTensor)}
+        super().__init__(root, [group for mesh in meshes for group in mesh.get_all_groups()])
+        self._root = root
+        root.set_reshard_after_forward(False)
+        self._parts: list[Any] = [part for part in root.modules() if isinstance(part, FSDPModule)]
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        self._synchronise(False)
+        try:
+            for part in self._parts:
+                part.unshard()
+            yield
+        except BaseException:
+            for parameter in self._root.parameters():
+                if not isinstance(parameter, DTensor):  # what a failed step added up, not reduced yet
+                    parameter.grad = None
+            self._root.reset_iter_state()
+            raise
+        finally:
+            for part in self._parts:
+                part.reshard()
+            self._synchronise(True)
+
+    def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
+        self._synchronise(True)
+        self._root._get_fsdp_state()._root_post_backward_final_callback()  # there is no public name for it
+
+    def _synchronise(self, value: bool) -> None:
+        self._root.set_requires_gradient_sync(value)
+        self._root.set_is_last_backward(value)
+        self._root.set_reshard_after_backward(value)
+
+
+def replicas_of(module: nn.Module) -> Replicas | None:
+    """The replicas of a stage, or None when its module is not wrapped for data parallelism.
+
+    Raises:
+        ValueError: The wrapper has an option that cannot be kept in a pipeline.
+    """
+    if isinstance(module, DistributedDataParallel):
+        return _Wrapped(module)
+    return _Sharded(module) if isinstance(module, FSDPModule) else None

@@ -1,0 +1,1 @@
+"""Generators of schedule tables, one file per family."""

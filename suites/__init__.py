@@ -1,0 +1,1 @@
+"""The standard, executable: one folder per chapter, one short test per requirement."""

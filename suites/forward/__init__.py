@@ -1,0 +1,1 @@
+"""Chapter FWD: values through the forward pass."""

@@ -1,0 +1,1 @@
+"""Chapter SCH: schedules as executed and as tables."""

@@ -1,0 +1,1 @@
+"""Chapter SPL: input and weight gradients apart."""

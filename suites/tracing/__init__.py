@@ -1,0 +1,1 @@
+"""Chapter TRC: the tracing front end."""

@@ -1,0 +1,1 @@
+"""Chapter TRN: losses, gradients and updates."""

@@ -1,0 +1,104 @@
+"""Engines that are bad guests in their processes, each the reference with one bad habit."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from pipeconform.reference_impl.adapter import ReferenceAdapter, ReferencePipeline
+
+from pipeconform.adapter import Batch, Description, Mode, Plan, StepResult
+
+
+class _Alone(ReferenceAdapter):
+    """Asks for new processes for every build."""
+
+    def describe(self) -> Description:
+        description = super().describe()
+        claims = replace(description.capabilities, fresh_process_per_build=True)
+        return replace(description, capabilities=claims)
+
+
+class _AbortingPipeline(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if self.plan.ranks.rank == 0:
+            os.abort()
+        return super().run(mode, batch)
+
+
+class Aborts(ReferenceAdapter):
+    """The first rank's process aborts, as native code does."""
+
+    pipeline = _AbortingPipeline
+
+
+class _OncePipeline(ReferencePipeline):
+    built = False
+
+    def __init__(self, plan: Plan) -> None:
+        if _OncePipeline.built:
+            raise RuntimeError("the engine is initialised already")
+        _OncePipeline.built = True
+        super().__init__(plan)
+
+
+class BuiltTwice(ReferenceAdapter):
+    """Cannot be built a second time in one process, and does not say so."""
+
+    pipeline = _OncePipeline
+
+
+class BuiltOnce(_Alone):
+    """Cannot be built a second time in one process, and says so."""
+
+    pipeline = _OncePipeline
+
+
+class _LockingPipeline(ReferencePipeline):
+    """Takes turns in compiling as torch's extensions do: by a file that a killed process leaves behind."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        if plan.ranks.rank == 0:
+            lock = Path(os.environ.get("TORCH_EXTENSIONS_DIR", tempfile.gettempdir()), "lock")
+            while lock.exists():
+                time.sleep(0.05)
+            lock.touch()
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if self.plan.ranks.rank == 0:
+            os._exit(3)
+        return super().run(mode, batch)
+
+
+class LeavesLock(_Alone):
+    """Dies while it holds a lock that the next build waits for."""
+
+    pipeline = _LockingPipeline
+
+
+class _SendingPipeline(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        if plan.ranks.world_size > 1:
+            threading.Thread(
+                target=_send_for_ever, args=(plan.ranks.rank, plan.ranks.world_size), daemon=True
+            ).start()
+
+
+def _send_for_ever(rank: int, size: int) -> None:
+    while True:  # to the world's group, where nobody receives
+        dist.isend(torch.zeros(1 << 16), dst=(rank + 1) % size)
+        time.sleep(0.01)
+
+
+class SendsForEver(_Alone):
+    """A daemon thread goes on sending after the step, and after close()."""
+
+    pipeline = _SendingPipeline

@@ -1,0 +1,240 @@
+import datetime
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from pipeconform.adapters.torch_pipelining import TorchPipelining
+from pipeconform.campaign import campaign as module
+from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.executor import Execution
+from pipeconform.case.strategies import Limits
+from pipeconform.gate.expectations import Expectation, StoredCase
+from pipeconform.judge.evidence import Finding
+from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.run.verdict import Returned, VerdictVector
+from pipeconform.spec import profile, requirement
+
+CAPABILITIES = TorchPipelining().describe().capabilities
+
+
+CASES = {}
+"""Every case that was judged, by digest."""
+
+
+def drawn_case(digest):
+    return CASES[digest]
+
+
+class _Executor:
+    """Executes nothing."""
+
+    description = SimpleNamespace(name="nobody")
+
+    def execute(self, case, *, observe=()):
+        return Execution(case=case, verdicts=VerdictVector((Returned(None, 0.0),)))
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """Judge one cell by a rule (case, thorough) → kind or None; returns the cell and what was asked."""
+
+    def judged(rule, expectations=()):
+        asked = []
+
+        def judge(_requirement, execution, _executor, *, thorough=True, anew=True):
+            asked.append((execution.case.digest, thorough))
+            CASES[execution.case.digest] = execution.case
+            kind = rule(execution.case, thorough)
+            message = "established" if thorough else "guessed"
+            return () if kind is None else (Outcome(Status.FAILED, Finding(kind=kind, message=message)),)
+
+        monkeypatch.setattr(module, "judge", judge)
+        limits = Limits(capabilities=CAPABILITIES, min_ranks=1)
+        run = Campaign(
+            executors={"default": _Executor()},
+            profile=profile("core"),
+            seed=0,
+            limits=limits,
+            expectations=expectations,
+        )
+        return run.judge_cell(requirement("TRN-4"), "GPipe"), asked
+
+    return judged
+
+
+def test_every_verdict_is_thorough_while_nothing_is_found(cell):
+    """A case that passes is never judged by guesses."""
+    found, asked = cell(lambda case, thorough: None)
+
+    assert (found.status, found.violations) == ("passed", ())
+    assert all(thorough for _, thorough in asked)
+
+
+def test_the_smallest_case_is_established_after_quick_shrinking(cell):
+    """Candidates are chosen quickly; what is reported was judged thoroughly."""
+    found, asked = cell(lambda case, thorough: "gradient value" if case.model.width > 1 else None)
+
+    (violation,) = found.violations
+    assert (violation.message, violation.case.model.width) == ("established", 2)
+    assert asked[-1] == (violation.digest, True)
+    assert {thorough for _, thorough in asked[-10:-1]} == {False}
+    assert violation.confirmed
+
+
+def test_a_smallest_case_that_is_not_established_gives_way_to_the_first(cell):
+    """Guesses lead shrinking astray where rounding looks enormous; then the case itself is reported."""
+    found, _ = cell(lambda case, thorough: "gradient value" if case.num_ranks > 1 or not thorough else None)
+
+    (violation,) = found.violations
+    assert (violation.message, violation.minimal) == ("established", False)
+    assert violation.case.num_ranks > 1
+
+
+def test_a_new_kind_of_violation_is_established_before_it_is_noted(cell):
+    """Guesses add to the occurrences of what is known, and nothing else."""
+    seen = []
+
+    def rule(case, thorough):
+        seen.append(case.digest)
+        if seen[0] == case.digest:
+            return "gradient value"
+        return None if thorough else "another kind"
+
+    found, _ = cell(rule)
+
+    assert [violation.signature for violation in found.violations] == ["gradient value"]
+    assert found.violations[0].occurrences == 1
+
+
+def test_a_verdict_that_changes_from_one_execution_to_the_next_is_flaky(cell):
+    """The same case and seed, another verdict: executed again several times, reported, never dropped."""
+    executions = {}
+
+    def rule(case, thorough):
+        executions[case.digest] = executions.get(case.digest, 0) + 1
+        return "gradient value" if executions[case.digest] == 1 and len(executions) == 3 else None
+
+    found, _ = cell(rule)
+
+    (violation,) = found.violations
+    assert (found.status, violation.status, violation.confirmed) == ("flaky", "failed", False)
+    assert (violation.reruns, violation.shown_again) == (5, 0)
+
+
+def test_a_confirmed_violation_beside_a_flaky_one_gives_the_status(cell):
+    seen = {}
+
+    def rule(case, thorough):
+        seen[case.digest] = seen.get(case.digest, 0) + 1
+        if seen[case.digest] == 1 and len(seen) == 2:
+            return "once"
+        return "always" if case.num_ranks > 1 else None
+
+    found, _ = cell(rule)
+
+    assert found.status == "failed"
+    assert {violation.signature: violation.confirmed for violation in found.violations} == {
+        "once": False,
+        "always": True,
+    }
+
+
+def test_judgements_are_counted_by_the_number_of_microbatches(cell):
+    found, _ = cell(lambda case, thorough: None)
+
+    assert set(found.microbatches) <= {"one", "fewer", "equal", "more"}
+    assert sum(found.microbatches.values()) >= found.judgements
+
+
+EXPECTED = Expectation(
+    requirement="TRN-4",
+    status="failed",
+    signature="gradient value",
+    reason="known",
+    issue="https://example.org/7",
+    owner="us",
+    expires=datetime.date(2031, 1, 1),
+    file="expectations.toml",
+    line=3,
+)
+
+
+def test_expected_violations_are_counted_and_not_shrunk(cell):
+    found, asked = cell(lambda case, thorough: "gradient value", expectations=(EXPECTED,))
+
+    (violation,) = found.violations
+    assert (violation.expected, violation.minimal) == ("expectations.toml:3", False)
+    assert violation.occurrences == found.judgements
+    assert found.is_expected
+    assert len(asked) < 3 * found.judgements
+
+
+def test_another_signature_inside_an_expected_failure_is_seen_and_shrunk(cell):
+    """A real defect of another kind does not hide behind the expected one."""
+
+    def rule(case, thorough):
+        return "buffer value" if case.num_ranks == 3 else "gradient value"
+
+    found, _ = cell(rule, expectations=(EXPECTED,))
+    by_kind = {violation.signature: violation for violation in found.violations}
+
+    assert not found.is_expected
+    assert by_kind["gradient value"].expected
+    assert (by_kind["buffer value"].expected, by_kind["buffer value"].minimal) == ("", True)
+
+
+def test_an_expected_status_covers_no_other_status(cell):
+    hung = msgspec.structs.replace(EXPECTED, status="hung")
+    found, _ = cell(lambda case, thorough: "gradient value", expectations=(hung,))
+
+    assert [violation.expected for violation in found.violations] == [""]
+
+
+def test_sizes_that_an_entry_does_not_name_are_not_covered(cell):
+    narrow = msgspec.structs.replace(EXPECTED, p=(2,))
+    found, _ = cell(lambda case, thorough: "gradient value", expectations=(narrow,))
+    unexpected = [violation for violation in found.violations if not violation.expected]
+
+    assert [violation.expected for violation in found.violations if violation.expected] == [narrow.label]
+    assert [violation.case.num_ranks == 2 for violation in unexpected] == [False]
+    assert len({violation.id for violation in found.violations}) == 2
+
+
+def test_a_stored_case_is_executed_first(cell):
+    _, asked = cell(lambda case, thorough: None)
+    case = drawn_case(asked[3][0])
+    stored = StoredCase(path="cases/one.json", case=case)
+    entry = msgspec.structs.replace(EXPECTED, stored=(stored,))
+
+    found, asked = cell(
+        lambda one, thorough: "gradient value" if one.digest == case.digest else None, expectations=(entry,)
+    )
+
+    assert asked[0] == (case.digest, True)
+    assert (found.violations[0].case, found.violations[0].confirmed, found.stale) == (case, True, ())
+
+
+def test_a_stored_case_that_passes_now_is_told(cell):
+    _, asked = cell(lambda case, thorough: None)
+    stored = StoredCase(path="cases/one.json", case=drawn_case(asked[3][0]))
+    entry = msgspec.structs.replace(EXPECTED, stored=(stored,))
+
+    found, _ = cell(lambda case, thorough: None, expectations=(entry,))
+
+    assert (found.status, found.stale) == ("passed", ("cases/one.json",))
+
+
+def test_a_subject_that_needs_more_stages_than_there_are_ranks_is_skipped_with_a_reason():
+    """A skip connection needs three stages; two ranks with one stage each have two."""
+    run = Campaign(
+        executors={"default": _Executor()},
+        profile=profile("smoke"),
+        seed=0,
+        limits=Limits(capabilities=CAPABILITIES, max_ranks=2),
+    )
+
+    found = run.judge_cell(requirement("FWD-10"), "GPipe")
+
+    assert found.status == "skipped"
+    assert "needs more stages than 2 ranks have under GPipe" in found.reason

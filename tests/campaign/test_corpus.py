@@ -1,0 +1,128 @@
+import pytest
+
+from pipeconform.campaign.corpus import Corpus, Interesting, corpus_seed, drawn, run_strategy
+from pipeconform.campaign.minimise import Budget, minimise
+from pipeconform.case.strategies import Focus, Limits
+from pipeconform.errors import HarnessError
+from pipeconform.judge.evidence import Finding
+from pipeconform.judge.outcome import Outcome, Status
+from tests.case.examples import EVERYTHING
+
+OUTCOME = Outcome(Status.FAILED, Finding(kind="wrong", message="wrong"))
+
+
+def _corpus(**changes):
+    fields = {
+        "limits": Limits(capabilities=EVERYTHING),
+        "schedule": EVERYTHING.schedules[0],
+        "focus": Focus.PLAIN,
+        "seed": 0,
+        "size": 20,
+    }
+    return Corpus(**{**fields, **changes})
+
+
+def test_a_corpus_is_drawn_alike_every_time_and_without_repetition() -> None:
+    again = []
+    run_strategy(_corpus(), lambda case: again.append(case) and None, max_examples=20)
+    digests = [case.digest for case in drawn(_corpus())]
+
+    assert digests == list(dict.fromkeys(case.digest for case in again))
+    assert len(digests) >= 15
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"focus": Focus.SUM}, {"schedule": EVERYTHING.schedules[1]}])
+def test_another_seed_focus_or_schedule_is_another_corpus(change) -> None:
+    assert corpus_seed(_corpus(**change)) != corpus_seed(_corpus())
+    assert drawn(_corpus(**change)) != drawn(_corpus())
+
+
+def test_our_own_errors_end_a_drawing_at_once_and_unshrunk() -> None:
+    calls = []
+
+    def body(case):
+        calls.append(case)
+        raise HarnessError("no processes")
+
+    with pytest.raises(HarnessError, match="no processes"):
+        run_strategy(_corpus(), body, max_examples=20, shrink=True)
+    assert len(calls) == 1
+
+
+def test_what_a_body_points_at_is_shrunk() -> None:
+    seen = []
+
+    def body(case):
+        wide = case.model.width >= 3
+        seen.append((wide, case.model.width))
+        return wide
+
+    with pytest.raises(Interesting):
+        run_strategy(_corpus(), body, max_examples=20, shrink=True)
+    assert min(width for wide, width in seen if wide) == 3
+
+
+def _late_target():
+    """A case late in the corpus that has at least two ranks."""
+    return next(case for case in reversed(drawn(_corpus())) if case.num_ranks >= 2 and case.model.width > 3)
+
+
+def test_a_counter_example_becomes_the_smallest_case_that_still_shows_it() -> None:
+    target = _late_target()
+
+    found = minimise(
+        _corpus(),
+        target,
+        OUTCOME,
+        lambda case: OUTCOME if case.num_ranks >= 2 and case.model.width >= 2 else None,
+        budget=Budget(seconds=30, executions=1000),
+    )
+
+    assert (found.case.num_ranks, found.case.model.width, found.minimal, found.confirmed) == (
+        2,
+        2,
+        True,
+        True,
+    )
+    assert all(len(stage.blocks) == 1 for stage in found.case.model.stages)
+    assert {run.num_microbatches for run in found.case.runs} == {1}
+
+
+def test_every_candidate_is_executed_once() -> None:
+    executed = []
+
+    def check(case):
+        executed.append(case.digest)
+        return OUTCOME if case.num_ranks >= 2 else None
+
+    found = minimise(_corpus(), _late_target(), OUTCOME, check, budget=Budget(seconds=30, executions=1000))
+
+    assert len(executed) == len(set(executed)) == found.executions
+
+
+def test_a_spent_budget_gives_the_best_so_far_and_says_so() -> None:
+    found = minimise(
+        _corpus(),
+        _late_target(),
+        OUTCOME,
+        lambda case: OUTCOME if case.num_ranks >= 2 else None,
+        budget=Budget(seconds=30, executions=2),
+    )
+
+    assert (found.minimal, found.confirmed, found.executions) == (False, True, 2)
+
+
+def test_what_does_not_happen_again_is_reported_unconfirmed() -> None:
+    target = _late_target()
+
+    found = minimise(_corpus(), target, OUTCOME, lambda _: None, budget=Budget(seconds=30, executions=9))
+
+    assert (found.case, found.confirmed, found.executions) == (target, False, 1)
+
+
+def test_an_error_of_the_harness_while_shrinking_is_not_a_finding() -> None:
+    def check(case):
+        raise HarnessError("the oracle failed")
+
+    with pytest.raises(HarnessError, match="the oracle failed"):
+        minimise(_corpus(), _late_target(), OUTCOME, check, budget=Budget(seconds=30, executions=9))

@@ -1,0 +1,98 @@
+"""Engines that are bad guests: the verdict says what happened, the next case is not touched, nothing stays."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pipeconform.adapter import ScheduleClaim
+from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.judging import judge
+from pipeconform.case.strategies import Focus, Limits
+from pipeconform.judge.outcome import Status
+from pipeconform.run.pools import Pools
+from pipeconform.spec import requirement
+
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "pipeconform.run.worker",
+    "pipeconform.judge.oracle",
+    "pipeconform.reference_impl.adapter",
+)
+NASTY = f"{Path(__file__).with_name('nasty_engines.py')}:"
+
+
+@pytest.fixture(scope="module")
+def guests(tmp_path_factory):
+    """Runs two cases of an engine one after another; in the end no process and no file of any is left."""
+    folder, seen = tmp_path_factory.mktemp("guests"), set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        patch.setenv("TMPDIR", str(folder))
+        patch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+        with Pools(preload=PRELOAD) as pools:
+
+            def executions(name):
+                reference = NASTY + name
+                executor = Executor(
+                    implementation=reference,
+                    description=describe(pools, reference),
+                    pools=pools,
+                    time_limit=20.0,
+                )
+                found = []
+                for case in _cases(executor.capabilities.schedule("1F1B"), executor.capabilities):
+                    execution = executor.execute(case)
+                    found.append((execution, judge(requirement("TRN-1"), execution, executor)))
+                    seen.update(_family(pools.server.pid))
+                return found
+
+            yield executions
+    assert [pid for pid in seen if Path(f"/proc/{pid}").exists()] == []
+    assert list(folder.iterdir()) == []
+
+
+def _cases(claim: ScheduleClaim, capabilities):
+    limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=2)
+    corpus = Corpus(limits=limits, schedule=claim, focus=Focus.PLAIN, seed=0, size=8)
+    return [case for case in drawn(corpus) if case.world.size == 2][:2]
+
+
+def _family(pid):
+    """A fork server and the processes below it; those of other tests' servers are theirs."""
+    found, todo = {pid}, [pid]
+    while todo:
+        for task in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
+            children = {int(pid) for pid in task.read_text().split()}
+            todo += children - found
+            found |= children
+    return found
+
+
+def _statuses(found):
+    return [[outcome.status for outcome in outcomes] for _, outcomes in found]
+
+
+def test_an_engine_that_aborts_is_a_crash_with_its_signal_and_the_next_case_has_other_processes(guests):
+    found = guests("Aborts")
+
+    assert _statuses(found) == [[Status.CRASHED]] * 2
+    assert all("SIGABRT" in execution.verdicts.describe() for execution, _ in found)
+
+
+def test_an_engine_that_cannot_be_built_twice_fails_where_it_does_not_say_so(guests):
+    assert _statuses(guests("BuiltTwice")) == [[], [Status.ERROR]]
+
+
+def test_an_engine_that_cannot_be_built_twice_gets_new_processes_where_it_says_so(guests):
+    assert _statuses(guests("BuiltOnce")) == [[], []]
+
+
+def test_a_lock_that_a_dead_engine_holds_ends_with_its_processes(guests):
+    assert _statuses(guests("LeavesLock")) == [[Status.CRASHED]] * 2
+
+
+def test_a_thread_that_sends_for_ever_reaches_no_later_case(guests):
+    assert _statuses(guests("SendsForEver")) == [[], []]

@@ -1,0 +1,39 @@
+from pipeconform.campaign.executor import Execution
+from pipeconform.campaign.store import Store
+from pipeconform.run.verdict import Died, Returned, VerdictVector
+from tests.case.examples import small_case
+
+
+def _execution(seed: int) -> Execution:
+    verdicts = VerdictVector((Returned(None), Died(signal="SIGKILL")))
+    return Execution(case=small_case(seed=seed), verdicts=verdicts)
+
+
+def test_what_is_put_is_found_again() -> None:
+    store = Store()
+    store.put("a", _execution(1))
+
+    assert store.get("a") == _execution(1)
+    assert store.get("b") is None
+
+
+def test_another_worker_finds_it_in_the_folder(tmp_path) -> None:
+    Store(folder=tmp_path).put("a", _execution(1))
+
+    assert Store(folder=tmp_path).get("a") == _execution(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_the_least_recently_used_gives_way() -> None:
+    store = Store(max_bytes=1)
+    store.put("a", _execution(1))
+    store.put("b", _execution(2))
+
+    assert (store.get("a"), store.get("b")) == (None, _execution(2))
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_sharing(tmp_path) -> None:
+    store = Store(folder=tmp_path / "missing")
+    store.put("a", _execution(1))
+
+    assert store.get("a") == _execution(1)

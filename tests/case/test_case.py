@@ -1,0 +1,128 @@
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeconform.case.blocks import Attention, Embedding, Linear
+from pipeconform.case.case import (
+    Case,
+    Eval,
+    Kwarg,
+    LossSpec,
+    Model,
+    Optimize,
+    Stage,
+    Train,
+    World,
+    Zero,
+    decode_case,
+    encode_case,
+    format_case,
+)
+from pipeconform.case.strategies import Focus, Limits, cases, is_claimed
+from pipeconform.errors import BadCaseError
+from tests.case.examples import EVERYTHING, small_case, with_model
+
+LIMITS = Limits(capabilities=EVERYTHING)
+CLAIMED = [(s, f) for s in EVERYTHING.schedules for f in Focus if is_claimed(f, s, EVERYTHING)]
+SOME_CASE = st.sampled_from(CLAIMED).flatmap(lambda pair: cases(LIMITS, *pair))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(SOME_CASE)
+def test_a_case_survives_its_json_form(case: Case) -> None:
+    again = decode_case(format_case(case))
+
+    assert (again, again.digest) == (case, case.digest)
+
+
+def test_the_digest_is_the_same_on_every_machine() -> None:
+    assert small_case().digest == "1a1ddce31612"
+
+
+def test_the_json_form_names_its_format() -> None:
+    assert msgspec.json.decode(encode_case(small_case()))["format"] == 1
+
+
+def test_the_repr_leaves_out_what_is_default() -> None:
+    assert (
+        repr(small_case().model)
+        == "Model(width=3, stages=(Stage(blocks=(Linear(),)), Stage(blocks=(Linear(),))))"
+    )
+
+
+IMPOSSIBLE = {
+    "more ranks than stages": (
+        lambda: small_case(world=World(size=3, pipeline_ranks=(0, 1, 2))),
+        "model.stages",
+    ),
+    "a rank outside the world": (
+        lambda: small_case(world=World(size=2, pipeline_ranks=(0, 2))),
+        "pipeline_ranks",
+    ),
+    "ranks out of order": (lambda: small_case(world=World(size=2, pipeline_ranks=(1, 0))), "ascending"),
+    "nothing to run": (lambda: small_case(program=(Zero(),)), "nothing would be run"),
+    "an empty microbatch": (
+        lambda: small_case(program=(Eval(batch_size=1, num_microbatches=2),)),
+        "program[0]",
+    ),
+    "a step without optimizer": (
+        lambda: small_case(program=(Train(batch_size=1, num_microbatches=1), Optimize())),
+        "no optimizer",
+    ),
+    "attention without sequence": (
+        lambda: with_model(small_case(), stages=(Stage(blocks=(Attention(),)),) * 2),
+        "attention",
+    ),
+    "carried tensors without container": (lambda: with_model(small_case(), carried=("mask",)), "container"),
+    "tokens without embedding": (lambda: with_model(small_case(), tokens=True), "embedding"),
+    "an embedding without tokens": (
+        lambda: with_model(small_case(), stages=(Stage(blocks=(Embedding(),)), Stage(blocks=(Linear(),)))),
+        "embedding",
+    ),
+    "classes without cross-entropy": (lambda: with_model(small_case(), classes=3), "cross_entropy"),
+    "cross-entropy without classes": (
+        lambda: small_case(loss=LossSpec(kind="cross_entropy")),
+        "cross_entropy",
+    ),
+    "a keyword argument for no stage": (
+        lambda: with_model(small_case(), kwargs=(Kwarg(stage=2),)),
+        "outside",
+    ),
+    "batch dimension without sequence": (lambda: with_model(small_case(), batch_dim=1), "batch_dim"),
+    "no width": (lambda: with_model(small_case(), width=0), "width"),
+    "another format": (lambda: small_case(format=2), "format 2"),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_an_impossible_case_is_refused_in_words(make, said) -> None:
+    with pytest.raises(BadCaseError, match=said.replace("[", r"\[")):
+        make()
+
+
+DAMAGED = {
+    "not json": (b"{", "not JSON"),
+    "another kind of json": (b"[]", "not a case"),
+    "a missing field": (b'{"schedule":"GPipe"}', "missing required field"),
+    "a wrong type": (encode_case(small_case()).replace(b'"GPipe"', b"3"), r"\$\.schedule"),
+    "an unknown field": (encode_case(small_case()).replace(b'"seed"', b'"sead"'), "unknown field"),
+    "an unknown block": (encode_case(small_case()).replace(b'"linear"', b'"lineal"'), r"\$\.model\.stages"),
+    "an impossible case": (encode_case(small_case()).replace(b'"size":2', b'"size":1'), "pipeline_ranks"),
+    "another format": (encode_case(small_case()).replace(b'"format":1', b'"format":9'), "format 9"),
+}
+
+
+@pytest.mark.parametrize(("data", "said"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_case_is_refused_with_its_source_and_place(data, said) -> None:
+    with pytest.raises(BadCaseError, match=rf"^file\.json: .*{said}"):
+        decode_case(data, source="file.json")
+
+
+def test_a_model_prints_and_counts_its_parts() -> None:
+    case = with_model(
+        small_case(), stages=(Stage(blocks=(Linear(), Linear(bias=False))), Stage(blocks=(Linear(),)))
+    )
+
+    assert (case.num_ranks, case.num_stages, len(case.runs), len(list(case.blocks()))) == (2, 2, 2, 3)
+    assert isinstance(case.model, Model)

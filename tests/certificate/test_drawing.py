@@ -1,0 +1,36 @@
+"""As many cases are drawn as it takes to meet every size that a level demands, and the same for everybody."""
+
+import msgspec
+
+from pipeconform.adapter import Capabilities, MicrobatchRule, ScheduleClaim
+from pipeconform.certificate.drawing import num_draws
+from pipeconform.spec import certification_level
+
+GPIPE = Capabilities(schedules=(ScheduleClaim(name="GPipe"),))
+
+
+def level(**fields):
+    return msgspec.structs.replace(certification_level("forward"), **fields)
+
+
+def test_the_number_grows_until_no_size_is_missing():
+    many, few = num_draws(level(draws=4), GPIPE), num_draws(level(draws=60), GPIPE)
+
+    assert many > 4
+    assert few == 60
+
+
+def test_sizes_that_are_not_claimed_need_no_cases():
+    narrow = Capabilities(schedules=(ScheduleClaim(name="GPipe", min_ranks=2, max_ranks=2),))
+    sizes = {"microbatches": ("more",), "draws": 6}
+
+    assert num_draws(level(**sizes), narrow) == 6
+
+
+def test_a_size_that_cannot_be_drawn_does_not_run_for_ever():
+    """The decision names it then."""
+    rare = Capabilities(
+        schedules=(ScheduleClaim(name="GPipe", microbatches=MicrobatchRule.MULTIPLE_OF_RANKS),)
+    )
+
+    assert num_draws(level(draws=2, examples=2000), rare) == 8

@@ -1,0 +1,138 @@
+"""Shards are merged only if they are all of one certification, and what is merged verifies like a whole."""
+
+import msgspec
+import pytest
+
+from pipeconform.certificate.checks import check_contents, check_package
+from pipeconform.certificate.contents import packed
+from pipeconform.certificate.package import write_package
+from pipeconform.certificate.shards import merge, parse_shard, schedules_of_shard
+from pipeconform.errors import BadPackageError, UsageError
+
+
+@pytest.fixture
+def files(shard, tmp_path):
+    """Both shards as packages, each changed by a function."""
+
+    def write(change=lambda contents, number: contents):
+        paths = []
+        for number in (1, 2):
+            path = tmp_path / f"{number}.zip"
+            write_package(packed(change(shard(number), number)), path)
+            paths.append(path)
+        return paths
+
+    return write
+
+
+def second(change):
+    return lambda contents, number: change(contents) if number == 2 else contents
+
+
+def in_certificate(contents, **fields):
+    return msgspec.structs.replace(
+        contents, certificate=msgspec.structs.replace(contents.certificate, **fields)
+    )
+
+
+def test_all_shards_together_make_the_whole(files, contents, tmp_path):
+    merged = merge(files())
+
+    by_key = {(cell.requirement, cell.schedule): cell for cell in contents.result.cells}
+    assert {(cell.requirement, cell.schedule): cell for cell in merged.result.cells} == by_key
+    assert (merged.certificate.granted, merged.certificate.shards) == (True, 2)
+    write_package(packed(merged), tmp_path / "merged.zip")
+    assert check_package(tmp_path / "merged.zip").granted
+
+
+def test_the_order_of_the_files_does_not_matter(files):
+    one, two = files()
+
+    assert merge([two, one]) == merge([one, two])
+
+
+def test_a_shard_alone_deserves_nothing(shard):
+    checked = check_contents(shard(1))
+
+    assert (checked.granted, checked.doubts) == (False, ())
+    assert checked.reasons == ("shard 1/2 decides nothing; merge all of them",)
+
+
+def test_a_missing_shard_is_named(files):
+    with pytest.raises(BadPackageError, match="shards are missing: 2/2"):
+        merge(files()[:1])
+
+
+def test_a_shard_that_is_there_twice_is_named(files):
+    one, two = files()
+
+    with pytest.raises(BadPackageError, match=r"1.zip: shard 1/2 is there twice"):
+        merge([one, two, one])
+
+
+def test_a_whole_package_is_no_shard(contents, tmp_path):
+    write_package(packed(contents), tmp_path / "whole.zip")
+
+    with pytest.raises(BadPackageError, match=r"certificate.json: shard: this package is whole"):
+        merge([tmp_path / "whole.zip"])
+
+
+def test_a_shard_in_doubt_is_not_merged(files):
+    broken = second(lambda c: msgspec.structs.replace(c, canaries=()))
+
+    with pytest.raises(BadPackageError, match=r"2.zip: canaries.json: no fault tried for"):
+        merge(files(broken))
+
+
+def test_shards_of_two_implementations_are_refused_by_field(files):
+    def other(contents):
+        implementation = msgspec.structs.replace(contents.result.implementation, version="2.0")
+        result = msgspec.structs.replace(contents.result, implementation=implementation)
+        return in_certificate(msgspec.structs.replace(contents, result=result), version="2.0")
+
+    with pytest.raises(BadPackageError, match=r"certificate.json: version: '2.0', but .* says '1.0'"):
+        merge(files(second(other)))
+
+
+def test_shards_of_two_environments_are_refused_unless_told(files, tmp_path):
+    def elsewhere(contents):
+        machine = msgspec.structs.replace(contents.environment[0], memory=1 << 20)
+        return msgspec.structs.replace(contents, environment=(machine,))
+
+    paths = files(second(elsewhere))
+    with pytest.raises(BadPackageError, match=r"environment.json: memory: not as in .*1.zip"):
+        merge(paths)
+    merged = merge(paths, allow_different_environments=True)
+
+    assert merged.certificate.mixed_environments
+    assert check_contents(merged).granted
+    hidden = in_certificate(merged, mixed_environments=False)
+    assert "the shards ran in different environments" in str(check_contents(hidden).doubts[0])
+
+
+def test_cells_of_another_package_do_not_add_up(contents, shard):
+    """Merged by hand: what a shard lacks is taken from another package, and the manifest written anew."""
+    forged = msgspec.structs.replace(
+        shard(1),
+        certificate=contents.certificate,
+        result=msgspec.structs.replace(shard(1).result, cells=contents.result.cells),
+    )
+    found = [str(doubt) for doubt in check_contents(forged).doubts]
+
+    assert any("totals.judgements" in text for text in found)
+    assert any(text.startswith("judged.json: digests: 0 for FWD-1 under 1F1B") for text in found)
+
+
+def test_schedules_are_dealt_in_turn_and_each_once():
+    names = ("a", "b", "c", "d", "e")
+    parts = [schedules_of_shard(names, number=n, total=2) for n in (1, 2)]
+
+    assert parts == [("a", "c", "e"), ("b", "d")]
+    with pytest.raises(UsageError, match="only 5 schedules are claimed"):
+        schedules_of_shard(names, number=1, total=6)
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "a/b", "1/2/3"])
+def test_a_shard_is_a_number_of_a_number(text):
+    with pytest.raises(UsageError, match=r"expected I/N with 1 ≤ I ≤ N"):
+        parse_shard(text)

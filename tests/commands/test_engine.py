@@ -1,0 +1,52 @@
+"""The pytest command line behind a run, and what becomes of a session that does not begin."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeconform.commands.engine import arguments, drive
+
+
+@pytest.fixture
+def command(tmp_path):
+    def build(**others):
+        return arguments(
+            options={"impl": "torch", "profile": "smoke", "examples": None}, out=tmp_path, **others
+        )
+
+    return build
+
+
+def test_options_carry_the_prefix_and_absent_ones_are_left_to_the_plugin(command, tmp_path):
+    line = command()
+
+    assert {
+        "--pipeconform-impl=torch",
+        "--pipeconform-profile=smoke",
+        f"--pipeconform-out={tmp_path}",
+    } <= set(line)
+    assert not any("examples" in part for part in line)
+
+
+def test_the_users_own_configuration_has_no_part(command):
+    line = command()
+
+    assert Path(line[line.index("-c") + 1]).name == "run.ini"
+    assert Path(line[0]).is_dir()  # a path to anchor on: no conftest.py of the working directory is loaded
+
+
+def test_short_options_become_pytests_own(command):
+    line = command(keyword="GPipe", workers="2", exit_first=True, others=("--durations=3",))
+
+    assert line[-8:] == ["-k", "GPipe", "-n", "2", "--dist", "loadgroup", "-x", "--durations=3"]
+
+
+def test_no_workers_means_no_distribution(command):
+    assert "-n" not in command(workers="0")
+
+
+def test_arguments_pytest_cannot_read_are_refused_in_one_line(command):
+    ended = drive([*command()[:5], "--no-such-option"])
+
+    assert ended.code == pytest.ExitCode.USAGE_ERROR
+    assert ended.usage == ["pytest refused its arguments: unrecognized arguments: --no-such-option"]

@@ -1,0 +1,53 @@
+"""What list and show say about levels, profiles and changes of the standard."""
+
+import datetime
+
+from pipeconform.commands.levels import describe_changes, describe_level, describe_profile, list_levels
+from pipeconform.spec import (
+    StandardVersion,
+    certification_level,
+    certification_levels,
+    mandatory,
+    profile,
+)
+
+
+def test_a_level_that_cannot_be_granted_says_so_in_the_list():
+    lines = list_levels(certification_levels(), version="0.9").splitlines()
+
+    assert [line.split()[0] for line in lines if "not available" in line] == [
+        "robust",
+        "data-parallel",
+        "full",
+    ]
+    assert lines[-1].endswith("standard 0.9; 'pipeconform show LEVEL' prints one in full")
+
+
+def test_a_level_is_explained_by_what_it_demands():
+    level = certification_level("training")
+    text = " ".join(describe_level(level, version="0.9").split())
+
+    assert text.startswith("level Training (standard 0.9)")
+    assert "State available" in text
+    assert f"{level.draws} drawn per subject and schedule" in text
+    assert "m = 1, m < p, m = p, m > p" in text
+    assert f"at most {level.not_claimed:.0%} of the requirements" in text
+    assert all(row.id.partition("-")[2] in text for row in mandatory(level))
+
+
+def test_a_level_that_is_not_available_names_what_is_missing():
+    text = " ".join(describe_level(certification_level("robust"), version="0.9").split())
+
+    assert "State not available in this version of the standard: it has no ERR, COM yet" in text
+
+
+def test_a_profile_is_explained_by_its_numbers():
+    core = profile("core")
+
+    assert f"{core.corpus} drawn per subject and schedule" in describe_profile(core)
+
+
+def test_changes_are_told_by_version():
+    version = StandardVersion(version="0.9", date=datetime.date(2026, 1, 2), changes=("One.", "Two."))
+
+    assert describe_changes(version) == "0.9  (2026-01-02)\n  - One.\n  - Two."

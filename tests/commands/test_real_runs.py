@@ -1,0 +1,171 @@
+"""Whole runs as a user makes them: a fresh folder, the skeleton, mistakes in a copy of it, an interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from pipeconform.commands.init import skeleton
+
+SMALL = ("--profile", "smoke", "--ranks", "1-2", "--requirements", "FWD-1,TRN-1")
+WRONG = ("losses[k] / len(losses) if self._mean else losses[k]", "losses[k]")
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Run pipeconform in a folder whose own pytest configuration would break any run."""
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('not the run’s conftest')", "utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n", "utf-8")
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "pipeconform", *arguments],
+            check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTEST_ADDOPTS": "--no-such-option"},
+        )
+
+    return run
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """Write the skeleton, with one text replaced by another."""
+
+    def write(name, was="", becomes=""):
+        text = skeleton(name=name)
+        assert was in text
+        (tmp_path / name).write_text(text.replace(was, becomes) if was else text, "utf-8")
+        return f"{name}:MyAdapter"
+
+    return write
+
+
+def test_the_skeleton_meets_what_it_claims(shell, tmp_path):
+    assert shell("init", "mine.py").returncode == 0
+    done = shell("run", "--impl", "mine.py:MyAdapter", *SMALL)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-3:] == [
+        "toy GPipe 1.0 meets all 2 judged requirements",
+        "results: pipeconform-results/result.json",
+        "report: pipeconform-results/report.html",
+    ]
+    assert {"result.json", "report.html", "junit.xml"} <= {
+        path.name for path in tmp_path.glob("pipeconform-results/*")
+    }
+
+
+def test_a_log_gets_one_plain_line_per_requirement(shell, adapter):
+    done = shell("run", "--impl", adapter("mine.py"), *SMALL)
+
+    assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == ["judging", "FWD-1", "TRN-1"]
+    assert not set(done.stdout) & {"\x1b", "\r", "\b"}
+
+
+def test_quiet_prints_the_last_word_only(shell, adapter):
+    done = shell("run", "--impl", adapter("wrong.py", *WRONG), *SMALL, "--quiet")
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == "toy GPipe 1.0 violates 1 of 2 judged requirements: TRN-1\n"
+
+
+def test_json_prints_the_result_file_and_nothing_else(shell, adapter, tmp_path):
+    done = shell("run", "--impl", adapter("wrong.py", *WRONG), *SMALL, "--json")
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == (tmp_path / "pipeconform-results/result.json").read_text()
+
+
+def test_a_violation_is_reproduced_until_it_is_fixed(shell, adapter, tmp_path):
+    wrong, right = adapter("wrong.py", *WRONG), adapter("right.py")
+    done = shell("run", "--impl", wrong, *SMALL, "--out", "found")
+    cells = json.loads((tmp_path / "found/result.json").read_text())["cells"]
+    (violation,) = next(cell for cell in cells if cell["requirement"] == "TRN-1")["violations"]
+
+    assert done.returncode == 1
+    assert "1. TRN-1 Gradients (MUST): FAIL under GPipe" in done.stdout
+    assert f"pipeconform replay {violation['id']} --impl {wrong} --result found/result.json" in done.stdout
+
+    again = shell("replay", violation["id"], "--impl", wrong, "--result", "found")
+    (tmp_path / "case.json").write_text(json.dumps(violation["case"]))
+    fixed = shell("replay", "case.json", "--impl", right)
+
+    assert (again.returncode, again.stderr) == (1, "")
+    assert "\nREPRODUCED:\nTRN-1 failed: gradient value" in again.stdout
+    assert (fixed.returncode, fixed.stderr) == (0, "")
+    assert "\nFIXED: " in fixed.stdout
+
+
+def test_a_breach_of_the_contract_is_told_by_method_and_type(shell, adapter):
+    text = "        return StepResult(output=", "        StepResult(output="
+    done = shell("run", "--impl", adapter("broken.py", *text), *SMALL)
+
+    assert done.returncode == 3
+    assert "run() returned None; expected pipeconform.adapter.StepResult" in done.stdout
+    assert done.stderr == "pipeconform: some cells could not be judged; see ERR above for the reason\n"
+
+
+def test_a_schedule_that_is_not_claimed_is_answered_with_those_that_are(shell, adapter):
+    done = shell("run", "--impl", adapter("mine.py"), "--schedules", "GPie", "-n", "2")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "pipeconform: unknown schedule (of toy GPipe) 'GPie'; nearest: GPipe\n"
+
+
+def marked(mark):
+    """The processes whose environment holds `mark`, on systems that tell."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="needs /proc to find what is left running"
+)
+def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp_path):
+    mark = uuid.uuid4().hex
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pipeconform", "run", "--impl", adapter("mine.py"), "--profile", "core"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PIPECONFORM_TEST_MARK": mark},
+    )
+    assert run.stdout is not None
+    while "judgement" not in (line := run.stdout.readline()):
+        assert line, run.communicate()[1]
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    deadline = time.monotonic() + 10
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    assert run.returncode == 130
+    assert errors == "pipeconform: interrupted; results so far in pipeconform-results/result.json\n"
+    assert json.loads((tmp_path / "pipeconform-results/result.json").read_text())["run"]["complete"] is False
+    assert left == []
+
+
+def test_an_adapter_that_ends_its_process_is_told_apart_from_a_wrong_name(shell, tmp_path):
+    (tmp_path / "dies.py").write_text("import os\nos._exit(3)\n")
+    done = shell("run", "--impl", "dies.py:MyAdapter", *SMALL)
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "died      exit code 3" in done.stderr
+    assert done.stderr.startswith("pipeconform: the harness failed: describing ")

@@ -1,0 +1,199 @@
+"""`pipeconform report`: from files to a page; whatever is wrong with a file is one clear line and exit code 2."""
+
+import json
+import re
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from pipeconform.commands import run as run_command
+from pipeconform.report.result import RESULT_FORMAT, read_result, write_result
+from tests.report.conftest import Make
+
+HEAVY = ("torch", "hypothesis", "pytest")
+
+
+@pytest.fixture
+def make():
+    return Make()
+
+
+@pytest.fixture
+def result(make):
+    return make.result(make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe")))
+
+
+def test_a_page_is_written_beside_its_result(typed, result, tmp_path):
+    write_result(result, tmp_path / "found/result.json")
+
+    assert typed("report", "found/result.json") == (0, "report: found/report.html\n", "")
+    assert (tmp_path / "found/report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {"result.json", "report.html"}
+
+
+def test_a_folder_stands_for_the_result_in_it_and_out_may_be_a_new_folders_file(typed, result, tmp_path):
+    write_result(result, tmp_path / "one/result.json")
+    write_result(result, tmp_path / "two/result.json")
+
+    assert typed("report", "one", "two", "--out", "pages/both.html")[:2] == (0, "report: pages/both.html\n")
+    assert 'id="differences"' in (tmp_path / "pages/both.html").read_text("utf-8")
+
+
+def test_a_file_of_the_format_before_is_read(typed, result, tmp_path):
+    old = msgspec.to_builtins(result)
+    old["format"] = 1
+    for cell in old["cells"]:
+        for violation in cell["violations"]:
+            del violation["timeline"], violation["first_wrong"]
+    (tmp_path / "result.json").write_text(json.dumps(old))
+
+    assert typed("report", "result.json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"format": 2, "cells": [', "damaged, not JSON"),
+        ("", "damaged, not JSON"),
+        ("\0\0\0\0", "damaged, not JSON"),
+        ("[1, 2]", "result format None"),
+        ('{"format": 999}', "result format 999"),
+        ('{"format": "new"}', "result format 'new'"),
+        ('{"tests": [], "summary": {}}', "result format None"),
+        (json.dumps({"format": RESULT_FORMAT}), "not a result file"),
+    ],
+)
+def test_what_is_no_result_is_one_line_that_names_the_file(typed, tmp_path, text, said):
+    (tmp_path / "result.json").write_text(text)
+    code, out, err = typed("report", "result.json")
+
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith("pipeconform: result.json: ")
+    assert said in err
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_an_unknown_field_is_named(typed, result, tmp_path):
+    data = msgspec.to_builtins(result)
+    data["cells"][0]["colour"] = "red"
+    (tmp_path / "result.json").write_text(json.dumps(data))
+    code, _, err = typed("report", "result.json")
+
+    assert (code, "colour" in err, "$.cells[0]" in err) == (2, True, True)
+
+
+def test_a_file_cut_off_anywhere_is_never_taken_for_a_result(typed, result, tmp_path):
+    write_result(result, tmp_path / "whole.json")
+    whole = (tmp_path / "whole.json").read_bytes()
+    codes = set()
+    for end in range(0, len(whole) - 1, 97):
+        (tmp_path / "result.json").write_bytes(whole[:end])
+        codes.add(typed("report", "result.json")[0])
+
+    assert codes == {2}
+
+
+def test_one_bad_file_among_good_ones_is_named(typed, result, tmp_path):
+    write_result(result, tmp_path / "good.json")
+    (tmp_path / "bad.json").write_text("{")
+    code, _, err = typed("report", "good.json", "bad.json")
+
+    assert (code, err.startswith("pipeconform: bad.json: damaged")) == (2, True)
+
+
+def test_a_missing_file_is_named(typed):
+    assert typed("report", "nowhere.json")[::2] == (
+        2,
+        "pipeconform: cannot read nowhere.json: No such file or directory\n",
+    )
+
+
+def test_no_file_is_a_usage_error(typed):
+    code, _, err = typed("report")
+
+    assert (code, "RESULT.json" in err) == (2, True)
+
+
+def test_a_result_is_never_overwritten_by_its_page(typed, result, tmp_path):
+    write_result(result, tmp_path / "result.json")
+    code, _, err = typed("report", "result.json", "--out", "result.json")
+
+    assert (code, "choose another name" in err) == (2, True)
+    assert read_result(tmp_path / "result.json") == result
+
+
+@pytest.mark.parametrize("out", ["/proc/report.html", "file/report.html"])
+def test_where_nothing_can_be_written_the_place_is_named_and_nothing_is_lost(typed, result, tmp_path, out):
+    write_result(result, tmp_path / "result.json")
+    (tmp_path / "file").write_text("not a folder")
+    code, stdout, err = typed("report", "result.json", "--out", out)
+
+    assert (code, stdout) == (2, "")
+    assert re.fullmatch(rf"pipeconform: cannot write {out}: .*; choose another --out\n", err)
+    assert {path.name for path in tmp_path.iterdir()} == {"result.json", "file"}
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one_alone(typed, result, tmp_path):
+    write_result(result, tmp_path / "result.json")
+    (tmp_path / "report.html").mkdir()  # in the way of the page, not empty
+    (tmp_path / "report.html/report.html").mkdir()
+
+    code, _, err = typed("report", "result.json")
+
+    assert (code, err.startswith("pipeconform: cannot write report.html/report.html: ")) == (2, True)
+    assert [path.name for path in (tmp_path / "report.html").iterdir()] == ["report.html"]
+
+
+def test_a_finished_run_loses_nothing_when_its_page_fails(result, tmp_path, capsys):
+    file = tmp_path / "result.json"
+    write_result(result, file)
+    before = file.read_bytes()
+    (tmp_path / "report.html").mkdir()  # in the way
+
+    code = run_command._conclude(run_command_ended(), file, show="summary")
+    shown = capsys.readouterr()
+
+    assert code == 1
+    assert "violates 1 of 1 judged requirement" in shown.out
+    assert re.search(
+        r"pipeconform: no .*report.html: cannot write .*; the result file is complete", shown.err
+    )
+    assert file.read_bytes() == before
+
+
+def run_command_ended():
+    from pipeconform.commands.engine import Ended
+
+    return Ended(code=1)
+
+
+def test_a_run_leaves_its_page_beside_its_result(result, tmp_path, capsys):
+    write_result(result, tmp_path / "result.json")
+
+    assert run_command._conclude(run_command_ended(), tmp_path / "result.json", show="summary") == 1
+    assert capsys.readouterr().out.splitlines()[-1] == f"report: {tmp_path / 'report.html'}"
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_run_that_prints_json_leaves_its_page_and_prints_json_only(result, tmp_path, capsys):
+    write_result(result, tmp_path / "result.json")
+    run_command._conclude(run_command_ended(), tmp_path / "result.json", show="json")
+
+    assert json.loads(capsys.readouterr().out)["format"] == RESULT_FORMAT
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_page_is_made_without_torch_and_without_the_engine(result, tmp_path):
+    write_result(result, tmp_path / "result.json")
+    code = (
+        "import sys, pipeconform.cli as cli\n"
+        "try: cli.main(['report', 'result.json'])\n"
+        f"except SystemExit: print('imported:', sorted(set(sys.modules) & {set(HEAVY)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines() == ["report: report.html", "imported: []"]

@@ -1,0 +1,126 @@
+"""Packages on the command line: verified, merged and signed, or refused in a line with the right exit code."""
+
+import msgspec
+import pytest
+
+from pipeconform.certificate.contents import packed
+from pipeconform.certificate.package import write_package
+from tests.certificate.conftest import SCHEDULES, sound
+from tests.report.conftest import make
+
+__all__ = ["make"]
+
+
+@pytest.fixture
+def package(make, tmp_path):
+    write_package(packed(sound(make)), tmp_path / "mine.zip")
+    return tmp_path / "mine.zip"
+
+
+def test_a_sound_package_is_verified(typed, package):
+    assert typed("verify", "mine.zip") == (
+        0,
+        "VERIFIED: toy GPipe 1.0 deserves level forward, standard 0.1\n",
+        "",
+    )
+
+
+def test_a_package_that_is_honest_about_a_failure_is_verified_and_not_granted(typed, make, tmp_path):
+    contents = sound(make)
+    first, *others = contents.result.cells
+    failed = msgspec.structs.replace(first, status="failed", violations=(make.violation("FWD-1", "GPipe"),))
+    reasons = ("FWD-1 failed under GPipe",)
+    contents = msgspec.structs.replace(
+        contents,
+        result=msgspec.structs.replace(contents.result, cells=(failed, *others)),
+        certificate=msgspec.structs.replace(contents.certificate, granted=False, reasons=reasons),
+    )
+    write_package(packed(contents), tmp_path / "mine.zip")
+
+    assert typed("verify", "mine.zip") == (
+        1,
+        "VERIFIED, NOT GRANTED: toy GPipe 1.0 does not deserve level forward, standard 0.1\n"
+        "  FWD-1 failed under GPipe\n",
+        "",
+    )
+
+
+def test_doubts_are_told_one_by_one(typed, make, tmp_path):
+    contents = msgspec.structs.replace(sound(make), canaries=())
+    write_package(packed(contents), tmp_path / "mine.zip")
+    code, out, _ = typed("verify", "mine.zip")
+
+    assert code == 1
+    assert out.startswith("doubt: canaries.json: no fault tried for FWD-1, ")
+    assert out.splitlines()[-1] == "NOT VERIFIED: 1 doubt about toy GPipe 1.0, level forward, standard 0.1"
+
+
+def test_an_incomplete_package_is_not_verified(typed, make, tmp_path):
+    files = packed(sound(make))
+    del files["result.json"]
+    write_package(files, tmp_path / "mine.zip")
+    code, out, _ = typed("verify", "mine.zip")
+
+    assert (code, out.splitlines()[-1]) == (1, "NOT VERIFIED: the package is incomplete")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("verify", "no.zip"), "cannot read no.zip: No such file or directory"),
+        (("verify", "mine.zip", "--rerun", "3"), "--rerun and --impl belong together"),
+        (("verify", "mine.zip", "--impl", "torch"), "--rerun and --impl belong together"),
+        (("verify", "mine.zip", "--rerun", "3", "--impl", "torchy"), "cannot read --impl 'torchy'"),
+        (("merge", "mine.zip", "--out", "x.zip"), "mine.zip: certificate.json: shard: this package is whole"),
+        (("sign", "mine.zip", "--key", "no.pem"), "cannot read no.pem: No such file or directory"),
+        (("certify", "--impl", "reference", "--level", "gold"), "unknown level 'gold'; nearest: "),
+        (("certify", "--impl", "reference", "--level", "robust"), "level Robust is not available"),
+        (("certify", "--impl", "torchy", "--level", "forward"), "cannot read --impl 'torchy'"),
+        (
+            ("certify", "--impl", "reference", "--level", "forward", "--shard", "3/2"),
+            "--shard '3/2': expected I/N with 1 ≤ I ≤ N",
+        ),
+    ],
+)
+def test_wrong_input_is_answered_in_one_line(typed, package, arguments, expected):
+    code, _, err = typed(*arguments)
+
+    assert code == 2
+    assert err.startswith(f"pipeconform: {expected}")
+    assert err.count("\n") == 1
+
+
+def test_shards_are_merged(typed, make, tmp_path):
+    for number in (1, 2):
+        contents = sound(make, schedules=SCHEDULES[number - 1 :: 2], shard=f"{number}/2")
+        write_package(packed(contents), tmp_path / f"{number}.zip")
+    code, out, _ = typed("merge", "1.zip", "2.zip", "--out", "whole.zip")
+
+    assert (code, out) == (
+        0,
+        "VERIFIED: toy GPipe 1.0 deserves level forward, standard 0.1\npackage: whole.zip\n",
+    )
+    assert typed("verify", "whole.zip")[0] == 0
+    assert typed("verify", "1.zip")[0] == 1
+
+
+def test_a_signature_that_was_not_asked_about_is_mentioned(typed, package, tmp_path):
+    (tmp_path / "mine.zip.minisig").write_text("x\n")
+
+    assert "the signature mine.zip.minisig was not checked" in typed("verify", "mine.zip")[1]
+
+
+def test_a_signature_that_is_missing_or_of_another_file_is_a_doubt(typed, package, tmp_path):
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    pem = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (tmp_path / "key.pem").write_bytes(pem)
+    assert typed("sign", "mine.zip", "--key", "key.pem", "--public-key", "key.pub")[0] == 0
+    assert typed("verify", "mine.zip", "--public-key", "key.pub")[0] == 0
+
+    package.rename(tmp_path / "other.zip")
+    code, out, _ = typed("verify", "other.zip", "--public-key", "key.pub")
+    assert code == 1
+    assert out.startswith("doubt: other.zip.minisig: cannot read other.zip.minisig")

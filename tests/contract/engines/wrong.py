@@ -1,0 +1,65 @@
+"""Adapters that use a right engine wrongly, each in the way that its kind invites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pipeconform.reference_impl.single_process import SingleProcessPipeline, SingleProcessReference
+from torch import Tensor
+
+from pipeconform.adapter import Batch, Mode, Plan, StepResult, module_gradients
+from pipeconform.adapters.deepspeed import DeepSpeed
+from pipeconform.adapters.megatron import Megatron
+from pipeconform.adapters.torchgpipe import TorchGPipe
+
+
+class _AveragingPipeline(SingleProcessPipeline):
+    def backward(self, loss: Tensor, batch: Batch) -> None:
+        super().backward(loss / batch.num_microbatches, batch)
+
+
+class AveragesTwice(SingleProcessReference):
+    """Averages over the microbatches a loss that the merged output has averaged."""
+
+    pipeline = _AveragingPipeline
+
+
+class AveragesTwiceOverTorchGPipe(TorchGPipe):
+    """The same with torchgpipe."""
+
+    def build(self, plan: Plan):
+        function, m = plan.loss.function, plan.num_microbatches
+        loss = replace(plan.loss, function=lambda *args, **kwargs: function(*args, **kwargs) / m)
+        return super().build(replace(plan, loss=loss))
+
+
+class ReadsClearedGradients(DeepSpeed):
+    """Reads ``.grad`` after the engine has cleared it."""
+
+    def build(self, plan: Plan):
+        built = super().build(plan)
+
+        def gradients() -> Mapping[int, Mapping[str, Tensor | None]]:
+            return module_gradients(built.owned())
+
+        built.gradients = gradients
+        return built
+
+
+class ReportsDividedLosses(Megatron):
+    """Reports the losses as the schedule has divided them by m, in place."""
+
+    def build(self, plan: Plan):
+        built = super().build(plan)
+        run = built.run
+
+        def divided(mode: Mode, batch: Batch) -> StepResult:
+            result = run(mode, batch)
+            losses = (
+                None if result.losses is None else [one / batch.num_microbatches for one in result.losses]
+            )
+            return replace(result, losses=losses)
+
+        built.run = divided
+        return built

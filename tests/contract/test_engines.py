@@ -1,0 +1,82 @@
+"""Engines of every kind go through the real machinery: right ones pass, and a wrong use of each is found.
+
+An engine that is not installed, or not in the release that these verdicts are about, is skipped; `make engines`
+sets up an environment that has them all.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.setup import Options, campaign_of
+from pipeconform.spec import profile, requirement
+
+ENGINES = Path(__file__).parent / "engines"
+WRONG = ENGINES / "wrong.py"
+RELEASES = {"deepspeed": "0.19.8", "megatron-core": "0.16.1", "torchgpipe": "0.0.7"}
+
+ASKED = ("FWD-1", "TRN-1", "TRN-2", "TRN-3", "TRN-14", "SCH-1", "SCH-7", "LIF-1", "LIF-6")
+CASES = [
+    ("reference-single", None, "GPipe", (1, 1)),
+    ("torchgpipe", "torchgpipe", "GPipe", (1, 1)),
+    ("deepspeed", "deepspeed", "1F1B", (2, 3)),
+    ("megatron", "megatron-core", "1F1B", (2, 3)),
+    ("megatron", "megatron-core", "Interleaved1F1B", (2, 2)),
+    (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
+]
+NOT_CLAIMED = {"DualPipe": ("LIF-1",)}
+"""What a schedule's engine does not claim of what is asked: it evaluates nothing."""
+MISTAKES = [
+    (f"{WRONG}:AveragesTwice", None, "GPipe", "TRN-3"),
+    (f"{WRONG}:AveragesTwiceOverTorchGPipe", "torchgpipe", "GPipe", "TRN-3"),
+    (f"{WRONG}:ReadsClearedGradients", "deepspeed", "1F1B", "TRN-1"),
+    (f"{WRONG}:ReportsDividedLosses", "megatron-core", "1F1B", "TRN-2"),
+    (f"{ENGINES / 'two_direction.py'}:HalfGradients", None, "DualPipe", "TRN-1"),
+]
+
+
+def _require(distribution: str | None) -> None:
+    if distribution is None:
+        return
+    wanted = f"{distribution}=={RELEASES[distribution]}"
+    try:
+        found = metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"needs {wanted}, which is not installed")
+    if found != RELEASES[distribution]:
+        pytest.skip(f"needs {wanted}, but {found} is installed")
+
+
+def _statuses(campaign: Campaign, asked: tuple[str, ...], schedule: str) -> dict[str, str]:
+    cells = [campaign.judge_cell(requirement(one), schedule) for one in asked]
+    return {cell.requirement: cell.status for cell in cells}
+
+
+def _options(implementation: str, ranks: tuple[int, int]) -> Options:
+    assert profile("smoke").search == 0
+    return Options(implementation=implementation, profile="smoke", examples=3, ranks=ranks)
+
+
+@pytest.mark.parametrize(("implementation", "distribution", "schedule", "ranks"), CASES)
+def test_an_engine_passes_what_it_claims(implementation, distribution, schedule, ranks):
+    _require(distribution)
+    with campaign_of(_options(implementation, ranks)) as campaign:
+        found = _statuses(campaign, ASKED, schedule)
+
+    assert {row: status for row, status in found.items() if status != "passed"} == dict.fromkeys(
+        NOT_CLAIMED.get(schedule, ()), "not_claimed"
+    )
+
+
+@pytest.mark.parametrize(("implementation", "distribution", "schedule", "broken"), MISTAKES)
+def test_a_wrong_use_of_an_engine_is_found(implementation, distribution, schedule, broken):
+    _require(distribution)
+    ranks = (1, 1) if schedule == "GPipe" else (2, 2)
+    with campaign_of(_options(implementation, ranks)) as campaign:
+        found = _statuses(campaign, (broken,), schedule)
+
+    assert found == {broken: "failed"}

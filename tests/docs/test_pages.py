@@ -1,0 +1,151 @@
+"""The documentation's commands are run as they stand, and the site builds without a warning."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from pipeconform.commands.init import skeleton
+from pipeconform.gate.expectations import read_expectations
+from tests.docs.pages import blocks, shell
+
+WRONG = ("losses[k] / len(losses) if self._mean else losses[k]", "losses[k]")
+
+
+@pytest.fixture(scope="module")
+def docs(pytestconfig):
+    return pytestconfig.rootpath / "docs"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the tutorial makes a key with openssl")
+def test_the_tutorial_certifies_a_pipeline(docs, tmp_path):
+    """Every command of the page, in order; and a wrong implementation is told from the certified one."""
+    pytest.importorskip("cryptography")
+    outputs = {}
+    for block in blocks(docs / "certify.md"):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text, "utf-8")
+        if block.language != "console":
+            continue
+        for line in block.text.splitlines():
+            assert line.startswith("$ ")
+            command = line.removeprefix("$ ")
+            done = shell(command, tmp_path)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            outputs[command] = done.stdout
+
+    certify = next(text for command, text in outputs.items() if " certify " in command)
+    shown = next(block.text for block in blocks(docs / "certify.md") if "GRANTED: my" in block.text)
+    assert certify.splitlines()[-2:] == shown.splitlines()
+    again = next(text for command, text in outputs.items() if "--rerun" in command)
+    assert "executed again: 5 judgements" in again
+
+    source = (tmp_path / "mine.py").read_text()
+    fault = source.replace("import ReferenceAdapter", "import ReferenceAdapter as _").replace(
+        "from pipeconform.reference_impl.adapter import ReferenceAdapter as _",
+        "from pipeconform.reference_impl.faults.wire import RoundedToBfloat16 as ReferenceAdapter",
+    )
+    (tmp_path / "wrong.py").write_text(fault)
+    other = shell("pipeconform verify mine.pipeconform.zip --rerun 40 --impl wrong.py:MyAdapter", tmp_path)
+    assert other.returncode == 1
+    assert "doubt: result.json: implementation.source_digest: " in other.stdout
+    assert "passed, now shows failed: " in other.stdout
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A repository with an adapter that is right, one that is not, and a baseline of the right one."""
+    (tmp_path / "adapter.py").write_text(skeleton(name="adapter.py"), "utf-8")
+    return tmp_path
+
+
+def lines_of(block):
+    """The commands of a pipeline's steps: what stands behind ``run:`` or in a list of scripts."""
+    for line in block.text.splitlines():
+        command = line.strip().removeprefix("- ").removeprefix("run: ")
+        if command.startswith("pipeconform "):
+            yield command
+
+
+def test_the_gates_of_github_and_gitlab_pass_what_is_known_and_stop_what_is_new(docs, project):
+    snippets = {block.title: block for block in blocks(docs / "gating.md") if block.title}
+    judge, gate = lines_of(snippets[".github/workflows/pipeline.yml"])
+    (strict,) = lines_of(snippets[".gitlab-ci.yml"])
+
+    assert shell(judge, project).returncode == 0
+    (project / "baseline").mkdir()
+    shutil.copy(project / "results/result.json", project / "baseline/result.json")
+    assert shell(gate, project).returncode == 0
+
+    broken = (project / "adapter.py").read_text().replace(*WRONG)
+    (project / "adapter.py").write_text(broken)
+    assert shell(judge, project).returncode == 0
+    stopped = shell(gate, project)
+    assert stopped.returncode == 1
+    assert "::error title=pipeconform%3A regressed::TRN-" in stopped.stdout
+
+    fill = "--reason known --issue https://example.org/7 --owner us --expires 2031-01-01"
+    assert shell(f"pipeconform expect update --write results {fill}", project).returncode == 0
+    assert shell(strict, project).returncode == 0
+    (project / "adapter.py").write_text(skeleton(name="adapter.py"), "utf-8")
+    outlived = shell(strict, project)
+    assert outlived.returncode == 1
+    assert "unexpected pass" in outlived.stdout
+
+
+def test_the_expectations_shown_are_read_as_they_stand(docs, tmp_path):
+    (text,) = [block.text for block in blocks(docs / "gating.md") if block.language == "toml"]
+    (tmp_path / "known.toml").write_text(text)
+
+    assert tomllib.loads(text)["format"] == 1
+    (entry,) = read_expectations(tmp_path / "known.toml").entries
+    assert (entry.requirement, entry.p) == ("TRN-4", (2, 4))
+
+
+@pytest.mark.slow
+def test_the_slurm_scripts_certify_in_shards(docs, tmp_path):
+    snippets = {block.title: block for block in blocks(docs / "gating.md") if block.title}
+    for name in ("certify.sbatch", "merge.sh"):
+        (tmp_path / name).write_text(snippets[name].text)
+    (source,) = [block.text for block in blocks(docs / "certify.md") if block.title == "mine.py"]
+    (tmp_path / "adapter.py").write_text(source)
+    for task in ("1", "2"):
+        done = shell("bash certify.sbatch", tmp_path, SLURM_ARRAY_TASK_ID=task)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    merged = shell("bash merge.sh", tmp_path)
+    assert merged.returncode == 0, merged.stdout + merged.stderr
+    assert "VERIFIED: my pipeline" in merged.stdout
+
+
+def test_the_site_builds_without_a_warning(docs, tmp_path):
+    pytest.importorskip("material", reason="needs the extra 'docs'")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
+        check=False,
+        cwd=docs.parent,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "standard/index.html").exists()
+
+
+def test_the_gate_in_python_stops_a_regression(docs, project):
+    (code,) = [block.text for block in blocks(docs / "python-api.md") if block.language == "python"]
+    (project / "gate.py").write_text(code)
+    (project / "mine.py").write_text(skeleton(name="mine.py"))
+    judge = "pipeconform run --impl mine.py:MyAdapter --profile smoke --out first"
+    assert shell(judge, project).returncode == 0
+    shutil.copy(project / "first/result.json", project / "baseline.json")
+    assert shell("python gate.py", project).returncode == 0
+
+    (project / "mine.py").write_text(skeleton(name="mine.py").replace(*WRONG))
+    stopped = shell("python gate.py", project)
+    assert stopped.returncode == 1
+    assert stopped.stdout.startswith("### pipeconform: blocked: ")

@@ -1,0 +1,181 @@
+"""Two results are compared cell by cell: what got worse, what got better, and whose doing it is."""
+
+import msgspec
+import pytest
+
+from pipeconform.gate.comparison import compare
+
+
+@pytest.fixture
+def failing(make):
+    def cell(requirement="TRN-4", schedule="GPipe", **others):
+        return make.cell(requirement, schedule, make.violation(requirement, schedule, **others))
+
+    return cell
+
+
+def changed(result, *, run=None, **fields):
+    if run is not None:
+        fields["run"] = msgspec.structs.replace(result.run, **run)
+    return msgspec.structs.replace(result, **fields)
+
+
+def kinds(comparison):
+    return [(one.kind, one.requirement, one.schedule) for one in comparison.changes]
+
+
+def test_equal_results_differ_in_nothing(make, failing):
+    result = make.result(make.cell("FWD-1", "GPipe"), failing())
+    comparison = compare(result, result)
+
+    assert (comparison.changes, comparison.blocked) == ((), False)
+    assert (comparison.unchanged, comparison.still_violated) == (2, 1)
+
+
+def test_a_violation_where_there_was_none_is_a_regression(make, failing):
+    comparison = compare(make.result(make.cell("TRN-4", "GPipe")), make.result(failing()))
+
+    (change,) = comparison.changes
+    assert (change.kind, change.before, change.after) == ("regressed", "passed", "failed")
+    assert (change.signature, change.cause, comparison.blocked) == (
+        "failed: output value",
+        "implementation",
+        True,
+    )
+
+
+def test_another_violation_in_a_cell_that_failed_before_is_a_regression(make, failing):
+    both = make.cell(
+        "TRN-4",
+        "GPipe",
+        make.violation("TRN-4", "GPipe"),
+        make.violation("TRN-4", "GPipe", signature="buffer value"),
+    )
+    comparison = compare(make.result(failing()), make.result(both))
+
+    assert [one.signature for one in comparison.of("regressed")] == ["failed: buffer value"]
+    assert comparison.still_violated == 1
+
+
+def test_another_status_with_the_same_signature_is_another_violation(make, failing):
+    comparison = compare(make.result(failing()), make.result(failing(status="hung")))
+
+    assert kinds(comparison) == [("regressed", "TRN-4", "GPipe"), ("fixed", "TRN-4", "GPipe")]
+
+
+def test_a_violation_that_is_gone_is_fixed(make, failing):
+    comparison = compare(make.result(failing()), make.result(make.cell("TRN-4", "GPipe")))
+
+    assert kinds(comparison) == [("fixed", "TRN-4", "GPipe")]
+    assert not comparison.blocked
+
+
+def test_a_violation_that_is_no_longer_judged_is_lost_not_fixed(make, failing):
+    silent = make.cell("TRN-4", "GPipe", status="not_claimed", judgements=0, reason="not claimed any more")
+    comparison = compare(make.result(failing()), make.result(silent))
+
+    (change,) = comparison.changes
+    assert (change.kind, change.detail) == ("lost", "no longer judged: not claimed (not claimed any more)")
+    assert comparison.blocked
+
+
+def test_a_failure_of_a_cell_that_was_not_judged_is_new(make, failing):
+    comparison = compare(make.result(make.cell("TRN-4", "GPipe")), make.result(failing(schedule="1F1B")))
+
+    assert kinds(comparison) == [("new", "TRN-4", "1F1B"), ("lost", "TRN-4", "GPipe")]
+
+
+def test_a_cell_that_is_met_and_was_not_judged_is_added(make):
+    old = make.result(make.cell("TRN-4", "GPipe"))
+    comparison = compare(old, make.result(*old.cells, make.cell("TRN-4", "1F1B")))
+
+    assert kinds(comparison) == [("added", "TRN-4", "1F1B")]
+    assert not comparison.blocked
+
+
+def test_what_does_not_show_every_time_is_flaky_and_blocks(make, failing):
+    comparison = compare(
+        make.result(make.cell("TRN-4", "GPipe")),
+        make.result(failing(confirmed=False, reruns=5, shown_again=2)),
+    )
+
+    (change,) = comparison.changes
+    assert (change.kind, change.detail) == ("flaky", "2 of 5 executions again showed it")
+    assert comparison.blocked
+
+
+def test_a_flaky_verdict_is_told_again_each_time(make, failing):
+    result = make.result(failing(confirmed=False, reruns=5, shown_again=2))
+
+    assert kinds(compare(result, result)) == [("flaky", "TRN-4", "GPipe")]
+
+
+def test_an_expected_violation_is_no_regression(make, failing):
+    comparison = compare(make.result(make.cell("TRN-4", "GPipe")), make.result(failing(expected="x.toml:3")))
+
+    assert comparison.changes == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"counts": {"p=2,v=1": 4}}, "no case with p=3, v=1 any more"),
+        ({"microbatches": {"more": 4}}, "no case with m < p any more"),
+        ({"judgements": 3}, "fewer examples: 4 → 3"),
+    ],
+)
+def test_less_coverage_of_a_cell_is_told(make, fields, expected):
+    full = {"counts": {"p=2,v=1": 2, "p=3,v=1": 2}, "microbatches": {"more": 2, "fewer": 2}}
+    old = make.result(make.cell("TRN-4", "GPipe", **full))
+    comparison = compare(old, make.result(make.cell("TRN-4", "GPipe", **(full | fields))))
+
+    assert [one.detail for one in comparison.of("lost")] == [expected]
+    assert comparison.blocked
+
+
+def test_another_seed_may_draw_fewer_distinct_cases(make):
+    old = make.result(make.cell("TRN-4", "GPipe"))
+    new = make.result(make.cell("TRN-4", "GPipe", judgements=3))
+
+    assert compare(old, changed(new, run={"seed": 1})).changes == ()
+    assert compare(old, changed(new, run={"seed": 1, "corpus": 2})).of("lost")
+
+
+def test_a_run_without_classes_of_microbatches_lost_none(make):
+    """Files of an older format do not hold them."""
+    old = make.result(make.cell("TRN-4", "GPipe", microbatches={"more": 4}))
+
+    assert compare(old, make.result(make.cell("TRN-4", "GPipe"))).changes == ()
+
+
+def test_a_changed_rule_is_told_apart_from_a_changed_implementation(make, failing):
+    old = changed(make.result(make.cell("TRN-4", "GPipe"), make.cell("FWD-1", "GPipe")))
+    old = changed(old, rules={"TRN-4": "aa", "FWD-1": "bb"})
+    new = make.result(failing(), failing("FWD-1"))
+    new = changed(new, rules={"TRN-4": "cc", "FWD-1": "bb"})
+    causes = {one.requirement: one.cause for one in compare(old, new).changes}
+
+    assert causes == {"TRN-4": "rules", "FWD-1": "implementation"}
+
+
+def test_another_version_of_the_standard_draws_other_cases(make, failing):
+    old = changed(make.result(make.cell("TRN-4", "GPipe")), standard_version="0.0")
+    (change,) = compare(old, make.result(failing())).changes
+
+    assert change.cause == "rules"
+
+
+def test_a_requirement_that_the_old_standard_did_not_have_is_a_new_rule(make, failing):
+    old = changed(make.result(make.cell("FWD-1", "GPipe")), rules={"FWD-1": "bb"})
+    new = changed(make.result(make.cell("FWD-1", "GPipe"), failing()), rules={"FWD-1": "bb", "TRN-4": "aa"})
+    (change,) = compare(old, new).changes
+
+    assert (change.kind, change.cause) == ("new", "rules")
+
+
+def test_a_requirement_that_the_old_run_did_not_ask_for_is_no_new_rule(make, failing):
+    old = changed(make.result(make.cell("FWD-1", "GPipe")), rules={"FWD-1": "bb"}, run={"selection": "FWD"})
+    new = changed(make.result(make.cell("FWD-1", "GPipe"), failing()), rules={"FWD-1": "bb", "TRN-4": "aa"})
+    (change,) = compare(old, new).changes
+
+    assert change.cause == "implementation"

@@ -1,0 +1,146 @@
+"""A proposed file says what the result shows, keeps what people wrote, and is refused while it is incomplete."""
+
+import datetime
+import tomllib
+
+import msgspec
+import pytest
+
+from pipeconform.errors import BadExpectationsError
+from pipeconform.gate.expectations import read_expectations
+from pipeconform.gate.proposal import propose, write_proposal
+
+FILLED = {
+    "reason": 'it\'s "known" \\ and\x7f odd',
+    "issue": "https://example.org/7",
+    "owner": "us",
+    "expires": datetime.date(2031, 1, 2),
+}
+
+
+@pytest.fixture
+def failing(make):
+    def cell(schedule="GPipe", requirement="TRN-4", **others):
+        others = {"id": f"{requirement}:{schedule}:default:1f3a", **others}
+        case = make.changed(make.case(), schedule=schedule)
+        return make.cell(requirement, schedule, make.violation(requirement, schedule, case, **others))
+
+    return cell
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Write a proposal and read it again, strictly."""
+
+    def write(proposal):
+        path = tmp_path / "pipeconform-expectations.toml"
+        write_proposal(proposal, path)
+        return read_expectations(path)
+
+    return write
+
+
+def test_what_is_proposed_and_filled_in_can_be_read(make, failing, stored):
+    result = make.result(failing(), failing("1F1B"), make.cell("FWD-1", "GPipe"))
+    (entry,) = stored(propose(result, **FILLED)).entries
+
+    assert (entry.requirement, entry.schedules) == ("TRN-4", ("GPipe", "1F1B"))
+    assert (entry.status, entry.signature, entry.reason) == ("failed", "output value", FILLED["reason"])
+    assert [one.case.schedule for one in entry.stored] == ["GPipe", "1F1B"]
+
+
+def test_what_only_a_person_can_say_is_left_empty_and_refused(make, failing, stored):
+    with pytest.raises(BadExpectationsError, match="the entry lacks reason, issue, owner, expires"):
+        stored(propose(make.result(failing())))
+
+
+def test_every_defect_gets_an_entry_of_its_own(make, failing):
+    cell = make.cell(
+        "TRN-4",
+        "GPipe",
+        make.violation("TRN-4", "GPipe"),
+        make.violation("TRN-4", "GPipe", signature="hang", status="hung"),
+    )
+    rows = tomllib.loads(propose(make.result(cell)).text)["expect"]
+
+    assert [(row["status"], row["signature"]) for row in rows] == [
+        ("failed", "output value"),
+        ("hung", "hang"),
+    ]
+
+
+def test_a_flaky_violation_is_left_out_and_told(make, failing):
+    proposal = propose(make.result(failing(confirmed=False)))
+
+    assert "[[expect]]" not in proposal.text
+    assert proposal.left_out == (
+        "TRN-4:GPipe:default:1f3a is flaky: an entry would pass and fail by chance; mend it",
+    )
+
+
+def test_an_entry_keeps_what_people_wrote_and_loses_what_passes(make, failing, stored):
+    first = stored(propose(make.result(failing(), failing("1F1B")), **FILLED))
+    label = first.entries[0].label
+    later = make.result(failing(expected=label), make.cell("TRN-4", "1F1B"))
+    (entry,) = stored(propose(later, first)).entries
+
+    assert (entry.schedules, entry.reason, entry.expires) == (("GPipe",), FILLED["reason"], FILLED["expires"])
+
+
+def test_an_entry_that_nothing_shows_is_dropped(make, failing, stored):
+    first = stored(propose(make.result(failing()), **FILLED))
+
+    assert "[[expect]]" not in propose(make.result(make.cell("TRN-4", "GPipe")), first).text
+
+
+def test_an_entry_about_what_was_not_judged_is_kept(make, failing, stored):
+    first = stored(propose(make.result(failing()), **FILLED))
+    proposal = propose(make.result(make.cell("FWD-1", "GPipe")), first)
+
+    assert stored(proposal).entries == first.entries
+
+
+def test_an_entry_for_every_schedule_stays_one(make, failing, stored, tmp_path):
+    first = stored(propose(make.result(failing()), **FILLED))
+    everywhere = msgspec.structs.replace(first.entries[0], schedules=())
+    first = msgspec.structs.replace(first, entries=(everywhere,))
+    shown = make.result(failing(expected=everywhere.label))
+
+    assert stored(propose(shown, first)).entries[0].schedules == ()
+    assert "[[expect]]" not in propose(make.result(make.cell("TRN-4", "GPipe")), first).text
+
+
+def test_a_stale_case_is_replaced(make, failing, stored):
+    first = stored(propose(make.result(failing()), **FILLED))
+    entry = first.entries[0]
+    other = make.changed(make.case(m=3), schedule="GPipe")
+    violation = make.violation("TRN-4", "GPipe", other, expected=entry.label, id="TRN-4:GPipe:default:beef")
+    cell = make.changed(make.cell("TRN-4", "GPipe", violation), stale=(entry.stored[0].path,))
+    (after,) = stored(propose(make.result(cell), first)).entries
+
+    assert [one.case for one in after.stored] == [other]
+
+
+def test_a_folder_that_cannot_be_written_is_named(make, failing, tmp_path):
+    with pytest.raises(BadExpectationsError, match="cannot write /proc/nowhere"):
+        write_proposal(propose(make.result(failing())), tmp_path.__class__("/proc/nowhere/x.toml"))
+
+
+def test_an_entry_that_moved_since_the_run_is_still_the_same(make, failing, stored):
+    """The result names the line at which the entry stood then."""
+    first = stored(propose(make.result(failing()), **FILLED))
+    moved = make.result(failing(expected="pipeconform-expectations.toml:99"))
+
+    assert stored(propose(moved, first)).entries == first.entries
+
+
+def test_without_a_file_what_was_expected_is_proposed_anew(make, failing):
+    assert "[[expect]]" in propose(make.result(failing(expected="lost.toml:3"))).text
+
+
+def test_another_size_than_an_entry_names_gets_an_entry_of_its_own(make, failing, stored):
+    first = stored(propose(make.result(failing()), **FILLED))
+    narrow = msgspec.structs.replace(first, entries=(msgspec.structs.replace(first.entries[0], p=(4,)),))
+    rows = tomllib.loads(propose(make.result(failing()), narrow, **FILLED).text)["expect"]
+
+    assert [row.get("p") for row in rows] == [None]

@@ -1,0 +1,387 @@
+"""What ranks that do everything right would show, from the oracle's own values, and one change at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import torch
+
+from pipeconform.adapter import Capabilities, Placement, ScheduleClaim, placement_of
+from pipeconform.case import blocks
+from pipeconform.case.case import (
+    ByHand,
+    Case,
+    Eval,
+    Kwarg,
+    Load,
+    LossSpec,
+    Model,
+    Optimize,
+    Passage,
+    PassageKind,
+    Sgd,
+    Stage,
+    Step,
+    Train,
+    World,
+    Zero,
+)
+from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.oracle import Bounds, Masks, reference
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import (
+    Answered,
+    Census,
+    Event,
+    Forward,
+    Kept,
+    LivedOn,
+    Observation,
+    Reference,
+    StepExpected,
+    StepShown,
+    Structure,
+)
+from pipeconform.schedule import generate, to_csv
+from tests.case.examples import EVERYTHING, small_case, with_model
+
+M = 3
+"""Microbatches of a step, two samples each."""
+
+RUN = {"batch_size": 2 * M, "num_microbatches": M}
+TRAIN, EVAL = Train(**RUN), Eval(**RUN)
+
+TWO_DIRECTIONS = dataclasses.replace(
+    EVERYTHING, schedules=(ScheduleClaim(name="GPipe", placement=Placement.MIRROR),)
+)
+"""Both ranks own both stages."""
+
+HALVES: Mapping[int, tuple[int, ...]] = {0: (0, 2), 1: (1,)}
+"""Per rank the microbatches that it finishes in two directions."""
+
+
+_COUNTS = Census(tensors=40, threads=6, descriptors=20, groups=2)
+FLAT = LivedOn(steps=(_COUNTS, _COUNTS), rounds=(_COUNTS, _COUNTS), closing_error=None, group_works=True)
+"""What more steps and pipelines leave behind: nothing."""
+
+
+def honest(
+    case: Case,
+    *,
+    masks: Masks | None = None,
+    capabilities: Capabilities = EVERYTHING,
+    shares: Mapping[int, tuple[int, ...]] | None = None,
+) -> Evidence:
+    """The evidence of a run without a fault; `shares` gives the microbatches that each rank finishes."""
+
+    @functools.cache
+    def expected(bounds: Bounds) -> Reference:
+        return reference(case, scale=capabilities.scale, masks=masks, bounds=bounds)
+
+    right = expected("none")
+    claim = capabilities.schedule(case.schedule)
+    assert claim is not None
+    placement = placement_of(claim.placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+    shown = []
+    for rank in range(case.world.size):
+        if rank not in case.world.pipeline_ranks:
+            steps = tuple(StepShown(step=index) for index in range(len(case.program)))
+            shown.append(Observation(rank=rank, pipeline_rank=None, lived_on=FLAT, steps=steps))
+            continue
+        position = case.world.pipeline_ranks.index(rank)
+        made = _Rank(case, position, placement, masks or {}, shares)
+        steps = tuple(made.step(step) for step in right.steps)
+        shown.append(
+            Observation(rank=rank, pipeline_rank=position, table=_table(case), lived_on=FLAT, steps=steps)
+        )
+    return Evidence(
+        case=case, capabilities=capabilities, shown=tuple(shown), expected=right, bounded=expected
+    )
+
+
+class _Rank:
+    """One rank's steps: all forwards in turn, then all backwards."""
+
+    def __init__(
+        self,
+        case: Case,
+        position: int,
+        placement: tuple[frozenset[int], ...],
+        masks: Masks,
+        shares: Mapping[int, tuple[int, ...]] | None,
+    ) -> None:
+        self.case, self.position, self.masks, self.shares = case, position, masks, shares
+        self.owned = [s for s, owners in enumerate(placement) if position in owners]
+        self.calls = 0
+
+    def step(self, right: StepExpected) -> StepShown:
+        m, kind = len(right.outputs), self.case.program[right.step]
+        state = {
+            name: {s: getattr(right, name)[s] for s in self.owned}
+            for name in ("gradients", "buffers", "parameters")
+        }
+        if not m:
+            return StepShown(step=right.step, events=(), **state)
+        held = tuple(range(m)) if self.shares is None else self.shares[self.position]
+        last, trains = self.case.num_stages - 1 in self.owned, isinstance(kind, Train)
+        forwards, events = self._computations(right, trains=trains)
+        return StepShown(
+            step=right.step,
+            output=merged([right.outputs[k] for k in held], self.case.model.batch_dim) if last else None,
+            microbatches=None if self.shares is None else held,
+            losses=tuple(right.losses[k] for k in held) if last and trains else None,
+            input_gradients=right.input_gradients if 0 in self.owned and trains else None,
+            kwarg_gradients={s: own for s, own in right.kwarg_gradients.items() if s in self.owned},
+            forwards=forwards,
+            events=events,
+            gradient_norm=_norm_of(right) if trains else None,
+            held=(),
+            kept=Kept(at_once=1, inputs=0, outputs=()),
+            answers=self._answers(kind),
+            hook_counts={s: counts for s, counts in right.hook_counts.items() if s in self.owned},
+            **state,
+        )
+
+    def _answers(self, run: Step) -> tuple[Answered, ...]:
+        hand = run.by_hand if isinstance(run, Train) else None
+        if hand is None or not hand.mistake or hand.stage not in self.owned:
+            return ()
+        told = f"stage {hand.stage} was asked for the weight part of microbatch {hand.microbatch}"
+        return (Answered(stage=hand.stage, microbatch=hand.microbatch, call=hand.mistake, error=told),)
+
+    def _computations(
+        self, right: StepExpected, *, trains: bool
+    ) -> tuple[tuple[Forward, ...], tuple[Event, ...]]:
+        forwards, events = [], []
+        model = self.case.model
+        flags = tuple(kind == "stream" for kind in model.carried)
+        pairs = [(s, k) for s in self.owned for k in range(len(right.outputs)) if self._runs(s, k)]
+        for s, k in pairs:
+            onward = right.inputs[s + 1][k] if s + 1 < self.case.num_stages else ()
+            parts = (("IW" if s else "W") if trains else "",)
+            events.append(Event("F", s, self.calls + len(forwards), -1, 0.0, *parts))
+            forwards.append(
+                Forward(
+                    stage=s,
+                    grad_enabled=trains,
+                    training=trains,
+                    requires_grad=tuple(trains and s > 0 and flag for flag in (True, *flags)),
+                    inputs=right.inputs[s][k],
+                    output=_handed(model, onward) if onward else right.outputs[k],
+                    masks=self.masks.get((right.step, s, k), ()),
+                    call=self.calls + len(forwards),
+                )
+            )
+        for task, (s, _) in enumerate(pairs if trains else ()):
+            kinds = ("I", "W") if s else ("W",)
+            events += [Event(kind, s, self.calls + task, task, 0.0) for kind in kinds]  # type: ignore[arg-type]
+        self.calls += len(forwards)
+        return tuple(forwards), tuple(events)
+
+    def _runs(self, s: int, k: int) -> bool:
+        """Whether this rank runs stage s of microbatch k: down the ranks, or up where the first one ends it."""
+        if self.shares is None:
+            return True
+        down = k in self.shares[self.case.num_ranks - 1]
+        return self.position == (s if down else self.case.num_ranks - 1 - s)
+
+
+def _norm_of(right: StepExpected) -> Array:
+    gradients = [g.tensor() for named in right.gradients.values() for g in named.values() if g is not None]
+    return Array.of(torch.stack([g.double().square().sum() for g in gradients]).sum().sqrt())
+
+
+def _table(case: Case) -> str:
+    return to_csv(generate("gpipe", num_ranks=case.num_ranks, num_microbatches=case.runs[0].num_microbatches))
+
+
+def _handed(model: Model, values: tuple[Structure, ...]) -> Structure:
+    if model.container == "tensor":
+        return values[0]
+    return Structure(kind=model.container, items=values)
+
+
+def merged(parts: Iterable[Structure], dim: int = 0) -> Structure:
+    """Several microbatches' outputs as one, containers kept."""
+    parts = list(parts)
+    first = parts[0]
+    if first.array is not None:
+        whole = torch.cat([part.array.tensor() for part in parts if part.array is not None], dim)
+        return Structure.of(whole)
+    columns = zip(*(part.items for part in parts), strict=True)
+    return msgspec.structs.replace(first, items=tuple(merged(column, dim) for column in columns))
+
+
+# ------------------------------------------------------------------------------------------ one change
+
+
+def changed(made: Evidence, *, rank: int, step: int = 0, **fields: object) -> Evidence:
+    """The same evidence with fields of one rank's step replaced."""
+    one = made.shown[rank]
+    steps = list(one.steps)
+    steps[step] = msgspec.structs.replace(steps[step], **fields)
+    other = msgspec.structs.replace(one, steps=tuple(steps))
+    return dataclasses.replace(made, shown=(*made.shown[:rank], other, *made.shown[rank + 1 :]))
+
+
+def expecting(made: Evidence, *, step: int = 0, **fields: object) -> Evidence:
+    """The same evidence with other right values, whatever bounds are asked for."""
+    steps = list(made.expected.steps)
+    steps[step] = msgspec.structs.replace(steps[step], **fields)
+    right = Reference(steps=tuple(steps))
+    return dataclasses.replace(made, expected=right, bounded=lambda bounds: right)
+
+
+def with_value(
+    made: Evidence, what: str, stage: int, name: str, value: Array | None, *, rank: int, step: int = 0
+) -> Evidence:
+    """The same evidence with one gradient, buffer or parameter replaced."""
+    all_values = dict(getattr(shown_step(made.shown[rank], step), what))
+    all_values[stage] = {**all_values[stage], name: value}
+    return changed(made, rank=rank, step=step, **{what: all_values})
+
+
+def value_of(made: Evidence, what: str, stage: int, name: str, *, step: int = 0) -> torch.Tensor:
+    """The right value of one gradient, buffer or parameter."""
+    array = getattr(made.expected.steps[step], what)[stage][name]
+    assert array is not None
+    return array.tensor()
+
+
+def found(requirement: str, made: Evidence) -> list[Finding]:
+    """What the judgement of a requirement says."""
+    return list(JUDGEMENTS[requirement].judge(made))
+
+
+def told(
+    requirement: str, made: Evidence
+) -> list[tuple[str, int | None, int | None, int | None, int | None]]:
+    """Its findings' kind, step, rank, stage and microbatch."""
+    return [(f.kind, f.step, f.rank, f.stage, f.microbatch) for f in found(requirement, made)]
+
+
+# ----------------------------------------------------------------------------------------------- cases
+
+
+def plain_case(*program: Step, **changes: object) -> Case:
+    """Two linear stages; three microbatches of two samples; one training step, if nothing else is said."""
+    return small_case(program=program or (TRAIN,), **changes)
+
+
+def of_blocks(*first: blocks.AnyBlock, program: tuple[Step, ...] = (TRAIN,), **model: object) -> Case:
+    """A linear stage preceded by a stage of these blocks."""
+    stages = (Stage(blocks=first), Stage(blocks=(blocks.Linear(),)))
+    return with_model(small_case(program=program), stages=stages, **model)
+
+
+_LINEAR = blocks.Linear()
+
+
+def _passing(*kinds: PassageKind, last: int = 1, users: tuple[int, ...] = (1,)) -> Case:
+    """Three linear stages; these passages leave the first one."""
+    made = tuple(Passage(kind=kind, source=0, last=last, users=users) for kind in kinds)
+    model = Model(width=3, stages=(Stage(blocks=(_LINEAR,)),) * 3, passages=made, container="tuple")
+    return plain_case(model=model, world=World(size=3, pipeline_ranks=(0, 1, 2)))
+
+
+CASES: Mapping[str, Case] = {
+    "plain": plain_case(TRAIN, Zero(), TRAIN),
+    "plain evaluation": plain_case(EVAL, EVAL),
+    "among bystanders": plain_case(world=World(size=4, pipeline_ranks=(1, 3))),
+    "uneven": plain_case(Train(batch_size=8, num_microbatches=3)),
+    "second dimension": with_model(
+        plain_case(Train(batch_size=5, num_microbatches=3)), sequence=2, batch_dim=1
+    ),
+    "sum": plain_case(loss=LossSpec(reduction="sum")),
+    "accumulation": plain_case(TRAIN, TRAIN, Zero(set_to_none=False), TRAIN),
+    "tuple": with_model(plain_case(), carried=("stream", "stream"), container="tuple"),
+    "list": with_model(plain_case(), container="list"),
+    "no gradient": with_model(
+        plain_case(), carried=("scale", "stream", "positions", "mask"), container="tuple"
+    ),
+    "bfloat16": with_model(plain_case(), dtype="bfloat16"),
+    "views": with_model(plain_case(), view_outputs=True),
+    "layout": of_blocks(_LINEAR, blocks.Layout(), view_outputs=True),
+    "kwargs": with_model(plain_case(), kwargs=(Kwarg(stage=0), Kwarg(stage=1, kind="number"))),
+    "1-tuple": with_model(plain_case(), output="tuple1"),
+    "two outputs": with_model(plain_case(), output="tuple"),
+    "dict": with_model(plain_case(), output="dict"),
+    "shared": of_blocks(blocks.Shared()),
+    "in place": of_blocks(blocks.Inplace()),
+    "hooks": of_blocks(blocks.Hooked(), program=(TRAIN, Zero(), TRAIN)),
+    "pieces": of_blocks(blocks.Pieces()),
+    "common": of_blocks(blocks.Common()),
+    "offsets": of_blocks(blocks.Offsets()),
+    "learned": _passing("learned"),
+    "deferred": of_blocks(_LINEAR, blocks.Deferred()),
+    "by hand": plain_case(msgspec.structs.replace(TRAIN, by_hand=ByHand(mixed=True))),
+    "disorder": plain_case(
+        msgspec.structs.replace(TRAIN, by_hand=ByHand(mistake="weight_twice", stage=1, microbatch=2))
+    ),
+    "frozen": of_blocks(_LINEAR, blocks.Linear(frozen=True)),
+    "unused": of_blocks(_LINEAR, blocks.Unused()),
+    "branch": of_blocks(blocks.Branch()),
+    "inputs": with_model(plain_case(), input_requires_grad=True),
+    "inputs by name": with_model(plain_case(), input_requires_grad=True, kwargs=(Kwarg(stage=1),)),
+    "buffers": of_blocks(_LINEAR, blocks.BatchNorm(), program=(TRAIN, EVAL, TRAIN)),
+    "targets": plain_case(loss=LossSpec(scaled=True)),
+    "optimizer": plain_case(
+        TRAIN, Optimize(), Zero(), TRAIN, Optimize(), optimizer=Sgd(lr=0.125, momentum=0.5)
+    ),
+    "evaluation": plain_case(EVAL, TRAIN, EVAL, Zero(), TRAIN),
+    "dropout": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, Zero(), TRAIN)),
+    "shapes": _passing("scalar", "flat", "single", "deep", "empty"),
+    "skip": _passing("stream", last=2, users=(1, 2)),
+    "ignored": _passing("stream", users=()),
+    "bypass": _passing("bypass"),
+    "gradient layouts": _passing("summed", "turned"),
+    "float8": _passing("float8"),
+    "auxiliary loss": of_blocks(blocks.Auxiliary()),
+    "checkpoint": of_blocks(_LINEAR, blocks.Checkpointed()),
+    "reentrant checkpoint": of_blocks(_LINEAR, blocks.Checkpointed(reentrant=True)),
+    "module state": of_blocks(blocks.Stateful()),
+    "tied": of_blocks(blocks.Tied()),
+    "autocast": with_model(plain_case(Train(**RUN, autocast=True)), dtype="float32"),
+    "objects": with_model(plain_case(), kwargs=(Kwarg(stage=1, kind="objects"),)),
+    "sequence first": with_model(plain_case(), sequence=2, batch_dim=1),
+    "guarded": plain_case(Eval(**RUN, guard="inference_mode"), TRAIN),
+    "loaded": plain_case(Load(), TRAIN, Zero(), Load(), TRAIN),
+    "dropout and evaluation": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, EVAL)),
+}
+"""At least one for every requirement."""
+
+
+def masks_for(case: Case, *, alike: bool = False) -> Masks:
+    """Dropout masks of a model whose first stage has one; the same for all microbatches if `alike`."""
+    if not case.has(blocks.Dropout):
+        return {}
+    generator = torch.Generator().manual_seed(0)
+    drawn: Masks = {}
+    for index, step in enumerate(case.program):
+        if not isinstance(step, Train):
+            continue
+        shape = (step.batch_size // step.num_microbatches, case.model.width)
+        masks = [torch.rand(shape, generator=generator) < 0.5 for _ in range(step.num_microbatches)]
+        for k, mask in enumerate(masks):
+            drawn[index, 0, k] = (Array.of(masks[0] if alike else mask),)
+    return drawn
+
+
+@functools.cache
+def honest_example(name: str) -> Evidence:
+    """The honest evidence of one of `CASES`."""
+    return honest(CASES[name], masks=masks_for(CASES[name]))
+
+
+def judged(*chapters: str) -> list[tuple[str, str]]:
+    """Every requirement of some chapters with every one of `CASES` that it judges."""
+    return [
+        (requirement, name)
+        for requirement, judgement in JUDGEMENTS.items()
+        for name, case in CASES.items()
+        if requirement.startswith(chapters) and judgement.applies(case)
+    ]

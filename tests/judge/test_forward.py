@@ -1,0 +1,427 @@
+"""The judgements of chapter FWD on runs with one fault: what is found, and where."""
+
+import dataclasses
+
+import msgspec
+import pytest
+import torch
+
+from pipeconform.adapter import Feature
+from pipeconform.case import blocks
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Structure
+from tests.case.examples import EVERYTHING
+from tests.judge.honest import (
+    CASES,
+    HALVES,
+    TWO_DIRECTIONS,
+    changed,
+    expecting,
+    found,
+    honest,
+    honest_example,
+    merged,
+    of_blocks,
+    plain_case,
+    told,
+    value_of,
+    with_value,
+)
+
+LAST = 1
+"""The rank that owns the last stage."""
+
+WITHOUT_UNEVEN = dataclasses.replace(EVERYTHING, features=EVERYTHING.features - {Feature.UNEVEN_BATCHES})
+
+
+def _outputs(made, step=0):
+    return list(made.expected.steps[step].outputs)
+
+
+def _scaled(structure, factor):
+    return Structure.of(structure.array.tensor() * factor)
+
+
+def _with_output(made, parts, *, rank=LAST):
+    return changed(made, rank=rank, output=merged(parts))
+
+
+# ------------------------------------------------------------------------------------------------ outputs
+
+
+def test_a_wrong_value_is_found_with_its_microbatch_and_place():
+    made = honest(plain_case())
+    first, second, third = _outputs(made)
+
+    (finding,) = found("FWD-1", _with_output(made, [first, _scaled(second, 2), third]))
+
+    assert (finding.kind, finding.rank, finding.microbatch) == ("output value", LAST, 1)
+    assert finding.mismatch.index == (0, 0)
+    assert finding.mismatch.differing == 6
+
+
+def test_one_bit_is_enough():
+    made = honest(plain_case())
+    value = merged(_outputs(made)).array.tensor()
+    value[5, 2] = torch.nextafter(value[5, 2], torch.tensor(torch.inf))
+
+    assert told("FWD-1", changed(made, rank=LAST, output=Structure.of(value))) == [
+        ("output value", 0, LAST, None, 2)
+    ]
+
+
+def test_a_change_of_places_is_found_as_one():
+    made = honest(plain_case())
+    first, second, third = _outputs(made)
+
+    assert told("FWD-2", _with_output(made, [second, first, third])) == [
+        ("output order", 0, LAST, None, 0),
+        ("output order", 0, LAST, None, 1),
+    ]
+
+
+def test_wrong_values_in_the_right_order_are_not_a_matter_of_order():
+    made = honest(plain_case())
+    first, *others = _outputs(made)
+
+    assert told("FWD-2", _with_output(made, [_scaled(first, 2), *others])) == []
+
+
+def test_samples_of_an_uneven_batch_in_another_order_are_found():
+    made = honest(CASES["uneven"], capabilities=WITHOUT_UNEVEN)
+    rows = merged(_outputs(made)).array.tensor()
+
+    shifted = changed(made, rank=LAST, output=Structure.of(rows.roll(1, 0)))
+
+    assert told("FWD-2", shifted) == [("output order", 0, LAST, None, None)]
+
+
+def test_an_uneven_batch_may_be_split_otherwise():
+    """Kernels round another number of rows otherwise; unless the split is claimed, the order is what is judged."""
+    made = honest(CASES["uneven"], capabilities=WITHOUT_UNEVEN)
+    claiming = honest(CASES["uneven"])
+
+    near = _scaled(merged(_outputs(made)), 1 + 2**-50)
+
+    assert told("FWD-2", changed(made, rank=LAST, output=near)) == []
+    assert {kind for kind, *_ in told("FWD-2", changed(claiming, rank=LAST, output=near))} == {"output value"}
+
+
+@pytest.mark.parametrize("fill", [torch.nan, torch.inf])
+def test_samples_of_an_uneven_batch_that_are_not_finite_are_found(fill):
+    made = honest(CASES["uneven"], capabilities=WITHOUT_UNEVEN)
+    rows = merged(_outputs(made)).array.tensor()
+    rows[3] = fill
+
+    (finding,) = found("FWD-2", changed(made, rank=LAST, output=Structure.of(rows)))
+
+    assert finding.message == "sample 3 of the output is not finite"
+
+
+def test_a_shorter_output_is_found_by_its_length():
+    made = honest(plain_case())
+
+    (finding,) = found("FWD-2", _with_output(made, _outputs(made)[:-1]))
+
+    assert (finding.kind, finding.rank) == ("output length", LAST)
+    assert finding.message == "the merged output has 4 samples, the batch has 6"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "kind"), [("FWD-1", "no output"), ("FWD-2", "no output"), ("FWD-3", "output missing")]
+)
+def test_no_output_is_found(requirement, kind):
+    made = changed(honest(plain_case()), rank=LAST, output=None)
+
+    assert told(requirement, made) == [(kind, 0, LAST, None, None)]
+
+
+def test_an_output_on_another_rank_is_found_there():
+    made = honest(plain_case())
+
+    assert told("FWD-3", _with_output(made, _outputs(made), rank=0)) == [
+        ("output on the wrong rank", 0, 0, None, None)
+    ]
+
+
+def test_an_output_of_a_bystander_is_found():
+    made = honest(CASES["among bystanders"])
+
+    wrong = changed(made, rank=2, step=0, output=merged(_outputs(made)))
+
+    assert told("FWD-3", wrong) == [("output on the wrong rank", 0, 2, None, None)]
+
+
+@pytest.mark.parametrize("name", ["1-tuple", "two outputs", "dict"])
+def test_another_container_is_found(name):
+    made = honest(CASES[name])
+    whole = made.shown[LAST].steps[0].output
+
+    wrong = changed(made, rank=LAST, output=Structure(kind="list", items=whole.items))
+
+    assert told("FWD-11", wrong) == [("output container", 0, LAST, None, None)]
+
+
+def test_an_unwrapped_tuple_is_found():
+    made = honest(CASES["1-tuple"])
+
+    wrong = changed(made, rank=LAST, output=made.shown[LAST].steps[0].output.items[0])
+
+    assert told("FWD-11", wrong) == [("output container", 0, LAST, None, None)]
+
+
+def test_a_wrong_value_in_the_second_output_is_found():
+    made = honest(CASES["two outputs"])
+    whole = made.shown[LAST].steps[0].output
+    items = (whole.items[0], _scaled(whole.items[1], 2))
+
+    wrong = changed(made, rank=LAST, output=msgspec.structs.replace(whole, items=items))
+
+    assert told("FWD-11", wrong) == [("output value", 0, LAST, None, k) for k in range(3)]
+
+
+def test_zeros_are_equal_whatever_their_sign():
+    made = honest(plain_case())
+    zero = torch.zeros(2, 3, dtype=torch.float64)
+    right = expecting(made, outputs=(Structure.of(zero),) * 3)
+    negative = Array("float64", (6, 3), (-torch.zeros(6, 3, dtype=torch.float64)).numpy().tobytes())
+
+    for raw in (
+        Structure.of(-torch.zeros(6, 3, dtype=torch.float64)),
+        Structure(kind="tensor", array=negative),
+    ):
+        assert told("FWD-1", changed(right, rank=LAST, output=raw)) == []
+
+
+def test_a_value_of_another_dtype_is_found():
+    made = honest(plain_case())
+
+    narrow = Structure.of(merged(_outputs(made)).array.tensor().float())
+
+    assert told("FWD-1", changed(made, rank=LAST, output=narrow))[0] == ("output dtype", 0, LAST, None, 0)
+
+
+# ---------------------------------------------------------------------------- engines without outputs
+
+
+def _captured(made):
+    capabilities = dataclasses.replace(EVERYTHING, features=EVERYTHING.features - {Feature.OUTPUTS})
+    return dataclasses.replace(made, capabilities=capabilities)
+
+
+def test_outputs_that_are_not_returned_are_read_off_the_last_stage():
+    made = _captured(changed(honest(plain_case()), rank=LAST, output=None))
+    first, second, third = made.shown[LAST].steps[0].forwards
+    wrong = msgspec.structs.replace(second, output=_scaled(second.output, 2))
+
+    assert told("FWD-1", made) == []
+    assert told("FWD-1", changed(made, rank=LAST, forwards=(first, wrong, third))) == [
+        ("output value", 0, None, 1, 1)
+    ]
+
+
+# ------------------------------------------------------------------------- two ranks with a part each
+
+
+def test_two_ranks_may_hold_a_part_of_the_microbatches_each():
+    made = honest(plain_case(), capabilities=TWO_DIRECTIONS, shares=HALVES)
+
+    for requirement in ("FWD-1", "FWD-2", "FWD-3", "TRN-1", "TRN-2", "TRN-3"):
+        assert told(requirement, made) == []
+
+
+def test_a_wrong_value_in_a_part_is_found_with_its_own_microbatch():
+    made = honest(plain_case(), capabilities=TWO_DIRECTIONS, shares=HALVES)
+    first, _, third = _outputs(made)
+
+    wrong = _with_output(made, [first, _scaled(third, 2)], rank=0)
+
+    assert told("FWD-1", wrong) == [("output value", 0, 0, None, 2)]
+
+
+def test_a_part_in_another_order_is_found():
+    made = honest(plain_case(), capabilities=TWO_DIRECTIONS, shares=HALVES)
+    first, _, third = _outputs(made)
+
+    wrong = _with_output(made, [third, first], rank=0)
+
+    assert told("FWD-2", wrong) == [("output order", 0, 0, None, 0), ("output order", 0, 0, None, 2)]
+
+
+def test_samples_of_a_part_of_an_uneven_batch_are_judged_too():
+    features = TWO_DIRECTIONS.features - {Feature.UNEVEN_BATCHES}
+    capabilities = dataclasses.replace(TWO_DIRECTIONS, features=features)
+    made = honest(CASES["uneven"], capabilities=capabilities, shares=HALVES)
+    rows = made.shown[0].steps[0].output.array.tensor()
+
+    assert told("FWD-2", made) == []
+    assert told("FWD-2", changed(made, rank=0, output=Structure.of(rows.flip(0)))) == [
+        ("output order", 0, 0, None, None)
+    ]
+
+
+@pytest.mark.parametrize("requirement", ["FWD-1", "FWD-2", "TRN-2"])
+def test_a_microbatch_that_nobody_holds_is_found(requirement):
+    made = honest(plain_case(), capabilities=TWO_DIRECTIONS, shares={0: (0,), 1: (1,)})
+
+    (finding,) = found(requirement, made)
+
+    assert finding.kind == "microbatches missing"
+    assert finding.message == "no rank says that it holds the results of microbatch 2"
+
+
+@pytest.mark.parametrize("requirement", ["FWD-1", "FWD-2", "TRN-2"])
+def test_a_rank_that_holds_nothing_where_it_holds_all_is_found(requirement):
+    nothing = Structure.of(torch.empty(0, 3, dtype=torch.float64))
+
+    made = changed(honest(plain_case()), rank=LAST, output=nothing, losses=(), microbatches=())
+
+    assert [kind for kind, *_ in told(requirement, made)] == ["microbatches missing"]
+
+
+# --------------------------------------------------------------------------------------------- boundaries
+
+
+def _boundary(made, rank, k, position, value, *, step=0):
+    """One input of one forward replaced."""
+    forwards = list(made.shown[rank].steps[step].forwards)
+    inputs = list(forwards[k].inputs)
+    inputs[position] = value
+    forwards[k] = msgspec.structs.replace(forwards[k], inputs=tuple(inputs))
+    return changed(made, rank=rank, step=step, forwards=tuple(forwards))
+
+
+def test_a_tensor_that_does_not_arrive_unchanged_is_found_with_stage_and_microbatch():
+    made = honest(CASES["no gradient"])
+    positions = made.expected.steps[0].inputs[1][2][3]
+
+    wrong = _boundary(made, 1, 2, 3, Structure.of(positions.array.tensor() + 1))
+
+    assert told("FWD-5", wrong) == [("boundary value", 0, 1, 1, 2)]
+    assert "input 3 of stage 1 (microbatch 2)" in found("FWD-5", wrong)[0].message
+
+
+def test_a_rounded_boundary_is_found():
+    made = honest(CASES["layout"])
+    value = made.expected.steps[0].inputs[1][0][0].array.tensor()
+
+    assert told("FWD-7", _boundary(made, 1, 0, 0, Structure.of(value.float().double()))) == [
+        ("boundary value", 0, 1, 1, 0)
+    ]
+
+
+def test_another_dtype_at_a_boundary_is_found():
+    made = honest(CASES["bfloat16"])
+    value = made.expected.steps[0].inputs[1][1][0].array.tensor()
+
+    assert told("FWD-6", _boundary(made, 1, 1, 0, Structure.of(value.half()))) == [
+        ("boundary dtype", 0, 1, 1, 1)
+    ]
+
+
+def test_another_container_at_a_boundary_is_found():
+    made = honest(CASES["tuple"])
+    value = made.expected.steps[0].inputs[1][0][1]
+
+    wrong = _boundary(made, 1, 0, 1, Structure(kind="tuple", items=(value,)))
+
+    assert told("FWD-4", wrong) == [("boundary container", 0, 1, 1, 0)]
+
+
+def test_too_few_inputs_are_found():
+    made = honest(CASES["tuple"])
+    first, *others = made.shown[1].steps[0].forwards
+    shorter = msgspec.structs.replace(first, inputs=first.inputs[:2])
+
+    wrong = changed(made, rank=1, forwards=(shorter, *others))
+
+    assert told("FWD-4", wrong) == [("boundary arity", 0, 1, 1, 0)]
+
+
+def test_a_forward_that_is_missing_is_found():
+    made = honest(CASES["tuple"])
+
+    wrong = changed(made, rank=1, forwards=made.shown[1].steps[0].forwards[:2])
+
+    assert told("FWD-4", wrong) == [("forward missing", 0, 1, 1, 2)]
+
+
+def test_inputs_of_two_microbatches_in_one_forward_are_found():
+    """Each tensor arrived somewhere, but not all of a microbatch's together."""
+    made = honest(CASES["tuple"])
+    first, second = (made.expected.steps[0].inputs[1][k][1] for k in (0, 1))
+
+    wrong = _boundary(_boundary(made, 1, 0, 1, second), 1, 1, 1, first)
+
+    assert told("FWD-4", wrong) == [("boundary value", 0, 1, 1, 0), ("boundary value", 0, 1, 1, 1)]
+
+
+def test_forwards_may_run_in_any_order_and_more_than_once():
+    made = honest(CASES["tuple"])
+    forwards = made.shown[1].steps[0].forwards
+
+    assert told("FWD-4", changed(made, rank=1, forwards=(*reversed(forwards), forwards[0]))) == []
+
+
+def test_tensors_without_gradient_must_not_be_asked_for_one():
+    made = honest(CASES["no gradient"])
+    forwards = tuple(
+        msgspec.structs.replace(call, requires_grad=(True, True, True, False, False))
+        for call in made.shown[1].steps[0].forwards
+    )
+
+    (finding,) = found("FWD-5", changed(made, rank=1, forwards=forwards))
+
+    assert (finding.kind, finding.rank, finding.stage) == ("boundary requires grad", 1, 1)
+    assert "input 1 (scale) of stage 1" in finding.message
+
+
+# ------------------------------------------------------------------------------- hooks and gradients
+
+
+@pytest.mark.parametrize(("kind", "count"), [("forward", 6), ("pre_forward", 2), ("gradient", 0)])
+def test_hooks_that_run_more_or_less_often_are_found(kind, count):
+    made = honest(CASES["hooks"])
+    counts = {0: {**made.expected.steps[0].hook_counts[0], kind: count}}
+
+    (finding,) = found("FWD-17", changed(made, rank=0, hook_counts=counts))
+
+    often = "more" if count > 3 else "fewer"
+    assert (finding.kind, finding.rank, finding.stage) == (f"hooks ran {often} often", 0, 0)
+    assert f"ran {count} times for 3 microbatches; expected 3" in finding.message
+
+
+def test_owners_of_a_stage_share_its_hooks():
+    case = of_blocks(blocks.Hooked())
+    made = honest(case, capabilities=TWO_DIRECTIONS, shares=HALVES)
+
+    for rank, held in ((0, 1), (1, 2)):
+        counts = {0: dict.fromkeys(made.expected.steps[0].hook_counts[0], held)}
+        made = changed(made, rank=rank, hook_counts=counts)
+
+    assert told("FWD-17", made) == []
+
+
+_BOTH_DIRECTIONS = {
+    "FWD-4": "tuple",
+    "FWD-5": "no gradient",
+    "FWD-6": "bfloat16",
+    "FWD-7": "views",
+    "FWD-9": "kwargs",
+    "FWD-11": "dict",
+    "FWD-13": "shared",
+    "FWD-14": "in place",
+    "FWD-17": "hooks",
+}
+
+
+@pytest.mark.parametrize(("requirement", "name"), _BOTH_DIRECTIONS.items())
+def test_what_a_case_is_about_must_be_right_in_both_directions(requirement, name):
+    made = honest_example(name)
+    parameter = next(iter(made.expected.steps[0].gradients[0]))
+    halved = Array.of(value_of(made, "gradients", 0, parameter) / 2)
+
+    (finding,) = found(requirement, with_value(made, "gradients", 0, parameter, halved, rank=0))
+
+    assert finding.kind in ("gradient value", "gradient with hooks")
+    assert (finding.rank, finding.stage) == (0, 0)

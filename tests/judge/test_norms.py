@@ -1,0 +1,36 @@
+"""The norm over all stages is held to what rounding explains, on every rank."""
+
+from __future__ import annotations
+
+import torch
+
+from pipeconform.observe.array import Array
+from tests.judge.honest import changed, found, honest_example, told
+
+
+def _norm(factor: float = 1.0, dtype: torch.dtype = torch.float64) -> Array:
+    norm = honest_example("plain").shown[0].steps[0].gradient_norm
+    assert norm is not None
+    return Array.of((norm.tensor() * factor).to(dtype))
+
+
+def test_another_norm_on_one_rank_is_told_there() -> None:
+    made = honest_example("plain")
+
+    assert told("TRN-17", changed(made, rank=1, gradient_norm=_norm(1 + 1e-9))) == [
+        ("norm", 0, 1, None, None)
+    ]
+    assert told("TRN-17", changed(made, rank=1, gradient_norm=None)) == [("no norm", 0, 1, None, None)]
+
+
+def test_rounding_of_the_sum_or_to_a_smaller_dtype_is_no_violation() -> None:
+    made = honest_example("plain")
+
+    assert found("TRN-17", changed(made, rank=1, gradient_norm=_norm(1 + 2**-50))) == []
+    assert found("TRN-17", changed(made, rank=1, gradient_norm=_norm(dtype=torch.float32))) == []
+
+
+def test_a_norm_that_is_not_finite_is_told() -> None:
+    wrong = changed(honest_example("plain"), rank=0, gradient_norm=_norm(float("nan")))
+
+    assert told("TRN-17", wrong) == [("norm", 0, 0, None, None)]

@@ -1,0 +1,207 @@
+"""Chapter TRC on evidence without a fault, changed in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+import torch
+
+from pipeconform.adapter import GradientScale
+from pipeconform.case.blocks import BatchNorm, Linear, Shared
+from pipeconform.case.case import Case, Eval, Split, Stage, Train
+from pipeconform.judge import tracing
+from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.oracle import reference
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Known, Named, Observation, StepShown, Structure
+from tests.case.examples import EVERYTHING, small_case, with_model
+
+CAPABILITIES = dataclasses.replace(EVERYTHING, scale=GradientScale(at="loss"))
+
+
+def _case(**split: object) -> Case:
+    return with_model(small_case(), split=Split(**split))
+
+
+def _merged(outputs: tuple[Structure, ...]) -> Structure:
+    return Structure.of(torch.cat([one.leaves()[0].tensor() for one in outputs]))
+
+
+def _part(values: Named, stage: int) -> Named:
+    return {name: value for name, value in values.items() if name.startswith(f"stages.{stage}.")}
+
+
+def honest(case: Case) -> Evidence:
+    """What two ranks would show that own one stage each and do everything right."""
+    expected = reference(case, scale=CAPABILITIES.scale)
+    shown = []
+    for rank in range(2):
+        steps = tuple(
+            StepShown(
+                step=one.step,
+                output=_merged(one.outputs) if rank and one.outputs else None,
+                losses=one.losses if rank and one.losses else None,
+                gradients={rank: _part(one.gradients[0], rank)},
+                buffers={rank: _part(one.buffers[0], rank)},
+                parameters={rank: _part(one.parameters[0], rank)},
+            )
+            for one in expected.steps
+        )
+        keys = tuple(_part(expected.steps[0].parameters[0], rank))
+        known = (Known(producer=0, consumer=1, tensors=(((2, 3), "float64"),)),) if rank == 0 else ()
+        shown.append(
+            Observation(rank=rank, pipeline_rank=rank, keys={rank: keys}, boundaries=known, steps=steps)
+        )
+    return Evidence(
+        case=case,
+        capabilities=CAPABILITIES,
+        shown=tuple(shown),
+        expected=expected,
+        bounded=lambda bounds: reference(case, scale=CAPABILITIES.scale, bounds=bounds),
+    )
+
+
+def _changed(evidence: Evidence, rank: int, **changes: object) -> Evidence:
+    shown = list(evidence.shown)
+    shown[rank] = msgspec.structs.replace(shown[rank], **changes)
+    return dataclasses.replace(evidence, shown=tuple(shown))
+
+
+def _with_gradients(evidence: Evidence, rank: int, gradients: Named) -> Evidence:
+    first, *others = evidence.shown[rank].steps
+    return _changed(
+        evidence, rank, steps=(msgspec.structs.replace(first, gradients={rank: gradients}), *others)
+    )
+
+
+def _kinds(findings) -> list[str]:
+    return [finding.kind for finding in findings]
+
+
+JUDGES = (tracing.stages_equal_the_model, tracing.keys_are_the_models, tracing.shapes_are_known)
+
+
+@pytest.mark.parametrize("judge", JUDGES, ids=lambda judge: judge.__name__)
+@pytest.mark.parametrize("by", ["annotations", "policy", "points"])
+def test_nothing_is_found_where_nothing_is_wrong(judge, by: str) -> None:
+    assert _kinds(judge(honest(_case(by=by)))) == []
+
+
+def test_a_wrong_gradient_is_found_under_its_name() -> None:
+    evidence = honest(_case())
+    gradients = dict(evidence.shown[0].steps[0].gradients[0])
+    name = "stages.0.blocks.0.weight"
+    gradients[name] = Array.of(gradients[name].tensor() * 1.5)
+    (found,) = tracing.stages_equal_the_model(_with_gradients(evidence, 0, gradients))
+
+    assert (found.kind, found.rank, found.stage, found.step) == ("gradient value", 0, 0, 0)
+    assert name in found.message
+
+
+def test_gradients_under_a_foreign_name_are_missing() -> None:
+    evidence = honest(_case())
+    gradients = {f"submod.{name}": value for name, value in evidence.shown[0].steps[0].gradients[0].items()}
+
+    assert _kinds(tracing.stages_equal_the_model(_with_gradients(evidence, 0, gradients))) == [
+        "gradient missing"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        (("stages.0.blocks.0.weight", "stages.0.blocks.0.bias", "x"), "foreign key"),
+        (("stages.0.blocks.0.weight",), "key missing"),
+        (
+            ("stages.0.blocks.0.weight", "stages.0.blocks.0.bias", "stages.1.blocks.0.bias"),
+            "key twice",
+        ),
+    ],
+)
+def test_wrong_keys_are_found(keys: tuple[str, ...], kind: str) -> None:
+    assert _kinds(tracing.keys_are_the_models(_changed(honest(_case()), 0, keys={0: keys}))) == [kind]
+
+
+def test_a_shared_parameter_may_be_in_two_stages() -> None:
+    case = _case(tied=True)
+    names = tuple(tracing.aliases_of(case))
+    first = tuple(name for name in names if name.startswith("stages.0"))
+    second = tuple(name for name in names if name.startswith("stages.1"))
+    evidence = _changed(_changed(honest(case), 0, keys={0: first}), 1, keys={1: second})
+
+    assert _kinds(tracing.keys_are_the_models(evidence)) == []
+
+
+def test_a_module_that_is_called_twice_may_be_cut_between_its_calls() -> None:
+    shared = with_model(_case(by="policy"), stages=(Stage(blocks=(Shared(),)), Stage(blocks=(Linear(),))))
+    evidence = honest(shared)
+    both = (*evidence.shown[0].keys[0], *evidence.shown[1].keys[1])
+
+    assert _kinds(tracing.keys_are_the_models(_changed(evidence, 1, keys={1: both}))) == []
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "kind"),
+    [
+        ((), "boundary unknown"),
+        ((Known(producer=0, consumer=1, tensors=(((2, 3), "float32"),)),), "boundary known wrongly"),
+        ((Known(producer=0, consumer=1, tensors=(((4, 3), "float64"),)),), "boundary known wrongly"),
+    ],
+)
+def test_what_is_said_of_boundaries_is_compared(boundaries: tuple[Known, ...], kind: str) -> None:
+    assert _kinds(tracing.shapes_are_known(_changed(honest(_case()), 0, boundaries=boundaries))) == [kind]
+
+
+def test_a_policy_may_cut_elsewhere_but_knows_the_dtype() -> None:
+    inside = (Known(producer=0, consumer=1, tensors=(((2, 3), "float64"), ((2, 6), "float64"))),)
+    wrong = (Known(producer=0, consumer=1, tensors=(((2, 3), "float32"),)),)
+    evidence = honest(_case(by="policy"))
+
+    assert _kinds(tracing.shapes_are_known(_changed(evidence, 0, boundaries=inside))) == []
+    assert _kinds(tracing.shapes_are_known(_changed(evidence, 0, boundaries=wrong))) == [
+        "boundary known wrongly"
+    ]
+
+
+def test_an_output_that_is_too_long_is_found() -> None:
+    evidence = honest(_case())
+    first, *others = evidence.shown[1].steps
+    longer = Structure.of(torch.cat([first.output.leaves()[0].tensor()] * 2))
+    steps = (msgspec.structs.replace(first, output=longer), *others)
+
+    assert "output length" in _kinds(tracing.shapes_are_known(_changed(evidence, 1, steps=steps)))
+
+
+@pytest.mark.parametrize("wrong", ["unknown", "uncalled", "empty"])
+def test_a_wrong_point_that_is_accepted_is_found(wrong: str) -> None:
+    evidence = dataclasses.replace(honest(_case()), case=_case(by="points", wrong=wrong))
+
+    assert _kinds(tracing.right_or_refused(evidence)) == [f"{wrong} split point accepted"]
+
+
+def test_a_branch_that_is_followed_rightly_is_right() -> None:
+    assert _kinds(tracing.right_or_refused(honest(_case(wrong="branch")))) == []
+
+
+def test_an_error_must_name_the_point() -> None:
+    case = _case(by="points", wrong="unknown")
+    clear, unclear = "there is no 'stages.8'", "no attribute '8'"
+
+    assert _kinds(tracing.refusal_is_clear(case, [clear, clear])) == []
+    assert _kinds(tracing.refusal_is_clear(case, [clear, unclear])) == ["unknown split point not named"]
+    assert _kinds(tracing.refusal_is_clear(_case(wrong="branch"), [unclear])) == []
+
+
+def test_buffers_are_compared_after_evaluation_too() -> None:
+    case = with_model(_case(), stages=(Stage(blocks=(BatchNorm(),)), Stage(blocks=(Linear(),))))
+    run = {"batch_size": 4, "num_microbatches": 2}
+    evidence = honest(msgspec.structs.replace(case, program=(Train(**run), Eval(**run))))
+    *first, last = evidence.shown[0].steps
+    name = "stages.0.blocks.0.norm.running_mean"
+    moved = {**last.buffers[0], name: Array.of(last.buffers[0][name].tensor() + 1)}
+    steps = (*first, msgspec.structs.replace(last, buffers={0: moved}))
+
+    assert _kinds(tracing.stages_equal_the_model(evidence)) == []
+    assert _kinds(tracing.stages_equal_the_model(_changed(evidence, 0, steps=steps))) == ["buffer value"]

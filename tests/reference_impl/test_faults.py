@@ -1,0 +1,123 @@
+"""Every fault is caught by the requirement it breaks, on a case on which the reference meets it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pipeconform.reference_impl.adapter import ReferenceAdapter
+from pipeconform.reference_impl.faults import FAULTS, Fault
+from pipeconform.reference_impl.tables import OFFERS
+
+from pipeconform.adapter import Adapter
+from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.campaign.executor import Execution, Executor, describe
+from pipeconform.campaign.judging import judge
+from pipeconform.case.case import Case
+from pipeconform.case.strategies import Limits
+from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.run.pools import Pools
+from pipeconform.spec import requirement
+from tests.schedule.lowering_faults import LOWERING_FAULTS
+
+REFERENCE = "pipeconform.reference_impl.adapter:ReferenceAdapter"
+HERE = Path(importlib.import_module("pipeconform.reference_impl.faults").__file__ or "").parent
+MOST_RANKS = 3
+CASES = 12
+
+
+def _executor(pools: Pools, reference: str) -> Executor:
+    return Executor(implementation=reference, description=describe(pools, reference), pools=pools)
+
+
+def _cases(executor: Executor, fault: Fault) -> Iterator[Case]:
+    """What the suite would judge the fault's requirement on."""
+    capabilities = executor.capabilities
+    claim = capabilities.schedule(fault.schedule)
+    assert claim is not None
+    judgement = JUDGEMENTS[fault.requirement]
+    for focus in judgement.foci(claim, capabilities):
+        limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=MOST_RANKS)
+        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=CASES)):
+            if judgement.applies(case):
+                yield case
+
+
+def _judge(executor: Executor, fault: Fault, case: Case) -> tuple[Execution, tuple[Outcome, ...]]:
+    execution = executor.execute(case, observe=JUDGEMENTS[fault.requirement].observe)
+    return execution, judge(requirement(fault.requirement), execution, executor)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Fault) -> None:
+    wrong = _executor(pools, fault.reference)
+    seen = []
+    for case in _cases(wrong, fault):
+        _, outcomes = _judge(wrong, fault, case)
+        seen += [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]
+        told = [one.finding.message for one in outcomes if one.status == fault.expected_status]
+        if told:
+            break
+    else:
+        pytest.fail(f"{fault.requirement} did not catch it as {fault.expected_status}; seen: {seen}")
+
+    assert any(re.search(fault.tells, message) for message in told), told
+    _, outcomes = _judge(_executor(pools, REFERENCE), fault, case)
+    assert outcomes == ()
+
+
+def test_what_ran_is_kept_and_the_first_wrong_computation_is_the_one_told(pools: Pools) -> None:
+    fault = FAULTS["late-backward"]
+    wrong = _executor(pools, fault.reference)
+
+    _, outcomes = _judge(wrong, fault, next(_cases(wrong, fault)))
+
+    outcome = next(one for one in outcomes if one.finding.kind == "not the named order")
+    assert outcome.timeline is not None
+    assert outcome.first_wrong is not None
+    rank, position = outcome.first_wrong
+    told = f"computation {position}: {outcome.timeline[rank][position]} where"
+    assert told in outcome.finding.message
+
+
+def test_every_fault_is_listed_and_describes_itself() -> None:
+    found = {
+        f"pipeconform.reference_impl.faults.{path.stem}:{node.name}"
+        for path in HERE.glob("*.py")
+        if path.stem not in {"__init__", "registry"}
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+        and any(getattr(base, "id", "") == "ReferenceAdapter" for base in node.bases)
+    }
+
+    assert found == {fault.reference for fault in FAULTS.values()}
+    for name, fault in FAULTS.items():
+        module, _, attribute = fault.reference.partition(":")
+        made = getattr(importlib.import_module(module), attribute)()
+        assert isinstance(made, Adapter)
+        assert made.__doc__ is not ReferenceAdapter.__doc__
+        assert made.describe().capabilities.schedule(fault.schedule) is not None
+        assert fault.name == name
+        assert fault.summary.endswith(".")
+        assert fault.requirement in JUDGEMENTS
+
+
+def test_every_generator_has_a_fault_and_there_are_enough_of_every_place() -> None:
+    places = {name: fault.reference.split(":")[0].rpartition(".")[2] for name, fault in FAULTS.items()}
+    generators = {FAULTS[name].schedule for name, place in places.items() if place == "generators"}
+    runtime = [name for name, place in places.items() if place in {"wire", "gradients", "scale", "schedules"}]
+
+    assert generators == set(OFFERS)
+    assert len(LOWERING_FAULTS) >= 10
+    assert len(runtime) >= 10
+
+
+def test_there_are_faults_for_every_requirement_of_the_suite() -> None:
+    covered = {fault.requirement for fault in FAULTS.values()}
+
+    assert covered == set(JUDGEMENTS)

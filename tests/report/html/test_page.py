@@ -1,0 +1,259 @@
+"""A page is made of its results alone: every cell, every violation, and nothing that asks the network."""
+
+import base64
+import hashlib
+import re
+
+import pytest
+
+from pipeconform.report.html import render_page
+from pipeconform.report.html.source import named_sources
+from pipeconform.report.result import Expectations
+
+SAME = {"signature": "gradient value", "where": "step 0, rank 1, stage 1"}
+
+
+def matrix(page):
+    return {
+        row.one("th").one("a").text: [cell.text for cell in row.all("td")]
+        for row in page.one("table", cls="matrix").all("tr", data_row=None)
+    }
+
+
+def ids(page):
+    return [element.attributes["id"] for element in page.all() if "id" in element.attributes]
+
+
+def targets(page):
+    return {link.attributes["href"].removeprefix("#") for link in page.all("a")}
+
+
+@pytest.fixture
+def failing(make):
+    return make.result(
+        make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", **SAME)),
+        make.cell("TRN-1", "1F1B", make.violation("TRN-1", "1F1B", **SAME)),
+        make.cell("FWD-1", "GPipe", counts={"p=2,v=1": 3, "p=1,v=1": 1}, executions=9, distinct_cases=4),
+        make.cell("FWD-1", "1F1B", status="not_claimed", judgements=0, reason="it does not claim that"),
+    )
+
+
+def test_the_matrix_says_of_every_cell_what_the_result_says(page, failing):
+    assert matrix(page(failing)) == {"FWD-1": ["✓ ok", "– not claimed"], "TRN-1": ["✗ FAIL", "✗ FAIL"]}
+
+
+def test_every_status_has_a_symbol_and_a_word_of_its_own(page, make):
+    from typing import get_args
+
+    from pipeconform.report.result import Status
+
+    known = get_args(Status)
+    result = make.result(
+        *(make.cell(f"FWD-{k}", "GPipe", status=status) for k, status in enumerate(known, 1))
+    )
+    shown = [words for (words,) in matrix(page(result)).values()]
+
+    assert len({*shown}) == len(known)
+    assert len({words.split()[0] for words in shown}) == len(known)
+
+
+def test_the_same_violation_under_two_schedules_is_told_once_with_both_places(page, failing):
+    found = page(failing)
+    (group,) = found.all("details", cls="violation")
+
+    assert group.all("summary")[0].text == (
+        "✗ FAIL TRN-1 Gradients gradient value under GPipe, 1F1B · smallest case: step 0 (train), rank 1, stage 1"
+    )
+    assert len(group.all("article")) == 2
+
+
+def test_every_link_leads_somewhere_and_every_place_has_a_name_of_its_own(page, failing, make):
+    for one in (page(failing), page(failing, failing), page(make.result())):
+        assert targets(one) - {*ids(one)} == set()
+        assert len(ids(one)) == len({*ids(one)})
+
+
+def test_violations_whose_names_collapse_keep_places_of_their_own(make):
+    first = make.violation("TRN-1", "A B", id="TRN-1:A B:default:1")
+    second = make.violation("TRN-1", "A+B", id="TRN-1:A+B:default:1")
+    result = make.result(make.cell("TRN-1", "A B", first), make.cell("TRN-1", "A+B", second))
+    (source,) = named_sources([(result, None)])
+
+    assert len({*source.anchors.values()}) == 2
+
+
+def test_a_violation_shows_where_what_and_how_to_repeat_it(page, make):
+    violation = make.violation(
+        "TRN-1",
+        "GPipe",
+        where="step 2, rank 1, stage 1, microbatch 0",
+        message="it is wrong\nvalue differs at [0]\n  expected  0.25\n  actual    0.26",
+        verdicts="rank 0  returned\nrank 1  returned",
+    )
+    article = page(make.result(make.cell("TRN-1", "GPipe", violation))).one("article")
+
+    assert [place.text for place in article.all("span", cls="place")] == [
+        "step 2 (train)",
+        "rank 1",
+        "stage 1",
+        "microbatch 0",
+    ]
+    assert article.one("tr", cls="expected").one("b").text == "5"
+    assert article.one("tr", cls="actual").one("b").text == "6"
+    assert [row.text for row in article.one("table", cls="verdicts").all("tr")[1:]] == [
+        "rank 0✓ returned",
+        "rank 1✓ returned",
+    ]
+    assert article.one("div", cls="replay").one("code").text == (
+        "pipeconform replay TRN-1:GPipe:default:1f3a --impl torch --result found/result.json"
+    )
+    program = article.one("ol", cls="program").all("li")
+    assert [step.has(cls="bad") for step in program] == [False, False, True]
+    assert program[2].text.endswith("✗ 01 ✗ here")
+
+
+def test_the_first_wrong_computation_is_marked_in_what_ran(page, make):
+    violation = make.violation(
+        "SCH-2",
+        "GPipe",
+        timeline=(("0F0", "0F1", "0B0", "0B1"), ("1F0", "1B0", "1F1", "1B1")),
+        first_wrong=(1, 1),
+    )
+    chart = page(make.result(make.cell("SCH-2", "GPipe", violation))).one("svg", cls="gantt")
+    frame = chart.one("rect", cls="wrong")
+    pointer = chart.one("text", cls="pointer")
+
+    assert pointer.text == "✗ first wrong"
+    assert "✗ rank 1" in [label.text for label in chart.all("text", cls="lane")]
+    # 1B0 runs from 2 to 4, in units of 34 pixels from 86 on.
+    assert abs(float(frame.attributes["x"]) - (86 + 2 * 34)) < 3
+    assert abs(float(frame.attributes["width"]) - 2 * 34) < 6
+
+
+def test_a_computation_that_is_missing_at_the_end_is_marked_behind_the_last_one(page, make):
+    violation = make.violation("SCH-1", "GPipe", timeline=(("0F0",), ()), first_wrong=(1, 0))
+    chart = page(make.result(make.cell("SCH-1", "GPipe", violation))).one("svg", cls="gantt")
+
+    assert chart.one("text", cls="pointer").text == "✗ missing"
+
+
+def test_a_first_wrong_computation_of_a_rank_that_is_not_there_is_left_out(page, make):
+    violation = make.violation("SCH-1", "GPipe", timeline=(("0F0",), ()), first_wrong=(5, 0))
+    chart = page(make.result(make.cell("SCH-1", "GPipe", violation))).one("svg", cls="gantt")
+
+    assert chart.all("text", cls="pointer") == []
+
+
+def test_counts_are_told_per_schedule_and_size(page, failing):
+    details = page(failing).one("details", id="r-FWD-1")
+    rows = [[cell.text for cell in row.all("th") + row.all("td")] for row in details.one("tbody").all("tr")]
+
+    assert rows[0] == ["GPipe", "✓ ok", "4", "9", "4", "0.5", "p=1 v=1: 1, p=2 v=1: 3"]
+    assert rows[1][0] == "1F1B"
+    assert rows[1][-1] == "– it does not claim that"
+
+
+def test_what_an_implementation_printed_stays_text(page, make):
+    evil = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
+    violation = make.violation(
+        "TRN-1",
+        "GPipe",
+        message=evil,
+        signature=evil,
+        verdicts=f"rank 0  raised    {evil}",
+        replay=evil,
+        where=evil,
+        id=f"TRN-1:{evil}:default:1",
+    )
+    result = make.result(
+        make.cell("TRN-1", "GPipe", violation), make.cell(f"X-1{evil}", evil, status="error", reason=evil)
+    )
+    result = make.changed(
+        result,
+        implementation=make.changed(result.implementation, name=evil, version=evil, reference=evil),
+        environment=make.changed(result.environment, torch=evil, variables={evil: {evil: evil}}),
+    )
+    for found in (page(result), page(result, result)):
+        assert found.all("img") == []
+        assert len(found.all("script")) == 1
+        assert not any(name.startswith("on") for element in found.all() for name in element.attributes)
+
+
+def test_nothing_is_loaded_and_no_script_but_ours_may_run(page, failing):
+    text = render_page([(failing, "result.json")])
+    found = page(failing)
+    policy = found.one("meta", http_equiv="Content-Security-Policy").attributes["content"]
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert re.findall(r"https?://", text) == []
+    assert {e.attributes["src"] for e in found.all() if "src" in e.attributes} == set()
+    assert {e.attributes["href"] for e in found.all("link")} == {"data:,"}
+
+
+def test_the_verdict_and_the_totals_are_those_of_the_terminal(page, failing):
+    from pipeconform.report.summary import totals, verdict
+
+    header = page(failing).one("header")
+
+    assert header.one("p", cls="verdict").text == f"✗ {verdict(failing).plain}"
+    assert header.one("p", cls="totals").text == "".join(totals(failing))
+
+
+def test_a_run_without_violation_is_said_to_be_good(page, make):
+    found = page(make.result(make.cell("FWD-1", "GPipe")))
+
+    assert found.one("p", cls="verdict").has(cls="good")
+    assert "No violation was found." in found.one("section", id="failures").text
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_run_that_judged_nothing_or_was_stopped_is_not_good(page, make, complete):
+    cells = [make.cell("FWD-1", "GPipe", judgements=4 * (not complete))]
+
+    assert page(make.result(*cells, complete=complete)).one("p", cls="verdict").has(cls="bad")
+
+
+def test_a_requirement_of_another_standard_is_shown_without_its_title(page, make):
+    result = make.result(
+        make.cell("XYZ-9", "GPipe", make.violation("XYZ-9", "GPipe")), make.cell("FWD-1", "GPipe")
+    )
+
+    assert list(matrix(page(result))) == ["FWD-1", "XYZ-9"]
+    assert "not in this version's standard" in page(result).one("details", id="r-XYZ-9").text
+
+
+def test_expected_and_flaky_violations_and_wrong_expectations_are_told(page, make):
+    expected = make.violation("TRN-1", "GPipe", expected="expectations.toml:3")
+    flaky = make.violation(
+        "FWD-1", "GPipe", confirmed=False, reruns=3, shown_again=1, id="FWD-1:GPipe:default:2"
+    )
+    result = make.changed(
+        make.result(
+            make.cell("TRN-1", "GPipe", expected), make.cell("FWD-1", "GPipe", flaky, status="flaky")
+        ),
+        expectations=Expectations(
+            file="e.toml", digest="0", entries=2, problems=("line 7: matches nothing",)
+        ),
+    )
+    text = page(result).one("section", id="failures").text
+
+    assert "This violation is expected: expectations.toml:3." in text
+    assert "flaky: executed again, the case showed it 1 of 3 times" in text
+    assert "expectations: line 7: matches nothing" in text
+
+
+def test_environment_variants_have_a_matrix_each(page, make):
+    result = make.result(make.cell("FWD-1", "GPipe"), make.cell("FWD-1", "GPipe", variant="debug"))
+    found = page(result)
+
+    assert len(found.all("table", cls="matrix")) == 2
+    assert "Variant debug" in [heading.text for heading in found.all("h3")]
+    assert targets(found) - {*ids(found)} == set()
+
+
+def test_a_page_needs_a_result():
+    with pytest.raises(ValueError, match="needs a result"):
+        render_page([])

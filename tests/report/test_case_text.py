@@ -1,0 +1,214 @@
+"""A case in words: nothing that makes it another case may be left out."""
+
+import msgspec
+import pytest
+
+from pipeconform.case import blocks
+from pipeconform.case.case import (
+    Adam,
+    ByHand,
+    Case,
+    Eval,
+    Kwarg,
+    Load,
+    LossSpec,
+    Model,
+    Optimize,
+    Passage,
+    Sgd,
+    Split,
+    Stage,
+    Train,
+    World,
+    Zero,
+)
+from pipeconform.report.case_text import describe_case, describe_program
+from tests.case.examples import small_case, with_model
+
+TRAIN, EVAL, ZERO, STEP = (
+    Train(batch_size=4, num_microbatches=2),
+    Eval(batch_size=4, num_microbatches=2),
+    Zero(),
+    Optimize(),
+)
+MODEL = Model(width=2, sequence=3, stages=(Stage(blocks=(blocks.Linear(), blocks.Norm())),) * 2)
+CASE = Case(
+    model=MODEL, schedule="GPipe", world=World(size=2, pipeline_ranks=(0, 1)), program=(TRAIN, ZERO, TRAIN)
+)
+
+OTHER = {
+    "model.width": 3,
+    "model.sequence": 4,
+    "model.batch_dim": 1,
+    "model.dtype": "float32",
+    "model.container": "list",
+    "model.output": "tuple1",
+    "model.kwargs": (Kwarg(stage=1),),
+    "model.input_requires_grad": True,
+    "model.view_outputs": True,
+    "model.split": Split(),
+    "schedule": "1F1B",
+    "world": World(size=3, pipeline_ranks=(0, 1)),
+    "program": (TRAIN, EVAL),
+    "optimizer": Sgd(lr=0.5),
+    "seed": 7,
+    "loss.reduction": "sum",
+    "loss.scaled": True,
+}
+TOGETHER = {
+    "model.carried": (
+        {"model.container": "tuple", "model.carried": ("scale",)},
+        {"model.container": "tuple"},
+    ),
+    "model.passages": (
+        {"model.container": "tuple", "model.passages": (Passage(kind="learned", source=0, last=1),)},
+        {"model.container": "tuple"},
+    ),
+    "model.classes": ({"model.classes": 3, "loss.kind": "cross_entropy"}, {}),
+    "model.stages": (
+        {"model.stages": (Stage(blocks=(blocks.Linear(),), frozen=True), MODEL.stages[1])},
+        {"model.stages": (Stage(blocks=(blocks.Linear(),)), MODEL.stages[1])},
+    ),
+    "loss.kind": ({"model.classes": 3, "loss.kind": "cross_entropy"}, {}),
+    "loss.ignore": (
+        {"model.classes": 3, "loss.kind": "cross_entropy", "loss.ignore": True},
+        {"model.classes": 3, "loss.kind": "cross_entropy"},
+    ),
+    "stages_per_rank": (
+        {"world": World(size=1, pipeline_ranks=(0,)), "stages_per_rank": 2},
+        {},
+    ),
+}
+
+
+def changed(changes):
+    """CASE with some fields, named by their paths, replaced."""
+    parts = {"model": {}, "loss": {}, "": {}}
+    for path, value in changes.items():
+        part, _, name = path.rpartition(".")
+        parts[part][name] = value
+    return msgspec.structs.replace(
+        CASE,
+        model=msgspec.structs.replace(MODEL, **parts["model"]),
+        loss=msgspec.structs.replace(CASE.loss, **parts["loss"]),
+        **parts[""],
+    )
+
+
+def test_a_plain_case_is_a_few_aligned_lines():
+    assert describe_case(CASE).splitlines() == [
+        "pipeline  GPipe, p = 2, v = 1",
+        "stage 0   Linear → Norm",
+        "stage 1   Linear → Norm",
+        "model     width 2, sequence 3, float64",
+        "loss      mean mse",
+        "program   train(B = 4, m = 2), zero_grad, train(B = 4, m = 2)",
+        "seed      0",
+    ]
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_every_field_shows(field):
+    assert describe_case(changed({field: OTHER[field]})) != describe_case(CASE)
+
+
+@pytest.mark.parametrize("field", TOGETHER)
+def test_every_field_that_needs_others_shows(field):
+    changes, base = TOGETHER[field]
+
+    assert describe_case(changed(changes)) != describe_case(changed(base))
+
+
+def test_no_field_is_forgotten():
+    fields = {
+        *(f"model.{name}" for name in Model.__struct_fields__),
+        *(f"loss.{name}" for name in LossSpec.__struct_fields__),
+        *Case.__struct_fields__,
+    } - {"model", "loss", "format"}
+
+    assert fields == OTHER.keys() | TOGETHER.keys() | {"model.tokens"}
+
+
+PLACED = msgspec.structs.replace(CASE.world, placement="v")
+HANDS = [
+    ByHand(),
+    ByHand(mixed=True),
+    ByHand(late=True),
+    ByHand(mistake="weight_first"),
+    ByHand(mistake="weight_twice"),
+    ByHand(mistake="weight_unknown"),
+    ByHand(mistake="weight_unknown", stage=1),
+    ByHand(mistake="weight_unknown", microbatch=1),
+]
+
+
+def test_another_placement_shows():
+    assert "placed as a v" in describe_case(msgspec.structs.replace(CASE, world=PLACED))
+
+
+def test_every_step_by_hand_has_words_of_its_own():
+    texts = [describe_program([msgspec.structs.replace(TRAIN, by_hand=hand)]) for hand in HANDS]
+
+    assert texts[1] == "train(B = 4, m = 2, by hand (every second backward whole))"
+    assert len({describe_program([TRAIN]), *texts}) == 1 + len(HANDS)
+
+
+def test_token_inputs_show():
+    stages = (Stage(blocks=(blocks.Embedding(),)), Stage(blocks=(blocks.Head(),)))
+    case = changed(
+        {"model.stages": stages, "model.tokens": True, "model.classes": 3, "loss.kind": "cross_entropy"}
+    )
+
+    assert "token inputs; 3 classes" in describe_case(case)
+
+
+def test_ranks_are_named_where_they_are_not_the_whole_world_in_order():
+    world = World(size=4, pipeline_ranks=(1, 3))
+
+    assert describe_case(changed({"world": world})).startswith(
+        "pipeline  GPipe, p = 2 (ranks 1, 3 of a world of 4)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ((TRAIN,), "train(B = 4, m = 2)"),
+        ((TRAIN, TRAIN), "train(B = 4, m = 2), train(B = 4, m = 2)"),
+        ((TRAIN, TRAIN, TRAIN, EVAL), "3 × (train(B = 4, m = 2)), eval(B = 4, m = 2)"),
+        (
+            ((TRAIN, STEP, ZERO) * 20)[:-1],
+            "19 × (train(B = 4, m = 2), optimizer step, zero_grad), train(B = 4, m = 2), optimizer step",
+        ),
+        ((TRAIN, Zero(set_to_none=False)), "train(B = 4, m = 2), zero_grad(set_to_none=False)"),
+    ],
+)
+def test_what_repeats_in_a_program_is_written_once(program, expected):
+    assert describe_program(program) == expected
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [(Sgd(lr=0.125, momentum=0.5), "Sgd, lr 0.125, momentum 0.5"), (Adam(lr=0.25), "Adam, lr 0.25")],
+)
+def test_the_optimizer_shows_its_settings(optimizer, expected):
+    assert f"optimizer  {expected}\n" in describe_case(changed({"optimizer": optimizer}))
+
+
+def test_passages_guards_autocast_and_loading_are_said() -> None:
+    passages = (
+        Passage(kind="scalar", source=0, last=1, users=(1,)),
+        Passage(kind="stream", source=0, last=1),
+    )
+    case = with_model(small_case(), passages=passages, container="tuple")
+    program = (
+        Load(),
+        Train(batch_size=4, num_microbatches=2, autocast=True),
+        Eval(batch_size=2, num_microbatches=1, guard="inference_mode"),
+    )
+
+    text = describe_case(msgspec.structs.replace(case, program=program))
+
+    assert "passes a scalar tensor from stage 0 to 1, used by 1" in text
+    assert "passes a stream tensor from stage 0 to 1, used by none" in text
+    assert "load state, train(B = 4, m = 2, autocast), eval(B = 2, m = 1, inference_mode)" in text

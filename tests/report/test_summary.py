@@ -1,0 +1,357 @@
+"""The summary at the end of a run: what a person reads is compared as text."""
+
+import io
+import textwrap
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeconform.report.location import DEFAULT_RESULT
+from pipeconform.report.result import Expectations
+from pipeconform.report.summary import grouped, overview, render_summary, replay_line, totals, verdict
+from pipeconform.spec import requirement
+
+
+def printed(result, *, width=80, where=DEFAULT_RESULT):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    render_summary(result, console, where=where)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def table(result, *, width=80):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    for one in overview(result.cells, width=width):
+        console.print(one)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def statement(identifier):
+    return textwrap.indent(textwrap.fill(requirement(identifier).statement, 77), "   ")
+
+
+def test_a_run_with_a_violation_under_two_schedules_is_told_in_full(make):
+    small, large = make.case(), make.case(p=3, m=4)
+    result = make.result(
+        make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe", large)),
+        make.cell(
+            "FWD-1", "Interleaved1F1B", make.violation("FWD-1", "Interleaved1F1B", small, minimal=False)
+        ),
+        make.cell("TRN-1", "GPipe"),
+        make.cell("TRN-1", "Interleaved1F1B", status="not_claimed", judgements=0),
+    )
+
+    expected = f"""\
+                         Interleaved
+                  GPipe  1F1B
+FWD-1  Outputs    FAIL   FAIL
+TRN-1  Gradients  ok     –
+
+4 cells: 1 ok, 2 FAIL, 1 not claimed
+12 judgements of 1,234 executions; 20 distinct cases, 15 of them with p ≥ 2; 12.3 s
+
+1. FWD-1 Outputs (MUST): FAIL under GPipe, Interleaved1F1B
+{statement("FWD-1")}
+
+   output value (step 0, rank 1, microbatch 0)
+     the output of microbatch 0 is not the reference's
+
+   smallest case, {small.digest} (not minimal: the budget for shrinking ran out):
+     pipeline  GPipe, p = 2, v = 1
+     stage 0   Linear
+     stage 1   Linear
+     model     width 1, float64
+     loss      mean mse
+     program   train(B = 4, m = 2), zero_grad, train(B = 4, m = 2)
+     seed      0
+   shown by 4 drawn cases
+   pipeconform replay FWD-1:Interleaved1F1B:default:1f3a --impl torch
+
+toy GPipe 1.0 violates 1 of 2 judged requirements: FWD-1
+results: pipeconform-results/result.json"""
+    assert printed(result) == expected
+
+
+def test_an_error_met_by_several_requirements_is_one_block_and_accuses_none_of_them(make):
+    crash = {
+        "status": "crashed",
+        "signature": "died: SIGSEGV",
+        "message": "rank 1 died (SIGSEGV)\nrank 0  returned\nrank 1  died      SIGSEGV  <- first failure",
+    }
+    result = make.result(
+        make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe", **crash)),
+        make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", **crash)),
+    )
+
+    block = printed(result).split("\n\n")[2:4]
+
+    assert block == [
+        "1. CRASH under GPipe: rank 1 died (SIGSEGV)\n   in cases of FWD-1 Outputs (MUST), TRN-1 Gradients (MUST)",
+        "     rank 0  returned\n     rank 1  died      SIGSEGV  <- first failure",
+    ]
+
+
+def test_titles_take_the_room_that_schedules_leave(make):
+    def second_line(width):
+        return table(make.result(make.cell("FWD-2", "GPipe")), width=width).splitlines()[1]
+
+    assert second_line(80) == "FWD-2  Order and length of the merged output  ok"
+    assert second_line(40) == "FWD-2  Order and length of the m…  ok"
+    assert second_line(20) == "FWD-2  ok"
+
+
+def test_long_schedule_names_stand_in_narrow_columns(make):
+    names = ["ForwardOnly", "GPipe", "1F1B", "ZBVZeroBubble", "DualPipeV", "zb_h1"]
+    result = make.result(*(make.cell("FWD-1", name) for name in names))
+
+    expected = """\
+                             ZBV
+       Forward               Zero    Dual
+       Only     GPipe  1F1B  Bubble  PipeV  zb_h1
+FWD-1  ok       ok     ok    ok      ok     ok"""
+    assert table(result, width=60) == expected
+
+
+def test_a_table_wider_than_the_console_comes_in_parts(make):
+    names = [f"Schedule{i}" for i in range(9)]
+    shown = table(make.result(*(make.cell("FWD-1", name) for name in names)), width=40)
+
+    assert max(map(len, shown.splitlines())) <= 40
+    assert shown.count(" ok") == 9
+
+
+def test_every_status_has_a_word_that_reads_without_colour(make):
+    statuses = ("passed", "failed", "hung", "crashed", "error", "not_claimed", "skipped")
+    result = make.result(*(make.cell("FWD-1", s.title(), status=s) for s in statuses))
+
+    assert table(result).splitlines()[-1].split() == [
+        "FWD-1",
+        "Outputs",
+        "ok",
+        "FAIL",
+        "HUNG",
+        "CRASH",
+        "ERR",
+        "–",
+        "skip",
+    ]
+
+
+def test_variants_have_a_table_each(make):
+    cells = (make.cell("FWD-1", "GPipe"), make.cell("FWD-1", "GPipe", variant="debug"))
+
+    assert table(make.result(*cells)).splitlines()[::3] == ["variant default", "variant debug"]
+
+
+def test_the_smallest_violation_of_a_binding_requirement_comes_first(make):
+    cells = (
+        make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe", make.case(p=3))),
+        make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", make.case(p=1))),
+        make.cell("TRN-2", "GPipe", make.violation("TRN-2", "GPipe", make.case(p=1), confirmed=False)),
+    )
+
+    assert [group.requirements for group in grouped(cells)] == [("TRN-1",), ("FWD-1",), ("TRN-2",)]
+
+
+def test_a_group_counts_all_its_cases_and_shows_the_smallest(make):
+    cells = tuple(
+        make.cell("FWD-1", name, make.violation("FWD-1", name, make.case(p=p)))
+        for name, p in (("GPipe", 3), ("1F1B", 2))
+    )
+
+    (group,) = grouped(cells)
+
+    assert (group.schedules, group.occurrences, group.violation.case.num_ranks) == (("GPipe", "1F1B"), 4, 2)
+
+
+def test_a_violation_under_all_judged_schedules_needs_no_list_of_them(make):
+    cells = [
+        *(make.cell("FWD-1", name, make.violation("FWD-1", name)) for name in ("A", "B", "C")),
+        make.cell("FWD-1", "D", status="not_claimed", judgements=0),
+    ]
+
+    assert [group.under() for group in grouped(cells)] == ["all 3 schedules"]
+    assert [group.under() for group in grouped([*cells, make.cell("FWD-1", "E")])] == ["A, B, C"]
+
+
+def test_a_headline_is_cut_before_it_fills_the_screen(make):
+    violation = make.violation("FWD-1", "GPipe", status="error", message="word " * 100)
+    text = printed(make.result(make.cell("FWD-1", "GPipe", violation)))
+
+    assert max(map(len, text.splitlines())) < 230
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ("rank 0  returned\nrank 1  returned", "\n     every rank returned\n"),
+        (
+            "rank 0  returned\nrank 1  died      SIGKILL",
+            "\n     rank 0  returned\n     rank 1  died      SIGKILL\n",
+        ),
+    ],
+)
+def test_what_became_of_each_rank_is_shown(make, verdicts, expected):
+    violation = make.violation("FWD-1", "GPipe", verdicts=verdicts)
+
+    assert expected in printed(make.result(make.cell("FWD-1", "GPipe", violation)))
+
+
+def test_ranks_that_the_message_speaks_of_are_not_repeated(make):
+    violation = make.violation("FWD-1", "GPipe", message="it died\nrank 0  died", verdicts="rank 0  died")
+
+    assert printed(make.result(make.cell("FWD-1", "GPipe", violation))).count("rank 0  died") == 1
+
+
+def test_what_ran_is_drawn_with_what_is_wrong_first(make):
+    ran = (("0F0", "0F1", "0B0", "0B1"), ("1F0", "1B0", "1F1", "1B1"))
+    wrong = make.violation("SCH-2", "1F1B", timeline=ran, first_wrong=(0, 1))
+
+    lines = printed(make.result(make.cell("SCH-2", "1F1B", wrong))).splitlines()
+
+    begin = lines.index("     the computations that ran, per pipeline rank; ^ the first wrong one:")
+    assert lines[begin - 1 : begin + 5] == [
+        "",
+        "     the computations that ran, per pipeline rank; ^ the first wrong one:",
+        "     rank 0 0F0|0F1|········0B0----|····0B1----|",
+        "                ^^^",
+        "     rank 1 ····1F0|1B0----|1F1|1B1----|········",
+        "",
+    ]
+
+
+def test_two_signatures_are_two_groups(make):
+    cell = make.cell(
+        "FWD-1",
+        "GPipe",
+        make.violation("FWD-1", "GPipe"),
+        make.violation("FWD-1", "GPipe", signature="length"),
+    )
+
+    assert len(grouped([cell])) == 2
+
+
+def test_after_ten_blocks_the_rest_is_counted(make):
+    violations = [make.violation("FWD-1", "GPipe", signature=f"kind {i}") for i in range(12)]
+    text = printed(make.result(make.cell("FWD-1", "GPipe", *violations)))
+
+    assert text.count("smallest case") == 10
+    assert "\n… and 2 more violations in pipeconform-results/result.json\n" in text
+
+
+def test_a_long_message_is_cut_with_a_count(make):
+    message = "\n".join(f"line {i}" for i in range(40))
+    text = printed(
+        make.result(make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe", message=message)))
+    )
+
+    assert "     line 23\n     … (16 more lines in the result file)\n" in text
+
+
+def test_square_brackets_in_messages_are_text(make):
+    violation = make.violation("FWD-1", "GPipe", message="value differs at [0, 1] [bold]x[/bold]")
+
+    assert "at [0, 1] [bold]x[/bold]" in printed(make.result(make.cell("FWD-1", "GPipe", violation)))
+
+
+def test_an_unconfirmed_violation_says_so(make):
+    violation = make.violation("FWD-1", "GPipe", confirmed=False, reruns=5, shown_again=2)
+
+    text = printed(make.result(make.cell("FWD-1", "GPipe", violation)))
+
+    assert "(flaky: executed again, it showed it 2 of 5 times)" in text
+    assert "1. FWD-1 Outputs (MUST): FLAKY under GPipe" in text
+
+
+def test_the_reason_of_a_skipped_cell_is_told_once(make):
+    cells = [
+        make.cell(r, "ZBVZeroBubble", status="skipped", reason="claims no pipeline of 1 rank", judgements=0)
+        for r in ("FWD-1", "FWD-2", "FWD-3")
+    ]
+
+    line = "skip  FWD-1 under ZBVZeroBubble and 2 more cells: claims no pipeline of 1 rank"
+    assert printed(make.result(*cells)).count("claims no pipeline") == 1
+    assert line in printed(make.result(*cells)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("where", "ending"),
+    [
+        (DEFAULT_RESULT, "--impl torch"),
+        (None, "--impl torch"),
+        (Path("a b/r.json"), "torch --result 'a b/r.json'"),
+    ],
+)
+def test_the_replay_line_names_a_result_file_that_replay_would_not_find(make, where, ending):
+    assert replay_line(make.violation("FWD-1", "GPipe"), where=where).endswith(ending)
+
+
+def test_an_interrupted_run_claims_no_more_than_it_knows(make):
+    lines = totals(make.result(make.cell("FWD-1", "GPipe"), complete=False))
+
+    assert lines[1].startswith(
+        "4 judgements of at least 1,234 executions; at least 20 distinct cases, at least 15"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "complete", "expected"),
+    [
+        ([("FWD-1", {})], True, "toy GPipe 1.0 meets the one judged requirement"),
+        ([("FWD-1", {}), ("TRN-1", {})], True, "toy GPipe 1.0 meets all 2 judged requirements"),
+        ([("FWD-1", {})], False, "stopped early; so far toy GPipe 1.0 meets the one judged requirement"),
+        ([("FWD-1", {"status": "not_claimed", "judgements": 0})], True, "nothing was judged"),
+        (
+            [("FWD-1", {"status": "error", "judgements": 0, "reason": "broken"})],
+            True,
+            "1 cell could not be judged; otherwise nothing was judged",
+        ),
+    ],
+)
+def test_the_last_word_says_what_was_found(make, cells, complete, expected):
+    result = make.result(*(make.cell(name, "GPipe", **fields) for name, fields in cells), complete=complete)
+
+    assert str(verdict(result)) == expected
+
+
+def test_a_summary_without_a_file_names_none(make):
+    assert "results:" not in printed(make.result(make.cell("FWD-1", "GPipe")), where=None)
+
+
+def test_the_slowest_requirements_are_named_where_time_matters(make):
+    slow = make.result(
+        make.cell("FWD-1", "GPipe", seconds=4.0),
+        make.cell("FWD-1", "1F1B", seconds=4.4),
+        make.cell("TRN-1", "GPipe", seconds=30.0),
+    )
+
+    assert "\nslowest: TRN-1 30 s, FWD-1 8 s\n" in printed(slow)
+    assert "slowest" not in printed(make.result(make.cell("FWD-1", "GPipe", seconds=0.5)))
+
+
+def test_expected_failures_are_told_in_a_line_each_and_are_no_blocks(make):
+    cells = [
+        make.cell("TRN-4", name, make.violation("TRN-4", name, expected="known.toml:3"))
+        for name in ("GPipe", "1F1B")
+    ]
+    text = printed(make.result(*cells, make.cell("FWD-1", "GPipe")))
+
+    assert (
+        "\nexpected: TRN-4 failed 'output value' under GPipe, 1F1B, in 4 drawn cases (known.toml:3)\n" in text
+    )
+    assert "known" in table(make.result(*cells))
+    assert "1. " not in text
+    assert text.endswith(
+        "toy GPipe 1.0 violates what is expected (TRN-4) and nothing else\n"
+        "results: pipeconform-results/result.json"
+    )
+
+
+def test_what_must_be_changed_in_the_expectations_is_the_last_thing_said(make):
+    held = Expectations(file="known.toml", digest="", entries=1, problems=("known.toml:3: expired",))
+    result = make.changed(make.result(make.cell("FWD-1", "GPipe")), expectations=held)
+
+    assert printed(result).splitlines()[-3:-1] == [
+        "known.toml:3: expired",
+        "toy GPipe 1.0 violates nothing; known.toml: 1 thing to change",
+    ]

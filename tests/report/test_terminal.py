@@ -1,0 +1,137 @@
+"""The live view: a line per requirement in a file, a few redrawn lines on a terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from pipeconform.report.progress import Progress
+from pipeconform.report.terminal import LiveView, cell_line, requirement_line
+
+
+@pytest.fixture
+def plain():
+    return Console(file=io.StringIO(), width=80)
+
+
+@pytest.fixture
+def terminal():
+    return Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
+
+
+def progress(**fields):
+    values = {"requirement": "FWD-1", "schedule": "1F1B", "doing": "judging", "judged": 3, "violations": 0}
+    return Progress(**(values | fields))
+
+
+def view_on(console):
+    view = LiveView(console, cells={"FWD-1": 2, "TRN-1": 2}, implementation="torch", profile="smoke")
+    view.start()
+    return view
+
+
+def rendered(view):
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(view.render())
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_in_a_file_a_requirement_takes_one_line_once_all_its_cells_are_judged(make, plain):
+    view = view_on(plain)
+    view.progress(progress())
+    view.cell(make.cell("FWD-1", "GPipe"))
+    view.cell(make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe")))
+    view.cell(make.cell("FWD-1", "1F1B"))
+    view.cell(make.cell("TRN-1", "1F1B"))
+    view.stop()
+
+    assert plain.file.getvalue().splitlines() == [
+        "judging torch, profile smoke: 2 requirements in 4 cells",
+        "FWD-1  2 ok; 8 judgements, 1.0 s",
+        "TRN-1  1 ok, 1 FAIL (GPipe); 8 judgements, 1.0 s",
+    ]
+
+
+def test_in_a_file_there_are_no_control_codes(make, plain):
+    view = view_on(plain)
+    view.cell(make.cell("FWD-1", "GPipe"))
+    view.stop()
+
+    assert "\x1b" not in plain.file.getvalue()
+
+
+def test_on_a_terminal_a_cell_that_is_not_met_scrolls_by(make, terminal):
+    view = view_on(terminal)
+    view.cell(make.cell("FWD-1", "GPipe"))
+    view.cell(make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe")))
+    view.stop()
+
+    assert "TRN-1 under GPipe: output value" in terminal.file.getvalue()
+    assert "FWD-1 under" not in terminal.file.getvalue()
+
+
+def test_the_redrawn_lines_tell_what_is_being_done(make, plain):
+    view = view_on(plain)
+    view.cell(make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe")))
+    view.progress(progress(violations=1))
+
+    _, top, _, doing = rendered(view)
+
+    assert top.startswith("torch, profile smoke: 1 of 4 cells, 1 not met, 7 judgements")
+    assert doing == "FWD-1 Outputs, 1F1B: judging, 3 judged, 1 violation"
+
+
+def test_a_cell_that_ends_takes_its_progress_along(make, plain):
+    view = view_on(plain)
+    view.progress(progress(judged=4))
+    view.cell(make.cell("FWD-1", "GPipe"))
+
+    assert "4 judgements" in rendered(view)[1]
+
+
+def test_the_redrawn_lines_fit_a_narrow_terminal(plain):
+    view = view_on(plain)
+    view.progress(progress(schedule="x" * 100))
+
+    assert len(rendered(view)[-1]) <= 80
+
+
+def test_stopping_twice_is_harmless(terminal):
+    view = view_on(terminal)
+    view.stop()
+    view.stop()
+
+    assert rendered(view)
+
+
+def test_a_cell_that_could_not_be_judged_shows_its_reason(make):
+    cell = make.cell("FWD-1", "GPipe", status="error", reason="the harness failed: x\nmore", variant="debug")
+
+    assert str(cell_line(cell)) == "ERR    FWD-1 under GPipe (debug): the harness failed: x"
+
+
+def test_schedules_are_listed_only_if_others_are_met(make):
+    wrong = make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe"))
+
+    assert "(GPipe)" not in str(requirement_line("FWD-1", [wrong]))
+    assert "(GPipe)" in str(requirement_line("FWD-1", [wrong, make.cell("FWD-1", "1F1B")]))
+
+
+def test_a_requirement_nobody_claims_counts_no_judgements(make):
+    cells = [make.cell("FWD-4", "GPipe", status="not_claimed", judgements=0)]
+
+    assert str(requirement_line("FWD-4", cells)) == "FWD-4  1 not claimed"
+
+
+class Closed(io.StringIO):
+    """A pipe whose reader is gone."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_reader_that_is_gone_ends_the_run_like_an_interruption(monkeypatch):
+    monkeypatch.setattr(Console, "on_broken_pipe", lambda self: (_ for _ in ()).throw(SystemExit(1)))
+
+    with pytest.raises(KeyboardInterrupt):
+        view_on(Console(file=Closed()))

@@ -1,0 +1,237 @@
+"""What the ranks of these tests run: one small task per way to succeed or to come to grief."""
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from pipeconform.run.rank import RankContext
+from pipeconform.run.wire import Kind, frame
+
+
+def rank_of(context: RankContext, payload: bytes) -> object:
+    return context.rank, context.world_size, context.device, payload
+
+
+def empty(context: RankContext, payload: bytes) -> bytes:
+    return b""
+
+
+def echo(context: RankContext, payload: bytes) -> bytes:
+    return payload
+
+
+def pid(context: RankContext, payload: bytes) -> int:
+    return os.getpid()
+
+
+def total(context: RankContext, payload: bytes) -> float:
+    """All-reduce the ranks' numbers: it needs every rank and the whole group."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.tensor([float(context.rank + 1)])
+    dist.all_reduce(x)
+    return x.item()
+
+
+def subgroups(context: RankContext, payload: bytes) -> float:
+    """Sum over the ranks of the same parity, in groups made for this task."""
+    import torch
+    import torch.distributed as dist
+
+    groups = [dist.new_group(list(range(parity, context.world_size, 2))) for parity in (0, 1)]
+    x = torch.tensor([float(context.rank)])
+    dist.all_reduce(x, group=groups[context.rank % 2])
+    for group in groups:
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
+    return x.item()
+
+
+def facts(context: RankContext, payload: bytes) -> dict[str, object]:
+    import torch
+    import torch.distributed as dist
+
+    return {
+        "threads": torch.get_num_threads(),
+        "backend": dist.get_backend() if dist.is_initialized() else None,
+        "sigint": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+        "variant": os.environ.get("PIPECONFORM_TEST"),
+    }
+
+
+def _others_wait(context: RankContext) -> None:
+    """Everybody but rank 0 waits for a message that never comes."""
+    import torch
+    import torch.distributed as dist
+
+    if context.rank != 0:
+        dist.recv(torch.empty(1), src=0)
+
+
+def raise_error(context: RankContext, payload: bytes) -> None:
+    if context.rank == 0:
+        try:
+            {}["missing"]
+        except KeyError as error:
+            raise ValueError("rank 0 does not like this") from error
+    _others_wait(context)
+
+
+def leave(context: RankContext, payload: bytes) -> None:
+    sys.exit(0)
+
+
+def raise_everywhere(context: RankContext, payload: bytes) -> None:
+    raise RuntimeError(f"rank {context.rank}")
+
+
+class Rude(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raise_rudely(context: RankContext, payload: bytes) -> None:
+    raise Rude
+
+
+def kill_itself(context: RankContext, payload: bytes) -> None:
+    if context.rank == 0:
+        print("last words")
+        os.kill(os.getpid(), signal.SIGKILL)
+    _others_wait(context)
+
+
+def exit_silently(context: RankContext, payload: bytes) -> None:
+    if context.rank == 0:
+        os._exit(0)
+    time.sleep(3600)
+
+
+def sleep_forever(context: RankContext, payload: bytes) -> None:
+    time.sleep(3600)
+
+
+def stop_itself(context: RankContext, payload: bytes) -> None:
+    if context.rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def spin_forever(context: RankContext, payload: bytes) -> None:
+    while True:
+        pass
+
+
+def spin_briefly(context: RankContext, payload: bytes) -> bytes:
+    """Rank 0 computes for a second, the others only wait for it."""
+    import torch.distributed as dist
+
+    end = time.monotonic() + 1.0
+    while context.rank == 0 and time.monotonic() < end:
+        pass
+    dist.barrier()
+    return b"done"
+
+
+def child_spins(context: RankContext, payload: bytes) -> int:
+    """A process of the rank's own computes for a second."""
+    code = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    return subprocess.run([sys.executable, "-c", code], check=True).returncode
+
+
+def leave_children(context: RankContext, payload: bytes) -> None:
+    """Two processes of the rank's own, one in a session of its own, outlive the rank."""
+    for new_session in (False, True):
+        subprocess.Popen([sys.executable, "-c", payload.decode()], start_new_session=new_session)
+    time.sleep(3600)
+
+
+def print_much(context: RankContext, payload: bytes) -> int:
+    line = "x" * 1023
+    for _ in range(20 * 1024):
+        print(line)
+    return 20
+
+
+def print_much_and_die(context: RankContext, payload: bytes) -> None:
+    print_much(context, payload)
+    print("the very end")
+    os._exit(3)
+
+
+def print_forever(context: RankContext, payload: bytes) -> None:
+    block = b"y" * (1 << 20)
+    while True:
+        os.write(1, block)
+
+
+def return_unpicklable(context: RankContext, payload: bytes) -> object:
+    return (lambda: None) if context.rank == 0 else 1
+
+
+class OnlyHere:
+    """Pickled by name, and the name exists in the ranks only."""
+
+
+OnlyHere.__module__ = "no_such_module_in_the_controller"
+sys.modules.setdefault("no_such_module_in_the_controller", sys.modules[__name__])
+
+
+def return_stranger(context: RankContext, payload: bytes) -> object:
+    return OnlyHere()
+
+
+def return_much(context: RankContext, payload: bytes) -> bytes:
+    return bytes([context.rank]) * (50 << 20)
+
+
+def answer_twice(context: RankContext, payload: bytes) -> bytes:
+    """Forge an answer of the task before this one, and one of the task after it."""
+    number = int(payload)
+    connection = next(o for o in gc.get_objects() if isinstance(o, socket.socket) and o.fileno() >= 0)
+    for stale in (number - 1, number - 1):
+        connection.sendall(frame(stale, kind=Kind.BYTES, length=5) + b"stale")
+    return b"fresh"
+
+
+def close_connection(context: RankContext, payload: bytes) -> None:
+    for descriptor in range(3, 256):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    time.sleep(3600)
+
+
+def die_after_answering(context: RankContext, payload: bytes) -> tuple[int, int]:
+    killer = os.fork()
+    if killer == 0:
+        parent = os.getppid()
+        time.sleep(0.1)
+        os.kill(parent, signal.SIGKILL)
+        os._exit(0)
+    return os.getpid(), killer
+
+
+def leave_a_child(context: RankContext, payload: bytes) -> int:
+    """Its copies of the rank's sockets stay open when the rank is gone."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    return child
+
+
+def kill_server(context: RankContext, payload: bytes) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(3600)
+
+
+def close_stdout(context: RankContext, payload: bytes) -> bytes:
+    sys.stdout.close()
+    with contextlib.suppress(OSError):
+        os.close(1)
+    return b"quiet"

@@ -1,0 +1,131 @@
+"""A second opinion: the rules of a table checked the slow and obvious way, sharing no code with ours."""
+
+import collections
+
+import pytest
+
+OPPOSITE = {
+    "SEND_F": ("RECV_F", 1),
+    "SEND_B": ("RECV_B", -1),
+    "RECV_F": ("SEND_F", -1),
+    "RECV_B": ("SEND_B", 1),
+}
+
+
+def _flat(table):
+    return [[leaf for action in actions for leaf in action.leaves] for actions in table]
+
+
+def _complete(table):
+    """Right multiset, ranges, placement."""
+    length, m = table.chain_length, table.num_microbatches
+    seen = collections.Counter()
+    for rank, actions in enumerate(_flat(table)):
+        for action in actions:
+            if not (action.stage < table.num_stages and action.microbatch < m):
+                return False
+            if table.placement[action.stage] != rank:
+                return False
+            seen[action.stage, action.kind.name, action.microbatch] += 1
+    wanted = collections.Counter()
+    for stage in range(table.num_stages):
+        up = stage % length and table.placement[stage] != table.placement[stage - 1]
+        down = (stage + 1) % length and table.placement[stage] != table.placement[stage + 1]
+        for k in range(m):
+            split = seen[stage, "I", k] > 0
+            wanted.update((stage, kind, k) for kind in (("F", "I", "W") if split else ("F", "B")))
+            if table.has_communication and down:
+                wanted.update([(stage, "SEND_F", k), (stage, "RECV_B", k)])
+            if table.has_communication and up:
+                wanted.update([(stage, "SEND_B", k), (stage, "RECV_F", k)])
+    return seen == wanted
+
+
+def _step(table, rank, action, done, posted, sent, queues, ordered, synchronous):
+    """Whether a rank can get past an action now; posts and sends as a side effect."""
+    stage, kind, k = action.stage, action.kind.name, action.microbatch
+    length = table.chain_length
+    if kind in OPPOSITE:
+        other_kind, step = OPPOSITE[kind]
+        peer = table.placement[stage + step]
+        made = {"SEND_F": ["F"], "SEND_B": ["B", "I"]}.get(kind)
+        if made and not any((stage, x, k) in done for x in made):
+            return False
+        me, _mate = (stage, kind, k), (stage + step, other_kind, k)
+        if kind.startswith("RECV"):
+            if me not in posted:
+                posted.add(me)
+                queues[rank, peer].append(me)
+            return True
+        if me not in sent:
+            sent.add(me)
+            queues[rank, peer].append(me)
+        return not synchronous or me in done
+    needs = []
+    remote = table.has_communication
+    if kind == "F" and stage % length:
+        same = table.placement[stage - 1] == rank
+        needs.append([(stage, "RECV_F!", k)] if remote and not same else [(stage - 1, "F", k)])
+    if kind in "BI":
+        needs.append([(stage, "F", k)])
+        if (stage + 1) % length:
+            same = table.placement[stage + 1] == rank
+            needs.append(
+                [(stage, "RECV_B!", k)] if remote and not same else [(stage + 1, "B", k), (stage + 1, "I", k)]
+            )
+    if kind == "W":
+        needs.append([(stage, "I", k)])
+    return all(any(option in done for option in options) for options in needs)
+
+
+def _serve(table, done, posted, sent, queues, ordered):
+    """Serve every transfer that can be; whether any was."""
+    served = False
+    for (a, b), queue in list(queues.items()):
+        for me in list(queue[:1] if ordered else queue):
+            if not me[1].startswith("SEND"):
+                continue
+            other_kind, step = OPPOSITE[me[1]]
+            mate = (me[0] + step, other_kind, me[2])
+            theirs = queues[b, a]
+            if mate in (theirs[:1] if ordered else theirs):
+                queue.remove(me)
+                theirs.remove(mate)
+                done.add(me)
+                done.add((mate[0], mate[1] + "!", mate[2]))
+                served = True
+    return served
+
+
+def _runs(table, *, synchronous, ordered):
+    done, posted, sent, queues = set(), set(), set(), collections.defaultdict(list)
+    programs = _flat(table)
+    position = [0] * table.num_ranks
+    moved = True
+    while moved:
+        moved = _serve(table, done, posted, sent, queues, ordered)
+        for rank, program in enumerate(programs):
+            while position[rank] < len(program):
+                action = program[position[rank]]
+                if not _step(table, rank, action, done, posted, sent, queues, ordered, synchronous):
+                    break
+                if action.kind.name not in OPPOSITE:
+                    done.add((action.stage, action.kind.name, action.microbatch))
+                position[rank] += 1
+                moved = True
+                moved |= _serve(table, done, posted, sent, queues, ordered)
+    return all(position[rank] == len(program) for rank, program in enumerate(programs))
+
+
+def naive_verdicts(table):
+    """(complete, runs buffered, runs synchronous, runs in order per pair), for training tables."""
+    if not _complete(table):
+        return (False, False, False, False)
+    modes = ((False, False), (True, False), (True, True))
+    return (True, *(_runs(table, synchronous=s, ordered=o) for s, o in modes))
+
+
+@pytest.fixture(scope="session")
+def second_opinion():
+    """The naive judgement of a training table without batches and sharding actions."""
+    return naive_verdicts

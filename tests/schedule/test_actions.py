@@ -1,0 +1,78 @@
+"""Actions are written and read as the field does."""
+
+import pytest
+
+from pipeconform.errors import BadTableError
+from pipeconform.schedule import Action, Kind, batch, overlap
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2F0",
+        "0B1",
+        "0I1",
+        "7W12",
+        "1SEND_F0",
+        "2RECV_F0",
+        "1SEND_B3",
+        "0RECV_B3",
+        "3UNSHARD",
+        "3RESHARD",
+        "0REDUCE_GRAD",
+        "(3F2;4B0)OVERLAP_F_B",
+        "(3F2;4I0)OVERLAP_F_B",
+        "(1SEND_F0;1RECV_B0)BATCH",
+    ],
+)
+def test_parse_reverses_str(text):
+    assert text == str(Action.parse(text))
+
+
+def test_parse_ignores_surrounding_blanks():
+    assert Action(2, Kind.F, 0) == Action.parse("  2F0 ")
+
+
+def test_overlap_is_spelled_as_torch_spells_it():
+    from torch.distributed.pipelining.schedules import _Action
+
+    text = str(overlap(Action(3, Kind.F, 2), Action(4, Kind.B, 0)))
+
+    assert text == str(_Action.from_str(text)) == "(3F2;4B0)OVERLAP_F_B"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is no action"),
+        ("F0", "expected <stage><kind><microbatch>"),
+        ("2X0", "expected <stage>"),
+        ("2F", "needs a microbatch"),
+        ("2F0x", "expected <stage>"),
+        ("-1F0", "expected <stage>"),
+        ("2UNSHARD1", "takes no microbatch"),
+        ("99999999999F0", "numbers end at"),
+        ("(1F0)OVERLAP_F_B", "takes one F, then one B or I"),
+        ("(1B0;1F1)OVERLAP_F_B", "takes one F, then one B or I"),
+        ("(1F0;2B0)SEND_F", "parts can form"),
+        ("(1F0;2B0)BATCH", "two or more sends and receives"),
+        ("()BATCH", "is no action"),
+        ("(1F0;(1F0;2B0)OVERLAP_F_B)BATCH", "is no action"),
+    ],
+)
+def test_parse_says_why_a_text_is_no_action(text, reason):
+    with pytest.raises(BadTableError, match="is no") as caught:
+        Action.parse(text)
+
+    assert reason in str(caught.value)
+
+
+def test_batches_take_transfers_only():
+    with pytest.raises(BadTableError, match="no batch"):
+        batch(Action(0, Kind.F, 0), Action(0, Kind.SEND_F, 0))
+
+
+def test_leaves_of_a_pair_are_its_parts():
+    forward, backward = Action(3, Kind.F, 2), Action(4, Kind.B, 0)
+
+    assert (forward, backward) == overlap(forward, backward).leaves

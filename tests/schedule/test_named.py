@@ -1,0 +1,147 @@
+"""A table that bears a family's name is held to everything the family promises."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+import pipeconform.schedule
+from pipeconform.errors import BadTableError, UnknownNameError, UsageError
+from pipeconform.schedule import Rule, Table, families, generate, lower, read_table, verify_named, write_table
+from pipeconform.schedule.families import Size
+
+
+@pytest.mark.parametrize("item", families(), ids=lambda item: item.name)
+def test_every_family_is_itself(item):
+    size = next(size for size in (Size(4, 1, 8), Size(4, 2, 8)) if item.refusal(size) is None)
+    table = item.generate(num_ranks=4, stages_per_rank=size.stages_per_rank, num_microbatches=8)
+
+    assert verify_named(table, name=item.name) == verify_named(lower(table), name=item.name) == ()
+
+
+@pytest.mark.parametrize("item", families(), ids=lambda item: item.name)
+def test_any_two_neighbours_swapped_are_another_schedule(item):
+    """SCH-2: on every rank, at every place where the order is not left free."""
+    v = 1 if item.refusal(Size(2, 1, 4)) is None else 2
+    table = item.generate(num_ranks=2, stages_per_rank=v, num_microbatches=4)
+    free = {"B", "I", "W"} if item.free_backward_order else set()
+
+    for rank, actions in enumerate(table):
+        for at, (one, two) in enumerate(itertools.pairwise(actions)):
+            if one.kind is two.kind and one.stage == two.stage and one.kind.name in free:
+                continue
+            swapped = [list(others) for others in table]
+            swapped[rank][at : at + 2] = two, one
+            found = verify_named(
+                Table.build(
+                    swapped,
+                    placement=table.placement,
+                    num_microbatches=table.num_microbatches,
+                    num_chains=table.num_chains,
+                ),
+                name=item.name,
+            )
+            told = next(v.message for v in found if v.rule is Rule.NAMED)
+            assert told.startswith(f"rank {rank}, computation {at}: {two} where {one} is due")
+
+
+def test_another_schedule_is_told_apart_at_the_first_difference():
+    """SCH-2"""
+    found = verify_named(generate("gpipe", num_ranks=2, num_microbatches=3), name="one_f_one_b")
+
+    assert [v.message for v in found if v.rule is Rule.NAMED] == [
+        "rank 0, computation 2: 0F2 where 0B0 is due (after 0F0 0F1)",
+        "rank 1, computation 1: 1F1 where 1B0 is due (after 1F0)",
+    ]
+    assert {Rule.NAMED, Rule.IN_FLIGHT} == {v.rule for v in found}
+
+
+def test_a_table_that_stops_early_or_goes_on_is_told():
+    table = generate("forward_only", num_ranks=1, num_microbatches=2)
+    short = Table.build([table[0][:1]], placement=(0,), num_microbatches=2)
+
+    assert "0F0 where" not in (text := str(verify_named(short, name="forward_only")[-1]))
+    assert "rank 0, computation 1: nothing where 0F1 is due (after 0F0)" in text
+
+
+def test_a_larger_bubble_than_promised_is_told():
+    """SCH-4: 1F1B without warm-up computes one microbatch at a time."""
+    table = generate("one_f_one_b", num_ranks=2, num_microbatches=3)
+    serial = Table.build(
+        [sorted(actions, key=lambda a: (a.microbatch, a.kind)) for actions in table],
+        placement=table.placement,
+        num_microbatches=3,
+    )
+
+    found = [v.message for v in verify_named(serial, name="one_f_one_b") if v.rule is Rule.BUBBLE]
+
+    assert found[0] == (
+        "rank 0 idles 9 of its makespan; one_f_one_b promises (p−1)·(F + B) = 3 for F=1, I=1, W=1"
+    )
+
+
+def test_a_v_schedule_on_a_loop_is_refused():
+    """SCH-7"""
+    table = generate("zb_v", num_ranks=2, stages_per_rank=2, num_microbatches=4)
+    looped = Table.build(list(table), placement=(0, 1, 0, 1), num_microbatches=4)
+
+    messages = [v.message for v in verify_named(looped, name="zb_v") if v.rule is Rule.PLACEMENT]
+
+    assert "its placement is (0, 1, 0, 1); zb_v asks for (0, 1, 1, 0)" in messages
+
+
+def test_the_free_backward_order_is_free():
+    table = generate("gpipe", num_ranks=2, num_microbatches=3)
+    reversed_backward = Table.build(
+        [actions[:3] + actions[:2:-1] for actions in table], placement=(0, 1), num_microbatches=3
+    )
+
+    assert verify_named(reversed_backward, name="gpipe") == ()
+
+
+def test_what_cannot_be_judged_is_refused():
+    table = generate("gpipe", num_ranks=2, num_microbatches=3)
+
+    with pytest.raises(UnknownNameError, match="gpipe"):
+        verify_named(table, name="gpip")
+    with pytest.raises(UsageError, match="two stages per rank"):
+        verify_named(table, name="zb_v")
+    with pytest.raises(BadTableError, match="1 stages are not a multiple of 2 ranks"):
+        verify_named(Table.build([[], []], placement=(0,), num_microbatches=1), name="gpipe")
+
+
+@pytest.mark.parametrize("ending", ["csv", "json"])
+def test_files_go_round(tmp_path, ending):
+    table = lower(generate("one_f_one_b", num_ranks=2, num_microbatches=3))
+
+    write_table(table, tmp_path / f"t.{ending}")
+
+    assert table == read_table(tmp_path / f"t.{ending}")
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path):
+    table = generate("gpipe", num_ranks=1, num_microbatches=1)
+    (tmp_path / "binary.csv").write_bytes(b"0F0,\xff")
+
+    with pytest.raises(BadTableError, match="No such file"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(BadTableError, match=r"byte 4"):
+        read_table(tmp_path / "binary.csv")
+    with pytest.raises(BadTableError, match=r"\.csv or \.json files, not \.txt"):
+        write_table(table, tmp_path / "t.txt")
+    with pytest.raises(BadTableError, match="No such file"):
+        write_table(table, tmp_path / "no" / "t.csv")
+
+
+def test_public_names_are_sorted_and_there():
+    assert sorted(pipeconform.schedule.__all__) == pipeconform.schedule.__all__
+    assert all(hasattr(pipeconform.schedule, name) for name in pipeconform.schedule.__all__)
+
+
+def test_torch_is_never_imported():
+    code = "import pipeconform.schedule, sys; print('torch' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"

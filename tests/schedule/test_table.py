@@ -1,0 +1,143 @@
+"""Tables keep what they are given, compactly and unchangeably."""
+
+import numpy as np
+import pytest
+
+from pipeconform.errors import BadTableError
+from pipeconform.schedule import Action, Kind, Table, batch, generate, lower, overlap, without_communication
+from pipeconform.schedule.placement import explicit, loop, name_of, stages_of, v
+
+F, B = Kind.F, Kind.B
+
+
+def _odd_table():
+    """Two ranks with a pair, a batch and sharding actions."""
+    rank0 = [Action(0, Kind.UNSHARD), overlap(Action(0, F, 1), Action(3, B, 0)), Action(0, Kind.REDUCE_GRAD)]
+    rank1 = [batch(Action(1, Kind.RECV_F, 0), Action(1, Kind.SEND_B, 0)), Action(1, F, 0), Action(2, F, 0)]
+    pair = overlap(Action(1, F, 1), Action(2, B, 0))
+    return [rank0, [*rank1, pair, pair]]
+
+
+def test_a_table_gives_back_its_actions():
+    actions = _odd_table()
+
+    table = Table.build(actions, placement=(0, 1, 1, 0), num_microbatches=2)
+
+    assert [tuple(rank) for rank in actions] == list(table)
+
+
+def test_equal_tables_are_equal_and_hash_alike():
+    one, two = (generate("one_f_one_b", num_ranks=3, num_microbatches=4) for _ in range(2))
+
+    assert (one, hash(one), one.digest) == (two, hash(two), two.digest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"placement": (0, 1, 0, 1)},
+        {"num_microbatches": 3},
+        {"num_chains": 2},
+    ],
+)
+def test_tables_that_differ_in_anything_are_unequal(change):
+    given = {"placement": (0, 1, 1, 0), "num_microbatches": 2} | change
+    table = Table.build(_odd_table(), placement=(0, 1, 1, 0), num_microbatches=2)
+
+    assert table != Table.build(_odd_table(), **given)
+
+
+def test_a_batch_and_its_separate_parts_are_unequal():
+    parts = (Action(0, Kind.SEND_F, 0), Action(0, Kind.RECV_B, 0))
+
+    assert Table.build([[batch(*parts)], []], placement=(0, 1), num_microbatches=1) != Table.build(
+        [parts, []], placement=(0, 1), num_microbatches=1
+    )
+
+
+def test_arrays_cannot_be_written():
+    table = generate("gpipe", num_ranks=2, num_microbatches=2)
+
+    with pytest.raises(ValueError, match="read-only"):
+        table.stages[0] = 3
+
+
+def test_a_row_takes_at_most_12_bytes():
+    table = lower(generate("gpipe", num_ranks=8, num_microbatches=64))
+
+    assert table.num_bytes <= 12 * table.num_entries
+
+
+def test_repr_shows_size_and_actions():
+    text = repr(generate("gpipe", num_ranks=2, num_microbatches=2))
+
+    assert text == (
+        "Table(p=2, stages=2, m=2, placement=loop, entries=8)\n"
+        "  rank 0: 0F0 0F1 0B0 0B1\n"
+        "  rank 1: 1F0 1F1 1B0 1B1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        (Action(-1, F, 0), "cannot be stored"),
+        (Action(0, F, -2), "cannot be stored"),
+        (Action(0, F, 2**40), "cannot be stored"),
+        (Action(0, F), "cannot be stored"),
+        (Action(0, Kind.UNSHARD, 1), "take no microbatch"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused(action, reason):
+    with pytest.raises(BadTableError, match=reason):
+        Table.build([[action]], placement=(0,), num_microbatches=1)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"placement": (0, 2)},
+        {"placement": ()},
+        {"num_microbatches": 0},
+        {"num_chains": 3},
+    ],
+)
+def test_impossible_sizes_are_refused(given):
+    with pytest.raises(BadTableError):
+        Table.build([[], []], **({"placement": (0, 1), "num_microbatches": 1} | given))
+
+
+def test_communication_can_be_taken_away_again():
+    table = generate("one_f_one_b", num_ranks=3, num_microbatches=4)
+
+    assert table == without_communication(lower(table))
+
+
+def test_chains_end_where_the_next_begins():
+    table = Table.build([[], []], placement=(0, 1, 1, 0), num_microbatches=1, num_chains=2)
+
+    assert [(table.has_next(stage), table.has_previous(stage)) for stage in range(4)] == [
+        (True, False),
+        (False, True),
+    ] * 2
+
+
+def test_placements():
+    assert (loop(3, stages_per_rank=2), v(3)) == ((0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0))
+    assert stages_of(v(3), rank=1) == (1, 4)
+    assert [name_of(p, num_ranks=2) for p in ((0, 1, 0, 1), (0, 1, 1, 0), (1, 0))] == [
+        "loop",
+        "v",
+        "explicit",
+    ]
+
+
+def test_explicit_placements_are_checked():
+    with pytest.raises(BadTableError, match="stage 1 is placed on rank 2"):
+        explicit([0, 2], num_ranks=2)
+
+
+def test_offsets_cover_all_rows():
+    table = generate("gpipe", num_ranks=3, num_microbatches=2)
+
+    assert np.array_equal([0, 4, 8, 12], table.offsets)

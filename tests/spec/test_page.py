@@ -1,0 +1,30 @@
+"""The page of the standard is the standard, and the committed one is up to date."""
+
+import re
+
+import pytest
+
+from pipeconform.spec import STANDARD_VERSION, certification_levels, requirements
+from pipeconform.spec.page import standard_page
+
+
+def test_every_requirement_and_every_level_has_its_place():
+    page = standard_page()
+
+    assert [row.id for row in requirements() if f"\n### {row.id} {row.title}\n" not in page] == []
+    assert [level.title for level in certification_levels() if f"\n### {level.title}\n" not in page] == []
+    assert f"\nVersion {STANDARD_VERSION}: " in page
+
+
+def test_a_level_that_is_not_available_says_so():
+    assert "**Not available in this version of the standard**: it has no ERR, COM yet." in standard_page()
+
+
+def test_what_looks_like_markup_means_itself():
+    assert re.findall(r"<[A-Za-z/]", standard_page()) == []
+
+
+def test_the_committed_page_is_up_to_date(pytestconfig: pytest.Config):
+    committed = (pytestconfig.rootpath / "docs/standard.md").read_text("utf-8")
+
+    assert committed == standard_page(), "run 'make standard' and commit docs/standard.md"

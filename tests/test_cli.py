@@ -1,0 +1,195 @@
+"""The command line as a user types it: what is wrong is said in one line, at once, with the right exit code."""
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "hypothesis", "pytest", "rich", "msgspec", "numpy")
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys, pipeconform.cli as cli\n"
+        "try: cli.main(['--help'])\n"
+        f"except SystemExit: print('imported:', sorted(set(sys.modules) & {set(HEAVY)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "imported: []"
+
+
+def test_help_names_every_command_and_every_exit_code(typed):
+    code, out, _ = typed("--help")
+
+    assert code == 0
+    assert [
+        word
+        for word in (
+            "run",
+            "replay",
+            "list",
+            "show",
+            "schedule",
+            "compare",
+            "expect",
+            "certify",
+            "verify",
+            "merge",
+            "sign",
+            "doctor",
+            "init",
+        )
+        if f"\n  {word} " not in out
+    ] == []
+    assert "    130  interrupted" in out
+
+
+def test_no_command_shows_the_help(typed):
+    code, _, err = typed()
+
+    assert (code, err.splitlines()[0]) == (2, "Usage: pipeconform [OPTIONS] COMMAND [ARGS]...")
+
+
+def test_the_version_is_told(typed):
+    assert typed("--version")[:2] == (0, "pipeconform, version 0.1.0\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["frob"], "No such command 'frob'; see 'pipeconform --help'"),
+        (["run"], "Missing option '--impl'; see 'pipeconform run --help'"),
+        (["run", "--impl", "torch", "--profile", "smok"], "unknown profile 'smok'; nearest: smoke"),
+        (
+            ["run", "--impl", "torch", "--requirements", "TRN,FW-1"],
+            "unknown requirement or chapter 'FW-1'; nearest: FWD-1",
+        ),
+        (["run", "--impl", "torch", "--ranks", "4-2"], "--ranks '4-2': expected N or A-B with 1 ≤ A ≤ B ≤ 8"),
+        (
+            ["run", "--impl", "torch", "--examples", "0"],
+            "Invalid value for '--examples': 0 is not in the range x>=1",
+        ),
+        (["run", "--impl", "torch", "-n", "two"], "-n two: expected a number of processes or auto"),
+        (
+            ["run", "torch", "--impl", "torch"],
+            "unexpected argument 'torch': name the implementation by --impl",
+        ),
+        (
+            ["run", "--impl", "torchy"],
+            "cannot read --impl 'torchy': expected a built-in name (torch, ",
+        ),
+        (["run", "--impl", "mine.py:X"], "--impl 'mine.py:X': there is no file mine.py"),
+        (["run", "--impl", "torch", "--out", "/proc/nowhere"], "cannot write results to /proc/nowhere: "),
+        (["show", "fw1"], "unknown requirement, level or profile 'fw1'; nearest: FWD-1"),
+        (["list", "--levels", "--changes"], "list shows one thing at a time: --schedules, --levels,"),
+        (["list", "--levels", "--impl", "torch"], "--impl says nothing about levels, profiles or changes"),
+        (["list", "--schedules"], "list --schedules needs --impl REF"),
+        (["replay", "no.json", "--impl", "torch"], "cannot read no.json: No such file or directory"),
+        (
+            ["replay", "FWD-1:GPipe:default:1f3a", "--impl", "torch"],
+            "cannot read pipeconform-results/result.json: No such file or directory",
+        ),
+        (["init", "mine.txt"], "an adapter is a Python file: expected a name such as mine.py"),
+        (["init", "/proc/nowhere/mine.py"], "cannot write /proc/nowhere/mine.py: "),
+    ],
+)
+def test_wrong_input_is_answered_in_one_line(typed, arguments, expected):
+    code, _, err = typed(*arguments)
+
+    assert code == 2
+    assert err.startswith(f"pipeconform: {expected}")
+    assert err.count("\n") == 1
+
+
+def test_two_runs_do_not_share_a_folder(typed, tmp_path):
+    (tmp_path / "out").mkdir()
+    with (tmp_path / "out/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, err = typed("run", "--impl", "torch", "--out", "out")
+
+    assert (code, err) == (2, "pipeconform: another run writes to out right now; choose another --out\n")
+
+
+def test_an_unsupported_torch_is_refused_at_the_start(typed, monkeypatch):
+    monkeypatch.setattr("pipeconform.run.supported.torch_version", lambda: "2.9.1")
+
+    assert typed("run", "--impl", "torch")[0::2] == (
+        2,
+        "pipeconform: torch 2.9.1 is not supported: this version needs torch>=2.13,<2.14; "
+        "pip install 'torch>=2.13,<2.14'\n",
+    )
+
+
+def test_a_traceback_is_shown_on_request_only(typed):
+    assert "Traceback" not in typed("show", "fw1")[2]
+    assert "Traceback" in typed("show", "fw1", "--debug")[2]
+
+
+def test_debug_behind_the_double_dash_is_for_pytest(typed):
+    _, _, err = typed("run", "--impl", "torch", "--profile", "smok", "--", "--debug")
+
+    assert "Traceback" not in err
+
+
+def test_a_mistake_of_ours_is_admitted(typed, monkeypatch):
+    def broken():
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("pipeconform.spec.chapters", broken)
+    code, _, err = typed("list")
+
+    assert code == 3
+    assert err == (
+        "pipeconform: a mistake of pipeconform itself: ZeroDivisionError: division by zero; "
+        "run again with --debug and report it, please\n"
+    )
+
+
+def test_requirements_are_listed(typed):
+    code, out, _ = typed("list")
+
+    assert code == 0
+    assert "  FWD-1   MUST  Outputs\n" in out
+
+
+def test_a_requirement_is_shown_whatever_the_case_of_its_letters(typed):
+    code, out, _ = typed("show", "trn-1")
+
+    assert code == 0
+    assert out.startswith("TRN-1  Gradients  (MUST)\n")
+    assert "\nWhy        " in out
+
+
+def test_the_skeleton_is_written_once(typed, tmp_path):
+    assert typed("init", "deep/mine.py")[0] == 0
+    written = (tmp_path / "deep/mine.py").read_text()
+    code, _, err = typed("init", "deep/mine.py")
+
+    assert (code, err) == (
+        2,
+        "pipeconform: deep/mine.py exists already and is left as it is; choose another name\n",
+    )
+    assert Path("deep/mine.py").read_text() == written
+
+
+def test_doctor_really_forms_a_group(typed):
+    code, out, _ = typed("doctor")
+
+    assert code == 0
+    assert [line.split("  ")[0] for line in out.splitlines() if "rank processes" in line] == ["ok"]
+    assert "a gloo group of 2 in" in out
+
+
+def test_doctor_names_the_remedy_for_a_torch_that_is_not_supported(typed, monkeypatch):
+    monkeypatch.setattr("pipeconform.commands.doctor.torch_version", lambda: "2.9.1")
+    code, out, _ = typed("doctor")
+
+    assert code == 3
+    assert (
+        "FAIL  torch             torch 2.9.1 is not supported: this version needs torch>=2.13,<2.14\n" in out
+    )
+    assert "-> pip install 'torch>=2.13,<2.14'\n" in out
+    assert "rank processes" not in out

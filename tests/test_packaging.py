@@ -1,0 +1,93 @@
+"""A wheel, installed into an empty environment, judges from any folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pipeconform.report.result import read_result
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(pytestconfig, tmp_path_factory) -> Path:
+    """Built from the files that git tracks, as a release is."""
+    source = tmp_path_factory.mktemp("source")
+    archive = subprocess.run(
+        ["git", "archive", "HEAD"], cwd=pytestconfig.rootpath, check=True, capture_output=True
+    )
+    subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)
+    subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", "dist"], cwd=source, check=True)
+    (found,) = (source / "dist").glob("*.whl")
+    return found
+
+
+def test_the_wheel_holds_every_package_and_only_one_top_level_name(wheel, pytestconfig) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    top = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    tracked = subprocess.run(
+        ["git", "ls-files", "pipeconform", "suites", "reference_impl"],
+        cwd=pytestconfig.rootpath,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    wanted = {name if name.startswith("pipeconform/") else f"pipeconform/{name}" for name in tracked}
+
+    assert top == {"pipeconform"}
+    assert wanted - names == set()
+
+
+def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, tmp_path) -> None:
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    constraints = pytestconfig.rootpath / "constraints.txt"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "-c", constraints, wheel], check=True)
+    command = [
+        environment / "bin" / "pipeconform",
+        "run",
+        "--impl",
+        "torch",
+        "--profile",
+        "smoke",
+        "--examples",
+        "2",
+    ]
+
+    done = subprocess.run(
+        [*command, "--ranks", "2", "--requirements", "FWD-1,FWD-17", "--schedules", "GPipe"],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    result = read_result(tmp_path / "pipeconform-results" / "result.json")
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [cell.status for cell in result.cells] == ["passed", "failed"]
+    for reference in ("reference", "pipeconform.reference_impl.faults.scale:NotDivided"):
+        done = subprocess.run(
+            [
+                *command[:3],
+                reference,
+                *command[4:],
+                "--ranks",
+                "2",
+                "--requirements",
+                "TRN-3",
+                "--schedules",
+                "1F1B",
+            ],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == (reference != "reference"), done.stdout + done.stderr

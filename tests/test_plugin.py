@@ -1,0 +1,252 @@
+"""The pytest plugin: inert for others, the engine of a run for us. Real runs in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeconform.report.result import Result, read_result
+
+SMALL = (
+    "--pipeconform-profile=smoke",
+    "--pipeconform-examples=2",
+    "--pipeconform-ranks=2",
+    "--pipeconform-schedules=gpipe,forwardonly",
+    "--pipeconform-requirements=FWD-1,FWD-17,TRN-1",
+)
+
+
+def _pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **environment},
+    )
+
+
+def _suites(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return _pytest(folder, "--pyargs", "pipeconform.suites", *arguments)
+
+
+def _without_times(result: Result) -> list[tuple[object, ...]]:
+    return [
+        (
+            *(c.requirement, c.schedule, c.variant, c.status, c.judgements, c.distinct_cases, c.counts),
+            *((v.id, v.status, v.signature, v.occurrences) for v in c.violations),
+        )
+        for c in result.cells
+    ]
+
+
+def test_other_peoples_sessions_import_neither_torch_nor_hypothesis(tmp_path) -> None:
+    (tmp_path / "test_theirs.py").write_text(
+        "import sys\n"
+        "def test_theirs(pytestconfig):\n"
+        "    assert pytestconfig.pluginmanager.has_plugin('pipeconform')\n"
+        "    assert not {'torch', 'hypothesis', 'msgspec', 'rich'} & set(sys.modules)\n"
+    )
+
+    done = _pytest(tmp_path)
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_option_marker_and_fixture_carries_the_prefix(tmp_path) -> None:
+    text = _pytest(tmp_path, "--help").stdout + _pytest(tmp_path, "--markers").stdout
+    ours = [line for line in text.splitlines() if "conform" in line and line.strip().startswith(("--", "@"))]
+
+    assert len(ours) >= 12
+    assert all(line.strip().startswith(("--pipeconform-", "@pytest.mark.pipeconform_")) for line in ours)
+
+
+def test_the_suites_ask_for_an_implementation(tmp_path) -> None:
+    done = _suites(tmp_path)
+
+    assert done.returncode == 4
+    assert (done.stdout + done.stderr).count("give --pipeconform-impl") == 1
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Result]:
+    folder = tmp_path_factory.mktemp("serial")
+    done = _suites(folder, *SMALL, "--pipeconform-impl=torch", f"--pipeconform-out={folder}")
+    return done, read_result(folder / "result.json")
+
+
+def test_a_run_judges_every_cell_that_was_asked_for(serial) -> None:
+    done, result = serial
+    cells = {(cell.requirement, cell.schedule): cell.status for cell in result.cells}
+
+    assert done.returncode == 1
+    assert cells == {
+        ("FWD-1", "ForwardOnly"): "passed",
+        ("FWD-1", "GPipe"): "passed",
+        ("FWD-17", "ForwardOnly"): "failed",
+        ("FWD-17", "GPipe"): "failed",
+        ("TRN-1", "ForwardOnly"): "not_claimed",
+        ("TRN-1", "GPipe"): "passed",
+    }
+    assert result.run.complete
+    assert result.environment.variables["default"]["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_end_shows_the_table_and_where_the_results_are(serial) -> None:
+    done, _ = serial
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+
+    assert "TRN-1 Gradients – ok" in lines
+    assert "6 cells: 3 ok, 2 FAIL, 1 not claimed" in lines
+    assert any(line.startswith("results: ") and line.endswith("result.json") for line in lines)
+
+
+def test_without_a_folder_the_end_says_that_no_result_is_kept(tmp_path) -> None:
+    done = _suites(
+        tmp_path, *SMALL, "--pipeconform-impl=reference", "--pipeconform-requirements=FWD-1", "-k=GPipe"
+    )
+
+    assert done.returncode == 0
+    assert "results: not kept; --pipeconform-out DIR keeps them" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_cell_says_what_where_and_how_to_replay(serial) -> None:
+    done, result = serial
+    (violation,) = next(
+        c for c in result.cells if (c.requirement, c.schedule) == ("FWD-17", "GPipe")
+    ).violations
+
+    assert violation.case.num_ranks == 2
+    assert violation.confirmed
+    for part in (
+        "FWD-17 The model's own hooks (MUST), schedule GPipe",
+        "hook in stage 0 ran 2 times for 1 microbatches; expected 1",
+        f"replay: {violation.replay}",
+    ):
+        assert part in done.stdout
+
+
+def test_executions_cases_and_judgements_are_counted_apart(serial) -> None:
+    _, result = serial
+    judged = {cell.requirement: cell for cell in result.cells if cell.schedule == "GPipe"}
+
+    assert judged["TRN-1"].judgements == 2
+    assert judged["TRN-1"].executions == 0  # FWD-1 executed these cases
+    assert judged["FWD-1"].executions == 2
+    assert sum(judged["FWD-1"].counts.values()) == 2
+    assert result.totals.executions >= result.totals.distinct_cases >= 6
+    assert result.totals.distinct_cases_several_ranks == result.totals.distinct_cases
+
+
+def test_workers_give_the_same_result_as_a_serial_run(serial, tmp_path) -> None:
+    _, alone = serial
+    done = _suites(
+        tmp_path,
+        *SMALL,
+        "--pipeconform-impl=torch",
+        f"--pipeconform-out={tmp_path}",
+        "-n2",
+        "--dist=loadgroup",
+    )
+
+    assert done.returncode == 1, done.stdout
+    assert _without_times(read_result(tmp_path / "result.json")) == _without_times(alone)
+
+
+USAGE = {
+    "profile": ("--pipeconform-profile=smoky", "unknown profile 'smoky'; nearest: smoke"),
+    "requirement": (
+        "--pipeconform-requirements=FWD-99",
+        "unknown requirement or chapter 'FWD-99'; nearest: FWD-9",
+    ),
+    "schedule": ("--pipeconform-schedules=gpype", "unknown schedule"),
+    "ranks": ("--pipeconform-ranks=0-3", "--ranks '0-3': expected N or A-B"),
+    "examples": ("--pipeconform-examples=0", "at least 1 case"),
+    "implementation": ("--pipeconform-impl=nonsense", "cannot read --impl 'nonsense'"),
+    "a file that is not there": ("--pipeconform-impl=no/where.py:Adapter", "there is no file"),
+    "a module that is not there": ("--pipeconform-impl=no.where:Adapter", "ModuleNotFoundError"),
+    "an unwritable folder": ("--pipeconform-out=/proc/nothing", "cannot write results"),
+}
+
+
+@pytest.mark.parametrize(("option", "said"), USAGE.values(), ids=USAGE)
+def test_bad_options_are_refused_in_one_line(tmp_path, option, said) -> None:
+    done = _suites(tmp_path, *SMALL, "--pipeconform-impl=torch", option)
+    shown = done.stdout + done.stderr
+
+    assert done.returncode == 4, shown
+    assert said in shown
+    assert "Traceback" not in shown
+    assert "INTERNALERROR" not in shown
+
+
+def test_a_run_that_judged_nothing_is_never_green(tmp_path) -> None:
+    done = _suites(
+        tmp_path,
+        "--pipeconform-impl=torch",
+        "--pipeconform-requirements=TRN-1",
+        "--pipeconform-schedules=forwardonly",
+    )
+
+    assert done.returncode == 3
+
+
+def test_an_interrupt_keeps_the_results_so_far_and_leaves_no_process(tmp_path) -> None:
+    with subprocess.Popen(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "no:cacheprovider",
+                "--pyargs",
+                "pipeconform.suites",
+                "-v",
+            ),
+            *("--pipeconform-impl=torch", "--pipeconform-ranks=2", f"--pipeconform-out={tmp_path}"),
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if "PASSED" in line:
+                break
+        run.send_signal(signal.SIGINT)
+        run.stdout.read()
+    result = read_result(tmp_path / "result.json")
+
+    assert run.returncode == 2
+    assert not result.run.complete
+    assert [cell.status for cell in result.cells][:1] == ["passed"]
+    assert _processes_of(run.pid) == []
+
+
+def _processes_of(session: int) -> list[str]:
+    """Processes that still belong to the session of a run, zombies apart, after at most five seconds."""
+    found: list[str] = []
+    for _ in range(50):
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(stat.parent.name)
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
