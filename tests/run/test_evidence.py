@@ -16,6 +16,7 @@ import pytest
 from pipeconform.run.evidence import ended, look, progressed
 
 PAUSE = 0.2  # seconds between two looks
+LOOKS = 50  # at most; one window may see nothing on a machine whose host gives its cores to others
 
 
 @contextmanager
@@ -36,14 +37,25 @@ def _process(code: str) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _progresses(process: subprocess.Popen[str]) -> bool:
+def _windows(process: subprocess.Popen[str]) -> Iterator[bool]:
+    """Whether the process progressed between two looks, window after window."""
     time.sleep(PAUSE)  # past what it did to start
     before = look(process.pid)
-    time.sleep(PAUSE)
-    after = look(process.pid)
-    assert before is not None
-    assert after is not None
-    return progressed(before, after=after)
+    for _ in range(LOOKS):
+        time.sleep(PAUSE)
+        after = look(process.pid)
+        assert before is not None
+        assert after is not None
+        yield progressed(before, after=after)
+        before = after
+
+
+def _progresses(process: subprocess.Popen[str]) -> bool:
+    return any(_windows(process))
+
+
+def _rests(process: subprocess.Popen[str]) -> bool:
+    return not all(_windows(process))
 
 
 @pytest.mark.parametrize(
@@ -59,13 +71,13 @@ def _progresses(process: subprocess.Popen[str]) -> bool:
 )
 def test_progress_is_computing(code, expected):
     with _process(code) as process:
-        assert _progresses(process) == expected
+        assert _progresses(process) if expected else _rests(process)
 
 
 def test_a_stopped_process_does_not_progress():
     with _process("while True: pass") as process:
         process.send_signal(signal.SIGSTOP)
-        assert not _progresses(process)
+        assert _rests(process)
         seen = look(process.pid)
         assert seen is not None
         assert seen.stopped
