@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
-from pipeconform.report.result import Cell, Result, Violation
+from pipeconform.report.change import CellChange, Key, Kind, aligned, cell_changes, is_judged, shown
+from pipeconform.report.result import Cell, Result
 
 __all__ = ["BLOCKING", "Cause", "Change", "Comparison", "Kind", "Side", "compare"]
-
-Kind = Literal["regressed", "new", "flaky", "lost", "fixed", "added"]
-"""What became of a verdict.
-
-regressed: a violation where the cell was judged and did not show it; new: a violation in a cell that was not
-judged before; flaky: a violation that does not show every time; lost: something was judged and no longer is;
-fixed: a violation that is gone; added: a cell that is judged for the first time, and met.
-"""
 
 BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost")
 """The kinds that a gate does not let pass."""
 
 Cause = Literal["implementation", "rules"]
 """Whether the requirement is the same in both results (then the implementation changed) or is not."""
-
-Key = tuple[str, str, str]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +84,10 @@ def compare(old: Result, new: Result) -> Comparison:
     A violation is the same when requirement, schedule, variant, status and signature are. Expected violations
     of the new result are known and change nothing.
     """
-    before, after = _by_key(old), _by_key(new)
     changes: list[Change] = []
     unchanged = still = 0
-    for key in dict.fromkeys([*after, *before]):
-        pair = _Pair(old, new, before.get(key), after.get(key), key)
+    for key, (before, after) in aligned([old, new]).items():
+        pair = _Pair(old, new, before, after, key)
         found = list(pair.changes())
         changes += found
         unchanged += not found
@@ -105,10 +95,6 @@ def compare(old: Result, new: Result) -> Comparison:
     return Comparison(
         old=_side(old), new=_side(new), changes=tuple(changes), unchanged=unchanged, still_violated=still
     )
-
-
-def _by_key(result: Result) -> dict[Key, Cell]:
-    return {(cell.requirement, cell.schedule, cell.variant): cell for cell in result.cells}
 
 
 def _side(result: Result) -> Side:
@@ -132,39 +118,36 @@ class _Pair:
     def __init__(self, old: Result, new: Result, before: Cell | None, after: Cell | None, key: Key) -> None:
         self.old, self.new, self.before, self.after = old, new, before, after
         self.requirement, self.schedule, self.variant = key
-        self.was, self.now = _violations(before), _violations(after)
 
     def changes(self) -> Iterator[Change]:
-        judged_before, judged_now = _judged(self.before), _judged(self.after)
-        for signature, violation in self.now.items():
-            if violation.expected:
-                continue
-            if not violation.confirmed:
-                again = f"{violation.shown_again} of {violation.reruns} executions again showed it"
-                yield self._change("flaky", violation, detail=again)
-            elif signature not in self.was:
-                yield self._change("regressed" if judged_before else "new", violation)
-        if judged_now:
-            for signature, violation in self.was.items():
-                if signature not in self.now:
-                    yield self._change("fixed", violation)
-        if judged_before:
-            for detail in self._lost(judged_now):
-                yield self._change("lost", detail=detail)
-        elif judged_now and not self.now:
-            yield self._change("added")
+        for change in cell_changes(self.before, self.after):
+            yield self._change(change, detail=self._detail(change))
+        if is_judged(self.before) and is_judged(self.after):
+            for detail in self._lost():
+                yield self._change(CellChange(kind="lost"), detail=detail)
 
     def still_violated(self) -> int:
-        return len(self.was.keys() & self.now.keys())
+        return len(shown(self.before).keys() & shown(self.after).keys())
 
-    def _lost(self, judged_now: bool) -> Iterator[str]:
+    def _detail(self, change: CellChange) -> str:
+        violation = change.violation
+        if violation is None:
+            return self._no_longer_judged() if change.kind == "lost" else ""
+        if change.kind == "flaky":
+            return f"{violation.shown_again} of {violation.reruns} executions again showed it"
+        return _first_line(violation.message)
+
+    def _no_longer_judged(self) -> str:
+        after = self.after
+        state = "absent" if after is None else after.status.replace("_", " ")
+        reason = "" if after is None else _first_line(after.reason)
+        return f"no longer judged: {state}" + (f" ({reason})" if reason else "")
+
+    def _lost(self) -> Iterator[str]:
+        """What the verdicts do not show: a cell that is judged on less than before."""
         before, after = self.before, self.after
         assert before is not None
-        if not judged_now or after is None:
-            state = "absent" if after is None else after.status.replace("_", " ")
-            reason = after.reason.strip().partition("\n")[0] if after is not None else ""
-            yield f"no longer judged: {state}" + (f" ({reason})" if reason else "")
-            return
+        assert after is not None
         sizes = [size for size in before.counts if size not in after.counts]
         if sizes:
             yield f"no case with {'; '.join(size.replace(',', ', ') for size in sizes)} any more"
@@ -182,9 +165,10 @@ class _Pair:
             old.seed == new.seed and self.old.standard_version == self.new.standard_version
         )
 
-    def _change(self, kind: Kind, violation: Violation | None = None, *, detail: str = "") -> Change:
+    def _change(self, change: CellChange, *, detail: str) -> Change:
+        violation = change.violation
         return Change(
-            kind=kind,
+            kind=change.kind,
             cause=self._cause(),
             requirement=self.requirement,
             schedule=self.schedule,
@@ -192,9 +176,9 @@ class _Pair:
             before="absent" if self.before is None else self.before.status,
             after="absent" if self.after is None else self.after.status,
             signature="" if violation is None else f"{violation.status}: {violation.signature}",
-            detail=detail or ("" if violation is None else _first_line(violation.message)),
+            detail=detail,
             violation="" if violation is None else violation.id,
-            replay="" if violation is None or kind == "fixed" else violation.replay,
+            replay="" if violation is None or change.kind == "fixed" else violation.replay,
         )
 
     def _cause(self) -> Cause:
@@ -212,14 +196,6 @@ def _covered(old: Result, requirement: str) -> bool:
     chapter = requirement.partition("-")[0]
     asked = [name.upper() for name in old.run.selection.split(",") if name]
     return bool(old.rules) and (not asked or chapter in asked or requirement in asked)
-
-
-def _violations(cell: Cell | None) -> Mapping[tuple[str, str], Violation]:
-    return {} if cell is None else {(one.status, one.signature): one for one in cell.violations}
-
-
-def _judged(cell: Cell | None) -> bool:
-    return cell is not None and (cell.judgements > 0 or bool(cell.violations))
 
 
 def _first_line(text: str) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeconform.report.change import Key, Kind, aligned, cell_changes
 from pipeconform.report.html.message import visible
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import NOT_RUN, StatusView, cell_view
 from pipeconform.report.result import SEVERITY, Cell
 from pipeconform.spec import Requirement
 
-__all__ = ["Difference", "Side", "differences", "warnings"]
+__all__ = ["Difference", "Side", "changes_since_first", "differences", "warnings"]
 
 _GOOD = len(SEVERITY) - 3  # passed, not claimed and skipped come last
 
@@ -22,6 +23,8 @@ class Side:
 
     label: str
     status: StatusView
+    changes: tuple[Kind, ...]
+    """What became of it since the first result, in the words of `pipeconform compare`."""
     signatures: tuple[tuple[str, str], ...]
     """Each distinct violation: its signature and where it is told."""
     reason: str
@@ -42,25 +45,24 @@ class Difference:
 
 
 def differences(sources: Sequence[Source], *, known: dict[str, Requirement]) -> tuple[Difference, ...]:
-    """The cells with other statuses or other violations, those that are met somewhere and broken elsewhere first."""
-    keyed = [
-        {(cell.requirement, cell.schedule, cell.variant): cell for cell in source.result.cells}
-        for source in sources
-    ]
+    """The cells whose verdict changed since the first result, those that are met somewhere and broken elsewhere first.
+
+    What counts as a change is what `pipeconform compare` calls one, but for the number of cases.
+    """
     order = {identifier: at for at, identifier in enumerate(known)}
     found = []
-    for key in dict.fromkeys(key for one in keyed for key in one):
-        cells = [one.get(key) for one in keyed]
-        if len({_said(cell) for cell in cells}) > 1:
+    for key, cells in aligned([source.result for source in sources]).items():
+        changes = changes_since_first(cells)
+        if any(changes):
             weight = (_weight(cells), order.get(key[0], len(order)), key)
-            found.append((weight, _difference(key, sources, cells, known.get(key[0]))))
+            found.append((weight, _difference(key, sources, cells, changes, known.get(key[0]))))
     return tuple(difference for _, difference in sorted(found, key=lambda pair: pair[0]))
 
 
-def _said(cell: Cell | None) -> tuple[str, frozenset[str]]:
-    if cell is None:
-        return ("", frozenset())
-    return cell_view(cell).key, frozenset(violation.signature for violation in cell.violations)
+def changes_since_first(cells: Sequence[Cell | None]) -> tuple[tuple[Kind, ...], ...]:
+    """What became of one cell in each result since the first one; nothing in the first one itself."""
+    kinds = ([change.kind for change in cell_changes(cells[0], cell)] for cell in cells[1:])
+    return ((), *(tuple(dict.fromkeys(several)) for several in kinds))
 
 
 def _weight(cells: Sequence[Cell | None]) -> int:
@@ -74,12 +76,13 @@ def _weight(cells: Sequence[Cell | None]) -> int:
 
 
 def _difference(
-    key: tuple[str, str, str],
+    key: Key,
     sources: Sequence[Source],
     cells: Sequence[Cell | None],
+    changes: Sequence[tuple[Kind, ...]],
     requirement: Requirement | None,
 ) -> Difference:
-    sides = tuple(_side(source, cell) for source, cell in zip(sources, cells, strict=True))
+    sides = tuple(_side(*one) for one in zip(sources, cells, changes, strict=True))
     title = requirement.title if requirement else ""
     return Difference(
         identifier=key[0],
@@ -89,16 +92,20 @@ def _difference(
         variant=key[2],
         sides=sides,
         letters="".join(sorted({side.status.letter for side in sides})),
-        search=" ".join([key[0], title, *(words for side in sides for words, _ in side.signatures)]).lower(),
+        search=" ".join(
+            [key[0], title, *(words for side in sides for words, _ in side.signatures)]
+            + [kind for side in sides for kind in side.changes]
+        ).lower(),
     )
 
 
-def _side(source: Source, cell: Cell | None) -> Side:
+def _side(source: Source, cell: Cell | None, changes: tuple[Kind, ...]) -> Side:
     if cell is None:
-        return Side(label=source.label, status=NOT_RUN, signatures=(), reason="")
+        return Side(label=source.label, status=NOT_RUN, changes=changes, signatures=(), reason="")
     return Side(
         label=source.label,
         status=cell_view(cell),
+        changes=changes,
         signatures=tuple(
             (visible(violation.signature), f"#{source.anchors[violation.id]}")
             for violation in cell.violations

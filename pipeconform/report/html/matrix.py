@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeconform.report.html.comparison import changes_since_first
 from pipeconform.report.html.message import visible
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import StatusView, cell_view
@@ -35,6 +36,7 @@ class Box:
 
     entries: tuple[Entry, ...]
     differs: bool
+    """Whether its verdict changed since the first result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +166,7 @@ def _box(sources: Sequence[Source], cells: Sequence[Cell | None]) -> Box:
         )
         for source, cell in zip(sources, cells, strict=True)
     )
-    return Box(entries=entries, differs=len({entry.status.key for entry in entries}) > 1)
+    return Box(entries=entries, differs=any(changes_since_first(cells)))
 
 
 def _href(source: Source, cell: Cell | None) -> str:

@@ -1,7 +1,10 @@
 """Two results or more: what differs comes first, and each cell says what every result says."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from pipeconform.gate.comparison import compare
 from pipeconform.report.html.comparison import differences, warnings
 from pipeconform.report.html.source import named_sources
 from pipeconform.spec import requirements
@@ -32,7 +35,7 @@ def test_equal_results_do_not_differ(compared, make):
 def test_what_is_broken_here_and_met_there_comes_first(compared, make):
     broken = make.violation("TRN-14", "GPipe")
     one = make.result(
-        make.cell("FWD-1", "GPipe", status="not_claimed"),
+        make.cell("FWD-1", "GPipe", status="not_claimed", judgements=0),
         make.cell("FWD-2", "GPipe", make.violation("FWD-2", "GPipe", signature="one way")),
         make.cell("TRN-14", "GPipe", broken),
         make.cell("LIF-5", "GPipe", status="error"),
@@ -58,6 +61,62 @@ def test_the_same_case_in_other_words_is_no_difference(compared, make):
     assert compared(one, other) == ()
 
 
+def test_each_side_says_what_became_of_it_in_the_words_of_the_gate(compared, make):
+    met = make.result(make.cell("FWD-1", "GPipe"), make.cell("TRN-4", "GPipe"))
+    broken = make.result(
+        make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe")),
+        make.cell(
+            "TRN-4", "GPipe", make.violation("TRN-4", "GPipe", confirmed=False, reruns=5, shown_again=1)
+        ),
+    )
+    found = compared(met, broken, make.result(make.cell("FWD-1", "GPipe")))
+
+    assert [[side.changes for side in one.sides] for one in found] == [
+        [(), ("regressed",), ()],
+        [(), ("flaky",), ("lost",)],
+    ]
+
+
+def test_what_is_judged_nowhere_is_no_difference(compared, make):
+    silent = make.cell("FWD-1", "GPipe", status="not_claimed", judgements=0)
+    skipped = make.cell("FWD-1", "GPipe", status="skipped", judgements=0)
+
+    assert compared(make.result(silent), make.result(skipped), make.result()) == ()
+
+
+STATUSES = ("failed", "hung", "crashed", "error")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_page_and_the_gate_never_disagree_about_a_verdict(data, make, compared):
+    def cell(schedule):
+        kinds = data.draw(st.sets(st.tuples(st.sampled_from(STATUSES), st.sampled_from("ab")), max_size=2))
+        violations = [
+            make.violation(
+                "TRN-1",
+                schedule,
+                id=f"{schedule}{status}{signature}",
+                status=status,
+                signature=signature,
+                confirmed=data.draw(st.booleans()),
+                expected=data.draw(st.sampled_from(["", "known.toml:3"])),
+            )
+            for status, signature in sorted(kinds)
+        ]
+        silent = not violations and data.draw(st.booleans())
+        others = {"status": "not_claimed", "judgements": 0} if silent else {}
+        return make.cell("TRN-1", schedule, *violations, **others)
+
+    schedules = ("GPipe", "1F1B", "ZBVZeroBubble")
+    old, new = (make.result(*map(cell, data.draw(st.sets(st.sampled_from(schedules))))) for _ in range(2))
+    gate = {}
+    for change in compare(old, new).changes:
+        gate.setdefault(change.schedule, set()).add(change.kind)
+
+    assert {one.schedule: set(one.sides[1].changes) for one in compared(old, new)} == gate
+
+
 def test_what_else_differs_is_said_so_that_nobody_blames_the_implementation(make):
     one = make.result(make.cell("FWD-1", "GPipe"))
     other = make.changed(one, standard_version="9", run=make.changed(one.run, seed=5, complete=False))
@@ -76,6 +135,19 @@ def test_a_page_of_three_results_shows_them_side_by_side(page, make):
     (row,) = found.one("table", cls="matrix").all("tr", data_row=None)
 
     assert next(iter(found.all("section"))).attributes["id"] == "differences"
+    assert [
+        cell.text for row in found.one("table", id="differences-table").all("tr", data_row=None)
+        for cell in row.all("td")
+    ] == [
+        "GPipe",
+        "✓ ok",
+        "✗ FAIL regressedoutput value",
+        "· not run lost",
+        "1F1B",
+        "· not run",
+        "· not run",
+        "✓ ok added",
+    ]  # fmt: skip
     assert [cell.text for cell in row.all("td")] == [
         "A ✓ okB ✗ FAILC · not run",
         "A · not runB · not runC ✓ ok",

@@ -1,0 +1,73 @@
+"""What became of a cell between two results: the one judgement that the gate and the page are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeconform.report.result import Cell, Result, Status, Violation
+
+__all__ = ["CellChange", "Key", "Kind", "aligned", "cell_changes", "is_judged", "shown"]
+
+Kind = Literal["regressed", "new", "flaky", "lost", "fixed", "added"]
+"""What became of a verdict.
+
+regressed: a violation where the cell was judged and did not show it; new: a violation in a cell that was not
+judged before; flaky: a violation that does not show every time; lost: something was judged and no longer is;
+fixed: a violation that is gone; added: a cell that is judged for the first time, and met.
+"""
+
+Key = tuple[str, str, str]
+"""Requirement, schedule and variant: what makes two cells the same one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellChange:
+    """One difference between the verdicts of two cells."""
+
+    kind: Kind
+    violation: Violation | None = None
+    """The new cell's, or the old one's for what is fixed; None where the cell as a whole was lost or added."""
+
+
+def aligned(results: Sequence[Result]) -> dict[Key, tuple[Cell | None, ...]]:
+    """Every cell that one of `results` has, with what each of them has there; the last result's order first."""
+    keyed = [
+        {(cell.requirement, cell.schedule, cell.variant): cell for cell in result.cells} for result in results
+    ]
+    return {key: tuple(one.get(key) for one in keyed) for one in reversed(keyed) for key in one}
+
+
+def cell_changes(before: Cell | None, after: Cell | None) -> Iterator[CellChange]:
+    """Compare what two results say in one cell; None stands for a result that has no such cell.
+
+    A violation is the same when its status and its signature are. Expected violations of `after` are known and
+    change nothing.
+    """
+    was, now = shown(before), shown(after)
+    for key, violation in now.items():
+        if violation.expected:
+            continue
+        if not violation.confirmed:
+            yield CellChange(kind="flaky", violation=violation)
+        elif key not in was:
+            yield CellChange(kind="regressed" if is_judged(before) else "new", violation=violation)
+    if is_judged(after):
+        for key, violation in was.items():
+            if key not in now:
+                yield CellChange(kind="fixed", violation=violation)
+        if not is_judged(before) and not now:
+            yield CellChange(kind="added")
+    elif is_judged(before):
+        yield CellChange(kind="lost")
+
+
+def shown(cell: Cell | None) -> Mapping[tuple[Status, str], Violation]:
+    """A cell's violations by what tells them apart: status and signature."""
+    return {} if cell is None else {(one.status, one.signature): one for one in cell.violations}
+
+
+def is_judged(cell: Cell | None) -> bool:
+    """Whether a cell says anything about the implementation."""
+    return cell is not None and (cell.judgements > 0 or bool(cell.violations))
