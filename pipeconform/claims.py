@@ -1,0 +1,257 @@
+"""What an adapter claims about its implementation: plain data, with limits and not only flags.
+
+`pipeconform.adapter` re-exports every name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+__all__ = [
+    "BoundaryClaim",
+    "Capabilities",
+    "Description",
+    "ErrorContract",
+    "Feature",
+    "GradientScale",
+    "MicrobatchRule",
+    "MistakeKind",
+    "Placement",
+    "ScheduleClaim",
+    "TracingClaim",
+]
+
+
+class Feature(StrEnum):
+    """Optional features. An adapter claims what its implementation documents; nothing is on by default."""
+
+    OUTPUTS = "outputs"  # run() returns the merged output of the last stage
+    MICROBATCH_LOSSES = "microbatch_losses"  # one loss per microbatch, in batch order
+    EVAL = "eval"  # run(Mode.EVAL, …): forward only
+    INPUT_GRADIENTS = "input_gradients"  # inputs of the first stage that require grad receive it
+    ACCUMULATION = "accumulation"  # steps without zero_grad in between add up
+    KWARGS = "kwargs"  # keyword arguments beside the positional ones
+    KWARG_GRADIENTS = "kwarg_gradients"  # tensors among them that require grad receive it, in their .grad
+    LOSS_KWARGS = "loss_kwargs"  # extra keyword arguments for the loss function
+    STRUCTURED_OUTPUTS = "structured_outputs"  # the last stage may return a tuple
+    MAPPING_OUTPUTS = "mapping_outputs"  # the last stage may return a dict
+    TOKENS = "tokens"  # integer inputs (an embedding in the first stage)
+    FROZEN = "frozen"  # parameters and whole stages that need no gradient
+    UNUSED_PARAMETERS = "unused_parameters"  # parameters that some or all microbatches do not use
+    SHARED_IN_STAGE = "shared_in_stage"  # one parameter used twice inside a stage
+    BUFFERS = "buffers"  # batch norm and other modules with state
+    DROPOUT = "dropout"  # random masks, judged by replaying them
+    USER_HOOKS = "user_hooks"  # forward, pre-forward and tensor hooks of the model itself
+    UNEVEN_BATCHES = "uneven_batches"  # B is not a multiple of m (split as torch.tensor_split does)
+    VARYING_MICROBATCHES = "varying_microbatches"  # m may change between steps, and B with it
+    VARYING_SHAPES = "varying_shapes"  # the size of microbatches may change between steps
+    OPTIMIZER = "optimizer"  # apply(OptimizerStep)
+    STATE = "state"  # state() returns parameters and buffers
+    DECLARED_TABLE = "declared_table"  # the pipeline has table(), see DeclaresTable
+    CUSTOM_FUNCTIONS = "custom_functions"  # stages may use torch.autograd.Function
+    CHECKPOINTING = "checkpointing"  # stages may use torch.utils.checkpoint
+    AUTOCAST = "autocast"  # run() may be called under torch.autocast
+    OBJECTS = "objects"  # keyword arguments that are no tensors, given whole to every microbatch
+    BATCH_DIM = "batch_dim"  # the batch may be dimension 1 of inputs, outputs and targets
+    LOADING = "loading"  # apply(LoadState)
+    GRADIENT_NORM = "gradient_norm"  # the pipeline has gradient_norm(), see MeasuresGradients
+    STAGE_OPERATIONS = "stage_operations"  # the pipeline has open_stages(), see OffersStages
+    DEFERRED_WEIGHTS = "deferred_weights"  # weight gradients left to a function, see Plan.deferred_weights
+
+
+class Placement(StrEnum):
+    """Which pipeline ranks own which stages; see :func:`placement_of`."""
+
+    LOOP = "loop"  # stage s on rank s mod p
+    V = "v"  # down the ranks, then up again
+    MIRROR = "mirror"  # stage s on ranks s and p−1−s (two directions)
+    SINGLE_PROCESS = "single_process"  # every stage in a world of one
+
+
+class MicrobatchRule(StrEnum):
+    """Which numbers of microbatches m a schedule takes besides its minimum, for p ranks."""
+
+    ANY = "any"
+    MULTIPLE_OF_RANKS = "multiple_of_ranks"  # m mod p = 0
+    EVEN = "even"  # m mod 2 = 0
+    WHOLE_ROUNDS = "whole_rounds"  # m mod max(1, m div p) = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleClaim:
+    """One schedule an implementation offers, with its limits (p ranks, v stages per rank, m microbatches)."""
+
+    name: str
+    placement: Placement = Placement.LOOP
+    stages_per_rank: tuple[int, ...] = (1,)
+    min_ranks: int = 1
+    max_ranks: int = 8
+    ranks_even: bool = False
+    min_microbatches: int = 1
+    min_microbatches_per_stage: int = 0  # m ≥ this × number of stages
+    min_microbatches_per_rank: int = 0  # m ≥ this × p
+    microbatches: MicrobatchRule = MicrobatchRule.ANY
+    trains: bool = True
+    evaluates: bool = True
+    split_backward: bool = False
+    family: str | None = None
+    """What pipeconform calls the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
+
+    def __post_init__(self) -> None:
+        """Raise `UnknownNameError` for a family that nobody knows; the message lists the nearest."""
+        if self.family is not None:
+            from pipeconform.errors import UnknownNameError
+            from pipeconform.schedule import families
+
+            known = [family.name for family in families()]
+            if self.family not in known:
+                raise UnknownNameError("schedule family", self.family, known)
+
+    def least_microbatches(self, *, num_ranks: int, stages_per_rank: int) -> int:
+        """The smallest m this schedule takes with p = `num_ranks` and v = `stages_per_rank`."""
+        return max(
+            self.min_microbatches,
+            self.min_microbatches_per_rank * num_ranks,
+            self.min_microbatches_per_stage * num_ranks * stages_per_rank,
+        )
+
+    def takes(self, *, num_ranks: int, stages_per_rank: int, num_microbatches: int) -> bool:
+        """Whether the claim covers this p, v and m."""
+        p, m = num_ranks, num_microbatches
+        rule = {
+            MicrobatchRule.ANY: True,
+            MicrobatchRule.MULTIPLE_OF_RANKS: m % p == 0,
+            MicrobatchRule.EVEN: m % 2 == 0,
+            MicrobatchRule.WHOLE_ROUNDS: m % max(1, m // p) == 0,
+        }[self.microbatches]
+        return (
+            self.min_ranks <= p <= self.max_ranks
+            and not (self.ranks_even and p % 2)
+            and stages_per_rank in self.stages_per_rank
+            and m >= self.least_microbatches(num_ranks=p, stages_per_rank=stages_per_rank)
+            and rule
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundaryClaim:
+    """What may cross from one stage to the next."""
+
+    max_tensors: int = 1
+    containers: tuple[Literal["tensor", "tuple", "list"], ...] = ("tensor",)
+    dtypes: tuple[str, ...] = ("float32",)
+    min_ndim: int = 2
+    max_ndim: int = 3
+    no_grad_tensors: bool = False  # float tensors that need no gradient
+    non_float_tensors: bool = False  # integer and bool tensors
+    empty_tensors: bool = False  # tensors with a dimension of size 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracingClaim:
+    """A front end that makes the stages by splitting a whole model; see `Split`."""
+
+    splits: tuple[Literal["annotations", "policy", "points"], ...] = ("annotations", "policy", "points")
+    kwargs: Literal["none", "first_stage", "all"] = "none"
+    """Where the computations may stand that use a keyword argument of the model."""
+    number_kwargs: bool = False  # keyword arguments may be numbers, which change from step to step
+    skips: bool = False  # a value used beyond the next stage
+    tied: bool = False  # a parameter used by several stages: each of them has the sum of its gradients
+    knows_boundaries: bool = False  # the pipeline has boundaries(), see KnowsBoundaries
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientScale:
+    """How a mean-reduced loss is averaged over m microbatches (a sum-reduced loss is never scaled)."""
+
+    at: Literal["loss", "gradient", "none"] = "loss"  # loss / m before backward, or gradient / m after it
+    input_gradients_scaled: bool = True
+
+
+class MistakeKind(StrEnum):
+    """What a user or a model can do wrong, as far as an implementation may promise an error for it.
+
+    Shapes and dtypes are wrong against what the steps before had; a promise about them is due where there was one,
+    or where other microbatches of the same step are right.
+    """
+
+    INPUT_SHAPE = "input_shape"  # of an argument of the first stage, against the steps before
+    INPUT_DTYPE = "input_dtype"
+    OUTPUT_SHAPE = "output_shape"  # of what a stage hands on
+    OUTPUT_DTYPE = "output_dtype"
+    ARITY = "arity"  # fewer or more tensors than before, among the arguments or handed on
+    NO_TENSOR = "no_tensor"  # None, or something else that is no tensor, in the place of one
+    GRADIENT = "gradient"  # a hook gives the gradient of a stage's output another shape or dtype
+    BATCH = "batch"  # fewer samples than microbatches, or targets for another number of samples
+    PLAN = "plan"  # the ranks were given different plans, or stages that do not fit each other
+    EXCEPTION = "exception"  # an exception inside a stage or the loss function
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorContract:
+    """What an implementation promises about mistakes; what it does not is judged for results, deaths and hangs only."""
+
+    promises: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By `MistakeKind` the names of the exception types, such as ``ValueError`` or ``StageError``, one of which the
+    rank raises where the mistake is; with a message that names stage, tensor, expected and actual."""
+    tells_others: bool = False
+    """Whether the other ranks' errors name the stage that failed, instead of a connection that broke."""
+
+    def __post_init__(self) -> None:
+        """Raise `UnknownNameError` for a kind of mistake that nobody knows; the message lists the nearest."""
+        from pipeconform.errors import UnknownNameError
+
+        for kind in self.promises:
+            if kind not in set(MistakeKind):
+                raise UnknownNameError("kind of mistake", kind, list(MistakeKind))
+
+    def promised(self, kind: MistakeKind) -> tuple[str, ...]:
+        """The names of the exception types promised for a kind of mistake; empty where nothing is."""
+        return self.promises.get(kind, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What an implementation claims, with limits. Cases are drawn inside these limits only."""
+
+    schedules: tuple[ScheduleClaim, ...]
+    features: frozenset[Feature] = frozenset()
+    boundary: BoundaryClaim = BoundaryClaim()
+    scale: GradientScale = GradientScale()
+    reductions: tuple[Literal["mean", "sum"], ...] = ("mean",)
+    sub_groups: bool = False  # a pipeline group that is not the world
+    fresh_process_per_build: bool = False
+    patience: float = 2.0
+    """Seconds for which all ranks may use no processor time before that is a hang."""
+    optimizers: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
+    fused_optimizer: bool = False
+    """``run(TRAIN)`` steps the optimizer and clears the gradients; see :meth:`Pipeline.apply`."""
+    kwargs_scope: Literal["stage", "rank", "pipeline"] = "rank"
+    inputs_consumed_by: Literal["first_stage", "all"] = "first_stage"
+    targets_consumed_by: Literal["last_stage", "all"] = "last_stage"
+    outputs_on: Literal["last_stage", "all"] = "last_stage"
+    loss_on: Literal["last_stage", "all"] = "last_stage"
+    loss_over: Literal["microbatch", "batch"] = "microbatch"
+    """Whether the loss function sees one microbatch's output at a time, or the merged output once."""
+    world: Literal["distributed", "single_process"] = "distributed"
+    tracing: TracingClaim | None = None
+    """A front end that splits a whole model; None: every plan brings its stages."""
+
+    def schedule(self, name: str) -> ScheduleClaim | None:
+        """The claim for the schedule called `name`, or None when it is not claimed."""
+        return next((claim for claim in self.schedules if claim.name == name), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """Who an implementation is and what it claims."""
+
+    name: str
+    version: str
+    capabilities: Capabilities
+    errors: ErrorContract = ErrorContract()
+    variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Named environment settings under which it is to be judged besides the default ones."""
