@@ -1,0 +1,143 @@
+"""Mistakes of the user or of the model that a case makes on purpose, as data.
+
+`pipeconform.case.slips` makes them: on the ranks, and in the oracle, which says what the model itself would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from pipeconform.adapter import MistakeKind
+
+__all__ = ["DTYPES", "SHAPES", "How", "Mistake", "PlanMistake", "Where", "impossible_mistake"]
+
+Where = Literal["input", "output", "gradient", "batch", "forward", "backward", "loss"]
+How = Literal[
+    "inner",
+    "ndim",
+    "flattened",
+    "batch",
+    "down",
+    "up",
+    "integer",
+    "complex",
+    "more",
+    "fewer",
+    "none",
+    "object",
+    "scarce",
+    "targets",
+    "raise",
+]
+PlanMistake = Literal["", "microbatches", "stages", "disagreement"]
+"""The last rank's plan has another number of microbatches, or of stages; or a stage takes wider inputs than it gets."""
+
+SHAPES: tuple[How, ...] = ("inner", "ndim", "flattened", "batch")
+DTYPES: tuple[How, ...] = ("down", "up", "integer", "complex")
+_ALLOWED: dict[Where, tuple[How, ...]] = {
+    "input": (*SHAPES, *DTYPES, "more", "fewer", "none", "object"),
+    "output": (*SHAPES, *DTYPES, "more", "fewer", "none", "object"),
+    "gradient": ("inner", "ndim", "down"),
+    "batch": ("scarce", "targets"),
+    "forward": ("raise",),
+    "backward": ("raise",),
+    "loss": ("raise",),
+}
+
+
+class Mistake(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+):
+    """What goes wrong in one training step.
+
+    The main tensor of the step's `input`, of a stage's `output`, or the gradient of that output is another one:
+    with one element more in its last dimension (``inner``), a dimension of size 1 more (``ndim``), all dimensions
+    behind the batch's in one (``flattened``; all in one where there are but two), one sample more or less
+    (``batch``), in a smaller or larger floating dtype (``down``, ``up``), as integers or complex numbers; there is
+    a tensor ``more`` or ``fewer``, None or a text in its place. A `batch` has ``scarce`` samples, one for all
+    microbatches, or ``targets`` for one sample less. A stage's `forward` or `backward`, or the `loss` function,
+    raises.
+    """
+
+    where: Where
+    how: How
+    stage: int = 0
+    """Whose output, gradient, forward or backward it is."""
+    microbatch: int | None = None
+    """Counted as the stage's forwards of the step come; None is every one."""
+    early: bool = False
+    """The hook that does it was registered before the pipeline was built, not right before the step."""
+
+    @property
+    def kind(self) -> MistakeKind:
+        """What an implementation may promise about it."""
+        match self.where:
+            case "gradient":
+                return MistakeKind.GRADIENT
+            case "batch":
+                return MistakeKind.BATCH
+            case "forward" | "backward" | "loss":
+                return MistakeKind.EXCEPTION
+        if self.how in ("more", "fewer"):
+            return MistakeKind.ARITY
+        if self.how in ("none", "object"):
+            return MistakeKind.NO_TENSOR
+        if self.where == "input":
+            return MistakeKind.INPUT_SHAPE if self.how in SHAPES else MistakeKind.INPUT_DTYPE
+        return MistakeKind.OUTPUT_SHAPE if self.how in SHAPES else MistakeKind.OUTPUT_DTYPE
+
+    def told(self) -> str:
+        """The mistake in words, such as ``stage 1 hands on a float32 tensor for microbatch 2``."""
+        which = "" if self.microbatch is None else f" for microbatch {self.microbatch}"
+        match self.where:
+            case "batch":
+                return {"scarce": "the batch has one sample only", "targets": "there is a target less"}[
+                    self.how
+                ]
+            case "loss":
+                return f"the loss function raises{which}"
+            case "forward" | "backward":
+                return f"the {self.where} of stage {self.stage} raises{which}"
+        what = _WORDS[self.how]
+        subject = {
+            "input": "the first stage is given",
+            "output": f"stage {self.stage} hands on",
+            "gradient": f"a hook makes of the gradient of stage {self.stage}'s output",
+        }[self.where]
+        return f"{subject} {what}{which}"
+
+
+_WORDS: dict[How, str] = {
+    "inner": "a tensor whose last dimension is longer by one",
+    "ndim": "a tensor with a dimension more",
+    "flattened": "a flattened tensor",
+    "batch": "a tensor with another number of samples",
+    "down": "a tensor of a smaller dtype",
+    "up": "a tensor of a larger dtype",
+    "integer": "a tensor of integers",
+    "complex": "a tensor of complex numbers",
+    "more": "a tensor too many",
+    "fewer": "a tensor too few",
+    "none": "None instead of a tensor",
+    "object": "a text instead of a tensor",
+}
+
+
+def impossible_mistake(one: Mistake, *, name: str, num_stages: int, num_microbatches: int) -> Iterator[str]:
+    """Yield why a mistake cannot be made, in words."""
+    if one.how not in _ALLOWED[one.where]:
+        yield f"{name}.how {one.how!r} is nothing that can be done to {one.where!r}: {', '.join(_ALLOWED[one.where])}"
+    if not 0 <= one.stage < num_stages:
+        yield f"{name}.stage {one.stage} is outside 0…{num_stages - 1}"
+    if one.microbatch is not None and not 0 <= one.microbatch < num_microbatches:
+        yield f"{name}.microbatch {one.microbatch} is outside 0…{num_microbatches - 1}"
+    if one.microbatch is not None and one.where in ("input", "batch"):
+        yield f"{name} is made with the whole batch, not with microbatch {one.microbatch}"
