@@ -72,7 +72,8 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def _kernels(listener: Listener) -> Iterator[None]:
-    c10d, functional = (torch.library.Library(name, "IMPL") for name in ("c10d", "_c10d_functional"))
+    library: Any = torch.library.Library  # untyped
+    c10d, functional = library("c10d", "IMPL"), library("_c10d_functional", "IMPL")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that a kernel is overridden, which is what we want
@@ -157,11 +158,12 @@ def _waits(listener: Listener) -> Iterator[None]:
         listener.polled(work, complete)
         return complete
 
-    dist.Work.wait, dist.Work.is_completed = waited, polled  # type: ignore[method-assign]
+    work_class: Any = dist.Work
+    work_class.wait, work_class.is_completed = waited, polled
     try:
         yield
     finally:
-        dist.Work.wait, dist.Work.is_completed = wait, is_completed  # type: ignore[method-assign]
+        work_class.wait, work_class.is_completed = wait, is_completed
 
 
 def tensors_in(arguments: Sequence[Any]) -> Iterator[torch.Tensor]:

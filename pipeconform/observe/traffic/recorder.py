@@ -21,7 +21,7 @@ from pipeconform.observe.traffic.records import Layout, Moment, Operation, Pendi
 
 __all__ = ["TrafficRecorder", "pending"]
 
-_KINDS: dict[str, Literal["send", "receive"]] = {
+_KINDS: dict[str, Literal["send", "receive", "collective"]] = {
     "send": "send",
     "recv_": "receive",
     "recv_any_source_": "receive",
@@ -34,7 +34,7 @@ class _Open:
 
     def __init__(
         self, operation: Operation, tensors: Sequence[torch.Tensor], guards: Sequence[Sent | Received]
-    ):
+    ) -> None:
         self.operation, self.guards = operation, guards
         self.storages = {tensor.untyped_storage()._cdata for tensor in tensors}
         self.since, self.blocks = time.monotonic(), False
@@ -165,7 +165,10 @@ class TrafficRecorder:
         self._check(opened)
 
     def _check(self, opened: _Open) -> None:
-        if not all([guard.complete() for guard in opened.guards]):
+        intact = [
+            guard.complete() for guard in opened.guards
+        ]  # every one of them: a receive is handed over here
+        if not all(intact):
             self._overwritten.append(opened.operation.number)
 
     def _note(self, call: Call, tensors: Sequence[torch.Tensor]) -> Operation:

@@ -87,7 +87,7 @@ def test_batches_are_told_apart() -> None:
         assert order[8:] == [("issue", 4), ("issue", 5), ("wait", 5), ("wait", 4)]
 
 
-_CALLED_IN_C = {"all_reduce": "allreduce_", "all_gather_into_tensor": "_allgather_base_"}
+_CALLED_IN_C = {"all_reduce": "allreduce_", "all_gather_into_tensor": "allgather_into_tensor_coalesced_"}
 """What functional collectives call, unseen by a dispatch mode, which sees the functional ones themselves."""
 
 
