@@ -10,6 +10,7 @@ import msgspec
 
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock, Block
+from pipeconform.case.perturbations import AnyPerturbation, impossible
 from pipeconform.errors import BadCaseError
 
 CASE_FORMAT = 1
@@ -126,7 +127,7 @@ class LossSpec(_Data, frozen=True, kw_only=True):
 
 
 class World(_Data, frozen=True, kw_only=True):
-    """How many processes there are, and which of them, in order, form the pipeline.
+    """How many processes there are, which of them, in order, form the pipeline, and what befalls them.
 
     A `placement` lays the stages out otherwise than the schedule's claim says.
     """
@@ -134,6 +135,7 @@ class World(_Data, frozen=True, kw_only=True):
     size: int
     pipeline_ranks: tuple[int, ...]
     placement: Literal["", "loop", "v"] = ""
+    perturbations: tuple[AnyPerturbation, ...] = ()
 
 
 class ByHand(_Data, frozen=True, kw_only=True):
@@ -281,6 +283,9 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be distinct ranks below world.size {world.size}"
     if list(world.pipeline_ranks) != sorted(world.pipeline_ranks):
         yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be ascending, as a process group's ranks are"
+    yield from impossible(
+        world.perturbations, num_ranks=p, num_stages=stages, runs=[run.num_microbatches for run in case.runs]
+    )
     if not case.runs:
         yield "program has no train or eval step: nothing would be run"
     for index, step in enumerate(case.program):
@@ -325,6 +330,8 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield f"model.split.wrong {split.wrong!r} is about points, but the model is split by {split.by}"
     if split is not None and stages < (3 if split.skip else 2 if split.tied else 1):
         yield f"{stages} stages are too few for model.split: a skip connection needs 3, a tied map 2"
+    if split is not None and world.perturbations:
+        yield "the stages of a front end cannot be perturbed: model.split and world.perturbations exclude each other"
     if split is not None and split.longer and not model.sequence:
         yield "model.split.longer needs a sequence"
     if model.tokens and model.input_requires_grad:

@@ -63,6 +63,7 @@ class Focus(StrEnum):
     BATCH_DIM = "another batch dimension"
     GUARDED = "evaluation with gradients switched off"
     LOAD = "loading a state"
+    DELAYED = "delays"
 
 
 WHOLE = frozenset({Focus.WHOLE, Focus.WHOLE_CONTENTS, Focus.WHOLE_WRONG, Focus.WHOLE_SHAPES})

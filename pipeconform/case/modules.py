@@ -21,6 +21,7 @@ from pipeconform.case.layers import VOCABULARY, DropoutLayer, module_of
 
 __all__ = [
     "VOCABULARY",
+    "Intruder",
     "Recorder",
     "StageModule",
     "Watcher",
@@ -69,6 +70,16 @@ class Watcher(Protocol):
         """Surround one forward of `stage`, which works on the inputs that are yielded."""
 
 
+class Intruder(Protocol):
+    """Who delays, stops or breaks a stage's computations; see `pipeconform.run.disturber`."""
+
+    def before(self, stage: int, inputs: tuple[Any, ...]) -> tuple[int | None, tuple[Any, ...]]:
+        """A forward of `stage` begins: its number, and the inputs to work on."""
+
+    def after(self, stage: int, microbatch: int | None, output: Any) -> Any:
+        """It has ended with `output`, which is returned."""
+
+
 class StageModule(nn.Module):
     """One stage: ``forward(x, *carried, **kwargs)`` to the next stage's positional arguments.
 
@@ -78,6 +89,7 @@ class StageModule(nn.Module):
 
     recorder: Recorder | None = None
     timeline: Watcher | None = None
+    intruder: Intruder | None = None
 
     def __init__(self, model: Model, index: int, stage: Stage) -> None:
         super().__init__()
@@ -92,6 +104,12 @@ class StageModule(nn.Module):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the stage on one microbatch."""
+        if self.intruder is None:
+            return self._seen(inputs, kwargs)
+        microbatch, given = self.intruder.before(self.index, inputs)
+        return self.intruder.after(self.index, microbatch, self._seen(given, kwargs))
+
+    def _seen(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.timeline is None:
             return self._run(inputs, inputs, kwargs)
         with self.timeline.forward(self, self.index, inputs) as seen:
@@ -224,9 +242,11 @@ class _Model(nn.Module):
         return values
 
 
-def build_model(case: Case, *, recorder: Recorder | None = None) -> nn.Module:
+def build_model(
+    case: Case, *, recorder: Recorder | None = None, intruder: Intruder | None = None
+) -> nn.Module:
     """The whole model on the CPU; parameter names are ``stages.<s>.<builder's name>``."""
     stages = [build_stage(case, index) for index in range(case.num_stages)]
     for stage in stages:
-        stage.recorder = recorder
+        stage.recorder, stage.intruder = recorder, intruder
     return _Model(stages)

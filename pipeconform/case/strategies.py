@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import Literal
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Stage, Train
 from pipeconform.case.drawing import Draw, Drawing
 from pipeconform.case.focus import WHOLE, Focus, Limits, is_claimed
+from pipeconform.case.misfortunes import disturbed
 from pipeconform.case.programs import program_of
 from pipeconform.case.sizes import reachable, some_m
 from pipeconform.case.splits import as_whole
@@ -83,11 +85,15 @@ def _case(d: Drawing) -> Case:
     autocast = focus is Focus.AUTOCAST
     train = Train(batch_size=batch_size, num_microbatches=m, autocast=autocast)
     evaluate = Eval(batch_size=batch_size, num_microbatches=m, autocast=autocast)
+    world = d.world(p)
+    if focus is Focus.DELAYED:
+        found = disturbed(d, num_ranks=p, num_stages=p * v, num_microbatches=m)
+        world = structs.replace(world, perturbations=found)
     return Case(
         model=model,
         schedule=d.claim.name,
         stages_per_rank=v,
-        world=d.world(p),
+        world=world,
         program=program_of(d, train, evaluate, num_ranks=p, num_stages=p * v),
         loss=loss,
         optimizer=optimizer,

@@ -60,6 +60,8 @@ def _traits(case: Case) -> Iterator[Focus]:
         yield Focus.LAYOUT
     elif model.view_outputs and not case.has(blocks.Inplace):
         yield Focus.VIEWS
+    if case.world.perturbations:
+        yield Focus.DELAYED
     if case.world.placement:
         yield Focus.MISPLACED
     for step in case.trains:

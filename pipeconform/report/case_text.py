@@ -19,8 +19,9 @@ from pipeconform.case.case import (
     Zero,
 )
 from pipeconform.case.case import Stage as StageSpec
+from pipeconform.case.perturbations import AnyPerturbation, SlowLink
 
-__all__ = ["describe_case", "describe_program"]
+__all__ = ["describe_case", "describe_perturbation", "describe_program"]
 
 _LONGEST_CYCLE = 6  # steps
 
@@ -31,6 +32,7 @@ def describe_case(case: Case) -> str:
     rows += [(f"stage {s}", _stage(stage)) for s, stage in enumerate(case.model.stages)]
     rows += [("model", "; ".join(_model(case.model))), ("loss", "; ".join(_loss(case.loss)))]
     rows.append(("program", describe_program(case.program)))
+    rows += [("perturbed", describe_perturbation(one)) for one in case.world.perturbations]
     if case.optimizer is not None:
         optimizer = case.optimizer
         momentum = "" if isinstance(optimizer, Adam) else f", momentum {optimizer.momentum:g}"
@@ -149,6 +151,17 @@ def _step(step: Step) -> str:
             return "zero_grad" if step.set_to_none else "zero_grad(set_to_none=False)"
         case Optimize():
             return "optimizer step"
+
+
+def describe_perturbation(one: AnyPerturbation) -> str:
+    """What befalls the ranks, in a line: ``5 ms delay before the forward of stage 1, every microbatch``."""
+    if isinstance(one, SlowLink):
+        return f"{one.milliseconds} ms delay {one.when} every {one.side} of pipeline rank {one.rank}"
+    lasting = f"{one.milliseconds} ms " if one.milliseconds else ""
+    what = {"stop": "stop of the process", "error": "exception", "kill": "SIGKILL"}.get(one.what, one.what)
+    which = "every microbatch" if one.microbatch is None else f"microbatch {one.microbatch}"
+    run = "" if one.run is None else f", run {one.run}"
+    return f"{lasting}{what} {one.when} the {one.part} of stage {one.stage}, {which}{run}"
 
 
 def _by_hand(hand: ByHand) -> str:

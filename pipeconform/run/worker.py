@@ -46,6 +46,7 @@ from pipeconform.observe.recorder import ForwardRecorder, hook_counts
 from pipeconform.observe.timeline import Timeline
 from pipeconform.run import by_hand, implementation, rounds
 from pipeconform.run.answers import CheckedPipeline
+from pipeconform.run.disturber import Disturber
 from pipeconform.run.rank import RankContext
 from pipeconform.run.retired import Retired
 
@@ -144,14 +145,19 @@ def _pipeline_group(
 
 
 def plan_of(
-    case: Case, description: contract.Description, ranks: Ranks, recorder: ForwardRecorder | None
+    case: Case,
+    description: contract.Description,
+    ranks: Ranks,
+    recorder: ForwardRecorder | None,
+    disturber: Disturber | None = None,
 ) -> Plan:
-    """The plan of `case` for one rank; stages report to `recorder`."""
+    """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber`."""
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")
 
     placement = Placement(case.world.placement) if case.world.placement else claim.placement
+    intruder = disturber if case.world.perturbations else None
 
     def builder(index: int) -> Callable[[], nn.Module]:
         def build() -> nn.Module:
@@ -162,6 +168,7 @@ def plan_of(
             module = build_stage(case, index)
             module.recorder = recorder
             module.timeline = None if recorder is None else recorder.timeline
+            module.intruder = intruder
             return module
 
         return build
@@ -174,7 +181,11 @@ def plan_of(
         optimizer = contract.AdamStep(lr=case.optimizer.lr)
     return Plan(
         stages=tuple(builder(s) for s in range(case.num_stages)),
-        model=lambda: build_model(case, recorder=recorder) if case.model.split is None else build_whole(case),
+        model=lambda: (
+            build_model(case, recorder=recorder, intruder=intruder)
+            if case.model.split is None
+            else build_whole(case)
+        ),
         split=split_of(case),
         schedule=case.schedule,
         placement=placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
@@ -218,7 +229,8 @@ def _run(
     seed_process(seed_of(case.seed, "rank", context.rank), device=context.device)
     memory = Memory() if "memory" in job.observe else None
     recorder = ForwardRecorder(Timeline(memory) if watches else None)
-    plan = plan_of(case, description, ranks, recorder)
+    disturber = Disturber(case.world.perturbations, rank=position)
+    plan = plan_of(case, description, ranks, recorder, disturber)
     before = torch.get_rng_state()
     try:
         pipeline = CheckedPipeline(adapter.build(plan))
@@ -232,10 +244,7 @@ def _run(
         keys, known = _said(case, pipeline, description.capabilities)
         recorder.take()
         recorder.events()
-        steps = tuple(
-            _step(case, index, plan, pipeline, description.capabilities, recorder)
-            for index in range(len(case.program))
-        )
+        steps = tuple(_program(case, plan, pipeline, description.capabilities, recorder, disturber))
         if "rounds" in job.observe:
             again = None
             if not description.capabilities.fresh_process_per_build:
@@ -262,6 +271,19 @@ def _run(
         lived_on=lived_on,
         steps=steps,
     )
+
+
+def _program(
+    case: Case,
+    plan: Plan,
+    pipeline: CheckedPipeline,
+    capabilities: contract.Capabilities,
+    recorder: ForwardRecorder,
+    disturber: Disturber,
+) -> Iterator[StepShown]:
+    for index, step in enumerate(case.program):
+        with disturber.during(step):
+            yield _step(case, index, plan, pipeline, capabilities, recorder)
 
 
 def _run_quietly(

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Case, Stage
+from pipeconform.case.perturbations import Perturbation
 from pipeconform.report.html import svg
 from pipeconform.report.html.claims import Owners
 
@@ -171,4 +172,9 @@ def stage_notes(case: Case, number: int) -> tuple[str, ...]:
     notes += [f"keyword: {one.kind}" for one in case.model.kwargs if one.stage == number]
     notes += [f"makes a {one.kind} tensor" for one in case.model.passages if one.source == number]
     notes += [f"uses the {one.kind} tensor" for one in case.model.passages if number in one.users]
+    notes += [
+        f"{one.what} {one.when} {one.part}"
+        for one in case.world.perturbations
+        if isinstance(one, Perturbation) and one.stage == number
+    ]
     return tuple(notes)

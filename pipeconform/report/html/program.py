@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeconform.case.case import Adam, Case, Eval, Model, Train
-from pipeconform.report.case_text import describe_program
+from pipeconform.report.case_text import describe_perturbation, describe_program
 from pipeconform.report.html.place import Place, kind_of
 
 __all__ = ["Part", "StepView", "boundary_words", "facts_of", "steps_of"]
@@ -99,4 +99,6 @@ def _facts(case: Case) -> Iterator[tuple[str, str]]:
     if case.optimizer is not None:
         momentum = "" if isinstance(case.optimizer, Adam) else f", momentum {case.optimizer.momentum:g}"
         yield "optimizer", f"{type(case.optimizer).__name__}, lr {case.optimizer.lr:g}{momentum}"
+    for one in world.perturbations:
+        yield "perturbed", describe_perturbation(one)
     yield "seed", str(case.seed)
