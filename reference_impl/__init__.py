@@ -17,5 +17,6 @@ follow, it is not here. Read it in this order:
 12. `tracing`       a whole model cut into stages; `front_end` says it in the contract's words, and ties gradients
 13. `adapter`       all of it behind the contract
 
-`faults` holds implementations that are wrong on purpose: each changes one of these things.
+`faults` holds implementations that are wrong on purpose: each changes one of these things. `mutants` are wrong
+by accident: a rule changed one line.
 """

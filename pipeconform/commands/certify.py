@@ -109,7 +109,7 @@ def certify_implementation(
     """
     require_supported_torch()
     from pipeconform.campaign.setup import Options
-    from pipeconform.certificate.canaries import run_canaries
+    from pipeconform.certificate.canaries import faults_of, run_canaries
     from pipeconform.certificate.drawing import num_draws
     from pipeconform.certificate.shards import parse_shard
     from pipeconform.run.implementation import resolve
@@ -131,7 +131,7 @@ def certify_implementation(
     )
     log("running the canaries: implementations that are wrong on purpose")
     canaries = run_canaries(
-        ids,
+        faults_of(ids),
         options=Options(
             implementation=impl, device=device, backend=backend, ranks_per_device=ranks_per_device
         ),

@@ -7,6 +7,7 @@ data, so that it can be read without importing torch or any fault. ``FAULTS[name
 
 from __future__ import annotations
 
-from .registry import FAULTS, Fault
+from .fault import Fault
+from .registry import FAULTS
 
 __all__ = ["FAULTS", "Fault"]

@@ -9,7 +9,7 @@ from pipeconform.reference_impl import faults
 
 from pipeconform.campaign.rejudge import Question, rejudge
 from pipeconform.campaign.setup import Options
-from pipeconform.certificate.canaries import run_canaries
+from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.rerun import sample
 
 FAULT = "pipeconform.reference_impl.faults.wire:RoundedToBfloat16"
@@ -54,13 +54,18 @@ def test_a_case_is_judged_as_often_as_asked(make, implementation, times):
 
 
 def test_canaries_of_a_requirement_are_detected_here():
-    told = []
+    begun, told = [], []
     canaries = run_canaries(
-        ["TRN-7"], options=Options(implementation="reference"), shard="1/2", tell=told.append
+        faults_of(["TRN-7"]),
+        options=Options(implementation="reference"),
+        shard="1/2",
+        begin=begun.append,
+        tell=told.append,
     )
 
     assert canaries
     assert told == list(canaries)
+    assert [fault.name for fault in begun] == [one.fault for one in canaries]
     assert {one.requirement for one in canaries} == {"TRN-7"}
     assert all(one.detected and one.shown and one.shard == "1/2" for one in canaries)
 
@@ -70,7 +75,7 @@ def test_a_canary_that_sings_no_more_is_told(monkeypatch):
     fault = faults.FAULTS["inputs-forgotten"]
     changed = {"inputs-forgotten": dataclasses.replace(fault, expected_status="hung")}
     monkeypatch.setattr(faults, "FAULTS", changed)
-    (canary,) = run_canaries(["TRN-7"], options=Options(implementation="reference"))
+    (canary,) = run_canaries(faults_of(["TRN-7"]), options=Options(implementation="reference"))
 
     assert not canary.detected
     assert any(text.startswith("failed: ") for text in canary.shown)

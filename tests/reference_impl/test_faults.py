@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pipeconform.reference_impl.adapter import ReferenceAdapter
 from pipeconform.reference_impl.faults import FAULTS, Fault
+from pipeconform.reference_impl.faults.sources import SOURCES
 from pipeconform.reference_impl.tables import OFFERS
 
 from pipeconform.adapter import Adapter
@@ -27,6 +28,7 @@ from tests.schedule.lowering_faults import LOWERING_FAULTS
 
 REFERENCE = "pipeconform.reference_impl.adapter:ReferenceAdapter"
 HERE = Path(importlib.import_module("pipeconform.reference_impl.faults").__file__ or "").parent
+NO_FAULTS = {"__init__", "fault", "registry", "registry_reported", "sources"}
 MOST_RANKS = 3
 CASES = 12
 
@@ -89,7 +91,7 @@ def test_every_fault_is_listed_and_describes_itself() -> None:
     found = {
         f"pipeconform.reference_impl.faults.{path.stem}:{node.name}"
         for path in HERE.glob("*.py")
-        if path.stem not in {"__init__", "registry"}
+        if path.stem not in NO_FAULTS
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef)
         and any(getattr(base, "id", "") == "ReferenceAdapter" for base in node.bases)
@@ -115,6 +117,16 @@ def test_every_generator_has_a_fault_and_there_are_enough_of_every_place() -> No
     assert generators == set(OFFERS)
     assert len(LOWERING_FAULTS) >= 10
     assert len(runtime) >= 10
+
+
+def test_forty_faults_make_reported_defects_again_and_every_link_is_used():
+    linked = {name: fault.source for name, fault in FAULTS.items() if fault.source}
+
+    assert len(linked) >= 40
+    assert linked == dict(SOURCES)
+    assert all(
+        re.fullmatch(r"https://github\.com/[\w-]+/[\w-]+/(issues|pull)/\d+", s) for s in linked.values()
+    )
 
 
 def test_there_are_faults_for_every_requirement_of_the_suite() -> None:

@@ -1,0 +1,133 @@
+"""Trying an implementation that is wrong on purpose: is it caught, by which words, after how many executions?"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.judging import judge, num_repetitions
+from pipeconform.case.case import Case
+from pipeconform.case.strategies import Limits
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.run.pools import Pools
+from pipeconform.spec import requirement
+
+__all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "faults", "try_fault"]
+
+MOST_EXECUTIONS = 200
+"""Of a fault, before it counts as not detected."""
+
+_REGISTRY = "pipeconform.reference_impl.faults"  # found by name: the product does not import the reference
+_LEAST_RANKS, _MOST_RANKS = 2, 3
+_CASES = 12
+
+
+class Fault(Protocol):
+    """An implementation that is wrong on purpose, and how it shows."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def summary(self) -> str:
+        """What is done wrong, in a sentence."""
+
+    @property
+    def requirement(self) -> str:
+        """The requirement that it breaks."""
+
+    @property
+    def schedule(self) -> str:
+        """A schedule under which it shows."""
+
+    @property
+    def expected_status(self) -> str:
+        """``failed``, ``hung``, ``crashed`` or ``error``."""
+
+    @property
+    def reference(self) -> str:
+        """``module:Class``, as ``--impl`` takes it."""
+
+    @property
+    def tells(self) -> str:
+        """A regular expression that the finding's message matches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What became of one fault."""
+
+    fault: Fault
+    detected: bool
+    """Whether it was caught with the expected status, by a message that tells where."""
+    shown: tuple[str, ...]
+    """``status: kind`` of everything that its executions showed."""
+    message: str
+    """What the finding that caught it says, and where it is."""
+    executions: int
+    seconds: float
+    case: Case | None = None
+    """On which it was caught."""
+
+
+def faults() -> Mapping[str, Fault]:
+    """All faults of the reference, by name."""
+    return cast("Mapping[str, Fault]", importlib.import_module(_REGISTRY).FAULTS)
+
+
+def try_fault(fault: Fault, pools: Pools) -> Trial:
+    """Judge `fault` by the requirement it breaks, until it is caught or nothing is left to try.
+
+    Raises:
+        HarnessError: processes cannot be started.
+    """
+    begun = time.monotonic()
+    description = describe(pools, fault.reference)
+    pools.idle_limit = description.capabilities.patience
+    executor = Executor(implementation=fault.reference, description=description, pools=pools)
+    judgement, row = JUDGEMENTS[fault.requirement], requirement(fault.requirement)
+    each = 1 + judgement.repeats * num_repetitions(anew=True)
+    shown: list[str] = []
+    executions, message, caught = 0, "", None
+    for case in _cases(fault, executor):
+        if executions + each > MOST_EXECUTIONS:
+            break
+        execution = executor.execute(case, observe=judgement.observe)
+        outcomes = judge(row, execution, executor)
+        executions += each
+        shown += [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]
+        told = [one for one in outcomes if one.status.value == fault.expected_status]
+        hit = next((one for one in told if re.search(fault.tells, one.finding.message)), None)
+        if hit is not None:
+            where = f" ({hit.finding.where()})" if hit.finding.where() else ""
+            message, caught = hit.finding.message + where, case
+            break
+    return Trial(
+        fault=fault,
+        detected=caught is not None,
+        shown=tuple(dict.fromkeys(shown)),
+        message=message,
+        executions=executions,
+        seconds=round(time.monotonic() - begun, 3),
+        case=caught,
+    )
+
+
+def _cases(fault: Fault, executor: Executor) -> Iterator[Case]:
+    """What the suite would judge the fault's requirement on."""
+    capabilities = executor.capabilities
+    claim = capabilities.schedule(fault.schedule)
+    assert claim is not None, "a fault shows under a schedule that it claims"
+    judgement = JUDGEMENTS[fault.requirement]
+    for focus in judgement.foci(claim, capabilities):
+        limits = Limits(capabilities=capabilities, min_ranks=_LEAST_RANKS, max_ranks=_MOST_RANKS)
+        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=_CASES)):
+            if judgement.applies(case):
+                yield case

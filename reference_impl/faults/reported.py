@@ -1,0 +1,266 @@
+"""Defects that users reported of real engines, made again: of stages, gradients and losses.
+
+The registry links each to its report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from pipeconform.adapter import Batch, Mode, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..backward import WeightPart
+from ..runtime import Work, Yield
+from ..stage import Stage
+
+
+def _parameters_behind(node: Node, path: frozenset[Node]) -> set[Tensor]:
+    """The parameters that edges of a node reach without the path."""
+    waiting = [target for target, _ in node.next_functions if target is not None and target not in path]
+    found, seen = set(), set(waiting)
+    while waiting:
+        target = waiting.pop()
+        if hasattr(target, "variable"):
+            found.add(target.variable)
+        new = [one for one, _ in target.next_functions if one is not None and one not in seen | path]
+        seen.update(new)
+        waiting += new
+    return found
+
+
+class _ByParameterStage(Stage):
+    """Computes weight gradients parameter by parameter, from all the nodes that lead to each."""
+
+    def edges(self, node: Node, gradients: Sequence[Tensor | None]) -> list[tuple[GradientEdge, Tensor]]:
+        """Where the backward of a node begins again."""
+        return [(GradientEdge(node, i), g) for i, g in enumerate(gradients) if g is not None]
+
+    def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        found = super().backward_input(microbatch, gradients)
+        rest = getattr(self._weight_parts[microbatch], "__self__", None)
+        if isinstance(rest, WeightPart):
+            self._weight_parts[microbatch] = lambda: self._by_parameter(rest)
+        return found
+
+    def _by_parameter(self, rest: WeightPart) -> None:
+        if rest.roots:
+            torch.autograd.backward(rest.roots, rest.gradients)
+        nodes = [kept for kept in rest.kept if kept.gradients is not None]
+        behind = [_parameters_behind(kept.node, rest.path) for kept in nodes]
+        for parameter in dict.fromkeys(one for several in behind for one in several):
+            begin = [
+                pair
+                for kept, several in zip(nodes, behind, strict=True)
+                if parameter in several
+                for pair in self.edges(kept.node, kept.gradients or ())
+            ]
+            (gradient,) = torch.autograd.grad(
+                [edge for edge, _ in begin], [parameter], [g for _, g in begin], retain_graph=True
+            )
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+
+class _SharedCountedTwice(ReferencePipeline):
+    stage_type = _ByParameterStage
+
+
+class SharedCountedTwice(ReferenceAdapter):
+    """A parameter used in two places on one path: the later place's gradient flows through the earlier one too."""
+
+    pipeline = _SharedCountedTwice
+
+
+class _SummingStage(_ByParameterStage):
+    def edges(self, node: Node, gradients: Sequence[Tensor | None]) -> list[tuple[GradientEdge, Tensor]]:
+        there = [gradient for gradient in gradients if gradient is not None]
+        total = there[0]
+        for gradient in there[1:]:
+            total = total + gradient
+        return [(GradientEdge(node, 0), total)]
+
+
+class _OutputsSummed(ReferencePipeline):
+    stage_type = _SummingStage
+
+
+class OutputsSummed(ReferenceAdapter):
+    """A node with several outputs: their gradients are added up and given to the first."""
+
+    pipeline = _OutputsSummed
+
+
+class _LatestLossStage(Stage):
+    def end_in(self, microbatch: int, loss: Tensor) -> None:
+        super().end_in(microbatch, loss)
+        for saved in self._in_flight.values():
+            saved.outputs = [loss]
+
+
+class _LatestLossOnly(ReferencePipeline):
+    stage_type = _LatestLossStage
+
+
+class LatestLossOnly(ReferenceAdapter):
+    """One variable holds the loss: every backward begins at the microbatch that came last."""
+
+    pipeline = _LatestLossOnly
+
+
+class _StructuredStage(Stage):
+    """Notes whether its module returned more than a tensor."""
+
+    structured = False
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+        self.structured = not isinstance(output, Tensor)
+        return output
+
+
+class _DetachingStage(_StructuredStage):
+    def end_in(self, microbatch: int, loss: Tensor) -> None:
+        super().end_in(microbatch, loss.detach() if self.structured else loss)
+
+
+class _StructuredWithoutBackward(ReferencePipeline):
+    stage_type = _DetachingStage
+
+
+class StructuredWithoutBackward(ReferenceAdapter):
+    """Where the model returns more than one value, the loss is not found and nothing goes back."""
+
+    pipeline = _StructuredWithoutBackward
+
+
+class _CountingStage(_StructuredStage):
+    def end_in(self, microbatch: int, loss: Tensor) -> None:
+        if self.structured:
+            raise AssertionError("the output has other entries than its gradient")
+        super().end_in(microbatch, loss)
+
+
+class _OutputsCounted(ReferencePipeline):
+    stage_type = _CountingStage
+
+
+class OutputsCounted(ReferenceAdapter):
+    """The last stage must have as many gradients as outputs; there is one, the loss's."""
+
+    pipeline = _OutputsCounted
+
+
+class _InputDemandingStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        wanted = [leaf is not None for leaf in self._in_flight[microbatch].inputs]
+        found = super().backward(microbatch, gradients)
+        for position, (gradient, asked) in enumerate(zip(found, wanted, strict=True)):
+            if self.index and asked and gradient is None:
+                raise RuntimeError(f"input {position} has no gradient, but the stage before expects one")
+        return found
+
+
+class _InputGradientDemanded(ReferencePipeline):
+    stage_type = _InputDemandingStage
+
+
+class InputGradientDemanded(ReferenceAdapter):
+    """Every input that could have a gradient must have one to send back, whether it was used or not."""
+
+    pipeline = _InputGradientDemanded
+
+
+class _AllOutputsStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        for output in self._in_flight[microbatch].outputs:
+            if not output.requires_grad:
+                raise RuntimeError("element 1 of tensors does not require grad and does not have a grad_fn")
+        return super().backward(microbatch, gradients)
+
+
+class _NoGradientRefused(ReferencePipeline):
+    stage_type = _AllOutputsStage
+
+
+class NoGradientRefused(ReferenceAdapter):
+    """The backward begins at every output, and one does not require a gradient."""
+
+    pipeline = _NoGradientRefused
+
+
+class _InputsOnlyStage(Stage):
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        before = [(p, p.grad) for p in self.module.parameters()]
+        for parameter, _ in before:
+            parameter.grad = None
+        found = super().backward(microbatch, gradients)
+        for parameter, gradient in before:
+            parameter.grad = gradient
+        return found
+
+
+class _ParametersForgotten(ReferencePipeline):
+    stage_type = _InputsOnlyStage
+
+
+class ParametersForgotten(ReferenceAdapter):
+    """The backward asks for the gradients of the inputs, and accumulates none in parameters."""
+
+    pipeline = _ParametersForgotten
+
+
+class _LossesZero(ReferencePipeline):
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        zeros = {k: torch.zeros_like(loss) for k, loss in done.losses.items()}
+        return super().make_result(mode, batch, replace(done, losses=zeros))
+
+
+class LossesZero(ReferenceAdapter):
+    """The loss that is returned is where the sum was meant to be kept, and is not."""
+
+    pipeline = _LossesZero
+
+
+class _KwargsForFirstOnly(ReferencePipeline):
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work = super().make_work(mode, batch)
+        return replace(work, kwargs={s: rows for s, rows in work.kwargs.items() if s == 0})
+
+
+class KwargsForFirstOnly(ReferenceAdapter):
+    """Stages after the first are called without keyword arguments."""
+
+    pipeline = _KwargsForFirstOnly
+
+
+class _TensorsOnlyStage(Stage):
+    objects = False
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        self.objects = any(not isinstance(value, Tensor) for value in kwargs.values())
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if self.objects:
+            raise AttributeError("'bool' object has no attribute 'requires_grad'")
+        return super().backward(microbatch, gradients)
+
+
+class _ObjectsInBackward(ReferencePipeline):
+    stage_type = _TensorsOnlyStage
+
+
+class ObjectsInBackward(ReferenceAdapter):
+    """The backward takes all arguments of the forward for tensors."""
+
+    pipeline = _ObjectsInBackward

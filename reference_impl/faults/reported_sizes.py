@@ -1,0 +1,208 @@
+"""Defects that users reported of real engines, made again: of sizes, buffers and the order of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pipeconform.adapter import Batch, Mode, StepResult
+from pipeconform.schedule import Action
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..link import Failure, Link
+from ..microbatches import split
+from ..runtime import Step, Work, Yield
+from .wire import _each_tensor
+
+
+class _EvaluatedFirst(ReferencePipeline):
+    prepared: bool | None = None
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if self.prepared is None:
+            self.prepared = mode is Mode.TRAIN
+        if mode is Mode.TRAIN and not self.prepared:
+            raise RuntimeError("the buffers for gradients were not prepared")
+        return super().run(mode, batch)
+
+
+class EvaluatedFirst(ReferenceAdapter):
+    """What the backward needs is prepared in the first step, and that was an evaluation."""
+
+    pipeline = _EvaluatedFirst
+
+
+class _EvaluationCountKept(ReferencePipeline):
+    trained: int | None = None
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if mode is Mode.TRAIN:
+            self.trained = batch.num_microbatches
+        elif self.trained is not None:
+            batch = replace(batch, num_microbatches=self.trained)
+        return super().run(mode, batch)
+
+
+class EvaluationCountKept(ReferenceAdapter):
+    """Evaluation runs as many microbatches as training did, whatever it was asked for."""
+
+    pipeline = _EvaluationCountKept
+
+
+class _FewHangStep(Step):
+    def run(self, actions: Sequence[Action]) -> Yield:
+        done = super().run(actions)
+        ranks = len(set(self.placement))
+        if self.position == 0 and ranks > 1 and len(self.work.targets) < ranks:
+            self.link.receive(source=1)
+        return done
+
+
+class _FewHang(ReferencePipeline):
+    step_type = _FewHangStep
+
+
+class FewHang(ReferenceAdapter):
+    """The warm-up is as long as there are ranks; with fewer microbatches it waits for one that never comes."""
+
+    pipeline = _FewHang
+
+
+class _SizedLink(Link):
+    """Sees the first size of the batch dimension that came from each sender."""
+
+    batch_dim = 0
+    rows: dict[int, int]
+
+    def fit(self, leaf: Tensor, rows: int) -> Tensor:
+        """What is delivered where a buffer has other rows than the message."""
+        raise NotImplementedError
+
+    def receive(self, *, source: int) -> Any:
+        value = super().receive(source=source)
+        if isinstance(value, Failure):
+            return value
+
+        def fitted(leaf: Tensor) -> Tensor:
+            if leaf.ndim <= self.batch_dim:
+                return leaf
+            rows = self.rows.setdefault(source, leaf.shape[self.batch_dim])
+            return leaf if leaf.shape[self.batch_dim] == rows else self.fit(leaf, rows)
+
+        return _each_tensor(fitted, value)
+
+
+class _RefusingLink(_SizedLink):
+    def fit(self, leaf: Tensor, rows: int) -> Tensor:
+        raise RuntimeError(f"mismatch in shape: {tuple(leaf.shape)} for a buffer of {rows} rows")
+
+
+class _RepeatingLink(_SizedLink):
+    def fit(self, leaf: Tensor, rows: int) -> Tensor:
+        there = leaf.shape[self.batch_dim]
+        return leaf.index_select(self.batch_dim, torch.arange(rows, device=leaf.device) % there)
+
+
+class _SizedPipeline(ReferencePipeline):
+    """Keeps the first sizes from one step to the next."""
+
+    link_type: ClassVar[type[Link]] = _RefusingLink
+    rows: dict[int, int]
+
+    def make_link(self) -> Link:
+        link = super().make_link()
+        assert isinstance(link, _SizedLink)
+        if not hasattr(self, "rows"):
+            self.rows = {}
+        link.rows, link.batch_dim = self.rows, self.plan.batch_dim
+        return link
+
+
+class FirstSizesKept(ReferenceAdapter):
+    """Buffers have the sizes of the first step; a step with others is an error."""
+
+    pipeline = _SizedPipeline
+
+
+class _UnevenBuffers(_SizedPipeline):
+    link_type = _RepeatingLink
+
+    def make_link(self) -> Link:
+        self.rows = {}
+        return super().make_link()
+
+
+class UnevenBuffers(ReferenceAdapter):
+    """All buffers of a step are as long as its first microbatch; a shorter one is followed by what was there."""
+
+    pipeline = _UnevenBuffers
+
+
+class _EvaluationSizeKept(_SizedPipeline):
+    link_type = _RepeatingLink
+
+
+class EvaluationSizeKept(ReferenceAdapter):
+    """Later steps' activations are received into buffers of the first step's sizes."""
+
+    pipeline = _EvaluationSizeKept
+
+
+def _chunks(batch_size: int, num_microbatches: int) -> list[int]:
+    """What ``torch.chunk`` makes: equal parts as long as they last, perhaps fewer than asked for."""
+    size = -(-batch_size // num_microbatches)
+    return [min(size, batch_size - begin) for begin in range(0, batch_size, size)]
+
+
+class _FewerChunks(ReferencePipeline):
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work, dim = super().make_work(mode, batch), batch.batch_dim
+        sizes = _chunks(sum(target.shape[dim] for target in work.targets), batch.num_microbatches)
+        cut: Callable[[Any], list[Any]] = lambda tree: split(tree, sizes=sizes, batch_dim=dim)  # noqa: E731
+        inputs = [tuple(part) for part in cut(tuple(map(_cut_off, batch.args)))] if work.inputs else ()
+        kwargs = {s: cut(dict(batch.kwargs[s])) for s in work.kwargs}
+        return replace(work, inputs=inputs, kwargs=kwargs, targets=cut(batch.target))
+
+
+class FewerChunks(ReferenceAdapter):
+    """Batches are cut by torch.chunk, which may make fewer parts than it is asked for."""
+
+    pipeline = _FewerChunks
+
+
+def _cut_off(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+class _TwoTensorsLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(value[:2] if isinstance(value, tuple) else value, to=to)
+
+
+class _ThirdTensorDropped(ReferencePipeline):
+    link_type = _TwoTensorsLink
+
+
+class ThirdTensorDropped(ReferenceAdapter):
+    """Two tensors cross a boundary; more are forgotten."""
+
+    pipeline = _ThirdTensorDropped
+
+
+class _SqueezingLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(_each_tensor(lambda leaf: leaf.squeeze(0), value), to=to)
+
+
+class _BatchOfOneSqueezed(ReferencePipeline):
+    link_type = _SqueezingLink
+
+
+class BatchOfOneSqueezed(ReferenceAdapter):
+    """A microbatch of one sample loses its batch dimension on the way."""
+
+    pipeline = _BatchOfOneSqueezed
