@@ -44,11 +44,11 @@ def schedule() -> None:
 @click.option("--forward-only", is_flag=True, help="The table evaluates: it has no backward.")
 @click.option(
     "--delivery",
-    type=click.Choice(["buffered", "synchronous", "ordered"]),
-    default="ordered",
+    type=click.Choice(["buffered", "synchronous", "ordered", "communicator"]),
+    default="communicator",
     show_default=True,
     help="The strictest delivery under which it must not deadlock: sends that never wait, sends that wait "
-    "for their receive, or those served in order per pair of ranks.",
+    "for their receive, those served in order per pair of ranks, or in order of all that a rank issues.",
 )
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most N findings per check.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

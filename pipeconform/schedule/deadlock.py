@@ -5,15 +5,14 @@ from __future__ import annotations
 import bisect
 from collections import deque
 
-from pipeconform.schedule.actions import RECEIVES, SENDS, Kind
-from pipeconform.schedule.batches import has_batches, waiting_with_batches
+from pipeconform.schedule.actions import RECEIVES, SENDS
 from pipeconform.schedule.dependencies import Index, Needs, mates, needs
 from pipeconform.schedule.progress import run_programs
 from pipeconform.schedule.violation import Delivery, Rule, Violation
-from pipeconform.schedule.waiting import Waiting, pair_conflict, waiting
+from pipeconform.schedule.waiting import Waiting, waiting
 
 
-def deadlocks(index: Index, *, strictest: Delivery = Delivery.ORDERED) -> tuple[Violation, ...]:
+def deadlocks(index: Index, *, strictest: Delivery = Delivery.COMMUNICATOR) -> tuple[Violation, ...]:
     """One violation per delivery, from the strictest to be judged on, that keeps the table from its end.
 
     What one delivery forbids the next one forbids too, so a table that passes the strictest passes all.
@@ -24,8 +23,8 @@ def deadlocks(index: Index, *, strictest: Delivery = Delivery.ORDERED) -> tuple[
         found = _deadlock(index, needed, Delivery.BUFFERED)
         return (Violation(found.rule, found.message, found.rows),) if found else ()
     violations = []
-    deliveries = (Delivery.ORDERED, Delivery.SYNCHRONOUS, Delivery.BUFFERED)
-    for delivery in deliveries[deliveries.index(strictest) :]:
+    deliveries = list(Delivery)
+    for delivery in deliveries[deliveries.index(strictest) :: -1]:
         found = _deadlock(index, needed, delivery)
         if not found:
             break
@@ -40,12 +39,7 @@ def explain_stuck(index: Index) -> str | None:
 
 
 def _deadlock(index: Index, needed: Needs, delivery: Delivery) -> Violation | None:
-    if has_batches(index.table):
-        graph = waiting_with_batches(index, needed, delivery=delivery)
-    else:
-        if delivery is Delivery.ORDERED and (conflict := pair_conflict(index)):
-            return conflict
-        graph = waiting(index, needed, delivery=delivery)
+    graph = waiting(index, needed, delivery=delivery)
     position, done = run_programs(graph.offsets, graph.one, graph.two)
     stuck = {k: node for k, node in enumerate(position) if node < graph.offsets[k + 1]}
     if not stuck:
@@ -99,44 +93,43 @@ def _circle_from(
 
 def _because(index: Index, graph: Waiting, node: int, need: int) -> str:
     """One sentence of the proof: what cannot go on, and what it waits for."""
-    table, ranks = index.table, index.ranks
+    table = index.table
     if node >= table.num_entries:
-        return _transfer_because(index, graph, node, need)
-    action, rank = table.action_at(node), int(ranks[node])
-    verb = "finish" if action.kind in SENDS else "start"
+        return _queue_because(index, graph, node, need)
+    action, rank = table.action_at(node), int(index.ranks[node])
+    subject = f"rank {rank} cannot {'finish' if action.kind in SENDS else 'start'} {action}"
     if need >= table.num_entries:
-        send = _transfer(index, graph, need)
-        return f"rank {rank} cannot {verb} {action} because the transfer {send} is not served"
-    other, owner = table.action_at(need), int(ranks[need])
+        return f"{subject} because {_not_due(index, _awaited(index, graph, node, need))}"
+    other, owner = table.action_at(need), int(index.ranks[need])
     if owner == rank:
-        return f"rank {rank} cannot {verb} {action} because its own {other} comes later"
-    if other.kind in RECEIVES:
-        reason = f"rank {owner} has not posted {other}"
-    elif other.kind in SENDS:
-        reason = f"rank {owner} has not sent {other}"
-    else:
-        reason = f"rank {owner} has not run {other}"
-    return f"rank {rank} cannot {verb} {action} because {reason}"
+        return f"{subject} because its own {other} comes later"
+    done = "posted" if other.kind in RECEIVES else "sent" if other.kind in SENDS else "run"
+    return f"{subject} because rank {owner} has not {done} {other}"
 
 
-def _transfer_because(index: Index, graph: Waiting, node: int, need: int) -> str:
-    send = _transfer(index, graph, node)
-    if need >= index.table.num_entries:
-        other = _transfer(index, graph, need)
-        return f"the transfer {send} is not served because {other} is before it between the two ranks"
-    row = _send_of(index, graph, node)
-    ends = (row, int(mates(index)[row]))
-    end = next(row for row in ends if index.ranks[row] == index.ranks[need])
-    held = index.table.action_at(end)
-    return f"the transfer {send} is not served because rank {index.ranks[need]} has not come to {held}"
+def _queue_because(index: Index, graph: Waiting, node: int, need: int) -> str:
+    assert graph.queues is not None
+    assert graph.ends is not None
+    following, ahead = graph.queues.at(node)
+    row = int(graph.ends[following])
+    if need < index.table.num_entries:
+        return f"rank {index.ranks[row]} has not come to {index.table.action_at(row)}"
+    assert ahead is not None
+    before = int(graph.ends[ahead])
+    mate = int(mates(index)[before])
+    first, then = index.table.action_at(before), index.table.action_at(row)
+    return f"rank {index.ranks[row]} serves {first} before {then}, and {_not_due(index, mate)}"
 
 
-def _send_of(index: Index, graph: Waiting, node: int) -> int:
-    return graph.sends[bisect.bisect_right(graph.offsets, node) - 1 - index.table.num_ranks]
+def _awaited(index: Index, graph: Waiting, node: int, need: int) -> int:
+    """The end (its row) that a row waits for: its own transfer's, or that of the transfer that brings its data."""
+    assert graph.queues is not None
+    assert graph.ends is not None
+    needed, mate = needs(index), mates(index)
+    ends = (node, int(mate[node]), int(needed.data[node]), int(needed.post[node]))
+    due = dict(zip(graph.ends.tolist(), graph.queues.due.tolist(), strict=True))
+    return next(row for row in ends if row >= 0 and due.get(row) == need)
 
 
-def _transfer(index: Index, graph: Waiting, node: int) -> str:
-    table, row = index.table, _send_of(index, graph, node)
-    send = table.action_at(row)
-    to = table.placement[send.stage + (1 if send.kind is Kind.SEND_F else -1)]
-    return f"{send} (rank {index.ranks[row]} to rank {to})"
+def _not_due(index: Index, row: int) -> str:
+    return f"{index.table.action_at(row)} is not due on rank {index.ranks[row]}"

@@ -37,7 +37,7 @@ def verify_named(
     table: Table,
     *,
     name: str,
-    strictest: Delivery = Delivery.ORDERED,
+    strictest: Delivery = Delivery.COMMUNICATOR,
     per_rule: int | None = PER_RULE,
 ) -> tuple[Violation, ...]:
     """Every violation of SCH-1 to 5 and 7 by a table that is said to be a family's.

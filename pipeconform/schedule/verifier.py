@@ -25,7 +25,7 @@ def verify(
     communication: bool | None = None,
     max_in_flight_input: Sequence[int] | None = None,
     max_in_flight_weight: Sequence[int] | None = None,
-    strictest: Delivery = Delivery.ORDERED,
+    strictest: Delivery = Delivery.COMMUNICATOR,
     per_rule: int | None = PER_RULE,
 ) -> tuple[Violation, ...]:
     """Every violation of SCH-1, 3, 5 and 7 that the table shows; empty for a correct table.

@@ -15,6 +15,8 @@ class Delivery(enum.Enum):
     """When the other rank has posted the receive."""
     ORDERED = "synchronous sends in order per pair of ranks"
     """Likewise, and a pair of ranks serves its transfers, both directions, strictly in each one's order."""
+    COMMUNICATOR = "synchronous sends in order per communicator"
+    """Likewise, and a rank serves all its transfers, whoever is at their other ends, strictly in its order."""
 
 
 class Rule(enum.Enum):

@@ -1,13 +1,9 @@
-"""Who waits for whom under each delivery, as programs of nodes for `progress.run_programs`.
+"""Who waits for whom in a table under each delivery, as programs of nodes for `progress.run_programs`.
 
-Without batches every row is a node and a rank is a program:
-
-* a computation waits for the row that provides its data and for its own receive;
-* a synchronous send also waits for its receive to be posted;
-* in order per pair, the two ranks must also agree on the order of their transfers (`pair_conflict`). If they
-  do, nothing more has to be waited for: a receive is posted after the sends before it have finished.
-
-Tables with batches need more: see ``batches``.
+Every row is a node and a rank is a program. A computation waits for the transfer that brings its data, a
+synchronous send for its own. Without batches and without order that needs nothing more: a receive is a row that
+waits for nothing, so once it is done it is posted. Otherwise the transfers' ends stand in `queues`, whose
+programs come behind the ranks'.
 """
 
 from __future__ import annotations
@@ -18,8 +14,11 @@ import numpy as np
 
 from pipeconform.schedule.actions import SENDS
 from pipeconform.schedule.dependencies import Index, Needs, Rows, mates
-from pipeconform.schedule.table import rows_of
-from pipeconform.schedule.violation import Delivery, Rule, Violation
+from pipeconform.schedule.queues import Ends, Queues, queues
+from pipeconform.schedule.table import ALONE, BATCH_FIRST, OVERLAP_FIRST, Table, rows_of
+from pipeconform.schedule.violation import Delivery
+
+UNORDERED = (Delivery.BUFFERED, Delivery.SYNCHRONOUS)
 
 
 @dataclass(frozen=True)
@@ -29,51 +28,63 @@ class Waiting:
     offsets: list[int]
     one: list[int]
     two: list[int]
-    sends: tuple[int, ...] = ()
-    """For every program beyond the ranks, the send of the transfer it stands for (with batches only)."""
+    queues: Queues | None = None
+    ends: Rows | None = None
+    """The row of every end that stands in a queue."""
 
 
 def waiting(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
-    """The programs of a table without batches; unmatched sends and receives wait for nothing."""
-    table = index.table
-    mate = mates(index)
-    one = needed.data.copy()
+    """The programs of a table; unmatched sends and receives wait for nothing."""
+    if delivery in UNORDERED and not (index.table.groups == BATCH_FIRST).any():
+        return without_queues(index, needed, delivery=delivery)
+    return with_queues(index, needed, delivery=delivery)
+
+
+def without_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
+    """As `waiting`, for a table without batches and a delivery without order."""
+    table, one = index.table, needed.data.copy()
     if delivery is not Delivery.BUFFERED:
         sends = np.flatnonzero(rows_of(table, SENDS))
-        one[sends] = mate[sends]
+        one[sends] = mates(index)[sends]
     return Waiting(table.offsets.tolist(), one.tolist(), needed.post.tolist())
 
 
-def pair_conflict(index: Index) -> Violation | None:
-    """The first place where two ranks disagree about the order of their transfers (without batches)."""
-    mate = mates(index)
-    low, high = _pair_sequences(index, mate)
-    wrong = np.flatnonzero(mate[low] != high)
-    if not wrong.size:
-        return None
-    ours, theirs = int(low[wrong[0]]), int(high[wrong[0]])
-    table, ranks = index.table, index.ranks
-    a, b = int(ranks[ours]), int(ranks[theirs])
-    return Violation(
-        Rule.DEADLOCK,
-        f"rank {a} comes to {table.action_at(ours)} when rank {b} comes to {table.action_at(theirs)}: both "
-        f"are the next between ranks {a} and {b}, they do not belong together, and neither rank serves "
-        f"another first ({table.action_at(ours)} belongs to {table.action_at(int(mate[ours]))}, which "
-        f"rank {b} has later)",
-        (ours, theirs),
-        Delivery.ORDERED,
-    )
-
-
-def _pair_sequences(index: Index, mate: Rows) -> tuple[Rows, Rows]:
-    """Matched transfers, pair by pair: in the lower rank's order and in the higher rank's order."""
+def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
+    """As `waiting`, for any table and delivery."""
+    table, mate = index.table, mates(index)
     rows = np.flatnonzero(mate >= 0)
     rows = rows[mate[mate[rows]] == rows]  # repeated transfers have no partner of their own
-    mine, peer = index.ranks[rows].astype(np.int64), index.ranks[mate[rows]].astype(np.int64)
-    rows, mine, peer = rows[mine != peer], mine[mine != peer], peer[mine != peer]
-    pair = np.minimum(mine, peer) * index.table.num_ranks + np.maximum(mine, peer)
-    sides = []
-    for side in (mine < peer, mine > peer):
-        of_side = rows[side]
-        sides.append(of_side[np.lexsort((of_side, pair[side]))])
-    return sides[0], sides[1]
+    number = np.full(table.num_entries, -1, np.int64)
+    number[rows] = np.arange(rows.size)
+    opens = _opening_row(table)[rows]
+    ends = Ends(
+        queue=_queue(index, rows, mate[rows], opens, delivery),
+        batch=opens,
+        issue=np.where(np.isin(opens, table.offsets[:-1]), -1, opens - 1),
+        mate=number[mate[rows]],
+    )
+    found = queues(ends, first_node=table.num_entries)
+    due = np.full(table.num_entries + 1, -1, np.int64)  # the last stands for row −1
+    due[rows] = found.due
+    one, two = due[needed.data], needed.post
+    if delivery is not Delivery.BUFFERED:
+        two = due[needed.post]
+        sends = rows[rows_of(table, SENDS)[rows]]
+        one[sends], two[sends] = due[sends], due[mate[sends]]
+    offsets = table.offsets.tolist() + found.stops.tolist()
+    return Waiting(offsets, one.tolist() + found.one.tolist(), two.tolist() + found.two.tolist(), found, rows)
+
+
+def _queue(index: Index, rows: Rows, others: Rows, opens: Rows, delivery: Delivery) -> Rows:
+    """In which queue every end stands."""
+    mine, peer = index.ranks[rows].astype(np.int64), index.ranks[others].astype(np.int64)
+    if delivery is Delivery.COMMUNICATOR:
+        return mine
+    return mine * index.table.num_ranks + peer if delivery is Delivery.ORDERED else opens
+
+
+def _opening_row(table: Table) -> Rows:
+    """For every row the first row of its batch, or itself."""
+    opens = (table.groups == ALONE) | (table.groups == BATCH_FIRST) | (table.groups == OVERLAP_FIRST)
+    found: Rows = np.maximum.accumulate(np.where(opens, np.arange(table.num_entries), 0))
+    return found

@@ -48,8 +48,8 @@ def test_every_family_verifies_as_itself(typed, item):
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == (
         "no violation; judged: completeness; order; placement; sends and receives; deadlock under buffered "
-        "sends, synchronous sends, synchronous sends in order per pair of ranks; the order, memory and bubble "
-        f"of {item.name}"
+        "sends, synchronous sends, synchronous sends in order per pair of ranks, synchronous sends in order per "
+        f"communicator; the order, memory and bubble of {item.name}"
     )
 
 
@@ -73,12 +73,17 @@ def test_a_violation_is_printed_with_its_proof(typed, crossed):
 
     assert code == 1
     assert PROOF in out.splitlines()
-    assert out.splitlines()[-1] == "2 violations"
+    assert out.splitlines()[-1] == "3 violations"
 
 
 @pytest.mark.parametrize(
     ("delivery", "code", "found"),
-    [("buffered", 0, set()), ("synchronous", 1, {"synchronous"}), ("ordered", 1, {"ordered", "synchronous"})],
+    [
+        ("buffered", 0, set()),
+        ("synchronous", 1, {"synchronous"}),
+        ("ordered", 1, {"ordered", "synchronous"}),
+        ("communicator", 1, {"communicator", "ordered", "synchronous"}),
+    ],
 )
 def test_the_delivery_decides_what_is_a_deadlock(typed, crossed, delivery, code, found):
     got, out, _ = typed("verify", crossed, "--delivery", delivery, "--json")

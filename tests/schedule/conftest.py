@@ -41,13 +41,13 @@ def _complete(table):
     return seen == wanted
 
 
-def _step(table, rank, action, done, posted, sent, queues, ordered, synchronous):
+def _step(table, rank, action, done, posted, sent, queues, order, synchronous):
     """Whether a rank can get past an action now; posts and sends as a side effect."""
     stage, kind, k = action.stage, action.kind.name, action.microbatch
     length = table.chain_length
     if kind in OPPOSITE:
         other_kind, step = OPPOSITE[kind]
-        peer = table.placement[stage + step]
+        peer = _queue_of(table.placement[stage + step], order)
         made = {"SEND_F": ["F"], "SEND_B": ["B", "I"]}.get(kind)
         if made and not any((stage, x, k) in done for x in made):
             return False
@@ -78,17 +78,22 @@ def _step(table, rank, action, done, posted, sent, queues, ordered, synchronous)
     return all(any(option in done for option in options) for options in needs)
 
 
-def _serve(table, done, posted, sent, queues, ordered):
+def _queue_of(peer, order):
+    """With whom a rank shares a queue: everybody if a communicator is served in order, else each rank."""
+    return None if order == "communicator" else peer
+
+
+def _serve(table, done, queues, order):
     """Serve every transfer that can be; whether any was."""
     served = False
-    for (a, b), queue in list(queues.items()):
-        for me in list(queue[:1] if ordered else queue):
+    for (a, _), queue in list(queues.items()):
+        for me in list(queue[:1] if order else queue):
             if not me[1].startswith("SEND"):
                 continue
             other_kind, step = OPPOSITE[me[1]]
             mate = (me[0] + step, other_kind, me[2])
-            theirs = queues[b, a]
-            if mate in (theirs[:1] if ordered else theirs):
+            theirs = queues[table.placement[mate[0]], _queue_of(a, order)]
+            if mate in (theirs[:1] if order else theirs):
                 queue.remove(me)
                 theirs.remove(mate)
                 done.add(me)
@@ -97,32 +102,32 @@ def _serve(table, done, posted, sent, queues, ordered):
     return served
 
 
-def _runs(table, *, synchronous, ordered):
+def _runs(table, *, synchronous, order):
     done, posted, sent, queues = set(), set(), set(), collections.defaultdict(list)
     programs = _flat(table)
     position = [0] * table.num_ranks
     moved = True
     while moved:
-        moved = _serve(table, done, posted, sent, queues, ordered)
+        moved = _serve(table, done, queues, order)
         for rank, program in enumerate(programs):
             while position[rank] < len(program):
                 action = program[position[rank]]
-                if not _step(table, rank, action, done, posted, sent, queues, ordered, synchronous):
+                if not _step(table, rank, action, done, posted, sent, queues, order, synchronous):
                     break
                 if action.kind.name not in OPPOSITE:
                     done.add((action.stage, action.kind.name, action.microbatch))
                 position[rank] += 1
                 moved = True
-                moved |= _serve(table, done, posted, sent, queues, ordered)
+                moved |= _serve(table, done, queues, order)
     return all(position[rank] == len(program) for rank, program in enumerate(programs))
 
 
 def naive_verdicts(table):
-    """(complete, runs buffered, runs synchronous, runs in order per pair), for training tables."""
+    """(complete, runs buffered, synchronous, in order per pair, per communicator), for training tables."""
     if not _complete(table):
-        return (False, False, False, False)
-    modes = ((False, False), (True, False), (True, True))
-    return (True, *(_runs(table, synchronous=s, ordered=o) for s, o in modes))
+        return (False,) * 5
+    modes = ((False, None), (True, None), (True, "pair"), (True, "communicator"))
+    return (True, *(_runs(table, synchronous=s, order=o) for s, o in modes))
 
 
 @pytest.fixture(scope="session")

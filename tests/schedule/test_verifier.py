@@ -202,8 +202,24 @@ BATCHED = table(
 )
 
 
+IN_TURNS = table(
+    # Rank 0 posts what rank 2 sends last before it sends to rank 1: fine unless all of a rank's transfers wait in line.
+    "0F0 0SEND_F0 0F1 3RECV_F0 0SEND_F1 3F0 3RECV_F1 3F1",
+    "1RECV_F0 1F0 1RECV_F1 1F1 1SEND_F0 1SEND_F1",
+    "2RECV_F0 2F0 2SEND_F0 2RECV_F1 2F1 2SEND_F1",
+    placement=(0, 1, 2, 0),
+    m=2,
+)
+
+
 def _deliveries(judged):
     return {v.delivery for v in verify(judged)}
+
+
+IN_A_CIRCLE = (
+    "rank 0 serves 0SEND_F1 before 0RECV_B0, and 1RECV_F1 is not due on rank 1; "
+    "rank 1 serves 1SEND_B0 before 1RECV_F1, and 0RECV_B0 is not due on rank 0"
+)
 
 
 def test_sends_that_block_each_other():
@@ -212,9 +228,8 @@ def test_sends_that_block_each_other():
     assert found == {
         Delivery.SYNCHRONOUS: "rank 0 cannot finish 0SEND_F1 because rank 1 has not posted 1RECV_F1; "
         "rank 1 cannot finish 1SEND_B0 because rank 0 has not posted 0RECV_B0",
-        Delivery.ORDERED: "rank 0 comes to 0SEND_F1 when rank 1 comes to 1SEND_B0: both are the next between "
-        "ranks 0 and 1, they do not belong together, and neither rank serves another first (0SEND_F1 belongs "
-        "to 1RECV_F1, which rank 1 has later)",
+        Delivery.ORDERED: IN_A_CIRCLE,
+        Delivery.COMMUNICATOR: IN_A_CIRCLE,
     }
 
 
@@ -224,6 +239,7 @@ def test_sends_that_block_each_other():
         (Delivery.BUFFERED, []),
         (Delivery.SYNCHRONOUS, [Delivery.SYNCHRONOUS]),
         (Delivery.ORDERED, [Delivery.ORDERED, Delivery.SYNCHRONOUS]),
+        (Delivery.COMMUNICATOR, [Delivery.COMMUNICATOR, Delivery.ORDERED, Delivery.SYNCHRONOUS]),
     ],
 )
 def test_deadlocks_are_judged_up_to_the_delivery_asked_for(strictest, found):
@@ -231,7 +247,17 @@ def test_deadlocks_are_judged_up_to_the_delivery_asked_for(strictest, found):
 
 
 def test_receives_that_cross_in_order():
-    assert {Delivery.ORDERED} == _deliveries(CROSSED_IN_ORDER)
+    assert {Delivery.ORDERED, Delivery.COMMUNICATOR} == _deliveries(CROSSED_IN_ORDER)
+
+
+def test_a_receive_that_holds_up_what_its_rank_sends_to_another():
+    found = {v.delivery: v.message for v in verify(IN_TURNS, forward_only=True)}
+
+    assert found == {
+        Delivery.COMMUNICATOR: "rank 0 serves 3RECV_F0 before 0SEND_F1, and 2SEND_F0 is not due on rank 2; "
+        "rank 2 serves 2RECV_F0 before 2SEND_F0, and 1SEND_F0 is not due on rank 1; "
+        "rank 1 serves 1RECV_F1 before 1SEND_F0, and 0SEND_F1 is not due on rank 0"
+    }
 
 
 def test_one_batch_on_either_side_undoes_the_deadlock():
@@ -248,9 +274,8 @@ def test_batches_can_deadlock_too():
     found = {v.delivery: v.message for v in verify(crossed)}
 
     # Only in order: the second batch of rank 0 waits for 1SEND_B1, and rank 1 for 0SEND_F1 after it.
-    assert {Delivery.ORDERED} == set(found)
-    assert "the transfer 0SEND_F1 (rank 0 to rank 1)" in found[Delivery.ORDERED]
-    assert "is before it between the two ranks" in found[Delivery.ORDERED]
+    assert {Delivery.ORDERED, Delivery.COMMUNICATOR} == set(found)
+    assert "rank 0 serves 0RECV_B1 before 0SEND_F1, and 1SEND_B1 is not due" in found[Delivery.ORDERED]
 
 
 def test_a_batch_with_a_send_nobody_posts_in_time():
@@ -263,7 +288,7 @@ def test_a_batch_with_a_send_nobody_posts_in_time():
     found = {v.delivery: v.message for v in verify(late)}
 
     assert Delivery.BUFFERED not in found
-    assert "has not come to" in found[Delivery.SYNCHRONOUS]
+    assert "1RECV_F1 is not due on rank 1; rank 1 has not come to 1RECV_F1" in found[Delivery.SYNCHRONOUS]
 
 
 def test_a_circle_over_three_ranks_names_all_of_them():
@@ -283,13 +308,16 @@ def test_a_circle_over_three_ranks_names_all_of_them():
         "rank 1 cannot finish 1SEND_F1 because rank 2 has not posted 2RECV_F1; "
         "rank 2 cannot finish 2SEND_F0 because rank 0 has not posted 3RECV_F0"
     )
-    assert found == {Delivery.SYNCHRONOUS: proof, Delivery.ORDERED: proof}
+    assert found.pop(Delivery.SYNCHRONOUS) == proof
+    assert set(found) == {Delivery.ORDERED, Delivery.COMMUNICATOR}
+    for told in found.values():
+        assert all(f"rank {rank} " in told for rank in range(3)), told
 
 
 def test_violations_print_rule_delivery_and_proof():
     text = str(verify(CROSSED_IN_ORDER)[0])
 
-    assert text.startswith("[SCH-5 deadlock under synchronous sends in order per pair of ranks] rank 0 ")
+    assert text.startswith("[SCH-5 deadlock under synchronous sends in order per communicator] rank 0 ")
     assert verify(CROSSED_IN_ORDER)[0].rule.requirement == "SCH-5"
 
 
