@@ -7,7 +7,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from pipeconform.observe.traffic.buffers import Received, Sent
 from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
 from pipeconform.observe.traffic.records import Layout, Moment, Operation, Pending, Traffic
 
-__all__ = ["TrafficRecorder", "pending"]
+__all__ = ["TrafficRecorder", "pending", "traffic_recorder"]
 
 _KINDS: dict[str, Literal["send", "receive", "collective"]] = {
     "send": "send",
@@ -41,14 +41,15 @@ class _Open:
 
 
 class TrafficRecorder:
-    """Records while `recording`; `step` is the step of the program that runs.
+    """Records while `recording`; `step` is the step of the program that runs, `given` the pipeline's group.
 
     With `guard`, memory in flight is guarded as ``buffers`` says. `pending` may be called by any thread, also
     while another is blocked in a wait.
     """
 
-    def __init__(self, *, guard: bool = True) -> None:
+    def __init__(self, *, given: dist.ProcessGroup | None = None, guard: bool = True) -> None:
         self.step = -1
+        self._given = None if given is None else given.group_name
         self._guard = guard
         self._lock = threading.Lock()
         self._operations: list[Operation] = []
@@ -72,13 +73,13 @@ class TrafficRecorder:
             self._batch_frame = None
             _recording().remove(self)
 
-    def traffic(self, *, given: dist.ProcessGroup | None) -> Traffic:
-        """What was recorded; `given` is the pipeline's group."""
+    def traffic(self) -> Traffic:
+        """What was recorded."""
         for one in self._open.values():
             self._check(one)  # what is never waited for is in flight until the end
         return Traffic(
             groups=dict(self._groups),
-            given=None if given is None else given.group_name,
+            given=self._given,
             operations=tuple(self._operations),
             moments=tuple(self._moments),
             overwritten=tuple(self._overwritten),
@@ -214,6 +215,19 @@ class TrafficRecorder:
             with self._lock:
                 self._batches += 1
         return self._batches - 1
+
+
+@contextmanager
+def traffic_recorder(
+    observe: Collection[str], given: dist.ProcessGroup | None
+) -> Iterator[TrafficRecorder | None]:
+    """Record if ``traffic`` is to be observed; None otherwise."""
+    if "traffic" not in observe:
+        yield None
+        return
+    recorder = TrafficRecorder(given=given)
+    with recorder.recording():
+        yield recorder
 
 
 def pending() -> tuple[Pending, ...]:

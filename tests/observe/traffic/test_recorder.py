@@ -21,10 +21,10 @@ from pipeconform.run.on_ranks import run_on_ranks
 
 
 def recorded(body: Callable[[int], Any], *, guard: bool = True) -> Traffic:
-    recorder = traffic.TrafficRecorder(guard=guard)
+    recorder = traffic.TrafficRecorder(given=dist.group.WORLD, guard=guard)
     with recorder.recording():
         body(dist.get_rank())
-    return recorder.traffic(given=dist.group.WORLD)
+    return recorder.traffic()
 
 
 def of_ranks(body: Callable[[int], Any], *, ranks: int = 2) -> list[Traffic]:
@@ -148,7 +148,7 @@ def cross_checked() -> tuple[list[str], list[str]]:
     recorder, seen = traffic.TrafficRecorder(), _Seen()
     with recorder.recording(), seen:
         everything(dist.get_rank())
-    return [one.name for one in recorder.traffic(given=None).operations], seen.names
+    return [one.name for one in recorder.traffic().operations], seen.names
 
 
 def test_nothing_is_missed_that_a_dispatch_mode_sees() -> None:
@@ -268,7 +268,7 @@ def test_nothing_is_left_in_torch_when_recording_has_ended() -> None:
         with recorder.recording():
             changed = dist.Work.wait is not wait
         dist.all_reduce(torch.ones(1))
-        return changed, list(recorder.traffic(given=None).operations), dist.Work.wait is wait
+        return changed, list(recorder.traffic().operations), dist.Work.wait is wait
 
     for changed, seen, restored in run_on_ranks(body, ranks=2).values:
         assert (changed, seen, restored) == (True, [], True)
