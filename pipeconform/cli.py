@@ -23,6 +23,7 @@ from pipeconform.commands.replay import replay
 from pipeconform.commands.report import report
 from pipeconform.commands.run import run
 from pipeconform.commands.schedule import schedule
+from pipeconform.commands.selftest import selftest
 from pipeconform.commands.show import show
 from pipeconform.commands.verify import merge, sign, verify
 from pipeconform.errors import PipeconformError
@@ -73,6 +74,7 @@ for _command in (
     merge,
     sign,
     doctor,
+    selftest,
     init,
 ):
     pipeconform.add_command(_command)

@@ -40,6 +40,7 @@ def test_help_names_every_command_and_every_exit_code(typed):
             "merge",
             "sign",
             "doctor",
+            "selftest",
             "init",
         )
         if f"\n  {word} " not in out
@@ -72,6 +73,7 @@ def test_the_version_is_told(typed):
             ["run", "--impl", "torch", "--examples", "0"],
             "Invalid value for '--examples': 0 is not in the range x>=1",
         ),
+        (["selftest", "--requirements", "FW-1"], "unknown requirement or chapter 'FW-1'; nearest: FWD-1"),
         (["run", "--impl", "torch", "-n", "two"], "-n two: expected a number of processes or auto"),
         (
             ["run", "torch", "--impl", "torch"],

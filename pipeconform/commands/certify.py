@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeconform.commands.canaries import watched_canaries
 from pipeconform.commands.options import device_options, impl_option
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
@@ -108,8 +109,10 @@ def certify_implementation(
         HarnessError: the harness failed, or some cells could not be judged.
     """
     require_supported_torch()
+    from rich.console import Console
+
     from pipeconform.campaign.setup import Options
-    from pipeconform.certificate.canaries import faults_of, run_canaries
+    from pipeconform.certificate.canaries import faults_of
     from pipeconform.certificate.drawing import num_draws
     from pipeconform.certificate.shards import parse_shard
     from pipeconform.run.implementation import resolve
@@ -130,13 +133,13 @@ def certify_implementation(
         impl, wanted, ids, draws, schedules, work=work, workers=workers, live=live, devices=devices
     )
     log("running the canaries: implementations that are wrong on purpose")
-    canaries = run_canaries(
+    canaries = watched_canaries(
         faults_of(ids),
         options=Options(
             implementation=impl, device=device, backend=backend, ranks_per_device=ranks_per_device
         ),
+        console=Console(quiet=not live),
         shard=shard or "",
-        tell=lambda canary: log(_canary_line(canary)) if not canary.detected else None,
     )
     caught = sum(canary.detected for canary in canaries)
     log(f"{caught} of {len(canaries)} faults detected")
@@ -233,10 +236,6 @@ def _require_end(ended: Ended) -> None:
         raise UsageError("\n".join(ended.usage))
     if ended.failures:
         raise HarnessError(f"the suites failed: {ended.failures[0]}")
-
-
-def _canary_line(canary: Canary) -> str:
-    return f"not detected: {canary.fault}, which breaks {canary.requirement}"
 
 
 def _contents(

@@ -1,0 +1,59 @@
+"""Running canaries with something to look at, for the commands that do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from pipeconform.campaign.setup import Options
+    from pipeconform.campaign.trial import Fault
+    from pipeconform.certificate.contents import Canary
+    from pipeconform.report.canary_view import CanaryLine
+
+__all__ = ["lines_of", "watched_canaries"]
+
+
+def watched_canaries(
+    chosen: Sequence[Fault], *, options: Options, console: Console, shard: str = ""
+) -> tuple[Canary, ...]:
+    """Run `chosen` faults; `console` shows how far it is and, at once, each that is not detected.
+
+    Raises:
+        UsageError: there are too few devices.
+        HarnessError: processes cannot be started.
+    """
+    from pipeconform.certificate.canaries import run_canaries
+    from pipeconform.report.canary_view import CanaryView
+
+    with CanaryView(console, total=len(chosen)) as view:
+        return run_canaries(
+            chosen,
+            options=options,
+            shard=shard,
+            begin=lambda fault: view.begin(
+                fault=fault.name, requirement=fault.requirement, summary=fault.summary
+            ),
+            tell=lambda canary: view.tell(*lines_of((canary,))),
+        )
+
+
+def lines_of(canaries: Sequence[Canary]) -> tuple[CanaryLine, ...]:
+    """What is shown of canaries."""
+    from pipeconform.report.canary_view import CanaryLine
+
+    return tuple(
+        CanaryLine(
+            fault=one.fault,
+            requirement=one.requirement,
+            schedule=one.schedule,
+            expected=one.expected,
+            detected=one.detected,
+            shown=one.shown,
+            seconds=one.seconds,
+        )
+        for one in canaries
+    )

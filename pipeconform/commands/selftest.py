@@ -1,0 +1,51 @@
+"""``pipeconform selftest``: does this machine see implementations that are wrong?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pipeconform.commands.options import device_options, names
+from pipeconform.errors import NothingJudgedError
+from pipeconform.run.supported import require_supported_torch
+
+__all__ = ["selftest"]
+
+
+@click.command(short_help="Try implementations that are wrong on purpose, here.")
+@click.option(
+    "--all", "every", is_flag=True, help="Try every fault, not one for each requirement and status."
+)
+@click.option("--requirements", metavar="ID,…", help="Only faults of these requirements or chapters.")
+@device_options
+def selftest(*, every: bool, requirements: str | None, **device: Any) -> int:
+    """Try implementations that are wrong on purpose, each of which must be caught by the requirement it breaks.
+
+    A green result means little on a machine that cannot see a wrong implementation. Exit code 0: every fault
+    was detected, with the status and the words that it must have; 1: some were not.
+    """
+    require_supported_torch()
+    from rich.console import Console
+
+    from pipeconform.campaign.setup import Options
+    from pipeconform.certificate.canaries import faults_of, one_each
+    from pipeconform.commands.canaries import lines_of, watched_canaries
+    from pipeconform.report.canary_view import canary_table
+    from pipeconform.spec.selection import select_requirements
+
+    wanted = sorted(select_requirements(names(requirements)))
+    found = faults_of(wanted)
+    if not found:
+        raise NothingJudgedError(f"there is no fault for {', '.join(wanted)}")
+    chosen = found if every else one_each(found)
+    console = Console()
+    canaries = watched_canaries(
+        chosen, options=Options(implementation="reference", **device), console=console
+    )
+    lines = lines_of(canaries)
+    console.print(canary_table(lines), highlight=False)
+    caught = sum(line.detected for line in lines)
+    more = len(found) - len(chosen)
+    click.echo(f"{caught} of {len(lines)} faults detected" + (f"; --all tries {more} more" if more else ""))
+    return int(caught < len(lines))
