@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
-from collections import deque
-
 from pipeconform.schedule.actions import RECEIVES, SENDS
 from pipeconform.schedule.dependencies import Index, Needs, mates, needs
-from pipeconform.schedule.progress import run_programs
+from pipeconform.schedule.circles import shortest_circle
 from pipeconform.schedule.violation import Delivery, Rule, Violation
 from pipeconform.schedule.waiting import Waiting, waiting
 
@@ -40,55 +37,12 @@ def explain_stuck(index: Index) -> str | None:
 
 def _deadlock(index: Index, needed: Needs, delivery: Delivery) -> Violation | None:
     graph = waiting(index, needed, delivery=delivery)
-    position, done = run_programs(graph.offsets, graph.one, graph.two)
-    stuck = {k: node for k, node in enumerate(position) if node < graph.offsets[k + 1]}
-    if not stuck:
+    circle = shortest_circle(graph.offsets, graph.one, graph.two)
+    if circle is None:
         return None
-    circle = _shortest_circle(graph, stuck, done)
     sentences = [_because(index, graph, node, need) for node, need in circle]
     rows = tuple(node for node, _ in circle if node < index.table.num_entries)
     return Violation(Rule.DEADLOCK, "; ".join(sentences), rows, delivery)
-
-
-def _shortest_circle(graph: Waiting, stuck: dict[int, int], done: bytearray) -> list[tuple[int, int]]:
-    """The shortest circle of (node that cannot start, node it waits for), from the lowest program on."""
-    edges: dict[int, list[tuple[int, int]]] = {}
-    for program, node in stuck.items():
-        targets = [need for need in (graph.one[node], graph.two[node]) if need >= 0 and not done[need]]
-        edges[program] = [(need, bisect.bisect_right(graph.offsets, need) - 1) for need in targets]
-    best: list[tuple[int, int]] = []
-    for origin in sorted(stuck):
-        found = _circle_from(origin, edges, stuck, shorter_than=len(best))
-        if found:
-            best = found
-        if len(best) == 1:
-            break
-    return best
-
-
-def _circle_from(
-    origin: int, edges: dict[int, list[tuple[int, int]]], stuck: dict[int, int], *, shorter_than: int
-) -> list[tuple[int, int]]:
-    """Breadth first from one program back to itself; empty if there is no circle, or no shorter one."""
-    came: dict[int, tuple[int, int]] = {}
-    depth = {origin: 0}
-    todo = deque([origin])
-    while todo:
-        program = todo.popleft()
-        if shorter_than and depth[program] + 1 >= shorter_than:
-            break
-        for need, target in edges[program]:
-            if target == origin:
-                circle = [(stuck[program], need)]
-                while program != origin:
-                    program, earlier = came[program]
-                    circle.append((stuck[program], earlier))
-                return circle[::-1]
-            if target not in depth:
-                depth[target] = depth[program] + 1
-                came[target] = (program, need)
-                todo.append(target)
-    return []
 
 
 def _because(index: Index, graph: Waiting, node: int, need: int) -> str:
