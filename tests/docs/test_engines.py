@@ -1,0 +1,147 @@
+"""`make engines`: a gate about other people's engines that does not fail by chance, nor for want of a package."""
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from pipeconform.commands.init import skeleton
+from pipeconform.gate.expectations import read_expectations
+from pipeconform.spec import requirements
+
+WRONG = ("losses[k] / len(losses) if self._mean else losses[k]", "losses[k]")  # in the skeleton of an adapter
+
+
+@pytest.fixture(scope="module")
+def engines(pytestconfig):
+    return pytestconfig.rootpath / "docs/engines"
+
+
+@pytest.fixture
+def judge(engines, monkeypatch):
+    """The script, held to one requirement instead of all."""
+    spec = importlib.util.spec_from_file_location("judge_engines", engines / "judge.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "requirements", lambda: ["FWD-1"])
+    return module
+
+
+def violation(status="failed", signature="a", *, confirmed=True, expected=""):
+    return {"status": status, "signature": signature, "confirmed": confirmed, "expected": expected}
+
+
+def result(*violations, problems=None, status="failed"):
+    cell = {"requirement": "FWD-1", "schedule": "GPipe", "status": status, "violations": list(violations)}
+    expectations = None if problems is None else {"problems": problems}
+    named = {"name": "toy", "version": "1.0"}
+    return {"cells": [cell], "expectations": expectations, "implementation": named}
+
+
+def test_a_complaint_is_what_is_confirmed_and_not_expected(judge):
+    found = judge.complaints_of(
+        result(
+            violation(signature="unknown"),
+            violation(signature="known", expected="toy.toml:3"),
+            violation(signature="by chance", confirmed=False),
+            problems=["toy.toml:9: unexpected pass"],
+        )
+    )
+
+    assert found == {"FWD-1 under GPipe: failed 'unknown'", "toy.toml:9: unexpected pass"}
+
+
+def test_a_result_is_told_in_a_line(judge):
+    assert judge.summary(result(status="passed")) == "toy 1.0: 1 of 1 requirements met"
+    assert judge.summary(result(violation(expected="toy.toml:3"))) == (
+        "toy 1.0: 0 of 1 requirements met, expected not to be: FWD-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "good", "said"),
+    [
+        ([set()], True, []),
+        ([{"a"}, set()], True, ["  shown once, flaky: a"]),
+        ([{"a"}, {"b"}], True, ["  shown once, flaky: a", "  shown once, flaky: b"]),
+        ([{"a", "b"}, {"a"}], False, ["  shown twice: a", "  shown once, flaky: b"]),
+        ([None], True, []),
+        ([{"a"}, None], True, ["  shown once, flaky: a"]),
+    ],
+)
+def test_only_what_two_runs_show_fails(judge, monkeypatch, capsys, tmp_path, runs, good, said):
+    attempts = iter([judge.Attempt(None if one is None else frozenset(one), "a run") for one in runs])
+    monkeypatch.setattr(judge, "attempt", lambda *_, **__: next(attempts))
+
+    assert judge.judge("toy", python=tmp_path, out=tmp_path, limit=1.0) is good
+    assert capsys.readouterr().out.splitlines() == ["a run"] * len(runs) + said
+    assert list(attempts) == []
+
+
+def test_a_wrong_engine_fails_by_what_both_real_runs_show(judge, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(judge, "requirements", lambda: ["TRN-1"])
+    adapter = tmp_path / "wrong.py"
+    adapter.write_text(skeleton(name="wrong.py").replace(*WRONG))
+
+    assert not judge.judge(f"{adapter}:MyAdapter", python=sys.executable, out=tmp_path, limit=600)
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 3, told
+    assert told[2].startswith("  shown twice: TRN-1 under GPipe: failed ")
+
+
+def test_an_engine_that_takes_too_long_is_passed_over_and_leaves_no_process(judge, monkeypatch, tmp_path):
+    """A child of a command that cannot be interrupted holds a lock as long as it lives."""
+    monkeypatch.setattr(judge, "GRACE", 0.1)
+    stubborn = f"trap '' INT; exec 9>{tmp_path}/lock; flock 9; sleep 3600 & wait"
+    code, _ = judge.bounded(["bash", "-c", stubborn], log=tmp_path / "log", limit=3.0)
+
+    assert code is None
+    with (tmp_path / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until nobody holds it
+
+
+def test_packages_that_cannot_be_had_are_skipped_with_the_reason(engines, tmp_path):
+    root = engines.parents[1]
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(root / name, tmp_path / name)
+    shutil.copytree(engines, tmp_path / "docs/engines")
+    nothing = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    done = subprocess.run(
+        ["make", "engines", f"PYTHON={sys.executable}"],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **nothing},
+        timeout=600,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("engines: skipped, they cannot be installed here: ERROR: ")
+    assert not (tmp_path / ".venv-engines/.ready").exists()
+
+
+def test_what_the_engines_are_held_to_is_what_the_page_shows(engines):
+    held = [one for one in (engines / "requirements.txt").read_text().split("\n") if one[:1].isalpha()]
+    verdicts = (engines.parent / "engines.md").read_text().partition("## Verdicts, smoke profile")[2]
+    rows = re.findall(r"^\| ([A-Z]+-\d+) \|", verdicts.partition("\n## ")[0], re.MULTILINE)
+
+    assert held == rows
+    assert [row.id for row in requirements() if row.id in held] == held
+
+
+def test_every_expectation_is_about_something_that_is_judged(engines):
+    files = sorted(engines.glob("*.toml"))
+    held = (engines / "requirements.txt").read_text().split()
+
+    assert [file.name for file in files] == ["deepspeed.toml"]
+    for file in files:
+        assert tomllib.loads(file.read_text())["format"] == 1
+        assert {entry.requirement for entry in read_expectations(file).entries} <= set(held)
