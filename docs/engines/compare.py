@@ -3,10 +3,12 @@
     make engines                                  # once: sets up .venv-engines
     .venv-engines/bin/python docs/engines/compare.py deepspeed 0.18.9 0.19.0 0.19.8
     .venv-engines/bin/python docs/engines/compare.py megatron 0.15.0 0.16.1
+    .venv-engines/bin/python docs/engines/compare.py deepspeed 0.17.6 --script docs/findings/deepspeed-….py
 
 Every release is installed without its dependencies into a folder of its own, which comes first on the import
 path of one `pipeconform run`. What is printed for a requirement is the worst verdict over all schedules. A
-release that was judged before is not judged again: remove its folder of results for that.
+release that was judged before is not judged again: remove its folder of results for that. With --script, a script
+that knows nothing of pipeconform runs on every release instead, and what it prints is printed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -60,11 +63,25 @@ def judge(engine: str, release: str, folder: Path, options: list[str]) -> Mappin
 def run(engine: str, release: str, folder: Path, out: Path, options: list[str]) -> None:
     """Judge one release; its output goes to a log beside its results."""
     command = [sys.executable, "-m", "pipeconform", "run", "--impl", engine, "--out", str(out), *options]
-    environment = {**os.environ, "PYTHONPATH": str(install(engine, release, folder))}
+    environment = with_release(engine, release, folder)
     with (folder / f"{engine}-{release}.log").open("w") as log:
         code = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False).returncode
     if code not in (0, 1):
         sys.exit(f"{engine} {release} was not judged, see {log.name}")
+
+
+def with_release(engine: str, release: str, folder: Path) -> Mapping[str, str]:
+    """This environment, with one release first on the import path."""
+    return {**os.environ, "PYTHONPATH": str(install(engine, release, folder).resolve())}
+
+
+def printed(script: Path, engine: str, release: str, folder: Path) -> str:
+    """What a script prints on one release, and how the first of its errors ends, if it has any."""
+    environment = with_release(engine, release, folder)
+    command = [sys.executable, "-W", "ignore", str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    errors = [line for line in done.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return done.stdout + "".join(f"{line}\n" for line in errors[:1])
 
 
 def main() -> None:
@@ -75,9 +92,14 @@ def main() -> None:
     parser.add_argument("engine", choices=DISTRIBUTIONS)
     parser.add_argument("releases", nargs="+")
     parser.add_argument("--folder", type=Path, default=Path(".venv-engines/releases"))
+    parser.add_argument("--script", type=Path, help="run this on every release instead of judging it")
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     asked, options = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     asked.folder.mkdir(parents=True, exist_ok=True)
+    if asked.script is not None:
+        for release in asked.releases:
+            print(f"{asked.engine} {release}:\n{printed(asked.script, asked.engine, release, asked.folder)}")
+        return
     options = options or ["--profile", "smoke", "--examples", "6", "--ranks", "2-3"]
     verdicts = {r: judge(asked.engine, r, asked.folder, options) for r in asked.releases}
     print(f"`pipeconform run --impl {asked.engine} {' '.join(options)}`\n")
