@@ -276,22 +276,26 @@ class Step:
 
 
 def receives_after(parts: Sequence[Action], placement: Sequence[int]) -> Mapping[int, Sequence[Due]]:
-    """By index in `parts`: receives that are their source's next once it is done; -1 for the beginning.
+    """By index in `parts`: receives that are the next between two ranks once it is done; -1 for the beginning.
 
-    A gradient waits for its output to be sent: only then the rank knows whether one comes back.
+    A receive is not posted before a send to the same rank that stands ahead of it in the list: where a pair of ranks
+    serves its messages in order, the send would wait for it. (Nor would it be known before a boundary's output is
+    sent whether a gradient comes back.)
     """
     found: dict[int, list[Due]] = {}
-    known: dict[int | Key, int] = {}  # where a source's last receive stands, or the send over a boundary
+    last: dict[int, int] = {}  # per rank, where the last message to or from it stands
     for position, part in enumerate(parts):
         s, k = part.stage, part.microbatch or 0
-        if part.kind is Kind.SEND_F:
-            known[s + 1, k] = position
-        elif _is_receive(part):
-            back = part.kind is Kind.RECV_B
-            source, boundary = placement[s + 1 if back else s - 1], (s + 1, k) if back else None
-            begin = max(known.get(source, -1), known.get(boundary, -1) if boundary else -1)
-            found.setdefault(begin, []).append((source, boundary))
-            known[source] = position
+        if part.kind in (Kind.SEND_F, Kind.RECV_B):
+            other = placement[s + 1]
+        elif part.kind in (Kind.SEND_B, Kind.RECV_F):
+            other = placement[s - 1]
+        else:
+            continue
+        if _is_receive(part):
+            boundary = (s + 1, k) if part.kind is Kind.RECV_B else None
+            found.setdefault(last.get(other, -1), []).append((other, boundary))
+        last[other] = position
     return found
 
 

@@ -132,13 +132,13 @@ def test_a_batch_too_small_is_refused_on_every_rank(pools: Pools, schedule: str)
     assert all(words in str(value) for value in vector.values)
 
 
-def test_a_receive_is_due_after_its_source_s_last_and_a_gradient_s_after_the_output() -> None:
+def test_a_receive_is_due_after_the_last_message_between_the_two_ranks() -> None:
     words = "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 1RECV_B0 1B0 1SEND_B0 1RECV_B1"
     parts = [Action.parse(word) for word in words.split()]
 
     assert receives_after(parts, (0, 1, 2)) == {
         -1: [(0, None)],  # the first input
         0: [(0, None)],
-        2: [(2, (2, 0))],  # from here on it is known whether a gradient comes back
+        5: [(2, (2, 0))],  # not ahead of 1SEND_F1: rank 2 may serve what is between the two in order
         6: [(2, (2, 1))],
     }
