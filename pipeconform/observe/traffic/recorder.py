@@ -19,7 +19,7 @@ from pipeconform.observe.traffic.buffers import Received, Sent
 from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
 from pipeconform.observe.traffic.records import Layout, Moment, Operation, Pending, Traffic
 
-__all__ = ["TrafficRecorder", "pending", "traffic_recorder"]
+__all__ = ["TrafficRecorder", "issued", "pending", "traffic_recorder"]
 
 _KINDS: dict[str, Literal["send", "receive", "collective"]] = {
     "send": "send",
@@ -80,6 +80,7 @@ class TrafficRecorder:
         return Traffic(
             groups=dict(self._groups),
             given=self._given,
+            default=None if dist.group.WORLD is None else dist.group.WORLD.group_name,
             operations=tuple(self._operations),
             moments=tuple(self._moments),
             overwritten=tuple(self._overwritten),
@@ -233,6 +234,12 @@ def traffic_recorder(
 def pending() -> tuple[Pending, ...]:
     """What is pending in this process; empty where nothing is recorded. For any thread."""
     return tuple(one for recorder in list(_recording()) for one in recorder.pending())
+
+
+def issued() -> tuple[tuple[Operation, ...], dict[str, tuple[int, ...]]] | None:
+    """What this process has issued so far, and its groups' members; None where nothing is recorded. For any thread."""
+    found = _recording()[-1:]
+    return (tuple(found[0]._operations), dict(found[0]._groups)) if found else None
 
 
 @functools.cache

@@ -88,6 +88,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """The members of every group that was used, as ranks of the world in the group's order."""
     given: str | None = None
     """The group that the plan gave to the pipeline; None in a pipeline of a single process."""
+    default: str | None = None
+    """The default group."""
     operations: tuple[Operation, ...] = ()
     moments: tuple[Moment, ...] = ()
     """In the order in which they happened."""
