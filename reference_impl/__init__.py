@@ -7,15 +7,16 @@ follow, it is not here. Read it in this order:
 2. `microbatches`   from a batch to microbatches and back
 3. `backward`       through one microbatch's graph: at once, or inputs first and weights later
 4. `stage`          a module and its microbatches in flight
-5. `metadata`       what crosses a boundary, and the bytes that carry it
-6. `link`           messages between ranks
-7. `replicas`       stages with data-parallel replicas: gradients averaged once per step
-8. `runtime`        carry out a rank's list of actions; what happens when something fails
-9. `operations`     the same step by hand, stage by stage and microbatch by microbatch
-10. `tables`        which schedules there are
-11. `capture`       a model's graph, found without computing anything
-12. `tracing`       a whole model cut into stages; `front_end` says it in the contract's words, and ties gradients
-13. `adapter`       all of it behind the contract
+5. `metadata`       what a boundary is, and what of it may change
+6. `wire`           the bytes that carry it
+7. `link`           messages between ranks
+8. `replicas`       stages with data-parallel replicas: gradients averaged once per step
+9. `runtime`        carry out a rank's list of actions; what happens when something fails
+10. `operations`    the same step by hand, stage by stage and microbatch by microbatch
+11. `tables`        which schedules there are
+12. `capture`       a model's graph, found without computing anything
+13. `tracing`       a whole model cut into stages; `front_end` says it in the contract's words, and ties gradients
+14. `adapter`       all of it behind the contract
 
 `faults` holds implementations that are wrong on purpose: each changes one of these things. `mutants` are wrong
 by accident: a rule changed one line.

@@ -12,20 +12,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Structure = Any
-"""``0`` for a leaf, else ``["tuple", [children]]``, ``["list", …]`` or ``["dict", [keys], [children]]``.
+"""``0`` for a leaf, else ``("tuple", children)``, ``("list", children)`` or ``("dict", keys, children)``.
 
-Made of lists, strings and numbers only, so that JSON carries it unchanged.
+Made of tuples, strings and numbers only: it can be a key, and JSON carries it (as lists, which `build` takes, too).
 """
 
 
 def structure_of(tree: Any) -> Structure:
     """The containers of `tree`, without its leaves (a named tuple is described as a tuple)."""
     if isinstance(tree, tuple):
-        return ["tuple", [structure_of(child) for child in tree]]
+        return "tuple", tuple(map(structure_of, tree))
     if isinstance(tree, list):
-        return ["list", [structure_of(child) for child in tree]]
+        return "list", tuple(map(structure_of, tree))
     if isinstance(tree, dict):
-        return ["dict", list(tree), [structure_of(child) for child in tree.values()]]
+        return "dict", tuple(tree), tuple(map(structure_of, tree.values()))
     return 0
 
 
@@ -62,19 +62,23 @@ def combine(function: Callable[[Sequence[Any]], Any], trees: Sequence[Any]) -> A
         ValueError: The trees have different containers.
     """
     first = trees[0]
-    if any(structure_of(tree) != structure_of(first) for tree in trees):
-        kinds = " and ".join(sorted({str(structure_of(tree)) for tree in trees}))
-        raise ValueError(f"the values have different containers: {kinds}")
-    if isinstance(first, dict):
-        return {key: combine(function, [tree[key] for tree in trees]) for key in first}
-    if isinstance(first, tuple | list):
-        children = [combine(function, row) for row in zip(*trees, strict=True)]
-        if hasattr(first, "_fields"):
-            return type(first)(*children)
-        return tuple(children) if isinstance(first, tuple) else children
-    return function(trees)
+    structures = [structure_of(tree) for tree in trees]
+    if any(structure != structures[0] for structure in structures):
+        raise ValueError(
+            f"the values have different containers: {' and '.join(sorted(set(map(str, structures))))}"
+        )
+    columns = zip(*map(leaves_of, trees), strict=True)
+    joined = map(function, columns)
+    return map_leaves(lambda _: next(joined), first)
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same tree with ``function(leaf)`` in every leaf's place."""
-    return combine(lambda column: function(column[0]), [tree])
+    """The same tree with ``function(leaf)`` in every leaf's place; named tuples stay what they are."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(function, child) for key, child in tree.items()}
+    if isinstance(tree, tuple | list):
+        children = [map_leaves(function, child) for child in tree]
+        if hasattr(tree, "_fields"):
+            return type(tree)(*children)
+        return tuple(children) if isinstance(tree, tuple) else children
+    return function(tree)

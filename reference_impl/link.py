@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from . import metadata
+from . import wire
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Link:
         device: torch.device,
         lengths: Lengths | None = None,
     ) -> None:
-        self._group, self._ranks, self._device = group, ranks, device
+        self.group, self._ranks, self._device = group, ranks, device
         self._under_way: list[tuple[Any, Tensor]] = []
         self._expected: dict[int, tuple[Any, Tensor] | None] = {}
         self._lengths: Lengths = {} if lengths is None else lengths
@@ -76,16 +76,17 @@ class Link:
                 continue
             other = self.process(high if position == low else low)
             byte = torch.zeros(1, dtype=torch.uint8, device=self._device)
-            for move in (dist.send, dist.recv) if position == low else (dist.recv, dist.send):
-                move(byte, other, group=self._group)
+            first, then = self.start_send, self.start_receive
+            for start in (first, then) if position == low else (then, first):
+                start(byte, other).wait()
 
     def send(self, value: Any, *, to: int) -> None:
         """Send a tree of tensors and Nones to the rank at a position."""
-        self._send(metadata.pack(value, device=self._device), to)
+        self._send(wire.pack(value, device=self._device), to)
 
     def send_failure(self, text: str, *, to: int) -> None:
         """Send, in place of a value, the news that a rank failed."""
-        self._send(metadata.pack_failure(text, device=self._device), to)
+        self._send(wire.pack_failure(text, device=self._device), to)
 
     def expect(self, *, source: int) -> None:
         """Prepare for the next message of the rank at a position, one at a time; it must be received later."""
@@ -97,15 +98,15 @@ class Link:
         """Wait for the next message of the rank at a position: a tree of tensors and Nones, or `Failure`."""
         work, message = self._expected.pop(source, None) or self._post(self._frame("from", source), source)
         work.wait()
-        kind, length = metadata.prefix_of(message)
+        kind, length = wire.prefix_of(message)
         if length > message.numel():
             work, rest = self._post(length - message.numel(), source)
             work.wait()
             message = torch.cat([message, rest])
         self._note("from", source, length)
-        if kind == metadata.FAILURE:
-            return Failure(metadata.unpack_failure(message))
-        return metadata.unpack(message)
+        if kind == wire.FAILURE:
+            return Failure(wire.unpack_failure(message))
+        return wire.unpack(message)
 
     def wait(self) -> None:
         """Wait until every message sent so far has left."""
@@ -117,21 +118,29 @@ class Link:
         """The process at a position of the pipeline."""
         return self._ranks[position]
 
+    def start_send(self, data: Tensor, process: int) -> Any:
+        """Begin to send; what is returned has a ``wait``."""
+        return dist.isend(data, process, group=self.group)
+
+    def start_receive(self, data: Tensor, process: int) -> Any:
+        """Begin to receive into `data`, which holds what came when the ``wait`` of what is returned has ended."""
+        return dist.irecv(data, process, group=self.group)
+
     def _send(self, message: Tensor, to: int) -> None:
         frame, length = self._frame("to", to), message.numel()
         if length < frame:
             message = torch.cat([message, message.new_zeros(frame - length)])
         for part in (message[:frame], message[frame:]) if length > frame else (message,):
-            self._under_way.append((dist.isend(part, self.process(to), group=self._group), part))
+            self._under_way.append((self.start_send(part, self.process(to)), part))
         self._note("to", to, length)
 
     def _post(self, length: int, source: int) -> tuple[Any, Tensor]:
         data = torch.empty(length, dtype=torch.uint8, device=self._device)
-        return dist.irecv(data, self.process(source), group=self._group), data
+        return self.start_receive(data, self.process(source)), data
 
     def _frame(self, direction: str, position: int) -> int:
         key = direction, position
-        return self._shortest.get(key, self._lengths.get(key, metadata.PREFIX_BYTES))
+        return self._shortest.get(key, self._lengths.get(key, wire.PREFIX_BYTES))
 
     def _note(self, direction: str, position: int, length: int) -> None:
         key = direction, position

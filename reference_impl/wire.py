@@ -1,0 +1,173 @@
+"""The bytes that carry a tree of tensors over a boundary.
+
+Nothing is agreed beforehand, so the stages never need a dry run (which would touch buffers, random numbers
+and hooks). Every message describes itself, and shapes, batch sizes and the number of microbatches may
+change from step to step. A message is one byte tensor of n bytes::
+
+    int64 kind (0 values, 1 failure) · int64 n · int64 length of the header · header (JSON) · tensors, aligned
+
+or, for a failure, kind, n, length of the text and the text.
+
+The header holds the containers and, per tensor, dtype, shape and requires_grad; None stands for a tensor
+that is not there (a gradient nobody computed). Any dtype, number of tensors and number of dimensions can
+be sent; any memory layout arrives contiguous. The message is a copy, the only one that is made: a stage may
+overwrite its output while the message is still under way, and what arrives lies in the message's memory.
+
+Boundaries look alike from microbatch to microbatch, so what comes before the tensors is written, and read, once
+per look: both ends keep the last few.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .containers import Structure, build, leaves_of, structure_of
+
+VALUES, FAILURE = 0, 1
+PREFIX_BYTES = 16
+"""Kind and n: enough to know how much follows."""
+_ALIGNMENT = 64  # bytes; what torch's CPU allocator gives every tensor
+_HEADER_AT = PREFIX_BYTES + 8
+_TENSORS_AT = 256  # bytes, if the header leaves room: messages of equal tensors then have equal lengths
+
+Look = tuple[torch.dtype, tuple[int, ...], bool]
+"""Dtype, shape and requires_grad of a tensor."""
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What stands before the tensors, and where they begin."""
+
+    structure: Structure
+    looks: tuple[Look | None, ...]
+    offsets: tuple[int, ...]
+
+
+def pack(value: Any, *, device: torch.device) -> Tensor:
+    """The message that carries `value`: a tree of tensors and Nones."""
+    leaves: list[Tensor | None] = leaves_of(value)
+    looks = tuple(None if leaf is None else (leaf.dtype, leaf.shape, leaf.requires_grad) for leaf in leaves)
+    parts = list(_beginning(structure_of(value), looks, device))
+    for position, leaf in enumerate(leaves):
+        if leaf is not None and leaf.numel():
+            parts[2 * position + 1] = _bytes_of(leaf)
+    return torch.cat(parts)
+
+
+def pack_failure(text: str, *, device: torch.device) -> Tensor:
+    """The message that says that a rank failed."""
+    data = text.encode()
+    return _tensor(struct.pack("<3q", FAILURE, _HEADER_AT + len(data), len(data)) + data, device)
+
+
+def prefix_of(message: Tensor) -> tuple[int, int]:
+    """Kind and length in bytes of the message that begins so."""
+    kind, length = struct.unpack("<2q", _bytes(message[:PREFIX_BYTES]))
+    return kind, length
+
+
+def unpack(message: Tensor) -> Any:
+    """The tree that `pack` was given: contiguous tensors, leaves of autograd, flags as they were.
+
+    They lie in the memory of the message, which must be whole and nobody else's from now on.
+    """
+    contents = _contents(_header(message))
+    storage, leaves = message.untyped_storage(), []
+    for look, offset in zip(contents.looks, contents.offsets, strict=True):
+        leaves.append(None)
+        if look is not None:
+            dtype, shape, wants_gradient = look
+            # No view of the message: an operation in place on one tensor must not be one on the others for autograd.
+            leaf = torch.empty(0, dtype=dtype, device=message.device)
+            leaf.set_(storage, offset // dtype.itemsize, shape)  # type: ignore[call-overload]
+            leaves[-1] = leaf.requires_grad_() if wants_gradient else leaf
+    return build(contents.structure, leaves)
+
+
+def unpack_failure(message: Tensor) -> str:
+    """The text that `pack_failure` was given."""
+    return _header(message).decode()
+
+
+@functools.lru_cache(maxsize=64)
+def _beginning(
+    structure: Structure, looks: tuple[Look | None, ...], device: torch.device
+) -> Sequence[Tensor]:
+    """What comes before every tensor, each followed by an empty place for it."""
+    entries = [None if look is None else [_name(look[0]), list(look[1]), look[2]] for look in looks]
+    header = json.dumps([structure, entries]).encode()
+    offsets, n = _offsets(looks, len(header))
+    begun = struct.pack("<3q", VALUES, n, len(header)) + header
+    nothing, parts, end = torch.empty(0, dtype=torch.uint8, device=device), [], 0
+    for look, offset in zip(looks, offsets, strict=True):
+        parts += [_tensor(begun.ljust(offset - end, b"\0"), device), nothing]
+        begun, end = b"", offset + _size(look)
+    return [*parts, _tensor(begun.ljust(n - end, b"\0"), device)]
+
+
+@functools.lru_cache(maxsize=64)
+def _contents(header: bytes) -> _Contents:
+    structure, entries = json.loads(header)
+    looks = tuple(
+        None if entry is None else (_dtype(entry[0]), tuple(entry[1]), entry[2]) for entry in entries
+    )
+    offsets, _ = _offsets(looks, len(header))
+    return _Contents(structure, looks, tuple(offsets))
+
+
+def _offsets(looks: Sequence[Look | None], header: int) -> tuple[list[int], int]:
+    """Where each tensor's bytes begin, and the message's length."""
+    offsets, end = [], max(_TENSORS_AT, _HEADER_AT + header)
+    for look in looks:
+        start = -(-end // _ALIGNMENT) * _ALIGNMENT
+        offsets.append(start)
+        end = start + _size(look)
+    return offsets, end
+
+
+def _size(look: Look | None) -> int:
+    return 0 if look is None else look[0].itemsize * torch.Size(look[1]).numel()
+
+
+def _header(message: Tensor) -> bytes:
+    begun = _bytes(message[:_TENSORS_AT])
+    (length,) = struct.unpack_from("<q", begun, PREFIX_BYTES)
+    if _HEADER_AT + length > _TENSORS_AT:
+        begun = _bytes(message[: _HEADER_AT + length])
+    return begun[_HEADER_AT : _HEADER_AT + length]
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if not plain.is_contiguous() or plain.numel() == 1:
+        # a number that was expanded to one element counts as contiguous and keeps its stride of 0
+        plain = plain.clone(memory_format=torch.contiguous_format)
+    return plain.reshape(-1).view(torch.uint8)
+
+
+def _bytes(data: Tensor) -> bytes:
+    return data.cpu().numpy().tobytes()
+
+
+def _tensor(data: bytes, device: torch.device) -> Tensor:
+    plain = (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    )
+    return plain.to(device)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name)
+    return found
