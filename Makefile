@@ -17,7 +17,7 @@ help:
 	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
 	@echo "make coverage   which lines the tests reach (not those that only rank processes run)"
 	@echo "make check      lint, types, import contracts"
-	@echo "make standard   docs/standard.md from pipeconform/spec"
+	@echo "make standard   docs/standard.md and docs/faults.md, from their data"
 	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make bench      all benchmarks; wants a quiet machine"
 
@@ -76,6 +76,7 @@ bench: $(READY)
 
 standard: $(READY)
 	$(BIN)/python -m pipeconform.spec.page docs/standard.md
+	$(BIN)/python -m pipeconform.reference_impl.faults.page docs/faults.md
 
 docs: $(READY) standard
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
