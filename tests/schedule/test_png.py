@@ -2,6 +2,7 @@
 
 import struct
 import sys
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,7 @@ from pipeconform.errors import UsageError
 from pipeconform.schedule import draw_svg, generate, png, simulate
 from pipeconform.schedule.png import to_png
 
-pytest.importorskip("resvg_py", reason="the extra pipeconform[draw] is not installed")
+resvg_py = pytest.importorskip("resvg_py", reason="the extra pipeconform[draw] is not installed")
 
 SMALL = '<svg xmlns="http://www.w3.org/2000/svg" width="30" height="20"><rect width="30" height="20"/></svg>'
 
@@ -40,18 +41,22 @@ def test_a_large_one_is_rendered_at_its_own_size_and_a_huge_one_refused(monkeypa
         to_png(SMALL)
 
 
-def test_a_missing_renderer_is_named_with_the_way_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "resvg_py", None)
+@pytest.mark.parametrize("missing", ["resvg_py", "font_source_sans_pro"])
+def test_what_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
 
     with pytest.raises(UsageError, match=r"pip install 'pipeconform\[draw\]'"):
         to_png(SMALL)
 
 
-def test_a_machine_without_any_font_is_told(monkeypatch):
-    monkeypatch.setattr(png, "_LETTER", png._BLANK)
+def test_text_is_written_on_a_machine_without_any_font(monkeypatch):
+    monkeypatch.setattr(resvg_py, "svg_to_bytes", partial(resvg_py.svg_to_bytes, skip_system_fonts=True))
 
-    with pytest.raises(UsageError, match="no font on this machine"):
-        to_png(SMALL)
+    for weight in ("normal", "bold"):
+        word = (
+            f'<text y="15" font-family="Helvetica, sans-serif" font-weight="{weight}" fill="#fff">0F0</text>'
+        )
+        assert to_png(SMALL.replace("</svg>", f"{word}</svg>")) != to_png(SMALL)
 
 
 def test_only_pictures_that_say_their_size_are_rendered():
