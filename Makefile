@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 ENGINES = .venv-engines
+PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
@@ -34,11 +35,12 @@ demo: $(READY)
 	$(BIN)/pipeconform run --impl torch --profile smoke --out $(OUT) || test $$? -eq 1
 
 # DeepSpeed is built from source when it is installed; what it would compile is left out.
-$(ENGINES)/.ready: pyproject.toml constraints.txt
+$(ENGINES)/.ready: pyproject.toml constraints.txt docs/engines/constraints.txt
 	$(PYTHON) -m venv $(ENGINES)
-	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'setuptools>=77' wheel ninja torch
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  $(PINS) 'setuptools>=77' wheel ninja torch
 	DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --no-build-isolation --editable '.[engines]'
+	  $(PINS) --no-build-isolation --editable '.[engines]'
 	@touch $@
 
 # Fails on what two runs show and docs/engines does not expect; skips with the reason what cannot be had.

@@ -6,7 +6,7 @@
 A gate for continuous integration, which must not depend on chance. It fails on what a run and a second one both
 show and deepspeed.toml beside it does not expect, and on nothing else:
 
-- packages that cannot be had or built are skipped with the reason;
+- packages that cannot be had, built or imported are skipped with the reason;
 - what only one of two runs shows is told as flaky;
 - an engine that is not judged within the limit is told and passed over;
 - requirements.txt names what the engines are held to: a requirement that is new in the standard is added by whoever
@@ -23,11 +23,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ENGINES = ("deepspeed", "megatron", "torchgpipe")
+ENGINES = {
+    "deepspeed": "deepspeed.pipe",
+    "megatron": "megatron.core.pipeline_parallel.schedules",
+    "torchgpipe": "torchgpipe",
+}
+"""The adapters, and what they import."""
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 VIOLATED = 1  # exit code of pipeconform run
@@ -76,6 +81,10 @@ def set_up(environment: Path, *, log: Path, limit: float) -> str:
 
 def judge(engine: str, *, python: Path, out: Path, limit: float) -> bool:
     """Whether an engine shows nothing twice that is not expected."""
+    reason = not_importable(engine, python=python, log=out / f"{Path(engine).stem}-import.log", limit=limit)
+    if reason:
+        print(f"{engine}: skipped, it cannot be imported here: {reason}", flush=True)
+        return True
     first = attempt(engine, python=python, out=out / Path(engine).stem, limit=limit)
     print(first.line, flush=True)
     if not first.complaints:
@@ -86,6 +95,18 @@ def judge(engine: str, *, python: Path, out: Path, limit: float) -> bool:
     for complaint in sorted(first.complaints | (second.complaints or frozenset())):
         print(f"  {'shown twice' if complaint in twice else 'shown once, flaky'}: {complaint}", flush=True)
     return not twice
+
+
+def not_importable(engine: str, *, python: Path, log: Path, limit: float) -> str:
+    """Why an engine cannot be imported, or nothing."""
+    if engine not in ENGINES:
+        return ""
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    command = [str(python), "-W", "ignore", "-c", f"import {ENGINES[engine]}"]
+    code, text = bounded(command, log=log, limit=limit, environment=environment)
+    if code is None:
+        return f"not done within {limit:.0f} s"
+    return "" if code == 0 else (text.strip().splitlines() or [f"exit code {code}"])[-1]
 
 
 def attempt(engine: str, *, python: Path, out: Path, limit: float) -> Attempt:
@@ -145,11 +166,18 @@ def worst_of(result: dict) -> dict[str, str]:
     return worst
 
 
-def bounded(command: Iterable[str], *, log: Path, limit: float) -> tuple[int | None, str]:
+def bounded(
+    command: Iterable[str], *, log: Path, limit: float, environment: Mapping[str, str] | None = None
+) -> tuple[int | None, str]:
     """Run a command in a process group of its own: its exit code, None past `limit` seconds, and its output."""
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
-            [*command], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            [*command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            start_new_session=True,
         )
         try:
             code: int | None = process.wait(limit)

@@ -128,6 +128,16 @@ def test_packages_that_cannot_be_had_are_skipped_with_the_reason(engines, tmp_pa
     assert not (tmp_path / ".venv-engines/.ready").exists()
 
 
+def test_an_engine_that_cannot_be_imported_is_skipped_with_the_reason(judge, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(judge.ENGINES, "torchgpipe", "no_such_engine.pipe")
+
+    assert judge.judge("torchgpipe", python=sys.executable, out=tmp_path, limit=600)
+    assert capsys.readouterr().out == (
+        "torchgpipe: skipped, it cannot be imported here: "
+        "ModuleNotFoundError: No module named 'no_such_engine'\n"
+    )
+
+
 def test_what_the_engines_are_held_to_is_what_the_page_shows(engines):
     held = [one for one in (engines / "requirements.txt").read_text().split("\n") if one[:1].isalpha()]
     verdicts = (engines.parent / "engines.md").read_text().partition("## Verdicts, smoke profile")[2]
