@@ -291,7 +291,7 @@ def test_a_png_without_its_renderer_is_refused_with_the_remedy(typed, monkeypatc
 
     assert (code, err) == (
         2,
-        "pipeconform: PNG pictures need resvg-py: pip install 'pipeconform[draw]', or draw --svg\n",
+        "pipeconform: PNG pictures need resvg-py and a font: pip install 'pipeconform[draw]', or draw --svg\n",
     )
 
 
