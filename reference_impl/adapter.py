@@ -16,8 +16,10 @@ from pipeconform.adapter import (
     BoundaryClaim,
     Capabilities,
     Description,
+    ErrorContract,
     Feature,
     GradientScale,
+    MistakeKind,
     Mode,
     Operation,
     Plan,
@@ -31,9 +33,10 @@ from pipeconform.adapter import (
 from pipeconform.errors import Unsupported
 from pipeconform.schedule import to_csv, without_communication
 
+from .batches import BatchCheck, sizes_in
 from .front_end import Ties, boundaries_of, split_as_planned
 from .link import Lengths, Link
-from .microbatches import batch_size_of, merge, merge_gradients, sizes_of, split
+from .microbatches import merge, merge_gradients, split
 from .operations import ChunkOperations
 from .replicas import replicas_of
 from .runtime import Step, Work, Yield
@@ -64,16 +67,34 @@ _CAPABILITIES = Capabilities(
 )
 
 
+_ERRORS = ErrorContract(
+    promises={
+        MistakeKind.INPUT_SHAPE: ("ValueError",),
+        MistakeKind.INPUT_DTYPE: ("ValueError",),
+        MistakeKind.OUTPUT_SHAPE: ("StageError",),
+        MistakeKind.OUTPUT_DTYPE: ("StageError",),
+        MistakeKind.ARITY: ("ValueError", "StageError"),
+        MistakeKind.NO_TENSOR: ("TypeError", "StageError"),
+        MistakeKind.GRADIENT: ("StageError",),
+        MistakeKind.BATCH: ("ValueError",),
+        MistakeKind.EXCEPTION: ("StageError",),
+    },
+    tells_others=True,
+)
+
+
 class ReferencePipeline:
     """One rank's stages; a bystander's has none and does nothing."""
 
     stage_type: ClassVar[type[Stage]] = Stage
     link_type: ClassVar[type[Link]] = Link
     step_type: ClassVar[type[Step]] = Step
+    check_type: ClassVar[type[BatchCheck]] = BatchCheck
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._lengths: Lengths = {}
+        self._batches = self.check_type()
         self.placement = _checked_placement(plan)
         self.traced = self.make_traced(plan.split) if plan.split is not None else None
         built = plan.build_owned() if self.traced is None else self._traced_modules(self.traced)
@@ -102,7 +123,7 @@ class ReferencePipeline:
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         """The microbatches of a batch."""
-        sizes = _sizes(batch)
+        sizes = sizes_in(batch)
 
         def cut(tree: Any) -> list[Any]:
             return split(tree, sizes=sizes, batch_dim=batch.batch_dim)
@@ -165,12 +186,12 @@ class ReferencePipeline:
         """One step.
 
         Raises:
-            ValueError: On every rank alike, before anything is sent: the batch cannot be split as asked, or
-                the schedule has no table for this m.
+            TypeError, ValueError: On every rank alike, before anything is sent: the batch does not look like the
+                ones before or cannot be split as asked, or the schedule has no table for this m.
             PipelineError: A stage, the loss or another rank failed.
         """
         training = mode is Mode.TRAIN
-        _sizes(batch)
+        self._batches.check(batch)
         if not self.modules:
             return StepResult()
         actions = actions_of(
@@ -222,7 +243,7 @@ class ReferencePipeline:
         Raises:
             ValueError: On every rank alike: the batch cannot be split as asked.
         """
-        _sizes(batch)
+        sizes_in(batch)
         if not self.modules:
             return {}
         step = self.make_step(self.make_work(Mode.TRAIN, batch))
@@ -264,7 +285,7 @@ class ReferencePipeline:
 
     def _input_gradients(self, batch: Batch, done: Yield) -> tuple[Tensor | None, ...]:
         """The gradient of every positional input, also accumulated where autograd would put it."""
-        sizes = _sizes(batch)
+        sizes = sizes_in(batch)
         found: list[Tensor | None] = []
         for position, arg in enumerate(batch.args):
             if not isinstance(arg, Tensor) or not arg.requires_grad:
@@ -288,7 +309,7 @@ class ReferenceAdapter:
 
     def describe(self) -> Description:
         """Everything the contract knows is claimed, but for schedules with two chains of stages."""
-        return Description(name=self.name, version="0.1.0", capabilities=_CAPABILITIES)
+        return Description(name=self.name, version="0.1.0", capabilities=_CAPABILITIES, errors=_ERRORS)
 
     def setup_process(self) -> None:
         """Nothing is needed."""
@@ -317,16 +338,6 @@ def _checked_placement(plan: Plan) -> tuple[int, ...]:
         if len(owners) != 1:
             raise ValueError(f"stage {s} is placed on ranks {sorted(owners)}; the reference keeps it on one")
     return tuple(next(iter(owners)) for owners in plan.placement)
-
-
-def _sizes(batch: Batch) -> tuple[int, ...]:
-    """Samples per microbatch; the same on every rank, because decoys have the shapes of what they replace."""
-    values = {"args": batch.args, "kwargs": dict(batch.kwargs), "target": batch.target}
-    found = {name: batch_size_of(tree, batch_dim=batch.batch_dim, name=name) for name, tree in values.items()}
-    known = {size for size in found.values() if size is not None}
-    if len(known) != 1:
-        raise ValueError(f"the batch size is not clear: {found}")
-    return sizes_of(known.pop(), num_microbatches=batch.num_microbatches)
 
 
 def _cut_off(part: Any) -> Any:

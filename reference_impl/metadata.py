@@ -13,16 +13,16 @@ that is not there (a gradient nobody computed). Any dtype, number of tensors and
 be sent; any memory layout arrives contiguous. The message is a copy, so a stage may overwrite its output
 while the message is still under way.
 
-Within one step the description of a boundary is *frozen* by its first microbatch: `check_same` refuses
-a later microbatch with another number of tensors, other containers, dtypes or sizes (the batch dimension
-may differ), before anything wrong is sent.
+The description of a boundary is *frozen* by its first microbatch of the first step: `check_same` refuses a later
+one with another number of tensors, other containers, dtypes or sizes, before anything wrong is sent. In the
+batch dimension an output has as many samples as the stage's input, if it had at first.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -82,25 +82,52 @@ class BoundaryMeta:
         return any(tensor.requires_grad for tensor in self.tensors)
 
 
+def same_sizes(one: TensorMeta, other: TensorMeta, *, batch_dim: int) -> bool:
+    """Whether two tensors have the same number of dimensions, and sizes outside the batch dimension."""
+    return len(one.shape) == len(other.shape) and all(
+        dim == batch_dim or a == b for dim, (a, b) in enumerate(zip(one.shape, other.shape, strict=True))
+    )
+
+
 def check_same(found: BoundaryMeta, *, frozen: BoundaryMeta, batch_dim: int) -> None:
-    """Compare a microbatch's boundary with the one frozen by the first microbatch of the step.
+    """Compare a microbatch's boundary with the one frozen by the first microbatch.
 
     Raises:
         ValueError: Containers, number of tensors, dtypes, number of dimensions or sizes outside the batch
             dimension differ; the message gives both.
     """
     if found.structure != frozen.structure:
-        raise ValueError(
-            f"outputs are {found.structure}, but the first microbatch of this step had {frozen.structure}"
-        )
+        raise ValueError(f"outputs are {found.structure}, but the first microbatch had {frozen.structure}")
     for position, (now, was) in enumerate(zip(found.tensors, frozen.tensors, strict=True)):
         if now.dtype != was.dtype:
-            raise ValueError(f"output {position} changed its dtype from {was} to {now} within the step")
-        same = len(now.shape) == len(was.shape) and all(
-            dim == batch_dim or a == b for dim, (a, b) in enumerate(zip(now.shape, was.shape, strict=True))
-        )
-        if not same:
-            raise ValueError(f"output {position} changed its shape from {was} to {now} within the step")
+            raise ValueError(f"output {position} changed its dtype from {was} to {now}")
+        if not same_sizes(now, was, batch_dim=batch_dim):
+            raise ValueError(f"output {position} changed its shape from {was} to {now}")
+
+
+def check_samples(
+    found: BoundaryMeta,
+    *,
+    samples: int | None,
+    frozen: BoundaryMeta,
+    frozen_samples: int | None,
+    batch_dim: int,
+) -> None:
+    """Compare the batch dimension with the number of samples of the stage's input, where the two were equal at first.
+
+    Raises:
+        ValueError: An output has another number of samples; the message gives its shape and the right one.
+    """
+    if samples is None:
+        return
+    for position, (now, was) in enumerate(zip(found.tensors, frozen.tensors, strict=True)):
+        if len(was.shape) <= batch_dim or was.shape[batch_dim] != frozen_samples:
+            continue
+        if now.shape[batch_dim] != samples:
+            right = replace(was, shape=(*was.shape[:batch_dim], samples, *was.shape[batch_dim + 1 :]))
+            raise ValueError(
+                f"output {position} changed its shape from {right} to {now}: it has {samples} samples"
+            )
 
 
 def pack(value: Any, *, device: torch.device) -> Tensor:

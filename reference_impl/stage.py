@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from . import backward
 from .containers import build, leaves_of, map_leaves, structure_of
 from .errors import OrderError
-from .metadata import BoundaryMeta, check_same
+from .metadata import BoundaryMeta, check_same, check_samples
 
 
 class _Entry(torch.autograd.Function):
@@ -69,7 +69,7 @@ class Stage:
     ) -> None:
         self.module, self.index = module, index
         self._batch_dim, self._dw_builder = batch_dim, dw_builder
-        self._frozen: BoundaryMeta | None = None
+        self._frozen: tuple[BoundaryMeta, int | None] | None = None
         self._due: dict[int, str] = {}
         self._in_flight: dict[int, _InFlight] = {}
         self._weight_parts: dict[int, Callable[..., None]] = {}
@@ -88,8 +88,7 @@ class Stage:
             self.clear()
 
     def clear(self) -> None:
-        """Forget every microbatch and the frozen boundary."""
-        self._frozen = None
+        """Forget every microbatch; what the boundary looks like stays known."""
         self._due.clear()
         self._in_flight.clear()
         self._weight_parts.clear()
@@ -101,11 +100,11 @@ class Stage:
 
         `inputs` is what the previous stage handed over: a tuple or list becomes positional arguments,
         anything else is one argument. ``boundary=True`` says that the output goes to another stage: it must
-        then consist of tensors and look like the step's first one.
+        then consist of tensors and look like the first one of all.
 
         Raises:
             OrderError: The forward of this microbatch ran already in this step.
-            ValueError: The boundary changed within the step.
+            ValueError: The boundary changed.
             TypeError: Something that is no tensor would cross the boundary.
         """
         self.require("forward", microbatch, asked="forward")
@@ -121,7 +120,7 @@ class Stage:
             ]
             output = self.module(*build(structure_of(arguments), seen), **kwargs)
         if boundary:
-            self._check(BoundaryMeta.of(output))
+            self._check(BoundaryMeta.of(output), self._samples(arguments))
         if differentiate:
             tensors = [leaf for leaf in leaves_of(output) if isinstance(leaf, Tensor)]
             self._in_flight[microbatch] = _InFlight(inputs=collected, outputs=tensors)
@@ -201,10 +200,18 @@ class Stage:
         saved, roots, starts = self._begin(microbatch, what, gradients)
         return _per_input(saved, backward.full(roots, starts, inputs=_wanted(saved)))
 
-    def _check(self, found: BoundaryMeta) -> None:
+    def _check(self, found: BoundaryMeta, samples: int | None) -> None:
         if self._frozen is None:
-            self._frozen = found
-        check_same(found, frozen=self._frozen, batch_dim=self._batch_dim)
+            self._frozen = found, samples
+        frozen, frozen_samples = self._frozen
+        dim = self._batch_dim
+        check_same(found, frozen=frozen, batch_dim=dim)
+        check_samples(found, samples=samples, frozen=frozen, frozen_samples=frozen_samples, batch_dim=dim)
+
+    def _samples(self, arguments: Sequence[Any]) -> int | None:
+        """The number of samples in a microbatch, by the first argument; None where that has no batch dimension."""
+        first = next((leaf for leaf in leaves_of(arguments) if isinstance(leaf, Tensor)), None)
+        return None if first is None or first.ndim <= self._batch_dim else first.shape[self._batch_dim]
 
 
 def hand_over(output: Any) -> Any:

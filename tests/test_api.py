@@ -49,8 +49,8 @@ def test_a_wrong_name_is_an_error_of_ours(adapter: str, tmp_path: Path) -> None:
 
 
 def test_a_level_that_is_not_available_is_refused_before_anything_runs() -> None:
-    with pytest.raises(LevelUnavailableError, match="level Robust is not available"):
-        pipeconform.certify("reference", "robust")
+    with pytest.raises(LevelUnavailableError, match="level Data-parallel is not available"):
+        pipeconform.certify("reference", "data-parallel")
 
 
 def test_a_package_that_could_not_be_kept_is_refused_before_anything_is_judged(adapter: str) -> None:

@@ -17,7 +17,7 @@ from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.masks import Masks, masks_of
 from pipeconform.judge.oracle import Bounds, Question
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
-from pipeconform.observe.observation import Observation, Reference, Watched
+from pipeconform.observe.observation import Failed, Observation, Reference, Watched
 from pipeconform.run.pools import Pools
 from pipeconform.run.verdict import Returned, VerdictVector
 from pipeconform.run.worker import Job
@@ -39,6 +39,8 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     shown: tuple[Observation, ...] = ()
     """Per rank, when every rank returned."""
     expected: Reference | None = None
+    failed: dict[int, Failed] = {}
+    """By rank how it ended in a mistaken case; in others a rank that raises has a verdict that says so."""
     seconds: float = 0.0
 
     def outcome(self) -> Outcome | None:
@@ -99,6 +101,7 @@ class Executor:
             verdicts=_without_values(vector),
             shown=shown,
             expected=expected,
+            failed=_failed(vector) if case.is_mistaken else {},
             seconds=time.monotonic() - begun,
         )
 
@@ -116,7 +119,12 @@ class Executor:
         pool = self.pools.of_size(self._world_size(case))
         if self.capabilities.fresh_process_per_build:
             pool.restart()
-        return pool.run(RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
+        return pool.run(
+            RANK_TASK,
+            msgspec.msgpack.encode(job),
+            time_limit=self.time_limit,
+            failure_expected=case.is_mistaken,
+        )
 
     def restart(self, case: Case) -> None:
         """Replace the processes that would run `case` by new ones."""
@@ -142,6 +150,23 @@ class Executor:
             thorough=thorough,
         )
 
+    def as_mistaken(self, execution: Execution) -> Evidence:
+        """Prepare an execution of a mistaken case that nobody refused: is it what the model itself gives?"""
+        case = execution.case
+
+        @functools.cache
+        def bounded(bounds: Bounds) -> Reference:
+            question = self._question(case, bounds=bounds, mistaken=True)
+            return _decoded(self._bounded_answer(question, case))
+
+        return Evidence(
+            case=case,
+            capabilities=self.capabilities,
+            shown=execution.shown,
+            expected=bounded("none"),
+            bounded=bounded,
+        )
+
     def _bounded(self, execution: Execution) -> Callable[[Bounds], Reference]:
         @functools.cache
         def bounded(bounds: Bounds) -> Reference:
@@ -165,12 +190,19 @@ class Executor:
         return 1 if self.capabilities.world == "single_process" else case.world.size
 
     def _question(
-        self, case: Case, *, masks: Masks = (), bounds: Bounds = "none", copied: bool = False
+        self,
+        case: Case,
+        *,
+        masks: Masks = (),
+        bounds: Bounds = "none",
+        copied: bool = False,
+        mistaken: bool = False,
     ) -> bytes:
+        """What to ask the oracle: about the case without its mistakes, unless `mistaken`."""
         scale = self.capabilities.scale
         return msgspec.msgpack.encode(
             Question(
-                case=case,
+                case=case if mistaken else case.without_mistakes,
                 scale_at=scale.at,
                 input_gradients_scaled=scale.input_gradients_scaled,
                 loss_over=self.capabilities.loss_over,
@@ -185,6 +217,13 @@ class Executor:
         if not vector.ok:
             return ()
         return tuple(msgspec.msgpack.decode(value, type=Observation) for value in vector.values)
+
+
+def _failed(vector: VerdictVector) -> dict[int, Failed]:
+    """By rank how it ended; of a rank that did not answer its verdict tells."""
+    answers = {rank: one.value for rank, one in enumerate(vector) if isinstance(one, Returned)}
+    shown = {rank: msgspec.msgpack.decode(value, type=Observation) for rank, value in answers.items()}
+    return {rank: one.failed for rank, one in shown.items() if one.failed is not None}
 
 
 def _without_values(vector: VerdictVector) -> VerdictVector:

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
+
 from pipeconform.adapter import Feature
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Focus
 from pipeconform.case.traits import traits
 from pipeconform.errors import ContractError
+from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.outcome import Outcome, Status
@@ -48,6 +51,9 @@ def judge(
         ContractError: the adapter broke its contract; that is no verdict about the implementation.
     """
     _require_contract(execution)
+    aftermath = JUDGEMENTS[requirement.id].aftermath
+    if aftermath is not None:
+        return tuple(aftermath(_aftermath(execution, executor)))
     ended = execution.outcome()
     if ended is not None:
         case = execution.case
@@ -73,6 +79,18 @@ def judge(
         outcomes.extend(_repeated(execution.case, executor, anew=anew))
     table = execution.verdicts.describe()
     return tuple(replace(outcome, verdicts=table) for outcome in outcomes)
+
+
+def _aftermath(execution: Execution, executor: Executor) -> Aftermath:
+    right = msgspec.structs.replace(execution, case=execution.case.without_mistakes)
+    return Aftermath(
+        case=execution.case,
+        errors=executor.description.errors,
+        verdicts=execution.verdicts,
+        failed=execution.failed,
+        evidence=executor.evidence(right) if execution.verdicts.ok else None,
+        as_mistaken=lambda: executor.as_mistaken(execution),
+    )
 
 
 def _with_timeline(finding: Finding, evidence: Evidence, *, observed: bool) -> Outcome:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
+from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock, Block
+from pipeconform.case.mistakes import Mistake, PlanMistake, impossible_mistake
 from pipeconform.case.perturbations import AnyPerturbation, impossible
 from pipeconform.errors import BadCaseError
 
@@ -136,6 +138,7 @@ class World(_Data, frozen=True, kw_only=True):
     pipeline_ranks: tuple[int, ...]
     placement: Literal["", "loop", "v"] = ""
     perturbations: tuple[AnyPerturbation, ...] = ()
+    mistake: PlanMistake = ""
 
 
 class ByHand(_Data, frozen=True, kw_only=True):
@@ -161,6 +164,7 @@ class Train(_Data, frozen=True, kw_only=True, tag="train", tag_field="step"):
     num_microbatches: int
     autocast: bool = False
     by_hand: ByHand | None = None
+    mistake: Mistake | None = None
 
 
 class Eval(_Data, frozen=True, kw_only=True, tag="eval", tag_field="step"):
@@ -261,6 +265,24 @@ class Case(_Data, frozen=True, kw_only=True, omit_defaults=False):
         )
 
     @property
+    def mistakes(self) -> tuple[Mistake, ...]:
+        """What is done wrong on purpose, step by step."""
+        return tuple(step.mistake for step in self.trains if step.mistake is not None)
+
+    @property
+    def is_mistaken(self) -> bool:
+        """Whether anything is done wrong on purpose: an error is then what is due."""
+        return bool(self.mistakes or self.world.mistake)
+
+    @property
+    def without_mistakes(self) -> Case:
+        """The same case with nothing done wrong."""
+        program = tuple(
+            structs.replace(step, mistake=None) if isinstance(step, Train) else step for step in self.program
+        )
+        return structs.replace(self, program=program, world=structs.replace(self.world, mistake=""))
+
+    @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that identify the case; equal for equal cases on every machine."""
         return hashlib.sha256(encode_case(self)).hexdigest()[:12]
@@ -299,6 +321,9 @@ def _contradictions(case: Case) -> Iterator[str]:
                 yield f"program[{index}].by_hand makes a mistake at a stage or microbatch that there is not"
             if step.by_hand.mistake and step.by_hand.mixed:
                 yield f"program[{index}].by_hand cannot be mixed and make a mistake: there may be no weight part"
+        if isinstance(step, Train) and step.mistake is not None:
+            name, m = f"program[{index}].mistake", step.num_microbatches
+            yield from impossible_mistake(step.mistake, name=name, num_stages=stages, num_microbatches=m)
         if isinstance(step, Optimize) and case.optimizer is None:
             yield f"program[{index}] is an optimizer step, but the case has no optimizer"
     if model.width < 1 or model.sequence < 0:

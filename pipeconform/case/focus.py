@@ -8,7 +8,7 @@ from enum import StrEnum
 from pipeconform.adapter import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
 from pipeconform.case.case import PassageKind
 
-__all__ = ["LEAST_SIDES", "LEAST_STAGES", "WHOLE", "Focus", "Limits", "is_claimed", "shape_kinds"]
+__all__ = ["LEAST_SIDES", "LEAST_STAGES", "MISTAKEN", "WHOLE", "Focus", "Limits", "is_claimed", "shape_kinds"]
 
 
 class Focus(StrEnum):
@@ -64,10 +64,31 @@ class Focus(StrEnum):
     GUARDED = "evaluation with gradients switched off"
     LOAD = "loading a state"
     DELAYED = "delays"
+    WRONG_SHAPE = "inputs of a wrong shape"
+    WRONG_DTYPE = "inputs of a wrong dtype"
+    CHANGED = "stage outputs that change"
+    CHANGED_ONCE = "stage outputs that change in one microbatch"
+    WRONG_VALUES = "values that are missing, too many, or no tensors"
+    WRONG_GRADIENT = "gradients that a hook makes wrong"
+    WRONG_BATCH = "batches that cannot be split"
+    RAISES = "exceptions in stages and losses"
 
 
 WHOLE = frozenset({Focus.WHOLE, Focus.WHOLE_CONTENTS, Focus.WHOLE_WRONG, Focus.WHOLE_SHAPES})
 """The foci whose cases give the model whole."""
+MISTAKEN = frozenset(
+    {
+        Focus.WRONG_SHAPE,
+        Focus.WRONG_DTYPE,
+        Focus.CHANGED,
+        Focus.CHANGED_ONCE,
+        Focus.WRONG_VALUES,
+        Focus.WRONG_GRADIENT,
+        Focus.WRONG_BATCH,
+        Focus.RAISES,
+    }
+)
+"""The foci whose cases do something wrong on purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +103,7 @@ class Limits:
 def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
     """Whether the implementation claims what cases of this focus need under this schedule."""
     features, boundary = capabilities.features, capabilities.boundary
-    if not claim.trains and focus in _TRAINING:
+    if not claim.trains and focus in _TRAINING | MISTAKEN:
         return False
     if not claim.trains and Feature.EVAL not in features:
         return False
@@ -188,6 +209,8 @@ LEAST_STAGES = {
     Focus.GRADIENT_LAYOUT: 2,
     Focus.FLOAT8: 2,
     Focus.SKIP: 3,
+    Focus.CHANGED: 2,
+    Focus.CHANGED_ONCE: 2,
 }
 """Stages without which a focus has no subject."""
 LEAST_SIDES = {Focus.MISPLACED: 2}

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from pipeconform.adapter import ScheduleClaim
+from pipeconform.case.blunders import mistaken_program
 from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Stage, Train
 from pipeconform.case.drawing import Draw, Drawing
-from pipeconform.case.focus import WHOLE, Focus, Limits, is_claimed
+from pipeconform.case.focus import MISTAKEN, WHOLE, Focus, Limits, is_claimed
 from pipeconform.case.misfortunes import disturbed
 from pipeconform.case.programs import program_of
 from pipeconform.case.sizes import reachable, some_m
@@ -89,12 +90,16 @@ def _case(d: Drawing) -> Case:
     if focus is Focus.DELAYED:
         found = disturbed(d, num_ranks=p, num_stages=p * v, num_microbatches=m)
         world = structs.replace(world, perturbations=found)
+    if focus in MISTAKEN:
+        program = mistaken_program(d, train, model)
+    else:
+        program = program_of(d, train, evaluate, num_ranks=p, num_stages=p * v)
     return Case(
         model=model,
         schedule=d.claim.name,
         stages_per_rank=v,
         world=world,
-        program=program_of(d, train, evaluate, num_ranks=p, num_stages=p * v),
+        program=program,
         loss=loss,
         optimizer=optimizer,
         seed=d.pick(_SEEDS),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipeconform.adapter import MistakeKind
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Eval, Load, Optimize, Passage, Train, Zero
+from pipeconform.case.mistakes import Mistake
 from pipeconform.case.splits import subject_of
 from pipeconform.case.strategies import Focus
 
@@ -19,6 +21,9 @@ def traits(case: Case) -> frozenset[Focus]:
 
 def _traits(case: Case) -> Iterator[Focus]:
     model = case.model
+    if case.is_mistaken:
+        yield from map(_mistake, case.mistakes)
+        return
     if model.split is not None:
         yield subject_of(case)
         return
@@ -87,6 +92,24 @@ _BLOCKS: tuple[tuple[tuple[type[blocks.Block], ...], Focus], ...] = (
     ((blocks.Stateful,), Focus.STATEFUL),
     ((blocks.Tied,), Focus.TIED),
 )
+
+
+def _mistake(mistake: Mistake) -> Focus:
+    """What a mistake is about."""
+    match mistake.kind:
+        case MistakeKind.INPUT_SHAPE:
+            return Focus.WRONG_SHAPE
+        case MistakeKind.INPUT_DTYPE:
+            return Focus.WRONG_DTYPE
+        case MistakeKind.OUTPUT_SHAPE | MistakeKind.OUTPUT_DTYPE:
+            return Focus.CHANGED if mistake.microbatch is None else Focus.CHANGED_ONCE
+        case MistakeKind.GRADIENT:
+            return Focus.WRONG_GRADIENT
+        case MistakeKind.BATCH:
+            return Focus.WRONG_BATCH
+        case MistakeKind.EXCEPTION:
+            return Focus.RAISES
+    return Focus.WRONG_VALUES
 
 
 def _passage(passage: Passage) -> Focus:

@@ -22,6 +22,7 @@ from pipeconform.case import data
 from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
 from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.modules import build_stage, seed_of, seed_process
+from pipeconform.case.slips import Slips, mistaken_batch
 from pipeconform.case.whole import build_whole, whole_kwargs
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Reference, StepExpected, Structure, arrays, named
@@ -134,8 +135,15 @@ def reference(
     with analysis or nullcontext():
         run = _Run(case, scale, stages, replay, analysis, device, reassociated=bounds == "reassociated")
         run.by_samples, run.copied = loss_over == "batch", copied
-        steps = tuple(run.step(index) for index in range(len(case.program)))
-    return Reference(steps=steps)
+        steps: list[StepExpected] = []
+        try:
+            for index in range(len(case.program)):
+                steps.append(run.step(index))  # noqa: PERF401 - what was there before an error is kept
+        except Exception as error:
+            if not case.is_mistaken:
+                raise
+            return Reference(steps=tuple(steps), failed=f"{type(error).__name__}: {error}")
+    return Reference(steps=tuple(steps))
 
 
 def _analysis() -> RunningError:
@@ -170,7 +178,9 @@ class _Run:
         self.case, self.scale, self.stages = case, scale, stages
         self.replay, self.analysis, self.device = replay, analysis, device
         self.reassociation: dict[int, Tensor] = {}
-        self.loss = data.loss_of(case)
+        self.loss, self.slips = data.loss_of(case), Slips(case)
+        for s, stage in enumerate(stages):
+            self.slips.attach(s, stage)
         self.parameters = [p for stage in stages for p in stage.parameters()]
         trainable = [p for p in self.parameters if p.requires_grad]
         self.optimizer: torch.optim.Optimizer | None = None
@@ -184,7 +194,8 @@ class _Run:
     def step(self, index: int) -> StepExpected:
         step = self.case.program[index]
         if isinstance(step, Train | Eval):
-            with data.autocast_of(step, device=self.device):
+            live = dict(enumerate(self.stages))
+            with data.autocast_of(step, device=self.device), self.slips.during(step, live):
                 return self._batch(index, train=isinstance(step, Train))
         if isinstance(step, Zero):
             for stage in self.stages:
@@ -199,7 +210,10 @@ class _Run:
         return self._expected(index)
 
     def _batch(self, index: int, *, train: bool) -> StepExpected:
-        batch = data.make_batch(self.case, index, device=self.device)
+        batch, step = data.make_batch(self.case, index, device=self.device), self.case.program[index]
+        if isinstance(step, Train) and step.mistake is not None:
+            batch = mistaken_batch(batch, step.mistake)
+        lose = self.slips.loss(self.loss.function)
         for stage in self.stages:
             stage.train(train)
         m = batch.num_microbatches
@@ -224,7 +238,7 @@ class _Run:
                     outputs.append(Structure.of(values))
                 if not train:
                     continue
-                loss = self.loss.function(values, micro.target, **batch.loss_kwargs)
+                loss = lose(values, micro.target, **batch.loss_kwargs)
                 losses.append(loss.detach())
                 if loss.requires_grad and divide_loss and self.by_samples:
                     dim = batch.batch_dim

@@ -13,6 +13,7 @@ from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Focus, is_claimed
 from pipeconform.case.traits import traits
+from pipeconform.judge import aftermath as aftermaths
 from pipeconform.judge import (
     forward,
     lifecycle,
@@ -24,7 +25,9 @@ from pipeconform.judge import (
     tracing,
     training,
 )
+from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.evidence import Evidence, Finding, Judge
+from pipeconform.judge.outcome import Outcome
 from pipeconform.observe.observation import Watched
 
 __all__ = ["JUDGEMENTS", "Judgement"]
@@ -59,6 +62,8 @@ class Judgement:
     """The foci to draw cases from, if they are other than `about`."""
     observe: frozenset[Watched] = frozenset()
     """What the ranks must record besides the values."""
+    aftermath: Callable[[Aftermath], Iterator[Outcome]] | None = None
+    """How cases are judged in which something is done wrong on purpose; `judge` is then not asked."""
     named: bool = False
     """Whether the schedule's claim must name the family that it belongs to."""
     any_schedule: bool = False
@@ -93,6 +98,26 @@ class Judgement:
 def _about(*foci: Focus, judge: Judge, among: frozenset[Focus] = frozenset(), **others: object) -> Judgement:
     about = frozenset(foci)
     return Judgement(judge=judge, about=about, among=about | among, **others)  # type: ignore[arg-type]
+
+
+def _unasked(evidence: Evidence) -> Iterator[Finding]:
+    raise AssertionError(f"case {evidence.case.digest} has no mistake: its aftermath is nothing to judge")
+
+
+def _mistaken(
+    *foci: Focus,
+    aftermath: Callable[[Aftermath], Iterator[Outcome]] = aftermaths.answers_are_right,
+    observe: frozenset[Watched] = frozenset(),
+) -> Judgement:
+    return Judgement(
+        judge=_unasked,
+        about=frozenset(foci),
+        among=frozenset(foci),
+        aftermath=aftermath,
+        trains=True,
+        any_schedule=True,
+        observe=observe,
+    )
 
 
 def _with_gradients(judge: Judge) -> Judge:
@@ -298,6 +323,10 @@ JUDGEMENTS: dict[str, Judgement] = {
         tolerates=frozenset({Focus.WHOLE_SHAPES}),
         any_schedule=True,
     ),
+    "ERR-1": _mistaken(Focus.WRONG_SHAPE),
+    "ERR-2": _mistaken(Focus.WRONG_DTYPE),
+    "ERR-3": _mistaken(Focus.CHANGED),
+    "ERR-4": _mistaken(Focus.CHANGED_ONCE),
     "LIF-1": _about(
         Focus.EVAL, Focus.VARYING, judge=lifecycle.any_order_is_right, among=frozenset({Focus.DROPOUT})
     ),

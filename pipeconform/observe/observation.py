@@ -60,12 +60,13 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind if self.kind == "tensor" else self.text
 
 
-Watched = Literal["loneliness", "memory", "rounds", "timeline"]
+Watched = Literal["loneliness", "memory", "recovery", "rounds", "timeline"]
 """What is observed only where a requirement asks for it.
 
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
 (needs the timeline). ``rounds``: what stays behind after more steps, and after more pipelines (`LivedOn`).
-``loneliness``: a rank that fails stays connected, so that
+``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
+`Observation.steps` are of that one. ``loneliness``: a rank that fails stays connected, so that
 whoever waits for it is seen to wait.
 """
 
@@ -201,6 +202,23 @@ class Known(_Data, frozen=True, kw_only=True):
     tensors: tuple[tuple[tuple[int, ...], str], ...]
 
 
+class Failed(_Data, frozen=True, kw_only=True):
+    """How one rank ended in a case in which something is done wrong on purpose."""
+
+    type: str
+    """The exception's qualified name, builtins without their module."""
+    message: str
+    causes: tuple[tuple[str, str], ...] = ()
+    """Types and messages, from the direct cause to the root."""
+    step: int | None = None
+    """The program's step in which it was raised; None: while the pipeline was built."""
+
+    @property
+    def text(self) -> str:
+        """The message and those of all causes, a line each."""
+        return "\n".join([self.message, *(message for _, message in self.causes)])
+
+
 class Observation(_Data, frozen=True, kw_only=True):
     """What one rank showed."""
 
@@ -218,6 +236,8 @@ class Observation(_Data, frozen=True, kw_only=True):
     lived_on: LivedOn | None = None
     """None when it was not observed."""
     steps: tuple[StepShown, ...] = ()
+    failed: Failed | None = None
+    """What ended a mistaken case; `steps` are those before it, and the forwards of the one in which it came."""
 
 
 class StepExpected(_Data, frozen=True, kw_only=True):
@@ -249,6 +269,8 @@ class Reference(_Data, frozen=True, kw_only=True):
     """What the oracle computed: the full model, without any pipeline, over the same microbatches."""
 
     steps: tuple[StepExpected, ...]
+    failed: str | None = None
+    """What the model itself raised in a mistaken case; `steps` are those before it."""
 
 
 def named(values: Mapping[str, Any]) -> Named:

@@ -104,11 +104,19 @@ class Pool:
             raise
         return tuple(self._crew.seen[rank] for rank in range(self.size))
 
-    def start(self, task: str, payloads: bytes | Sequence[bytes] = b"", *, time_limit: float) -> Pending:
+    def start(
+        self,
+        task: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        time_limit: float,
+        failure_expected: bool = False,
+    ) -> Pending:
         """Hand ``task`` ("module:function") to every rank and return without waiting for it.
 
-        ``payloads`` is one for all ranks or one per rank; ``time_limit`` is seconds from now. Ranks that are
-        still being formed are waited for first.
+        ``payloads`` is one for all ranks or one per rank; ``time_limit`` is seconds from now. With
+        ``failure_expected`` a rank that answers may have failed, so that others may wait for it in vain. Ranks
+        that are still being formed are waited for first.
 
         Raises:
             PoolError: the pool is closed, its processes cannot be formed, or its last task still runs.
@@ -133,7 +141,14 @@ class Pool:
         limits = Limits(
             time=time_limit, idle=self.idle_limit, idle_after_failure=self.idle_limit_after_failure
         )
-        pending = Pending(self, crew=self._crew, task=task, number=self._task, limits=limits)
+        pending = Pending(
+            self,
+            crew=self._crew,
+            task=task,
+            number=self._task,
+            limits=limits,
+            failure_expected=failure_expected,
+        )
         self._pending = weakref.ref(pending)
         name = task.encode()
         head = frame(self._task, kind=Kind.NAME, length=len(name)) + name
@@ -141,9 +156,16 @@ class Pool:
             channel.send([head + frame(self._task, kind=Kind.TASK, length=len(payload)), payload])
         return pending
 
-    def run(self, task: str, payloads: bytes | Sequence[bytes] = b"", *, time_limit: float) -> VerdictVector:
+    def run(
+        self,
+        task: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        time_limit: float,
+        failure_expected: bool = False,
+    ) -> VerdictVector:
         """Start a task and wait for its verdicts; see :meth:`start` and :meth:`Pending.wait`."""
-        return self.start(task, payloads, time_limit=time_limit).wait()
+        return self.start(task, payloads, time_limit=time_limit, failure_expected=failure_expected).wait()
 
     def restart(self) -> None:
         """Replace all rank processes by new ones.
@@ -172,8 +194,18 @@ class Pool:
 class Pending:
     """A task that runs; :meth:`wait` brings its verdicts."""
 
-    def __init__(self, pool: Pool, *, crew: Crew, task: str, number: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        crew: Crew,
+        task: str,
+        number: int,
+        limits: Limits,
+        failure_expected: bool = False,
+    ) -> None:
         self.task = task
+        self._failure_expected = failure_expected
         self._pool = pool
         self._crew = crew
         self._group = crew.group
@@ -277,7 +309,8 @@ class Pending:
         """Name the first rank that raised or died, for the reason why the others are given up."""
         failed = [(v.after, rank, v) for rank, v in self._verdicts.items() if not isinstance(v, Returned)]
         if not failed:
-            return None
+            answered = sorted(self._verdicts) if self._failure_expected else ()
+            return f"rank {answered[0]} ended" if answered else None
         _, rank, verdict = min(failed, key=lambda entry: entry[:2])
         return f"rank {rank} died ({verdict.how})" if isinstance(verdict, Died) else f"rank {rank} raised"
 

@@ -25,7 +25,7 @@ import msgspec
 from pipeconform.run.verdict import Cause, Raised
 from pipeconform.run.wire import HEADER, Kind, RankSpec, frame
 
-__all__ = ["RankContext", "main"]
+__all__ = ["RankContext", "main", "raised_from"]
 
 _TEXT_LIMIT = 64 * 1024  # characters of a message or traceback that cross the wire
 _MAX_CAUSES = 32
@@ -95,7 +95,7 @@ def _run(tasks: dict[str, Task], name: str, context: RankContext, payload: bytes
             return Kind.BYTES, value
         return Kind.PICKLE, _pickled(value)
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: leaving is not answering
-        return Kind.RAISED, msgspec.msgpack.encode(_raised(error))
+        return Kind.RAISED, msgspec.msgpack.encode(raised_from(error))
 
 
 def _find(name: str) -> Task:
@@ -116,7 +116,8 @@ def _pickled(value: object) -> bytes:
         ) from error
 
 
-def _raised(error: BaseException) -> Raised:
+def raised_from(error: BaseException) -> Raised:
+    """What crosses to the controller of an exception, its causes included."""
     if isinstance(error, _UnpicklableError):
         return Raised(type="UnpicklableReturn", message=_clip(str(error)), causes=_causes(error))
     # The first frame is ours and says nothing about the task.

@@ -5,6 +5,7 @@ Runs in rank processes only; the controller names these functions and sends them
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import random
@@ -26,6 +27,7 @@ from pipeconform.case import data
 from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Step, Train, Zero
 from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.modules import build_model, build_stage, seed_of, seed_process
+from pipeconform.case.slips import Slips, mistaken_batch
 from pipeconform.case.whole import build_whole, split_of
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.array import Array
@@ -44,7 +46,7 @@ from pipeconform.observe.observation import (
 )
 from pipeconform.observe.recorder import ForwardRecorder, hook_counts
 from pipeconform.observe.timeline import Timeline
-from pipeconform.run import by_hand, implementation, rounds
+from pipeconform.run import by_hand, implementation, mistaken, rounds
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.disturber import Disturber
 from pipeconform.run.rank import RankContext
@@ -94,8 +96,17 @@ def execute(context: RankContext, payload: bytes) -> bytes:
         dist.destroy_process_group(_lingering().pop())
     _retired().release()
     lingers = "loneliness" in job.observe
-    with _pipeline_group(job.case, context, distributed=not single, lingers=lingers) as group:
-        observation = _run(job, adapter, description, context, group)
+
+    def once(case: Case) -> Observation:
+        with _pipeline_group(case, context, distributed=not single, lingers=lingers) as group:
+            observation = _run(structs.replace(job, case=case), adapter, description, context, group)
+            if observation.failed is not None:
+                raise mistaken.CaseEnded(observation)
+            return observation
+
+    if not job.case.is_mistaken:
+        return msgspec.msgpack.encode(once(job.case))
+    observation = mistaken.live_through(job.case, once, recovers="recovery" in job.observe)
     return msgspec.msgpack.encode(observation)
 
 
@@ -150,8 +161,9 @@ def plan_of(
     ranks: Ranks,
     recorder: ForwardRecorder | None,
     disturber: Disturber | None = None,
+    slips: Slips | None = None,
 ) -> Plan:
-    """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber`."""
+    """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber` and `slips`."""
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")
@@ -169,11 +181,15 @@ def plan_of(
             module.recorder = recorder
             module.timeline = None if recorder is None else recorder.timeline
             module.intruder = intruder
+            if slips is not None:
+                slips.attach(index, module)
             return module
 
         return build
 
-    first = case.runs[0]
+    first, loss = case.runs[0], data.loss_of(case)
+    if slips is not None:
+        loss = dataclasses.replace(loss, function=slips.loss(loss.function))
     optimizer: contract.SgdStep | contract.AdamStep | None = None
     if isinstance(case.optimizer, Sgd):
         optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
@@ -189,7 +205,7 @@ def plan_of(
         split=split_of(case),
         schedule=case.schedule,
         placement=placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
-        loss=data.loss_of(case),
+        loss=loss,
         optimizer=optimizer,
         num_microbatches=first.num_microbatches,
         microbatch_size=data.split_sizes(first.batch_size, first.num_microbatches)[0],
@@ -230,13 +246,20 @@ def _run(
     memory = Memory() if "memory" in job.observe else None
     recorder = ForwardRecorder(Timeline(memory) if watches else None)
     disturber = Disturber(case.world.perturbations, rank=position)
-    plan = plan_of(case, description, ranks, recorder, disturber)
+    slips = Slips(case)
+    plan = plan_of(case, description, ranks, recorder, disturber, slips)
     before = torch.get_rng_state()
+    nothing = Observation(rank=context.rank, pipeline_rank=position)
     try:
         pipeline = CheckedPipeline(adapter.build(plan))
     except Unsupported as reason:
-        return Observation(rank=context.rank, pipeline_rank=position, unsupported=str(reason))
+        return structs.replace(nothing, unsupported=str(reason))
+    except Exception as error:
+        if not case.is_mistaken or isinstance(error, ContractError):
+            raise
+        return structs.replace(nothing, failed=mistaken.failed_by(error, step=None))
     lived_on: LivedOn | None = None
+    steps: list[StepShown] = []
     try:
         changes = tuple(_build_changes(case, pipeline, before))
         declares = contract.Feature.DECLARED_TABLE in description.capabilities.features
@@ -244,7 +267,8 @@ def _run(
         keys, known = _said(case, pipeline, description.capabilities)
         recorder.take()
         recorder.events()
-        steps = tuple(_program(case, plan, pipeline, description.capabilities, recorder, disturber))
+        for shown in _program(case, plan, pipeline, description.capabilities, recorder, disturber, slips):
+            steps.append(shown)  # noqa: PERF402 - what was there before an error is kept
         if "rounds" in job.observe:
             again = None
             if not description.capabilities.fresh_process_per_build:
@@ -258,18 +282,23 @@ def _run(
                 run=lambda one: _run_quietly(case, plan, one, description.capabilities, recorder),
                 group=group,
             )
+    except Exception as error:
+        if not case.is_mistaken or isinstance(error, ContractError):
+            raise
+        steps.append(StepShown(step=len(steps), forwards=recorder.take()))
+        failed = mistaken.failed_by(error, step=len(steps) - 1)
+        return structs.replace(nothing, failed=failed, steps=tuple(steps))
     finally:
         if lived_on is None:  # otherwise it was closed already, twice
             pipeline.close()
-    return Observation(
-        rank=context.rank,
-        pipeline_rank=position,
+    return structs.replace(
+        nothing,
         build_changes=changes,
         keys=keys,
         boundaries=known,
         table=table,
         lived_on=lived_on,
-        steps=steps,
+        steps=tuple(steps),
     )
 
 
@@ -280,9 +309,10 @@ def _program(
     capabilities: contract.Capabilities,
     recorder: ForwardRecorder,
     disturber: Disturber,
+    slips: Slips,
 ) -> Iterator[StepShown]:
     for index, step in enumerate(case.program):
-        with disturber.during(step):
+        with disturber.during(step), slips.during(step, pipeline.owned()):
             yield _step(case, index, plan, pipeline, capabilities, recorder)
 
 
@@ -398,6 +428,8 @@ def _step(
     rng = torch.get_rng_state()
     if isinstance(step, Train | Eval):
         batch = _data_for(plan, capabilities, data.make_batch(case, index, device=plan.ranks.device))
+        if isinstance(step, Train) and step.mistake is not None:
+            batch = mistaken_batch(batch, step.mistake)
         with data.autocast_of(step, device=plan.ranks.device), _guard(step):
             if isinstance(step, Train) and step.by_hand is not None:
                 answers = by_hand.drive(pipeline, plan, batch, step.by_hand)

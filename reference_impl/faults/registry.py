@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from .fault import Fault, made
+from .registry_refusals import REFUSALS
 from .registry_reported import REPORTED
 
 __all__ = ["FAULTS"]
@@ -291,6 +292,7 @@ _LIST = (
     made("stages:BareKeys", "SPL-4", "The error is a bare key.", schedule="ZB-H1"),
     made("stages:WeightPartsKept", "SPL-5", "Graphs are kept until the end of the step.", schedule="ZB-H1"),
     *_GENERATORS,
+    *REFUSALS,
     *REPORTED,
     made("quiet:SecondGradientHalved", "FWD-4", "The second tensor of a boundary gets half its gradient."),
     made("quiet:KwargsGradientHalved", "FWD-9", "Stages with keyword arguments halve their gradients."),

@@ -116,8 +116,8 @@ def test_a_sound_package_raises_no_doubt(contents):
             "environment.json: 2 machines, but certificate.json says 1 shards",
         ),
         (
-            lambda c: with_certificate(c, level="robust"),
-            "level: level Robust is not available in this version",
+            lambda c: with_certificate(c, level="data-parallel"),
+            "level: level Data-parallel is not available in this version",
         ),
         (lambda c: with_certificate(c, level="gold"), "certificate.json: level: unknown level 'gold'"),
         (

@@ -216,7 +216,7 @@ class Changing(torch.nn.Module):
         ((torch.zeros(2), None), None, TypeError, "output 1 is NoneType None; only tensors"),
     ],
 )
-def test_a_boundary_that_changes_within_a_step_is_refused(first, second, error, words) -> None:
+def test_a_boundary_that_changes_is_refused(first, second, error, words) -> None:
     made = Stage(Changing(first, second), index=0)
 
     def run() -> None:
@@ -227,12 +227,27 @@ def test_a_boundary_that_changes_within_a_step_is_refused(first, second, error, 
         run()
 
 
-def test_another_batch_size_or_another_step_is_no_change() -> None:
-    made = Stage(Changing(torch.zeros(2, 3), torch.zeros(1, 3), torch.zeros(5, 7).half()), index=0)
-    for steps in (2, 1):
+def test_another_batch_size_is_no_change() -> None:
+    made = Stage(Changing(torch.zeros(2, 3), torch.zeros(1, 3), torch.zeros(5, 3)), index=0)
+    for sizes in ((2, 1), (5,)):
         with made.step(training=True):
-            for k in range(steps):
-                made.forward(k, torch.zeros(1), {}, differentiate=False, boundary=True)
+            for k, size in enumerate(sizes):
+                made.forward(k, torch.zeros(size, 3), {}, differentiate=False, boundary=True)
+
+
+def test_another_step_may_not_change_the_boundary() -> None:
+    made = Stage(Changing(torch.zeros(2, 3), torch.zeros(2, 7)), index=0)
+    with made.step(training=True):
+        made.forward(0, torch.zeros(2, 3), {}, differentiate=False, boundary=True)
+    with made.step(training=True), pytest.raises(ValueError, match=r"float32\[2, 3\] to float32\[2, 7\]"):
+        made.forward(0, torch.zeros(2, 3), {}, differentiate=False, boundary=True)
+
+
+def test_an_output_with_another_number_of_samples_than_the_input_is_refused() -> None:
+    made = Stage(Changing(torch.zeros(2, 3), torch.zeros(2, 3)), index=0)
+    made.forward(0, torch.zeros(2, 3), {}, differentiate=False, boundary=True)
+    with pytest.raises(ValueError, match=r"from float32\[4, 3\] to float32\[2, 3\]"):
+        made.forward(1, torch.zeros(4, 3), {}, differentiate=False, boundary=True)
 
 
 def test_a_gradient_that_does_not_fit_is_refused() -> None:

@@ -1,0 +1,254 @@
+"""What became of the ranks when something was done wrong on purpose, and what is wrong with that.
+
+What an implementation promises (`ErrorContract`) is held against it: who raised which error, with which words. For
+the rest it is enough that nobody dies or hangs, and that a mistake which nobody refuses gives what the model itself
+gives. Chapter ERR is judged by this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeconform.adapter import ErrorContract, MistakeKind
+from pipeconform.case.case import Case, Train
+from pipeconform.case.mistakes import Mistake
+from pipeconform.judge import forward, training, wording
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.observe.observation import Failed
+from pipeconform.run.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
+
+__all__ = ["Aftermath", "answers_are_right", "nobody_dies", "processes_recover"]
+
+_LEARNT = frozenset(
+    {
+        MistakeKind.INPUT_SHAPE,
+        MistakeKind.INPUT_DTYPE,
+        MistakeKind.OUTPUT_SHAPE,
+        MistakeKind.OUTPUT_DTYPE,
+        MistakeKind.ARITY,
+    }
+)
+"""What only a step before, or another microbatch, tells to be wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aftermath:
+    """One execution of a mistaken case."""
+
+    case: Case
+    errors: ErrorContract
+    verdicts: VerdictVector
+    failed: Mapping[int, Failed]
+    """By rank how it ended; other ranks returned, died or are stuck, as their verdicts say."""
+    evidence: Evidence | None
+    """What the ranks showed, against the case without its mistakes; None unless every rank answered."""
+    as_mistaken: Callable[[], Evidence]
+    """The same against what the model itself does with the mistake."""
+
+    @property
+    def ends(self) -> VerdictVector:
+        """The verdicts, with a rank that failed as one that raised."""
+        ends = [
+            Raised(
+                type=f.type,
+                message=f.message,
+                causes=tuple(Cause(*cause) for cause in f.causes),
+                after=v.after,
+            )
+            if isinstance(v, Returned) and (f := self.failed.get(rank)) is not None
+            else v
+            for rank, v in enumerate(self.verdicts)
+        ]
+        return VerdictVector(tuple(ends))
+
+    def mistake(self) -> tuple[int, Mistake] | None:
+        """The program's step that has a mistake, and the mistake; None where it is in the plan."""
+        for index, step in enumerate(self.case.program):
+            if isinstance(step, Train) and step.mistake is not None:
+                return index, step.mistake
+        return None
+
+    def owners(self, mistake: Mistake) -> frozenset[int]:
+        """The ranks, in the world, on which a mistake shows first."""
+        assert self.evidence is not None
+        placement, ranks = self.evidence.placement, self.case.world.pipeline_ranks
+        if mistake.where == "batch":
+            return frozenset(ranks)
+        stage = {"input": 0, "loss": len(placement) - 1}.get(mistake.where, mistake.stage)
+        return frozenset(ranks[position] for position in placement[stage])
+
+
+def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
+    """Nobody dies or hangs; what is promised is kept, and nothing is silently wrong (ERR-1 to 10)."""
+    ended = list(_deaths_and_hangs(aftermath))
+    if ended:
+        yield from ended
+        return
+    for finding in _answers(aftermath):
+        yield _outcome(aftermath, Status.FAILED, finding)
+
+
+def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
+    """No process ends, whatever else happens (ERR-13)."""
+    yield from (one for one in _deaths_and_hangs(aftermath) if one.status is Status.CRASHED)
+
+
+def processes_recover(aftermath: Aftermath) -> Iterator[Outcome]:
+    """After the error a new pipeline in the same processes gives right values (ERR-11)."""
+    ended = list(_deaths_and_hangs(aftermath))
+    if ended:
+        yield from ended
+        return
+    assert aftermath.evidence is not None
+    found = [
+        *forward.outputs_are_right(aftermath.evidence),
+        *training.losses_and_gradients_are_right(aftermath.evidence),
+    ]
+    for finding in found[:1]:
+        text = f"after {_told(aftermath)}, and an error, a new pipeline is wrong: {finding.message}"
+        yield _outcome(
+            aftermath, Status.FAILED, _as(finding, kind=f"after an error: {finding.kind}", message=text)
+        )
+
+
+def _outcome(aftermath: Aftermath, status: Status, finding: Finding) -> Outcome:
+    return Outcome(status, finding, verdicts=aftermath.ends.describe())
+
+
+def _deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
+    ends = aftermath.ends
+    for rank, one in enumerate(ends):
+        if isinstance(one, Died):
+            text = f"rank {rank} died ({one.how}), when {_told(aftermath)}\n{ends.describe()}"
+            yield _outcome(
+                aftermath, Status.CRASHED, Finding(kind=f"died: {one.how}", message=text, rank=rank)
+            )
+            return
+    for rank, one in enumerate(ends):
+        if isinstance(one, Raised) and rank not in aftermath.failed:
+            # the case without the mistake, executed after it
+            text = f"after {_told(aftermath)}, a new pipeline fails: {one.type}: {one.message}\n{ends.describe()}"
+            kind = f"after an error: raised {one.type}"
+            yield _outcome(aftermath, Status.ERROR, Finding(kind=kind, message=text, rank=rank))
+            return
+    for rank, one in enumerate(ends):
+        if isinstance(one, Stuck):
+            others = sorted(aftermath.failed)
+            first = f"rank {', '.join(map(str, others))} raised" if others else "nobody raised"
+            text = f"rank {rank} waits for ever, when {_told(aftermath)} and {first}: {one.why}\n{ends.describe()}"
+            kind = "others left waiting" if others else "hang"
+            finding = Finding(kind=kind, message=f"{text}\n{one.stack}".rstrip(), rank=rank)
+            yield _outcome(aftermath, Status.HUNG, finding)
+            return
+
+
+def _told(aftermath: Aftermath) -> str:
+    found = aftermath.mistake()
+    assert found is not None
+    return f"in step {found[0]} {found[1].told()}"
+
+
+def _answers(aftermath: Aftermath) -> Iterator[Finding]:
+    found = aftermath.mistake()
+    assert found is not None
+    step, mistake = found
+    promised = aftermath.errors.promised(mistake.kind) if _is_due(aftermath.case, step, mistake) else ()
+    if promised:
+        yield from _kept(aftermath, step, mistake, promised)
+    elif not aftermath.failed:
+        yield from _unnoticed(aftermath, step, mistake)
+
+
+def _is_due(case: Case, step: int, mistake: Mistake) -> bool:
+    first = next(index for index, one in enumerate(case.program) if isinstance(one, Train))
+    return step > first or mistake.microbatch is not None or mistake.kind not in _LEARNT
+
+
+def _unnoticed(aftermath: Aftermath, step: int, mistake: Mistake) -> Iterator[Finding]:
+    """Nobody raised: it is right if the model itself gives the same."""
+    evidence = aftermath.as_mistaken()
+    if evidence.expected.failed is not None:
+        text = f"nobody raised, although {_told(aftermath)}; the model by itself raises {evidence.expected.failed}"
+        yield Finding(kind=f"{mistake.kind}: accepted", message=text, step=step, stage=mistake.stage)
+        return
+    wrong = [*forward.outputs_are_right(evidence), *training.losses_and_gradients_are_right(evidence)]
+    for finding in wrong[:1]:
+        text = f"nobody raised, although {_told(aftermath)}, and the result is not the model's: {finding.message}"
+        yield _as(finding, kind=f"{mistake.kind}: silent wrong result", message=text)
+
+
+def _kept(aftermath: Aftermath, step: int, mistake: Mistake, promised: tuple[str, ...]) -> Iterator[Finding]:
+    """The promised error, where the mistake is, with the right words; what others say; what was sent before."""
+    owners = aftermath.owners(mistake)
+    mine = {rank: failed for rank, failed in aftermath.failed.items() if rank in owners}
+    names = " or ".join(promised)
+
+    def finding(kind: str, text: str, rank: int | None = None) -> Finding:
+        text = f"{_told(aftermath)}; {text}"
+        return Finding(
+            kind=f"{mistake.kind}: {kind}",
+            message=text,
+            step=step,
+            rank=rank,
+            stage=mistake.stage,
+            microbatch=mistake.microbatch,
+        )
+
+    if not aftermath.failed:
+        yield finding("accepted", f"nobody raised; promised is {names}")
+        return
+    if not mine:
+        where = ", ".join(map(str, sorted(aftermath.failed)))
+        due = ", ".join(map(str, sorted(owners)))
+        yield finding(
+            "wrong rank", f"rank {where} raised, but not rank {due}, where it happened; promised is {names}"
+        )
+        return
+    for rank, failed in mine.items():
+        said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
+        if failed.type.rpartition(".")[2] not in {name.rpartition(".")[2] for name in promised}:
+            yield finding(f"raised {failed.type}", f"{said}; promised is {names}", rank)
+            return
+        lacking = wording.lacking(
+            aftermath.case, step, mistake, failed, rank=rank, expected=_clean(aftermath)
+        )
+        if lacking is not None:
+            yield finding(lacking.kind, f"{said}; it does not {lacking.text}", rank)
+            return
+    yield from _of_others(aftermath, mistake, owners, finding)
+    sent = wording.sent_wrongly(aftermath.evidence, step, mistake) if aftermath.evidence else None
+    if sent is not None:
+        yield finding("sent before", sent)
+
+
+def _clean(aftermath: Aftermath) -> Evidence:
+    assert aftermath.evidence is not None
+    return aftermath.evidence
+
+
+def _of_others(
+    aftermath: Aftermath, mistake: Mistake, owners: frozenset[int], finding: Callable[..., Finding]
+) -> Iterator[Finding]:
+    """Ranks that learnt of the error say which stage it came from, if that is promised."""
+    if not aftermath.errors.tells_others or mistake.where in ("input", "batch"):
+        return
+    stage = aftermath.case.num_stages - 1 if mistake.where == "loss" else mistake.stage
+    for rank, failed in aftermath.failed.items():
+        if rank not in owners and not wording.names_stage(failed.text, stage):
+            said = f"rank {rank} raised {failed.type}: {failed.message.strip()}; the cause is not among its words"
+            yield finding("cause not told to others", said, rank)
+            return
+
+
+def _as(finding: Finding, *, kind: str, message: str) -> Finding:
+    return Finding(
+        kind=kind,
+        message=message,
+        step=finding.step,
+        rank=finding.rank,
+        stage=finding.stage,
+        microbatch=finding.microbatch,
+        mismatch=finding.mismatch,
+    )

@@ -1,0 +1,50 @@
+"""Cases in which something is done wrong on purpose: the error that ends them is what is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.distributed as dist
+from msgspec import structs
+
+from pipeconform.case.case import Case
+from pipeconform.observe.observation import Failed, Observation
+from pipeconform.run.rank import raised_from
+
+__all__ = ["CaseEnded", "failed_by", "live_through"]
+
+
+class CaseEnded(Exception):  # noqa: N818 - it carries what was observed, and says nothing was wrong with us
+    """Leaves a mistaken case, so that its process group goes as after any error."""
+
+    def __init__(self, observation: Observation) -> None:
+        super().__init__()
+        self.observation = observation
+
+
+def failed_by(error: Exception, *, step: int | None) -> Failed:
+    """What is kept of an error that ended a case in program step `step`, or (None) while it was built."""
+    raised = raised_from(error)
+    return Failed(
+        type=raised.type,
+        message=raised.message,
+        causes=tuple((cause.type, cause.message) for cause in raised.causes),
+        step=step,
+    )
+
+
+def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers: bool) -> Observation:
+    """Execute a mistaken case; with `recovers`, the same without its mistake when all ranks are through.
+
+    Raises:
+        Exception: whatever the implementation raised in the case without a mistake.
+    """
+    try:
+        observation = execute(case)
+    except CaseEnded as ended:
+        observation = ended.observation
+    if not recovers:
+        return observation
+    if dist.is_initialized():
+        dist.barrier()  # the world's own group, of which the implementation knows nothing
+    return structs.replace(execute(case.without_mistakes), failed=observation.failed)

@@ -1,0 +1,69 @@
+"""Whether a batch looks like the batches before it: checked on every rank, before anything is sent.
+
+Every rank has a batch of the same shapes (decoys, where it does not consume it), so all ranks refuse alike and none
+waits. What the first step had is what is expected; sizes in the batch dimension may change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pipeconform.adapter import Batch
+
+from .metadata import TensorMeta, same_sizes
+from .microbatches import batch_size_of, sizes_of
+
+
+class BatchCheck:
+    """Remembers the arguments of the first step."""
+
+    def __init__(self) -> None:
+        self._first: tuple[TensorMeta, ...] | None = None
+
+    def check(self, batch: Batch) -> None:
+        """Compare with the first batch, which is remembered.
+
+        Raises:
+            TypeError: An argument is no tensor.
+            ValueError: There are more or fewer arguments, or one of another dtype or shape; or the batch cannot be
+                split as asked.
+        """
+        now = tuple(_meta(position, value) for position, value in enumerate(batch.args))
+        was = self._first
+        if was is not None and len(was) != len(now):
+            raise ValueError(
+                f"the first stage is given {len(now)} arguments; expected {len(was)}, as in the first step"
+            )
+        for position, (one, first) in enumerate(zip(now, was or now, strict=True)):
+            if one.dtype != first.dtype or not same_sizes(one, first, batch_dim=batch.batch_dim):
+                what = "dtype" if one.dtype != first.dtype else "shape"
+                raise ValueError(
+                    f"argument {position} of stage 0 has another {what} than in the first step: "
+                    f"expected {first}, got {one}"
+                )
+        sizes_in(batch)
+        self._first = self._first or now
+
+
+def sizes_in(batch: Batch) -> tuple[int, ...]:
+    """Samples per microbatch; the same on every rank, because decoys have the shapes of what they replace.
+
+    Raises:
+        ValueError: Tensors disagree about the number of samples, or it cannot be split as asked.
+    """
+    values = {"args": batch.args, "kwargs": dict(batch.kwargs), "target": batch.target}
+    found = {name: batch_size_of(tree, batch_dim=batch.batch_dim, name=name) for name, tree in values.items()}
+    known = {size for size in found.values() if size is not None}
+    if len(known) != 1:
+        raise ValueError(f"the batch size is not clear: {found}")
+    return sizes_of(known.pop(), num_microbatches=batch.num_microbatches)
+
+
+def _meta(position: int, value: Any) -> TensorMeta:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"argument {position} of stage 0 is {type(value).__name__} {value!r:.60}; expected a tensor"
+        )
+    return TensorMeta(dtype=value.dtype, shape=tuple(value.shape), requires_grad=value.requires_grad)

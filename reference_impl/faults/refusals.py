@@ -1,0 +1,271 @@
+"""Faults of refusing: mistakes that are accepted, found too late or elsewhere, or told in the wrong words."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pipeconform.adapter import Batch, Mode
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..batches import BatchCheck, sizes_in
+from ..metadata import BoundaryMeta
+from ..runtime import Step, Work
+from ..stage import Stage
+
+# ------------------------------------------------------------------------------------------- inputs
+
+
+class _SizesOnly(BatchCheck):
+    def check(self, batch: Batch) -> None:
+        sizes_in(batch)
+
+
+class _InputsUnchecked(ReferencePipeline):
+    check_type = _SizesOnly
+
+
+class InputsUnchecked(ReferenceAdapter):
+    """Inputs are not compared with those of the steps before."""
+
+    pipeline = _InputsUnchecked
+
+
+class _InputsCast(ReferencePipeline):
+    check_type = _SizesOnly
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        dtype = next(p.dtype for module in self.modules.values() for p in module.parameters())
+        real = (arg.real if arg.is_complex() else arg for arg in batch.args)
+        return super().make_work(mode, replace(batch, args=tuple(arg.to(dtype) for arg in real)))
+
+
+class InputsCast(ReferenceAdapter):
+    """Inputs of another dtype are converted without a word."""
+
+    pipeline = _InputsCast
+
+
+class _WordlessCheck(BatchCheck):
+    def check(self, batch: Batch) -> None:
+        try:
+            super().check(batch)
+        except ValueError:
+            raise ValueError("the input is not as expected") from None
+
+
+class _InputsNotDescribed(ReferencePipeline):
+    check_type = _WordlessCheck
+
+
+class InputsNotDescribed(ReferenceAdapter):
+    """The error about an input names neither what was expected nor what there is."""
+
+    pipeline = _InputsNotDescribed
+
+
+class _AssertingCheck(BatchCheck):
+    def check(self, batch: Batch) -> None:
+        try:
+            super().check(batch)
+        except ValueError as error:
+            raise AssertionError(*error.args) from None
+
+
+class _InputsAsserted(ReferencePipeline):
+    check_type = _AssertingCheck
+
+
+class InputsAsserted(ReferenceAdapter):
+    """A wrong input is an AssertionError, which nobody declared."""
+
+    pipeline = _InputsAsserted
+
+
+class _AbortingCheck(BatchCheck):
+    def check(self, batch: Batch) -> None:
+        if not batch.args[0].is_floating_point():
+            os.abort()
+        super().check(batch)
+
+
+class _InputsAbort(ReferencePipeline):
+    check_type = _AbortingCheck
+
+
+class InputsAbort(ReferenceAdapter):
+    """Inputs that are not floating end the process, as an assertion in native code does."""
+
+    pipeline = _InputsAbort
+
+
+# ------------------------------------------------------------------------------------------ outputs
+
+
+class _UncheckedStage(Stage):
+    def _check(self, found: BoundaryMeta, samples: int | None) -> None:
+        """Whatever comes is handed on."""
+
+
+class _OutputsUnchecked(ReferencePipeline):
+    stage_type = _UncheckedStage
+
+
+class OutputsUnchecked(ReferenceAdapter):
+    """What a stage hands on is not compared with what it handed on before."""
+
+    pipeline = _OutputsUnchecked
+
+
+class _StepwiseStage(Stage):
+    def clear(self) -> None:
+        super().clear()
+        self._frozen = None
+
+
+class _OutputsCheckedWithinSteps(ReferencePipeline):
+    stage_type = _StepwiseStage
+
+
+class OutputsCheckedWithinSteps(ReferenceAdapter):
+    """Outputs are compared with those of the same step only."""
+
+    pipeline = _OutputsCheckedWithinSteps
+
+
+class _FirstOfStepStage(Stage):
+    checked = False
+
+    def clear(self) -> None:
+        super().clear()
+        self.checked = False
+
+    def _check(self, found: BoundaryMeta, samples: int | None) -> None:
+        if not self.checked:
+            self.checked = True
+            super()._check(found, samples)
+
+
+class _FirstMicrobatchChecked(ReferencePipeline):
+    stage_type = _FirstOfStepStage
+
+
+class FirstMicrobatchChecked(ReferenceAdapter):
+    """Of every step the first microbatch is checked."""
+
+    pipeline = _FirstMicrobatchChecked
+
+
+class _FirstIndexStage(Stage):
+    def _check(self, found: BoundaryMeta, samples: int | None) -> None:
+        if not self.index:
+            super()._check(found, samples)
+
+
+class _FirstStageChecked(ReferencePipeline):
+    stage_type = _FirstIndexStage
+
+
+class FirstStageChecked(ReferenceAdapter):
+    """Only the first stage's outputs are checked."""
+
+    pipeline = _FirstStageChecked
+
+
+class _DeafStep(Step):
+    def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
+        """Nobody wants to know."""
+
+
+class _ErrorsSwallowed(ReferencePipeline):
+    step_type = _DeafStep
+
+
+class ErrorsSwallowed(ReferenceAdapter):
+    """An error of a stage is swallowed, and the step goes on without its output."""
+
+    pipeline = _ErrorsSwallowed
+
+
+class _LateStep(Step):
+    """Looks at what it sent when it has sent it."""
+
+    def send_output(self, s: int, k: int) -> None:
+        output = self.outputs.get((s, k))
+        super().send_output(s, k)
+        if self._failure is None and output is not None:
+            try:
+                Stage._check(self.stages[s], BoundaryMeta.of(output), None)
+            except ValueError as error:
+                self._fail(s, k, "forward", error)
+
+
+class _CheckedAfterSending(ReferencePipeline):
+    stage_type = _UncheckedStage
+    step_type = _LateStep
+
+
+class CheckedAfterSending(ReferenceAdapter):
+    """Outputs are checked when they have been sent."""
+
+    pipeline = _CheckedAfterSending
+
+
+class _ReceivingStep(Step):
+    """Looks at what it received."""
+
+    def receive_input(self, s: int, k: int) -> None:
+        super().receive_input(s, k)
+        if self._failure is None:
+            try:
+                Stage._check(self.stages[s], BoundaryMeta.of(self.inputs[s, k]), None)
+            except ValueError as error:
+                self._fail(s, k, "forward", error)
+
+
+class _CheckedByReceiver(ReferencePipeline):
+    stage_type = _UncheckedStage
+    step_type = _ReceivingStep
+
+
+class CheckedByReceiver(ReferenceAdapter):
+    """Outputs are checked where they arrive."""
+
+    pipeline = _CheckedByReceiver
+
+
+class _RememberingStage(_UncheckedStage):
+    first: Tensor | None = None
+
+
+class _ReinterpretingStep(Step):
+    """Sends the bytes of every output as if they were of the first one's dtype and shape."""
+
+    def send_output(self, s: int, k: int) -> None:
+        output, stage = self.outputs.get((s, k)), self.stages[s]
+        if isinstance(output, Tensor) and isinstance(stage, _RememberingStage):
+            stage.first = output if stage.first is None else stage.first
+            if (output.dtype, output.shape) != (stage.first.dtype, stage.first.shape):
+                self.outputs[s, k] = _read_as(output, stage.first)
+        super().send_output(s, k)
+
+
+def _read_as(value: Tensor, like: Tensor) -> Tensor:
+    data = value.detach().contiguous().reshape(-1).view(torch.uint8)
+    room = torch.zeros(like.nbytes, dtype=torch.uint8)
+    room[: len(data)] = data[: len(room)]
+    return room.view(like.dtype).reshape(like.shape).requires_grad_(value.requires_grad)
+
+
+class _BytesReinterpreted(ReferencePipeline):
+    stage_type = _RememberingStage
+    step_type = _ReinterpretingStep
+
+
+class BytesReinterpreted(ReferenceAdapter):
+    """Of every output the bytes are sent, to be read as the first one's dtype and shape."""
+
+    pipeline = _BytesReinterpreted

@@ -1,0 +1,1 @@
+"""Chapter ERR: errors."""
