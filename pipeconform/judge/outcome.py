@@ -59,7 +59,8 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
             Finding(kind=f"died: {how}", message=f"rank {rank} died ({how})\n{table}", rank=rank),
         )
     if isinstance(verdict, Stuck):
-        text = f"no rank makes progress: {verdict.why}\n{table}\n{verdict.stack}"
+        parts = (f"no rank makes progress: {verdict.why}", verdicts.waiting, table, verdict.stack)
+        text = "\n".join(part for part in parts if part)
         return Outcome(Status.HUNG, Finding(kind="hang", message=text.rstrip(), rank=rank))
     assert isinstance(verdict, Raised)
     root = verdict.causes[-1] if verdict.causes else verdict
@@ -68,6 +69,7 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
     hung = [r for r, one in enumerate(verdicts) if isinstance(one, Stuck)]
     if hung:
         text += f"\nwhile rank {', '.join(map(str, hung))} waited for it"
+        text += f"\n{verdicts.waiting}" if verdicts.waiting else ""
     return Outcome(Status.ERROR, Finding(kind=kind, message=text, rank=rank))
 
 

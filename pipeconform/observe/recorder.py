@@ -20,6 +20,8 @@ class ForwardRecorder:
 
     def __init__(self, timeline: Timeline | None = None) -> None:
         self.timeline = timeline
+        self.step: int | None = None
+        """The program's step that runs; None outside of any."""
         self._forwards: list[Forward] = []
 
     def masks(self, stage: int) -> Sequence[Tensor]:
@@ -48,6 +50,20 @@ class ForwardRecorder:
                 call=-1 if self.timeline is None else self.timeline.call,
             )
         )
+
+    def standing(self) -> str:
+        """What this rank computed last, in words; any thread may ask while another computes."""
+        place = "outside of any step" if self.step is None else f"step {self.step}"
+        event = None if self.timeline is None else self.timeline.last
+        if event is not None and event.kind != "F":
+            what = {"I": "input gradient", "W": "weight gradient"}[event.kind]
+            return f"{place}, last computed: {what} of stage {event.stage}"
+        forwards = list(self._forwards)
+        if not forwards:
+            return f"{place}, nothing computed yet"
+        stage = forwards[-1].stage
+        count = sum(one.stage == stage for one in forwards)
+        return f"{place}, last computed: forward {count} of stage {stage}"
 
     def take(self) -> tuple[Forward, ...]:
         """Hand over what was recorded and begin anew."""

@@ -87,6 +87,11 @@ class Timeline:
                 holder[name] = parameter
             self._here.call = outer
 
+    @property
+    def last(self) -> Event | None:
+        """The latest event since the last `take`."""
+        return next(reversed(self._events), None)
+
     def take(self) -> tuple[Event, ...]:
         """Hand over what was recorded and begin anew; calls keep counting."""
         taken, self._events = tuple(self._events), []

@@ -59,6 +59,11 @@ class Crew:
         assert self._folder is not None, "a crew is formed before it is asked for"
         return self._folder / f"stacks-{rank}"
 
+    def standing(self, rank: int) -> Path:
+        """The file that ``rank`` says in where it stands."""
+        assert self._folder is not None, "a crew is formed before it is asked for"
+        return self._folder / f"standing-{rank}"
+
     def form(self) -> None:
         """Have a generation if there is none, or a whole one if somebody of it is gone.
 
@@ -100,6 +105,7 @@ class Crew:
                     store=str(folder / "store"),
                     output=str(self.output(rank)),
                     stacks=str(self.stacks(rank)),
+                    standing=str(self.standing(rank)),
                     variables=tuple(self.server.environment.effective()),
                     group_timeout=_GROUP_TIMEOUT,
                 )

@@ -86,11 +86,11 @@ class Disturber:
         ]
 
 
-class _SlowLinks(TorchDispatchMode):
+class _SlowLinks(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's subclass hook is untyped
     """Sleeps before or after the c10d operators that send or receive."""
 
     def __init__(self, links: Sequence[SlowLink]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._links = links
 
     def __torch_dispatch__(

@@ -20,13 +20,16 @@ from pipeconform.errors import PoolError
 from pipeconform.run.channel import Frame
 from pipeconform.run.crew import Crew
 from pipeconform.run.forkserver import ForkServer, tail
+from pipeconform.run.questions import Prover, Question
 from pipeconform.run.stacks import collect
+from pipeconform.run.standing import Standing
 from pipeconform.run.verdict import Died, Raised, Returned, Stuck, Verdict, VerdictVector
 from pipeconform.run.watch import Limits, Watch
 from pipeconform.run.wire import Kind, frame
 
 __all__ = ["Pending", "Pool"]
 
+_ASKING = 0.005  # seconds between two looks for an answer
 _MUTE_LIMIT = 1.0  # seconds between a closed connection and the report of its process's end
 _OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
 
@@ -254,6 +257,7 @@ class Pending:
 
     def _judge(self) -> None:
         watch = Watch(self._limits, started=self._started)
+        prover = Prover(self._ask)
         failure: str | None = None
         while True:
             self._collect()
@@ -270,10 +274,13 @@ class Pending:
             )
             if why is None and any(self._mute(rank) for rank in waiting):
                 why = f"rank {next(filter(self._mute, waiting))} closed its connection without answering"
+            standings = None if why or failure else prover.check(waiting, idle=watch.idle)
+            if standings is not None:
+                why = "every rank waits for one that waits too"
             if why is not None:
-                self._give_up(waiting, why, watch)
+                self._give_up(waiting, why, watch, standings)
                 return
-            self._crew.server.step(watch.interval)
+            self._crew.server.step(min(watch.interval, _ASKING) if prover.asking else watch.interval)
             self._crew.server.require_alive()
 
     def _collect(self) -> None:
@@ -332,15 +339,33 @@ class Pending:
                 if path.stat().st_size > _OUTPUT_LIMIT:
                     os.truncate(path, 0)  # the rank appends, so it goes on at the new end
 
-    def _give_up(self, waiting: Sequence[int], why: str, watch: Watch) -> None:
-        seconds = time.monotonic() - self._started
-        paths = {rank: self._crew.stacks(rank) for rank in waiting if not watch.stopped(rank)}
-        stacks = collect(self._crew.server, self._group, paths=paths)
+    def _ask(self, ranks: Sequence[int]) -> Question:
+        paths = {rank: self._crew.standing(rank) for rank in ranks}
+        return Question(self._crew.server, self._group, paths=paths)
+
+    def _give_up(
+        self, waiting: Sequence[int], why: str, watch: Watch, standings: dict[int, Standing] | None
+    ) -> None:
+        now = time.monotonic()
+        seconds = now - self._started
+        able = [rank for rank in waiting if not watch.stopped(rank)]
+        question = self._ask(able) if standings is None else None
+        stacks = collect(
+            self._crew.server, self._group, paths={rank: self._crew.stacks(rank) for rank in able}
+        )
+        if question is not None:
+            standings = question.wait()
         for rank in waiting:
             held = watch.stopped(rank)
+            standing = (standings or {}).get(rank, Standing())
+            wait = standing.wait
             self._verdicts[rank] = Stuck(
                 seconds=seconds,
                 why=f"{why}; it is stopped by a signal" if held else why,
+                doing=standing.doing,
+                waits="" if wait is None else wait.words,
+                waits_for=() if wait is None else wait.peers,
+                waited=max(0.0, now - standing.since) if wait is not None and standing.since else None,
                 stack=stacks.get(rank, ""),
                 output=tail(self._crew.output(rank)),
             )

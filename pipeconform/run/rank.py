@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from pipeconform.run import examiner
 from pipeconform.run.verdict import Cause, Raised
 from pipeconform.run.wire import HEADER, Kind, RankSpec, frame
 
@@ -50,6 +51,7 @@ class _UnpicklableError(Exception):
 
 def main(connection: socket.socket, spec: RankSpec) -> int:
     """Be rank ``spec.rank``; return the process's exit code when the controller is gone."""
+    examiner.prepare()
     output = _redirect_output(spec.output)
     _dump_stacks_to(spec.stacks)
     context = RankContext(
@@ -57,6 +59,7 @@ def main(connection: socket.socket, spec: RankSpec) -> int:
     )
     try:
         _prepare(spec)
+        examiner.answer_questions(spec.standing)
         seen = {name: os.environ.get(name) for name in spec.variables}
         _answer(connection, 0, kind=Kind.READY, body=msgspec.msgpack.encode(seen))
     except Exception:

@@ -12,12 +12,17 @@ from pipeconform.run.forkserver import ForkServer, Group
 
 __all__ = ["collect", "without_harness"]
 
-_LIMIT = 0.3  # seconds for all ranks together
+_LIMIT = 1.0  # seconds for all ranks together
 _POLL = 0.01  # seconds
 _LENGTH = 32 * 1024  # characters kept of one rank's stacks
 
 # The frames from the task's caller outwards are ours, the same in every stack.
 _HARNESS = re.compile(r'^  File "[^"]*run[/\\]rank\.py", line \d+ in _run\n(?:  File .*\n?)*', re.MULTILINE)
+_LISTENING = re.compile(r'^  File "[^"]*observe[/\\]traffic[/\\]\w+\.py", line \d+ in .*\n', re.MULTILINE)
+_EXAMINER = re.compile(
+    r'^(?:Current t|T)hread 0x.*\n(?:  File .*\n)*?  File "[^"]*run[/\\]examiner\.py".*\n(?:  File .*\n)*\n?',
+    re.MULTILINE,
+)
 
 
 def collect(server: ForkServer, group: Group, *, paths: Mapping[int, Path]) -> dict[int, str]:
@@ -35,7 +40,8 @@ def collect(server: ForkServer, group: Group, *, paths: Mapping[int, Path]) -> d
 
 def without_harness(text: str) -> str:
     """Cut our own frames off a faulthandler dump."""
-    return _HARNESS.sub("", text if text.endswith("\n") else text + "\n").strip()
+    text = _HARNESS.sub("", text if text.endswith("\n") else text + "\n")
+    return _EXAMINER.sub("", _LISTENING.sub("", text)).strip()
 
 
 def _size(path: Path) -> int:

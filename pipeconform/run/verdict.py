@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from pipeconform.run.waiting import circle_of, explain_waiting
+
 __all__ = ["Cause", "Died", "Raised", "Returned", "Stuck", "Verdict", "VerdictVector"]
 
 _LINE_LIMIT = 160  # characters of free text in one line of describe()
@@ -86,6 +88,14 @@ class Stuck(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     why: str
     stack: str = ""
     output: str = ""
+    doing: str = ""
+    """The action that it was in, or came from: ``step 2, after the forward of stage 1, microbatch 3``."""
+    waits: str = ""
+    """The operation that it was blocked in: ``receive of float64[2, 3] from rank 1``."""
+    waits_for: tuple[int, ...] = ()
+    """The ranks that would have to act for that to end."""
+    waited: float | None = None
+    """Seconds since it was blocked; None where that is not known."""
 
     @property
     def after(self) -> float:
@@ -128,12 +138,28 @@ class VerdictVector(msgspec.Struct, frozen=True):
         """The rank that failed first: the root cause as far as the evidence goes; None if all returned.
 
         The earliest that raised or died wins over those who only lost their connection to it, and a stuck
-        rank is the root only if nobody raised or died.
+        rank is the root only if nobody raised or died: one that waits in a circle, or for none that is stuck.
         """
         failed = [
             (_precedence(v), rank) for rank, v in enumerate(self.verdicts) if not isinstance(v, Returned)
         ]
-        return min(failed)[1] if failed else None
+        if not failed:
+            return None
+        first = min(failed)[1]
+        if not isinstance(self.verdicts[first], Stuck):
+            return first
+        stuck = self._stuck()
+        free = (rank for rank, one in stuck.items() if not set(one.waits_for) & stuck.keys())
+        return next(iter(circle_of(stuck)), next(free, first))
+
+    @property
+    def waiting(self) -> str:
+        """Who waits for whom, a line per stuck rank, and why it is in vain; empty where nothing is known."""
+        ended = {rank: _ended(v) for rank, v in enumerate(self.verdicts) if not isinstance(v, Stuck)}
+        return explain_waiting(self._stuck(), ended)
+
+    def _stuck(self) -> dict[int, Stuck]:
+        return {rank: v for rank, v in enumerate(self.verdicts) if isinstance(v, Stuck)}
 
     def describe(self) -> str:
         """Return one aligned line per rank."""
@@ -147,15 +173,13 @@ class VerdictVector(msgspec.Struct, frozen=True):
         return "\n".join(line.rstrip() for line in lines)
 
     def explain(self) -> str:
-        """Return the first failure in a line, :meth:`describe`, then its traceback, stack or last output."""
+        """Return the first failure in a line, :meth:`describe`, :attr:`waiting`, and its traceback, stack or output."""
         root = self.first_failure
         if root is None:
             return self.describe()
         verdict = self.verdicts[root]
-        remains = _remains(verdict)
-        return f"rank {root} {_word(verdict)}: {_detail(verdict)}\n\n{self.describe()}" + (
-            f"\n\n{remains}" if remains else ""
-        )
+        first = f"rank {root} {_word(verdict)}: {_detail(verdict)}"
+        return "\n\n".join(filter(None, (first, self.describe(), self.waiting, _remains(verdict))))
 
 
 def _remains(verdict: Verdict) -> str:
@@ -175,6 +199,16 @@ def _precedence(verdict: Verdict) -> tuple[int, float]:
     return (int(isinstance(verdict, Raised) and verdict.is_echo), verdict.after)
 
 
+def _ended(verdict: Verdict) -> str:
+    """What became of a rank that others may wait for."""
+    match verdict:
+        case Died():
+            return f"died ({verdict.how})"
+        case Raised(type=kind):
+            return f"raised {kind}"
+    return "has returned"
+
+
 def _word(verdict: Verdict) -> str:
     return type(verdict).__name__.lower()
 
@@ -188,7 +222,12 @@ def _detail(verdict: Verdict) -> str:
         case Died(output=output):
             return verdict.how + (f"; last output: {_one_line(_last_line(output))}" if output.strip() else "")
         case Stuck(why=why, stack=stack):
-            return why + (f"; in {_innermost(stack)}" if _innermost(stack) else "")
+            parts = (
+                why,
+                verdict.waits and f"waits for {verdict.waits}",
+                _innermost(stack) and f"in {_innermost(stack)}",
+            )
+            return "; ".join(part for part in parts if part)
 
 
 def _one_line(text: str) -> str:

@@ -38,6 +38,11 @@ class Watch:
         self._failed = False
 
     @property
+    def idle(self) -> float:
+        """Seconds for which no unanswered rank has been seen to progress."""
+        return self._idle
+
+    @property
     def interval(self) -> float:
         """Seconds until the next check is worth its while."""
         limit = self._limits.idle_after_failure if self._failed else self._limits.idle

@@ -66,6 +66,7 @@ class RankSpec(msgspec.Struct, frozen=True):
     store: str
     output: str
     stacks: str
+    standing: str
     variables: tuple[str, ...]
     group_timeout: float
 

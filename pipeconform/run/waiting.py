@@ -1,0 +1,68 @@
+"""Who waits for whom, and why nobody goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+__all__ = ["Blocked", "circle_of", "explain_waiting"]
+
+
+class Blocked(Protocol):
+    """A rank that is blocked in an operation."""
+
+    @property
+    def doing(self) -> str:
+        """The action that it is in, or came from."""
+
+    @property
+    def waits(self) -> str:
+        """The operation."""
+
+    @property
+    def waits_for(self) -> tuple[int, ...]:
+        """The ranks that would have to act."""
+
+    @property
+    def waited(self) -> float | None:
+        """For how many seconds; None where that is not known."""
+
+
+def circle_of(blocked: Mapping[int, Blocked]) -> tuple[int, ...]:
+    """The shortest circle of ranks that wait for one another, from its lowest; empty if there is none."""
+    found = (_way_back(start, blocked) for start in sorted(blocked))
+    return min((way for way in found if way), key=len, default=())
+
+
+def _way_back(start: int, blocked: Mapping[int, Blocked]) -> tuple[int, ...]:
+    """The shortest way from `start` to itself, over ranks above it."""
+    ways: list[tuple[int, ...]] = [(start,)]
+    seen = {start}
+    for way in ways:
+        for peer in blocked[way[-1]].waits_for:
+            if peer == start:
+                return way
+            if peer > start and peer in blocked and peer not in seen:
+                seen.add(peer)
+                ways.append((*way, peer))
+    return ()
+
+
+def explain_waiting(blocked: Mapping[int, Blocked], ended: Mapping[int, str]) -> str:
+    """One line per blocked rank, and one that says why what it waits for never comes.
+
+    `ended` says what became of the other ranks: ``has returned``, ``died (SIGKILL)``. Empty where no rank is
+    known to wait for another.
+    """
+    lines = [f"rank {rank} {_waits(one)}" for rank, one in blocked.items() if one.waits]
+    circle = circle_of(blocked)
+    if circle:
+        lines.append("a circle: " + " waits for ".join(f"rank {rank}" for rank in (*circle, circle[0])))
+    elif gone := next(((r, p) for r, one in blocked.items() for p in one.waits_for if p in ended), None):
+        lines.append(f"rank {gone[0]} waits for rank {gone[1]}, which {ended[gone[1]]}")
+    return "\n".join(lines)
+
+
+def _waits(one: Blocked) -> str:
+    since = "" if one.waited is None else f", for {one.waited:.1f} s"
+    return f"waits for {one.waits}{since}" + (f"; {one.doing}" if one.doing else "")
