@@ -121,7 +121,10 @@ class Campaign:
         return _CellRun(self, requirement, claim, variant, foci).judge()
 
     def _enough(self, requirement: Requirement) -> tuple[str, ...]:
-        """The schedules under which a requirement is judged: the first, or it and the last, where any would do."""
+        """The schedules under which a requirement is judged: the first, or it and the last, where any would do.
+
+        The smallest profile takes the first also where every schedule matters, but a case costs much.
+        """
         judgement, claims = JUDGEMENTS[requirement.id], self.limits.capabilities.schedules
         names = tuple(
             claim.name
@@ -130,7 +133,8 @@ class Campaign:
             and reachable(self.limits, claim)
             and judgement.foci(claim, self.limits.capabilities)
         )
-        if self.profile.schedules is None or not judgement.any_schedule:
+        few = judgement.any_schedule or (judgement.costly and self.profile.schedules == 1)
+        if self.profile.schedules is None or not few:
             return names
         trained = tuple(name for name in names if any(c.name == name and c.trains for c in claims)) or names
         return tuple(dict.fromkeys((*trained[:1], *trained[-1:])))[: self.profile.schedules]

@@ -64,6 +64,8 @@ class Focus(StrEnum):
     GUARDED = "evaluation with gradients switched off"
     LOAD = "loading a state"
     DELAYED = "delays"
+    TRAFFIC = "traffic"
+    """Plain cases with several stages, most with boundaries of some size; the case itself looks plain."""
     WRONG_SHAPE = "inputs of a wrong shape"
     WRONG_DTYPE = "inputs of a wrong dtype"
     CHANGED = "stage outputs that change"
@@ -211,6 +213,7 @@ LEAST_STAGES = {
     Focus.SKIP: 3,
     Focus.CHANGED: 2,
     Focus.CHANGED_ONCE: 2,
+    Focus.TRAFFIC: 2,
 }
 """Stages without which a focus has no subject."""
 LEAST_SIDES = {Focus.MISPLACED: 2}

@@ -58,9 +58,9 @@ def _case(d: Drawing) -> Case:
     batch_dim: Literal[0, 1] = 0
     if focus is Focus.BATCH_DIM:
         sequence, batch_dim = d.pick([2, 3]), 1
-    width = d.pick([1, 2, 3, 4, 4, 6, 8, 8])
+    width = d.pick([1, 64, 64]) if focus is Focus.TRAFFIC else d.pick([1, 2, 3, 4, 4, 6, 8, 8])
     stages = [d.blocks(sequence, width) for _ in range(p * v)]
-    rows = d.pick([1, 2, 2, 3])
+    rows = d.pick([1, 8, 8]) if focus is Focus.TRAFFIC else d.pick([1, 2, 2, 3])
     batch_size = m * rows
     if focus is Focus.UNEVEN and m > 1:
         batch_size += d.pick(list(range(1, m)))

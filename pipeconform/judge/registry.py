@@ -15,6 +15,7 @@ from pipeconform.case.strategies import Focus, is_claimed
 from pipeconform.case.traits import traits
 from pipeconform.judge import aftermath as aftermaths
 from pipeconform.judge import (
+    communication,
     forward,
     lifecycle,
     norms,
@@ -68,6 +69,8 @@ class Judgement:
     """Whether the schedule's claim must name the family that it belongs to."""
     any_schedule: bool = False
     """Whether the subject has nothing to do with the schedule: a small run judges it under two of them."""
+    costly: bool = False
+    """It is about every schedule, but the smallest run judges it under one of them only."""
     refusal: Callable[[Case, Sequence[str]], Iterator[Finding]] | None = None
     """What is wrong with a refusal that is tolerated, by what the errors of the ranks say."""
 
@@ -141,6 +144,11 @@ def _whole_batch(evidence: Evidence) -> Iterator[Finding]:
 _CROSSING = frozenset({Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE})
 
 _TIMELINE: frozenset[Watched] = frozenset({"timeline"})
+_COMMUNICATION: dict[str, object] = {
+    "costly": True,
+    "draws": frozenset({Focus.TRAFFIC}),
+    "observe": frozenset[Watched]({"traffic"}),
+}
 _ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
 
 JUDGEMENTS: dict[str, Judgement] = {
@@ -327,6 +335,12 @@ JUDGEMENTS: dict[str, Judgement] = {
     "ERR-2": _mistaken(Focus.WRONG_DTYPE),
     "ERR-3": _mistaken(Focus.CHANGED),
     "ERR-4": _mistaken(Focus.CHANGED_ONCE),
+    "COM-1": _about(Focus.PLAIN, judge=communication.matched, **_COMMUNICATION),
+    "COM-2": _about(Focus.PLAIN, judge=communication.only_the_given_group, **_COMMUNICATION),
+    "COM-3": _about(Focus.PLAIN, judge=communication.gets_through, **_COMMUNICATION),
+    "COM-4": _about(Focus.PLAIN, judge=communication.memory_in_flight_is_left_alone, **_COMMUNICATION),
+    "COM-5": _about(Focus.PLAIN, judge=communication.no_more_than_needed, **_COMMUNICATION),
+    "COM-6": _about(Focus.DELAYED, judge=communication.timing_changes_nothing, costly=True),
     "LIF-1": _about(
         Focus.EVAL, Focus.VARYING, judge=lifecycle.any_order_is_right, among=frozenset({Focus.DROPOUT})
     ),

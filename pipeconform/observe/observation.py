@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from pipeconform.observe.array import Array
+from pipeconform.observe.traffic.records import Traffic
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,14 +61,14 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind if self.kind == "tensor" else self.text
 
 
-Watched = Literal["loneliness", "memory", "recovery", "rounds", "timeline"]
+Watched = Literal["loneliness", "memory", "recovery", "rounds", "timeline", "traffic"]
 """What is observed only where a requirement asks for it.
 
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
 (needs the timeline). ``rounds``: what stays behind after more steps, and after more pipelines (`LivedOn`).
 ``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
 `Observation.steps` are of that one. ``loneliness``: a rank that fails stays connected, so that
-whoever waits for it is seen to wait.
+whoever waits for it is seen to wait. ``traffic``: everything that is sent and received.
 """
 
 Named = dict[str, Array | None]
@@ -235,6 +236,8 @@ class Observation(_Data, frozen=True, kw_only=True):
     """None when it was not asked."""
     lived_on: LivedOn | None = None
     """None when it was not observed."""
+    traffic: Traffic | None = None
+    """Likewise."""
     steps: tuple[StepShown, ...] = ()
     failed: Failed | None = None
     """What ended a mistaken case; `steps` are those before it, and the forwards of the one in which it came."""

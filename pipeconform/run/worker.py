@@ -46,6 +46,7 @@ from pipeconform.observe.observation import (
 )
 from pipeconform.observe.recorder import ForwardRecorder, hook_counts
 from pipeconform.observe.timeline import Timeline
+from pipeconform.observe.traffic.recorder import TrafficRecorder, traffic_recorder
 from pipeconform.run import by_hand, implementation, mistaken, rounds
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.disturber import Disturber
@@ -99,7 +100,9 @@ def execute(context: RankContext, payload: bytes) -> bytes:
 
     def once(case: Case) -> Observation:
         with _pipeline_group(case, context, distributed=not single, lingers=lingers) as group:
-            observation = _run(structs.replace(job, case=case), adapter, description, context, group)
+            with traffic_recorder(job.observe, group) as traffic:
+                observation = _run(structs.replace(job, case=case), adapter, description, context, group, traffic)
+            observation = structs.replace(observation, traffic=None if traffic is None else traffic.traffic())
             if observation.failed is not None:
                 raise mistaken.CaseEnded(observation)
             return observation
@@ -227,6 +230,7 @@ def _run(
     description: contract.Description,
     context: RankContext,
     group: dist.ProcessGroup | None,
+    traffic: TrafficRecorder | None,
 ) -> Observation:
     case, watches = job.case, "timeline" in job.observe
     members = case.world.pipeline_ranks
@@ -267,7 +271,8 @@ def _run(
         keys, known = _said(case, pipeline, description.capabilities)
         recorder.take()
         recorder.events()
-        for shown in _program(case, plan, pipeline, description.capabilities, recorder, disturber, slips):
+        program = _program(case, plan, pipeline, description.capabilities, recorder, disturber, slips, traffic)
+        for shown in program:
             steps.append(shown)  # noqa: PERF402 - what was there before an error is kept
         if "rounds" in job.observe:
             again = None
@@ -310,10 +315,15 @@ def _program(
     recorder: ForwardRecorder,
     disturber: Disturber,
     slips: Slips,
+    traffic: TrafficRecorder | None,
 ) -> Iterator[StepShown]:
     for index, step in enumerate(case.program):
+        if traffic is not None:
+            traffic.step = index
         with disturber.during(step), slips.during(step, pipeline.owned()):
             yield _step(case, index, plan, pipeline, capabilities, recorder)
+    if traffic is not None:
+        traffic.step = len(case.program)
 
 
 def _run_quietly(

@@ -53,7 +53,16 @@ def _number(identifier: str) -> tuple[str, int]:
 def chapters() -> tuple[Chapter, ...]:
     """All chapters, in the order of the standard."""
     found = []
-    for name in ("forward", "training", "split_backward", "schedules", "errors", "lifecycle", "tracing"):
+    for name in (
+        "forward",
+        "training",
+        "split_backward",
+        "schedules",
+        "errors",
+        "communication",
+        "lifecycle",
+        "tracing",
+    ):
         text = resources.files("pipeconform.spec").joinpath(f"{name}.toml").read_text("utf-8")
         table = tomllib.loads(text)
         identifier, title = table.pop("chapter"), table.pop("title")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from .fault import Fault, made
+from .registry_communication import COMMUNICATION
 from .registry_refusals import REFUSALS
 from .registry_reported import REPORTED
 
@@ -292,6 +293,7 @@ _LIST = (
     made("stages:BareKeys", "SPL-4", "The error is a bare key.", schedule="ZB-H1"),
     made("stages:WeightPartsKept", "SPL-5", "Graphs are kept until the end of the step.", schedule="ZB-H1"),
     *_GENERATORS,
+    *COMMUNICATION,
     *REFUSALS,
     *REPORTED,
     made("quiet:SecondGradientHalved", "FWD-4", "The second tensor of a boundary gets half its gradient."),

@@ -1,0 +1,461 @@
+"""Faults of communication that leave values alone, mostly: what is sent, to whom, when, and how much."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeconform.adapter import Plan
+from pipeconform.schedule import Action
+
+from .. import metadata
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..link import Link
+from ..runtime import Step, Yield
+from .wire import _alike
+
+_PADDING = 255  # the last byte before a message's tensors, which nobody reads
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A work object with something done around its wait."""
+
+    inner: Any
+
+    def wait(self) -> None:
+        self.inner.wait()
+
+
+class _LastStep(Step):
+    """Does something on the first position when a step has ended."""
+
+    def run(self, actions: Sequence[Action]) -> Yield:
+        done = super().run(actions)
+        if self.position == 0 and len(set(self.placement)) > 1:
+            self.end()
+        return done
+
+    def end(self) -> None:
+        """What it does."""
+
+
+# ------------------------------------------------------------------------- COM-1: matched messages
+
+
+class _SendingStep(_LastStep):
+    def end(self) -> None:
+        dist.isend(torch.zeros(1), self.link.process(1), group=self.link.group, tag=1)
+
+
+class _LeftoverSend(ReferencePipeline):
+    step_type = _SendingStep
+
+
+class LeftoverSend(ReferenceAdapter):
+    """After every step the first rank sends a byte that nobody receives."""
+
+    pipeline = _LeftoverSend
+
+
+class _ReceivingStep(_LastStep):
+    def end(self) -> None:
+        dist.irecv(torch.zeros(1), self.link.process(1), group=self.link.group, tag=1)
+
+
+class _LeftoverReceive(ReferencePipeline):
+    step_type = _ReceivingStep
+
+
+class LeftoverReceive(ReferenceAdapter):
+    """After every step the first rank posts a receive for which nothing comes."""
+
+    pipeline = _LeftoverReceive
+
+
+class _SignedLink(Link):
+    def start_send(self, data: Tensor, process: int) -> Any:
+        return super().start_send(data.view(torch.int8), process)
+
+
+class _DtypeReinterpreted(ReferencePipeline):
+    link_type = _SignedLink
+
+
+class DtypeReinterpreted(ReferenceAdapter):
+    """Bytes are sent as one dtype and received as another."""
+
+    pipeline = _DtypeReinterpreted
+
+
+class _FlatLink(Link):
+    def start_send(self, data: Tensor, process: int) -> Any:
+        return super().start_send(data.reshape(1, -1), process)
+
+
+class _ShapeForgotten(ReferencePipeline):
+    link_type = _FlatLink
+
+
+class ShapeForgotten(ReferenceAdapter):
+    """A message is sent with another number of dimensions than it is received with."""
+
+    pipeline = _ShapeForgotten
+
+
+@dataclass(frozen=True)
+class _Cut(_Work):
+    longer: Tensor
+    data: Tensor
+
+    def wait(self) -> None:
+        super().wait()
+        self.data.copy_(self.longer[: self.data.numel()])
+
+
+class _RoomyLink(Link):
+    def start_receive(self, data: Tensor, process: int) -> Any:
+        longer = torch.zeros(data.numel() + 8, dtype=torch.uint8)
+        return _Cut(super().start_receive(longer, process), longer, data)
+
+
+class _LongerReceive(ReferencePipeline):
+    link_type = _RoomyLink
+
+
+class LongerReceive(ReferenceAdapter):
+    """Receives are posted for more bytes than are sent."""
+
+    pipeline = _LongerReceive
+
+
+# -------------------------------------------------------------------------- COM-2: the given group
+
+
+class _DefaultGroup(ReferencePipeline):
+    def make_link(self) -> Link:
+        link = super().make_link()
+        link.group = None
+        return link
+
+
+class DefaultGroup(ReferenceAdapter):
+    """The group of the plan is forgotten: messages travel on the default group."""
+
+    pipeline = _DefaultGroup
+
+
+class _WiderGroup(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        self.wide = dist.new_group() if dist.is_initialized() else None  # every rank is here
+        super().__init__(plan)
+
+    def make_link(self) -> Link:
+        link = super().make_link()
+        link.group = self.wide
+        return link
+
+
+class WiderGroup(ReferenceAdapter):
+    """The pipeline makes a group of its own, of all processes there are."""
+
+    pipeline = _WiderGroup
+
+
+class _GroupRankLink(Link):
+    def start_send(self, data: Tensor, process: int) -> Any:
+        last = dist.get_world_size(self.group) - 1
+        return dist.isend(data, group=self.group, group_dst=min(process, last))
+
+
+class _ProcessTakenForGroupRank(ReferencePipeline):
+    link_type = _GroupRankLink
+
+
+class ProcessTakenForGroupRank(ReferenceAdapter):
+    """The number of a process is handed over as a rank of the group; right where the group is the world."""
+
+    pipeline = _ProcessTakenForGroupRank
+
+
+class _BystanderSpeaks(ReferencePipeline):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        if len(plan.ranks.pipeline_ranks) < plan.ranks.world_size:
+            dist.all_reduce(torch.zeros(1))
+
+
+class BystanderSpeaks(ReferenceAdapter):
+    """All ranks there are, bystanders too, meet when a pipeline has been built."""
+
+    pipeline = _BystanderSpeaks
+
+
+# --------------------------------------------------------------------------- COM-3: waiting in a circle
+
+
+class _CrossingLink(Link):
+    def warm_up(self, placement: Sequence[int], *, position: int) -> None:
+        for other in sorted({b for a, b in _neighbours(placement) if a == position}):
+            process = self.process(other)
+            sent = torch.zeros(1, dtype=torch.uint8)
+            works = [self.start_send(sent, process), self.start_receive(torch.zeros_like(sent), process)]
+            for work in works:
+                work.wait()
+
+
+class _SendsCross(ReferencePipeline):
+    link_type = _CrossingLink
+
+
+class SendsCross(ReferenceAdapter):
+    """Two ranks that exchange something both begin with the send, and wait when both have begun to receive."""
+
+    pipeline = _SendsCross
+
+
+class _TaggedLink(Link):
+    """Sends two messages where one would do, and receives the second one first."""
+
+    def start_send(self, data: Tensor, process: int) -> Any:
+        note = torch.zeros(1, dtype=torch.uint8)
+        first = dist.isend(data, process, group=self.group, tag=1)
+        return _Both(first, dist.isend(note, process, group=self.group, tag=2))
+
+    def start_receive(self, data: Tensor, process: int) -> Any:
+        note = torch.zeros(1, dtype=torch.uint8)
+        second = dist.irecv(note, process, group=self.group, tag=2)
+        return _Both(second, dist.irecv(data, process, group=self.group, tag=1))
+
+
+@dataclass(frozen=True)
+class _Both(_Work):
+    other: Any
+
+    def wait(self) -> None:
+        super().wait()
+        self.other.wait()
+
+
+class _TagsRelied(ReferencePipeline):
+    link_type = _TaggedLink
+
+
+class TagsRelied(ReferenceAdapter):
+    """Messages are taken by their tags in another order than they were sent in."""
+
+    pipeline = _TagsRelied
+
+
+# ------------------------------------------------------------------------- COM-4: memory in flight
+
+
+class _Forgotten(_Work):
+    def wait(self) -> None:
+        """Nothing."""
+
+
+class _CarelessLink(Link):
+    warm = False
+
+    def warm_up(self, placement: Sequence[int], *, position: int) -> None:
+        self.warm = True
+        super().warm_up(placement, position=position)
+        self.warm = False
+
+    def start_receive(self, data: Tensor, process: int) -> Any:
+        work = super().start_receive(data, process)
+        return _Forgotten(work) if self.warm else work
+
+
+class _WaitForgotten(ReferencePipeline):
+    link_type = _CarelessLink
+
+
+class WaitForgotten(ReferenceAdapter):
+    """What is received to warm up is never waited for."""
+
+    pipeline = _WaitForgotten
+
+
+@dataclass(frozen=True)
+class _Early(_Work):
+    data: Tensor
+
+    def wait(self) -> None:
+        early = self.data.clone()
+        super().wait()
+        self.data[_PADDING:] = early[_PADDING:]
+
+
+class _EarlyLink(Link):
+    def start_receive(self, data: Tensor, process: int) -> Any:
+        return _Early(super().start_receive(data, process), data)
+
+
+class _ReadBeforeWait(ReferencePipeline):
+    link_type = _EarlyLink
+
+
+class ReadBeforeWait(ReferenceAdapter):
+    """Tensors are taken from the buffer before the receive has been waited for; the description after."""
+
+    pipeline = _ReadBeforeWait
+
+
+class _StampingLink(Link):
+    def start_send(self, data: Tensor, process: int) -> Any:
+        work = super().start_send(data, process)
+        if data.numel() > _PADDING:
+            data[_PADDING] += 1  # where it does no harm, whether the message has left or not
+        return work
+
+
+class _StampedInFlight(ReferencePipeline):
+    link_type = _StampingLink
+
+
+class StampedInFlight(ReferenceAdapter):
+    """A message is numbered after it has been handed to the transport."""
+
+    pipeline = _StampedInFlight
+
+
+class _ClearingLink(Link):
+    def start_receive(self, data: Tensor, process: int) -> Any:
+        work = super().start_receive(data, process)
+        data.zero_()
+        return work
+
+
+class _ClearedInFlight(ReferencePipeline):
+    link_type = _ClearingLink
+
+
+class ClearedInFlight(ReferenceAdapter):
+    """A receive buffer is cleared after the receive has been posted."""
+
+    pipeline = _ClearedInFlight
+
+
+# ------------------------------------------------------------------- COM-5: no more than is needed
+
+
+class _PaddingLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        message = metadata.pack(value, device=torch.device("cpu"))
+        padded = torch.cat([message, message.new_zeros(-message.numel() % 65536)])
+        length = padded.numel().to_bytes(8, "little")
+        padded[8:16] = torch.frombuffer(bytearray(length), dtype=torch.uint8)
+        self._send(padded, to)
+
+
+class _Padded(ReferencePipeline):
+    link_type = _PaddingLink
+
+
+class Padded(ReferenceAdapter):
+    """Every message is filled up to the size of the largest one that is allowed."""
+
+    pipeline = _Padded
+
+
+class _RepeatingLink(Link):
+    def send(self, value: Any, *, to: int) -> None:
+        super().send(value, to=to)
+        super().send(value, to=to)
+
+    def receive(self, *, source: int) -> Any:
+        value = super().receive(source=source)
+        super().receive(source=source)
+        return value
+
+
+class _SentTwice(ReferencePipeline):
+    link_type = _RepeatingLink
+
+
+class SentTwice(ReferenceAdapter):
+    """Every boundary is sent twice; the second copy is thrown away."""
+
+    pipeline = _SentTwice
+
+
+class _SelfishStep(_LastStep):
+    def end(self) -> None:
+        group = self.link.group
+        assert group is not None
+        kept = torch.zeros(1)
+        works = [group.send([kept], group.rank(), 0), group.recv([torch.zeros(1)], group.rank(), 0)]
+        for work in works:
+            work.wait()
+
+
+class _SentToItself(ReferencePipeline):
+    step_type = _SelfishStep
+
+
+class SentToItself(ReferenceAdapter):
+    """A rank hands something over to itself by a message."""
+
+    pipeline = _SentToItself
+
+
+# -------------------------------------------------------------------- COM-6: independent of timing
+
+
+class _ImpatientLink(Link):
+    """What comes late is taken to be what came before."""
+
+    last: Any = None
+    patience = 0.0015  # seconds
+
+    def receive(self, *, source: int) -> Any:
+        begun = time.monotonic()
+        value = super().receive(source=source)
+        late = time.monotonic() - begun > self.patience
+        if late and self.last is not None and _alike(value, self.last):
+            return self.last
+        self.last = value
+        return value
+
+
+class _StaleWhenLate(ReferencePipeline):
+    link_type = _ImpatientLink
+
+
+class StaleWhenLate(ReferenceAdapter):
+    """A message that is late is replaced by the one before it."""
+
+    pipeline = _StaleWhenLate
+
+
+class _StrictLink(Link):
+    def receive(self, *, source: int) -> Any:
+        begun = time.monotonic()
+        value = super().receive(source=source)
+        if time.monotonic() - begun > 0.0015:
+            raise TimeoutError(f"rank {self.process(source)} is late")
+        return value
+
+
+class _GivesUp(ReferencePipeline):
+    link_type = _StrictLink
+
+
+class GivesUp(ReferenceAdapter):
+    """A rank gives up when a message takes longer than a step should."""
+
+    pipeline = _GivesUp
+
+
+def _neighbours(placement: Sequence[int]) -> set[tuple[int, int]]:
+    pairs = {(a, b) for a, b in itertools.pairwise(placement) if a != b}
+    return pairs | {(b, a) for a, b in pairs}

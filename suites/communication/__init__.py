@@ -1,0 +1,1 @@
+"""Chapter LIF: life cycle and resources."""
