@@ -41,22 +41,22 @@ def matched(evidence: Evidence) -> Iterator[Finding]:
         yield _finding(evidence, found, operand, "receive without send", text)
     for message in found.messages:
         send, receive = found.operation(message.send), found.operation(message.receive)
-        ours, theirs = (
-            [(one.dtype, one.shape) for one in send.tensors],
-            [(one.dtype, one.shape) for one in receive.tensors],
+        dtypes, shapes = (
+            [[getattr(tensor, what) for tensor in one.tensors] for one in (send, receive)]
+            for what in ("dtype", "shape")
         )
-        if ours != theirs:
-            dtypes = [dtype for dtype, _ in ours] != [dtype for dtype, _ in theirs]
-            kind = "dtypes differ" if dtypes else "shapes differ"
+        if dtypes[0] != dtypes[1] or shapes[0] != shapes[1]:
+            kind = "dtypes differ" if dtypes[0] != dtypes[1] else "shapes differ"
             text = f"rank {message.send[0]}'s {send} is taken by rank {message.receive[0]}'s {receive}"
             yield _finding(evidence, found, message.receive, kind, text)
-    for one in found.collectives:
-        looks = {rank: _look(found.operation(operand)) for rank, operand in one.operands.items()}
-        if set(looks) != set(one.members) or len(set(looks.values())) > 1:
-            operand = min(one.operands.values())
+    for collective in found.collectives:
+        operands = collective.operands
+        looks = {rank: _look(found.operation(operand)) for rank, operand in operands.items()}
+        if set(looks) != set(collective.members) or len(set(looks.values())) > 1:
+            operand = min(operands.values())
             shown = "; ".join(
-                f"rank {member}: {found.operation(one.operands[member]) if member in looks else 'nothing'}"
-                for member in one.members
+                f"rank {member}: {found.operation(operands[member]) if member in looks else 'nothing'}"
+                for member in collective.members
             )
             yield _finding(evidence, found, operand, "collectives differ", f"members come with {shown}")
 

@@ -123,6 +123,17 @@ def _mistaken(
     )
 
 
+def _recorded(judge: Judge) -> Judgement:
+    """About what is sent and received; all of them draw the same cases, which thus run once."""
+    return _about(
+        Focus.PLAIN,
+        judge=judge,
+        draws=frozenset({Focus.TRAFFIC}),
+        observe=frozenset({"traffic"}),
+        costly=True,
+    )
+
+
 def _with_gradients(judge: Judge) -> Judge:
     """What a case is about must be right in both directions."""
 
@@ -144,11 +155,6 @@ def _whole_batch(evidence: Evidence) -> Iterator[Finding]:
 _CROSSING = frozenset({Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE})
 
 _TIMELINE: frozenset[Watched] = frozenset({"timeline"})
-_COMMUNICATION: dict[str, object] = {
-    "costly": True,
-    "draws": frozenset({Focus.TRAFFIC}),
-    "observe": frozenset[Watched]({"traffic"}),
-}
 _ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
 
 JUDGEMENTS: dict[str, Judgement] = {
@@ -335,11 +341,11 @@ JUDGEMENTS: dict[str, Judgement] = {
     "ERR-2": _mistaken(Focus.WRONG_DTYPE),
     "ERR-3": _mistaken(Focus.CHANGED),
     "ERR-4": _mistaken(Focus.CHANGED_ONCE),
-    "COM-1": _about(Focus.PLAIN, judge=communication.matched, **_COMMUNICATION),
-    "COM-2": _about(Focus.PLAIN, judge=communication.only_the_given_group, **_COMMUNICATION),
-    "COM-3": _about(Focus.PLAIN, judge=communication.gets_through, **_COMMUNICATION),
-    "COM-4": _about(Focus.PLAIN, judge=communication.memory_in_flight_is_left_alone, **_COMMUNICATION),
-    "COM-5": _about(Focus.PLAIN, judge=communication.no_more_than_needed, **_COMMUNICATION),
+    "COM-1": _recorded(communication.matched),
+    "COM-2": _recorded(communication.only_the_given_group),
+    "COM-3": _recorded(communication.gets_through),
+    "COM-4": _recorded(communication.memory_in_flight_is_left_alone),
+    "COM-5": _recorded(communication.no_more_than_needed),
     "COM-6": _about(Focus.DELAYED, judge=communication.timing_changes_nothing, costly=True),
     "LIF-1": _about(
         Focus.EVAL, Focus.VARYING, judge=lifecycle.any_order_is_right, among=frozenset({Focus.DROPOUT})

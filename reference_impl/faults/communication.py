@@ -15,7 +15,7 @@ from torch import Tensor
 from pipeconform.adapter import Plan
 from pipeconform.schedule import Action
 
-from .. import metadata
+from .. import wire as formats
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..link import Link
 from ..runtime import Step, Yield
@@ -350,7 +350,7 @@ class ClearedInFlight(ReferenceAdapter):
 
 class _PaddingLink(Link):
     def send(self, value: Any, *, to: int) -> None:
-        message = metadata.pack(value, device=torch.device("cpu"))
+        message = formats.pack(value, device=torch.device("cpu"))
         padded = torch.cat([message, message.new_zeros(-message.numel() % 65536)])
         length = padded.numel().to_bytes(8, "little")
         padded[8:16] = torch.frombuffer(bytearray(length), dtype=torch.uint8)
