@@ -1,1 +1,0 @@
-"""Generators of schedule tables, one file per family."""
