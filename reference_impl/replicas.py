@@ -6,7 +6,8 @@ the reduction is asked for when the last one has run:
 
 * ``DistributedDataParallel`` reduces in the backward of its own forward. The stage therefore runs the wrapped
   module, past the wrapper. For the reduction the wrapper runs once, around a module that hands out the
-  parameters: the backward brings zeros, which change nothing, and the wrapper reduces what is there.
+  parameters: the backward brings zeros, which change nothing, and the wrapper reduces what is there. To a wrapper
+  with ``static_graph`` that is the graph, the same at every step; it is shown once when the pipeline is built.
 * ``fully_shard`` adds up as long as it is told that no synchronisation is due. The parameters stay gathered
   for the whole step: backwards in two parts need them when the wrapper does not know.
 
@@ -83,12 +84,23 @@ class _Wrapped(Replicas):
     """Replicas behind ``DistributedDataParallel``."""
 
     def __init__(self, wrapper: DistributedDataParallel) -> None:
-        if wrapper.static_graph:
-            raise ValueError(
-                "with static_graph DistributedDataParallel wants one backward per step; leave it out"
-            )
         super().__init__(wrapper.module, [wrapper.process_group])
         self._wrapper = wrapper
+        if wrapper.static_graph:
+            self._settle_graph()
+
+    def _settle_graph(self) -> None:
+        """Let the wrapper see its first backward now: a static graph is what reached the parameters until its end.
+
+        All microbatches would otherwise count as one, and the wrapper would wait for as many in every reduction.
+        """
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        gradients = [p.grad for p in trained]
+        for parameter in trained:
+            parameter.grad = None
+        self._average([], trained)
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            parameter.grad = gradient
 
     def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
         # All of them: unless told otherwise the wrapper waits for every parameter it knows.
@@ -144,8 +156,7 @@ class _Sharded(Replicas):
 def replicas_of(module: nn.Module) -> Replicas | None:
     """The replicas of a stage, or None when its module is not wrapped for data parallelism.
 
-    Raises:
-        ValueError: The wrapper has an option that cannot be kept in a pipeline.
+    Every replica calls it at the same time: a wrapper with a static graph communicates.
     """
     if isinstance(module, DistributedDataParallel):
         return _Wrapped(module)

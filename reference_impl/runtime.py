@@ -14,6 +14,7 @@ A stage with replicas averages its gradients with them when its last backward, o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -104,9 +105,8 @@ class Step:
             StageError: A stage or the loss failed here; its ``__cause__`` is the original error.
             PeerError: Another rank failed and this one was told.
         """
-        # Sends of a batch go first: none of them waits, so no receive can block them.
-        parts = [part for action in actions for part in sorted(action.leaves, key=_is_receive)]
-        complete, due = self.complete_after(parts), receives_after(parts, self.placement)
+        parts, due = _one_by_one(tuple(actions), tuple(self.placement))
+        complete = self.complete_after(parts)
         self._expect(due.get(-1, ()))
         for position, part in enumerate(parts):
             self._carry_out(part)
@@ -273,6 +273,16 @@ class Step:
         text = f"{self._name}, stage {s}, microbatch {k}, {what}: {type(error).__name__}: {error}"
         self._failure = StageError(text)
         self._failure.__cause__ = error
+
+
+@functools.lru_cache(maxsize=64)
+def _one_by_one(
+    actions: tuple[Action, ...], placement: tuple[int, ...]
+) -> tuple[Sequence[Action], Mapping[int, Sequence[Due]]]:
+    """A list without batches, and the receives to post after each of its actions; the same at every step."""
+    # Sends of a batch go first: none of them waits, so no receive can block them.
+    parts = [part for action in actions for part in sorted(action.leaves, key=_is_receive)]
+    return parts, receives_after(parts, placement)
 
 
 def receives_after(parts: Sequence[Action], placement: Sequence[int]) -> Mapping[int, Sequence[Due]]:

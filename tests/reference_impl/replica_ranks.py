@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pipeconform.reference_impl.adapter import ReferencePipeline
-from pipeconform.reference_impl.replicas import replicas_of
 from pipeconform.reference_impl.runtime import Step
 from reference_ranks import Scenario, Unpipelined, batch_of, plan_of, same
 from torch import nn
@@ -34,7 +33,7 @@ from pipeconform.run.rank import RankContext
 from pipeconform.schedule import Action, Kind
 
 STAGES, REPLICAS = 2, 2
-DDP = ("ddp", "ddp_views", "ddp_unused")
+DDP = ("ddp", "ddp_views", "ddp_unused", "ddp_static", "ddp_static_views")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,8 +85,9 @@ def wrapped(module: nn.Module, stage: int, wrap: str, mesh: DeviceMesh, reductio
         ddp = DistributedDataParallel(
             module,
             process_group=mesh.get_group(),
-            gradient_as_bucket_view=wrap == "ddp_views",
+            gradient_as_bucket_view=wrap.endswith("views"),
             find_unused_parameters=wrap == "ddp_unused",
+            static_graph="static" in wrap,
         )
         ddp.register_comm_hook((stage, mesh.get_group()), reductions.hook)
         return ddp
@@ -172,6 +172,7 @@ def check(context: RankContext, payload: bytes) -> None:
     job: Replicated = pickle.loads(payload)
     scenario, reductions = job.scenario, Reductions()
     pipeline = _built(context, job, reductions)
+    reductions.take()  # a static graph is shown to its wrapper before the first step
     replica = context.rank % REPLICAS
     plain = [Unpipelined(scenario) for _ in range(REPLICAS)]
     for index, (kind, _, _) in enumerate(scenario.steps):
@@ -287,12 +288,3 @@ class _Fails:
         self._left -= 1
         if self._left < 0:
             raise ZeroDivisionError("on purpose")
-
-
-def refuse_static_graph(context: RankContext, payload: bytes) -> str:
-    """The error that `replicas_of` raises."""
-    try:
-        replicas_of(DistributedDataParallel(nn.Linear(1, 1), static_graph=True))
-    except ValueError as error:
-        return str(error)
-    return "nothing was raised"

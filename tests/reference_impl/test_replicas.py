@@ -106,10 +106,12 @@ def test_a_replica_that_fails_ends_the_others(pools: Pools, schedule: str, wrap:
     assert list(healthy) == ["PeerError: a replica failed, so gradients were not averaged"] * 2
 
 
-def test_a_wrapper_that_counts_backwards_is_refused(pools: Pools) -> None:
-    vector = pools.of_size(2).run("replica_ranks:refuse_static_graph", b"", time_limit=30)
-
-    assert all("one backward per step; leave it out" in str(text) for text in vector.values)
+@pytest.mark.parametrize("wrap", ["ddp_static", "ddp_static_views"])
+@pytest.mark.parametrize(("schedule", "model"), [("1F1B", "plain"), ("ZB-H1", "unused"), ("ZB-H1", "normed")])
+def test_a_static_graph_is_the_same_whatever_the_number_of_microbatches(
+    pools: Pools, schedule: str, model: str, wrap: str
+) -> None:
+    _check(pools, Replicated(scenario=_scenario(schedule, model=model), wrap=wrap))
 
 
 @pytest.mark.parametrize("wrap", ["ddp", "sharded"])
