@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pipeconform.schedule.actions import RECEIVES, SENDS
-from pipeconform.schedule.dependencies import Index, Needs, mates, needs
 from pipeconform.schedule.circles import shortest_circle
+from pipeconform.schedule.dependencies import Index, Needs, mates, needs
 from pipeconform.schedule.violation import Delivery, Rule, Violation
 from pipeconform.schedule.waiting import Waiting, waiting
 

@@ -13,6 +13,7 @@ MODULES = sorted(HERE.rglob("*.py"))
 ALLOWED = ("torch", "pipeconform.adapter", "pipeconform.schedule", "pipeconform.errors")
 STANDARD = {
     "__future__",
+    "ast",
     "collections",
     "contextlib",
     "contextvars",
@@ -21,6 +22,8 @@ STANDARD = {
     "difflib",
     "operator",
     "functools",
+    "hashlib",
+    "importlib",
     "itertools",
     "json",
     "os",
