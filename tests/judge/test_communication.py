@@ -1,0 +1,141 @@
+"""What is judged from recorded traffic, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from pipeconform.judge import communication
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.observe.traffic.records import Layout
+from tests.judge.executions import evidence
+from tests.judge.recorded import traffic
+
+
+def recorded(*texts: str, members: tuple[int, ...] | None = None, **changes: Any) -> Evidence:
+    """One step of one microbatch on as many ranks as there are texts; `changes` are made to rank 0's record."""
+    made = evidence(*[""] * len(texts), m=1)
+    shown = tuple(
+        structs.replace(one, traffic=traffic(text, ranks=len(texts), **(changes if one.rank == 0 else {})))
+        for one, text in zip(made.shown, texts, strict=True)
+    )
+    if members is not None:
+        world = structs.replace(made.case.world, pipeline_ranks=members)
+        stages = made.case.model.stages[: len(members)]
+        model = structs.replace(made.case.model, stages=stages)
+        made = replace(made, case=structs.replace(made.case, world=world, model=model))
+    return replace(made, shown=shown)
+
+
+def told(findings: Iterable[Finding]) -> list[tuple[str, str]]:
+    return [(one.kind, one.message) for one in findings]
+
+
+def test_matched_traffic_is_left_alone() -> None:
+    found = recorded("S1 R1 C", "R0 S0 C")
+
+    assert told(communication.matched(found)) == []
+    assert told(communication.gets_through(found)) == []
+    assert told(communication.no_more_than_needed(found)) == []
+
+
+def test_what_is_left_over_is_named_with_both_ends() -> None:
+    assert told(communication.matched(recorded("s1 r1#4", ""))) == [
+        (
+            "send without receive",
+            "rank 0's send of float32[1] to rank 1, operation 0 is never received by rank 1",
+        ),
+        (
+            "receive without send",
+            "nobody sends what rank 0's receive of float32[1] from rank 1 with tag 4, operation 1 would receive",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind"),
+    [
+        (Layout("int32", (1,), (1,)), "dtypes differ"),
+        (Layout("float32", (1, 1), (1, 1)), "shapes differ"),
+        (Layout("float32", (1,), (3,)), None),
+    ],
+)
+def test_both_ends_of_a_message_look_alike(layout: Layout, kind: str | None) -> None:
+    found = told(communication.matched(recorded("S1", "R0", layout=layout)))
+
+    assert [one for one, _ in found] == ([] if kind is None else [kind])
+
+
+def test_members_issue_the_same_collectives() -> None:
+    ((kind, message),) = told(communication.matched(recorded("C C", "C")))
+
+    assert kind == "collectives differ"
+    assert message == "members come with rank 0: allreduce of float32[1], operation 1; rank 1: nothing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"groups": {"given": (0, 1, 2)}, "given": "another"}, "a group of ranks [0, 1, 2]"),
+        ({"default": "given", "given": "another"}, "the default group"),
+    ],
+)
+def test_other_groups_than_the_given_one_are_named(changes: dict[str, Any], what: str) -> None:
+    found = recorded("S1", "R0", "", members=(0, 1), **changes)
+    first = next(communication.only_the_given_group(found))
+
+    assert first.kind == "another group"
+    text = f"rank 0 uses {what} for its send of float32[1] to rank 1, operation 0; the pipeline's ranks are [0, 1]"
+    assert first.message == text
+
+
+def test_a_group_of_some_of_the_members_may_be_used() -> None:
+    found = recorded("S1", "R0", groups={"given": (0, 1)}, given="another")
+    kinds = {one.kind for one in communication.only_the_given_group(found)}
+
+    assert "another group" not in kinds
+
+
+def test_a_circle_is_the_finding_s_message() -> None:
+    ((kind, message),) = told(communication.gets_through(recorded("s1 r1 w0 w1", "s0 r0 w0 w1")))
+
+    assert kind == "circle in order"
+    assert message.startswith("in order per communicator nobody gets on:\n  rank 0 serves its receive of")
+
+
+def test_memory_in_flight_and_waits_that_are_missing_are_named() -> None:
+    found = communication.memory_in_flight_is_left_alone(recorded("S1 r1", "R0 S0", overwritten=(0,)))
+
+    first, second = next(found), next(found)
+    assert first.message == (
+        "the memory of rank 0's send of float32[1] to rank 1, operation 0 changed before its wait had ended"
+    )
+    assert second.message == "rank 0 never waits for its receive of float32[1] from rank 1, operation 1"
+
+
+def test_nobody_sends_himself_anything() -> None:
+    (found,) = told(communication.no_more_than_needed(recorded("S0 R0", "")))
+
+    assert found == (
+        "sent to itself",
+        "rank 0 sends itself something: send of float32[1] to rank 0, operation 0",
+    )
+
+
+def test_bytes_are_counted_per_step_and_direction() -> None:
+    once = recorded("S1", "R0")
+    assert told(communication.no_more_than_needed(once)) == []
+
+    shown = structs.replace(once.shown[0], traffic=traffic("S1 " * 258, ranks=2))
+    found = told(communication.no_more_than_needed(replace(once, shown=(shown, once.shown[1]))))
+    assert found == [
+        (
+            "more bytes than needed",
+            "rank 0 sends rank 1 1032 bytes; what crosses between their stages in this direction has 4 bytes in 1 "
+            "tensors, which makes 1028 with 1024 for each of them",
+        )
+    ]
