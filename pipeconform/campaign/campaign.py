@@ -271,9 +271,9 @@ class _CellRun:
             each = -(-self.campaign.profile.search // len(self.foci))
             run_strategy(corpus, body, max_examples=each, purpose=f"search {self.requirement.id}")
 
-    def _execute(self, case: Case) -> Execution:
+    def _execute(self, case: Case, *, also: Iterable[Watched] = ()) -> Execution:
         self.executions += 1
-        execution = self.campaign.execute(case, self.variant, observe=self.observe)
+        execution = self.campaign.execute(case, self.variant, observe={*self.observe, *also})
         self._tell("judging")
         return execution
 
@@ -333,7 +333,8 @@ class _CellRun:
         if not JUDGEMENTS[self.requirement.id].applies(candidate):
             return None
         self._tell("shrinking")
-        execution = self._execute(candidate)
+        # what hung once is watched: its communication tells who waits for whom, and proves the next hang sooner
+        execution = self._execute(candidate, also=("waits",) if key.status is Status.HUNG else ())
         executor = self.campaign.executors[self.variant]
         outcomes = judge(self.requirement, execution, executor, thorough=thorough)
         return next((o for o in outcomes if self._key(candidate, o) == key), None)
@@ -403,6 +404,7 @@ class _CellRun:
             replay=f"pipeconform replay {identifier} --impl {self.campaign.implementation}",
             timeline=smallest.outcome.timeline,
             first_wrong=smallest.outcome.first_wrong,
+            places=smallest.outcome.places,
         )
 
     def _tell(self, doing: str) -> None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pipeconform.judge.evidence import Finding
 from pipeconform.observe.observation import Observation
 from pipeconform.run.verdict import Died, Raised, Stuck, VerdictVector
+from pipeconform.run.waiting import Place
 
 __all__ = ["Outcome", "Status", "judge_refusal", "judge_verdicts", "normalised"]
 
@@ -37,6 +38,8 @@ class Outcome:
     """Per pipeline rank what it computed in the finding's step; None where that was not observed."""
     first_wrong: tuple[int, int] | None = None
     """In `timeline`: pipeline rank and index."""
+    places: tuple[Place, ...] = ()
+    """Where every rank was, if any was stuck."""
 
 
 def normalised(message: str) -> str:
@@ -61,7 +64,8 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
     if isinstance(verdict, Stuck):
         parts = (f"no rank makes progress: {verdict.why}", verdicts.waiting, table, verdict.stack)
         text = "\n".join(part for part in parts if part)
-        return Outcome(Status.HUNG, Finding(kind="hang", message=text.rstrip(), rank=rank))
+        finding = Finding(kind="hang", message=text.rstrip(), rank=rank)
+        return Outcome(Status.HUNG, finding, places=verdicts.places)
     assert isinstance(verdict, Raised)
     root = verdict.causes[-1] if verdict.causes else verdict
     text = f"rank {rank} raised {root.type}: {root.message.strip()}\n{table}"
@@ -70,7 +74,7 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
     if hung:
         text += f"\nwhile rank {', '.join(map(str, hung))} waited for it"
         text += f"\n{verdicts.waiting}" if verdicts.waiting else ""
-    return Outcome(Status.ERROR, Finding(kind=kind, message=text, rank=rank))
+    return Outcome(Status.ERROR, Finding(kind=kind, message=text, rank=rank), places=verdicts.places)
 
 
 def judge_refusal(shown: tuple[Observation, ...]) -> Outcome | None:

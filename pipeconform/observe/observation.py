@@ -61,7 +61,7 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind if self.kind == "tensor" else self.text
 
 
-Watched = Literal["loneliness", "memory", "recovery", "rounds", "timeline", "traffic"]
+Watched = Literal["loneliness", "memory", "recovery", "rounds", "timeline", "traffic", "waits"]
 """What is observed only where a requirement asks for it.
 
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
@@ -69,6 +69,7 @@ Watched = Literal["loneliness", "memory", "recovery", "rounds", "timeline", "tra
 ``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
 `Observation.steps` are of that one. ``loneliness``: a rank that fails stays connected, so that
 whoever waits for it is seen to wait. ``traffic``: everything that is sent and received.
+``waits``: the same, but only to tell who waits for whom in a hang, and with nothing done to memory in flight.
 """
 
 Named = dict[str, Array | None]

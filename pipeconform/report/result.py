@@ -13,6 +13,7 @@ import msgspec
 
 from pipeconform.case.case import Case
 from pipeconform.errors import BadResultError
+from pipeconform.run.waiting import Place
 from pipeconform.writing import whole_file
 
 __all__ = [
@@ -88,6 +89,8 @@ class Violation(_Data, frozen=True, kw_only=True):
     """How many of the reruns showed it."""
     expected: str = ""
     """The entry of the expectations file that covers it, as ``file:line``."""
+    places: tuple[Place, ...] = ()
+    """Where every rank of the world was, if any was stuck: what it waited for, and its stack."""
 
 
 class Cell(_Data, frozen=True, kw_only=True):

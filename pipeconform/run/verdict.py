@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from pipeconform.run.waiting import circle_of, explain_waiting
+from pipeconform.run.waiting import Place, circle_of, waiting_of
 
 __all__ = ["Cause", "Died", "Raised", "Returned", "Stuck", "Verdict", "VerdictVector"]
 
@@ -155,8 +155,12 @@ class VerdictVector(msgspec.Struct, frozen=True):
     @property
     def waiting(self) -> str:
         """Who waits for whom, a line per stuck rank, and why it is in vain; empty where nothing is known."""
-        ended = {rank: _ended(v) for rank, v in enumerate(self.verdicts) if not isinstance(v, Stuck)}
-        return explain_waiting(self._stuck(), ended)
+        return waiting_of(self.places)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where every rank was, if any is stuck; otherwise empty."""
+        return tuple(_place(rank, v) for rank, v in enumerate(self.verdicts)) if self._stuck() else ()
 
     def _stuck(self) -> dict[int, Stuck]:
         return {rank: v for rank, v in enumerate(self.verdicts) if isinstance(v, Stuck)}
@@ -199,6 +203,20 @@ def _precedence(verdict: Verdict) -> tuple[int, float]:
     return (int(isinstance(verdict, Raised) and verdict.is_echo), verdict.after)
 
 
+def _place(rank: int, verdict: Verdict) -> Place:
+    if not isinstance(verdict, Stuck):
+        return Place(rank=rank, verdict=_word(verdict), ended=_ended(verdict))
+    return Place(
+        rank=rank,
+        verdict="stuck",
+        waits=verdict.waits,
+        waits_for=verdict.waits_for,
+        waited=verdict.waited,
+        doing=verdict.doing,
+        stack=verdict.stack,
+    )
+
+
 def _ended(verdict: Verdict) -> str:
     """What became of a rank that others may wait for."""
     match verdict:
@@ -209,8 +227,15 @@ def _ended(verdict: Verdict) -> str:
     return "has returned"
 
 
-def _word(verdict: Verdict) -> str:
-    return type(verdict).__name__.lower()
+def _word(verdict: Verdict) -> Literal["returned", "raised", "died", "stuck"]:
+    match verdict:
+        case Returned():
+            return "returned"
+        case Raised():
+            return "raised"
+        case Died():
+            return "died"
+    return "stuck"
 
 
 def _detail(verdict: Verdict) -> str:

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 
-__all__ = ["Blocked", "circle_of", "explain_waiting"]
+import msgspec
+
+__all__ = ["Blocked", "Place", "circle_of", "explain_waiting", "waiting_of"]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where one rank was when the ranks of a hang were given up; stored in result files."""
+
+    rank: int
+    verdict: Literal["returned", "raised", "died", "stuck"]
+    waits: str = ""
+    """The operation that it was blocked in: ``receive of float64[2, 3] from rank 1``."""
+    waits_for: tuple[int, ...] = ()
+    """The ranks of the world that would have to act for that to end."""
+    waited: float | None = None
+    """For how many seconds; None where that is not known."""
+    doing: str = ""
+    """What it had computed last."""
+    ended: str = ""
+    """Of a rank that is not stuck, what became of it: ``died (SIGKILL)``."""
+    stack: str = ""
+    """Its Python stack."""
 
 
 class Blocked(Protocol):
@@ -61,6 +82,12 @@ def explain_waiting(blocked: Mapping[int, Blocked], ended: Mapping[int, str]) ->
     elif gone := next(((r, p) for r, one in blocked.items() for p in one.waits_for if p in ended), None):
         lines.append(f"rank {gone[0]} waits for rank {gone[1]}, which {ended[gone[1]]}")
     return "\n".join(lines)
+
+
+def waiting_of(places: Sequence[Place]) -> str:
+    """The same from where all ranks were."""
+    stuck = {place.rank: place for place in places if place.verdict == "stuck"}
+    return explain_waiting(stuck, {place.rank: place.ended for place in places if place.rank not in stuck})
 
 
 def _waits(one: Blocked) -> str:

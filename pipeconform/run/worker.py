@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import os
 import random
 import tempfile
@@ -47,7 +48,7 @@ from pipeconform.observe.observation import (
 from pipeconform.observe.recorder import ForwardRecorder, hook_counts
 from pipeconform.observe.timeline import Timeline
 from pipeconform.observe.traffic.recorder import TrafficRecorder, traffic_recorder
-from pipeconform.run import by_hand, implementation, mistaken, rounds
+from pipeconform.run import by_hand, examiner, implementation, mistaken, rounds
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.disturber import Disturber
 from pipeconform.run.rank import RankContext
@@ -100,10 +101,11 @@ def execute(context: RankContext, payload: bytes) -> bytes:
 
     def once(case: Case) -> Observation:
         with _pipeline_group(case, context, distributed=not single, lingers=lingers) as group:
-            with traffic_recorder(job.observe, group) as traffic:
+            with _hang_watch(case, job), traffic_recorder(job.observe, group) as traffic:
                 observation = _run(structs.replace(job, case=case), adapter, description, context, group, traffic)
             observation = structs.replace(observation, traffic=None if traffic is None else traffic.traffic())
             if observation.failed is not None:
+                gc.collect()  # what the engine left in circles would keep its connections open
                 raise mistaken.CaseEnded(observation)
             return observation
 
@@ -111,6 +113,12 @@ def execute(context: RankContext, payload: bytes) -> bytes:
         return msgspec.msgpack.encode(once(job.case))
     observation = mistaken.live_through(job.case, once, recovers="recovery" in job.observe)
     return msgspec.msgpack.encode(observation)
+
+
+def _hang_watch(case: Case, job: Job) -> AbstractContextManager[object]:
+    """Where stages lie on wrong ranks a hang is likely: what is recorded proves it, long before idleness does."""
+    wanted = (case.world.placement or "waits" in job.observe) and "traffic" not in job.observe
+    return TrafficRecorder(guard=False).recording() if wanted else nullcontext()
 
 
 @functools.cache
@@ -318,9 +326,14 @@ def _program(
     traffic: TrafficRecorder | None,
 ) -> Iterator[StepShown]:
     for index, step in enumerate(case.program):
+        recorder.step = index
         if traffic is not None:
             traffic.step = index
-        with disturber.during(step), slips.during(step, pipeline.owned()):
+        with (
+            examiner.telling(recorder.standing),
+            disturber.during(step),
+            slips.during(step, pipeline.owned()),
+        ):
             yield _step(case, index, plan, pipeline, capabilities, recorder)
     if traffic is not None:
         traffic.step = len(case.program)
@@ -480,7 +493,9 @@ def _step(
 
 def _norm(step: Step, pipeline: CheckedPipeline, capabilities: contract.Capabilities) -> Array | None:
     """What the implementation says about the size of all gradients, after a training step."""
-    asked = isinstance(step, Train) and contract.Feature.GRADIENT_NORM in capabilities.features
+    # in a mistaken step another rank may have failed: nobody is there to add up with
+    asked = isinstance(step, Train) and step.mistake is None
+    asked = asked and contract.Feature.GRADIENT_NORM in capabilities.features
     found = pipeline.gradient_norm() if asked else None
     return None if found is None else Array.of(found)
 

@@ -17,6 +17,7 @@ from pipeconform.report.html.place import Place, place_of, suspects
 from pipeconform.report.html.program import StepView, facts_of, steps_of
 from pipeconform.report.html.status import EXPECTED, StatusView, status_view
 from pipeconform.report.html.timeline import Plot, executed_plot, named_plot
+from pipeconform.report.html.waits import WaitsView, waits_view
 from pipeconform.report.result import Implementation, Violation
 from pipeconform.report.summary import Group, replay_line
 from pipeconform.schedule import Kind
@@ -53,6 +54,8 @@ class FailureView:
     where: tuple[str, ...]
     message: Message
     verdicts: tuple[RankVerdict, ...]
+    waits: WaitsView | None
+    """Of a hang, who waits for whom, where that is known."""
     facts: tuple[tuple[str, str], ...]
     steps: tuple[StepView, ...]
     picture: Markup | None
@@ -141,6 +144,7 @@ def _failure(
         where=place.parts(case),
         message=message_of(violation),
         verdicts=verdicts,
+        waits=waits_view(violation.places),
         facts=facts_of(case),
         steps=steps_of(case, place),
         picture=picture,

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 
 from pipeconform.report.result import Violation
+from pipeconform.run.waiting import waiting_of
 
-__all__ = ["Comparison", "Message", "RankVerdict", "message_of", "verdicts_of"]
+__all__ = ["Comparison", "Message", "RankVerdict", "message_of", "verdicts_of", "visible"]
 
 _ROW = re.compile(r"  (expected|actual|distance|bound)\s+(.*)")
 _VERDICT = re.compile(r"rank +(\d+)  (\w+) *(.*)")
@@ -66,10 +67,11 @@ def visible(text: str) -> str:
 
 
 def message_of(violation: Violation) -> Message:
-    """Take a violation's message apart; what the verdicts say already is left to them."""
+    """Take a violation's message apart; what verdicts and places say already is left to them."""
     text = violation.message
-    if violation.verdicts:
-        text = text.replace(violation.verdicts, "")
+    for told in (violation.verdicts, waiting_of(violation.places)):
+        if told:
+            text = text.replace(told, "")
     kept, left_out = _cut(visible(text).strip("\n").splitlines())
     kept = [line for line in kept if line.strip()]
     begin = next((at for at, line in enumerate(kept) if _STACK.match(line)), len(kept))
