@@ -80,7 +80,8 @@ def unpack(message: Tensor) -> Any:
     They lie in the memory of the message, which must be whole and nobody else's from now on.
     """
     contents = _contents(_header(message))
-    storage, leaves = message.untyped_storage(), []
+    storage = message.untyped_storage()
+    leaves: list[Tensor | None] = []
     for look, offset in zip(contents.looks, contents.offsets, strict=True):
         leaves.append(None)
         if look is not None:
