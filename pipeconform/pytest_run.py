@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from pipeconform.case.strategies import reachable
 from pipeconform.errors import ContractError, HarnessError, PipeconformError, UsageError
 from pipeconform.gate.expectations import read_expectations, require_sane_clock
 from pipeconform.gate.strict import problems
+from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.result import (
     Cell,
     Environment,
@@ -56,6 +57,7 @@ __all__ = ["PytestRun"]
 _CELL = "pipeconform_cell"
 NOT_WANTED = object()
 """Parameter of a suite test whose requirement was not asked for; deselected after collection."""
+_EARLIER = "earlier.json"
 _WRITE_EVERY = 2.0  # seconds between two writings of the unfinished result
 
 
@@ -111,6 +113,9 @@ class PytestRun:
         elif self.distributes:
             self._folder = Path(tempfile.mkdtemp(prefix="pipeconform-"))
             self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            if self.out is not None:
+                with suppress(OSError):  # there is no run before this one
+                    shutil.copy(self.out / RESULT_NAME, self._folder / _EARLIER)
         else:
             self._folder = None
 
@@ -131,7 +136,10 @@ class PytestRun:
     def campaign(self) -> Campaign:
         """The campaign of this process, started on first use."""
         if self._campaign is None:
-            options = dataclasses.replace(self.options, share=self._folder)
+            before = None if self.out is None else self.out / RESULT_NAME
+            if self._folder is not None:
+                before = self._folder / _EARLIER  # the other workers' cells may stand in the result by now
+            options = dataclasses.replace(self.options, share=self._folder, earlier=before)
             try:
                 self._campaign = self._stack.enter_context(campaign_of(options))
             except UsageError as error:
@@ -416,7 +424,7 @@ class PytestRun:
         console = Console()
         console.print()
         render_overview(self.result(complete=not self.interrupted), console)
-        file = self.out and self.out / "result.json"
+        file = self.out and self.out / RESULT_NAME
         kept = "not kept; --pipeconform-out DIR keeps them, and replay needs them"
         console.print(
             f"results: {self.unwritten or file or kept}", soft_wrap=True, highlight=False, markup=False
@@ -426,7 +434,7 @@ class PytestRun:
         if self.out is None:
             return
         try:
-            write_result(self.result(complete=complete), self.out / "result.json")
+            write_result(self.result(complete=complete), self.out / RESULT_NAME)
         except PipeconformError as error:
             self.unwritten = str(error)
         self._written = time.monotonic()

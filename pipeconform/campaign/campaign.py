@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.campaign.corpus import Corpus, drawn, run_strategy
+from pipeconform.campaign.earlier import Earlier
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.campaign.kept import JudgedCases, KeptCases
@@ -52,6 +53,7 @@ class _First(NamedTuple):
     purpose: str
     case: Case
     outcome: Outcome
+    minimal: bool = False
 
 
 @dataclass
@@ -74,6 +76,8 @@ class Campaign:
     expectations: tuple[Expectation, ...] = ()
     device: str = "cpu"
     kept: KeptCases | None = None
+    earlier: Earlier = field(default_factory=Earlier)
+    """What the run before found."""
     source: Source = field(default_factory=Source)
     """The adapter's source file."""
 
@@ -188,6 +192,7 @@ class _CellRun:
         begun = time.monotonic()
         applies = JUDGEMENTS[self.requirement.id].applies
         self._replay_expected()
+        self._replay_earlier(applies)
         for corpus in self.campaign.corpora(self.claim, self.foci):
             for case in drawn(corpus):
                 if applies(case):
@@ -241,6 +246,18 @@ class _CellRun:
                 else:
                     self.first.setdefault(key, _First(None, "stored", stored.case, shown[key]))
 
+    def _replay_earlier(self, applies: Callable[[Case], bool]) -> None:
+        """Execute what the run before found; it is small already, and is reported as it is if it shows the same."""
+        where = (self.requirement.id, self.claim.name, self.variant)
+        for known in self.campaign.earlier.of(where, self.campaign.limits):
+            if not applies(known.case):
+                continue
+            self._note(None, "earlier", self._execute(known.case))
+            key = Key(Status(known.status), known.signature)
+            first = self.first.get(key)
+            if known.confirmed and first is not None and first.case == known.case:
+                self.first[key] = first._replace(purpose="stored", minimal=known.minimal)
+
     def _key(self, case: Case, outcome: Outcome) -> Key:
         """What an outcome is counted as; another defect inside an expected one has a key of its own."""
         status, signature = outcome.status, outcome.finding.kind
@@ -277,7 +294,7 @@ class _CellRun:
         self._tell("judging")
         return execution
 
-    def _note(self, corpus: Corpus, purpose: str, execution: Execution) -> None:
+    def _note(self, corpus: Corpus | None, purpose: str, execution: Execution) -> None:
         case = execution.case
         # new processes cost more than everything else: once per cell and size of the world, unless shrinking
         anew = case.world.size not in self.renewed
@@ -311,17 +328,18 @@ class _CellRun:
     def _violations(self) -> Iterator[Violation]:
         deadline = time.monotonic() + self.campaign.profile.cell_seconds
         for key, first in self.first.items():
-            smallest = self._as_found(key, first) if key.expected else self._smallest(key, first, deadline)
+            small = key.expected or first.corpus is None
+            smallest = self._as_found(key, first) if small else self._smallest(key, first, deadline)
             yield self._violation(key, smallest)
 
     def _as_found(self, key: Key, first: _First) -> Smallest:
-        """An expected violation: known well enough, so nothing is spent on making it small."""
-        stored = first.corpus is None  # it was seen in an earlier run, and again in this one
+        """An expected violation, or one of the run before: known well enough to spend nothing on making it small."""
+        stored = first.purpose == "stored"  # it was seen in an earlier run, and again in this one
         again = None if stored else self._check(key, first.case, thorough=True)
         return Smallest(
             case=first.case,
             outcome=first.outcome,
-            minimal=False,
+            minimal=first.minimal,
             confirmed=stored or again is not None,
             executions=0,
             reruns=0 if stored else 1,

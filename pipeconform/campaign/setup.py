@@ -15,6 +15,7 @@ import msgspec
 
 from pipeconform.adapter import Description
 from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.kept import KeptCases
 from pipeconform.campaign.store import Store
@@ -71,6 +72,8 @@ class Options:
     expectations: ExpectationsFile | None = None
     keep_cases: Path | None = None
     """A folder for every case that is judged."""
+    earlier: Path | None = None
+    """The result file of the run before, if there is one; what it found is executed first."""
 
     def sized(self) -> Profile:
         """The profile, with the number of examples asked for."""
@@ -131,6 +134,9 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
             device=devices.device_type,
             source=source_of(executors["default"]),
             kept=None if options.keep_cases is None else KeptCases(options.keep_cases),
+            earlier=Earlier()
+            if options.earlier is None
+            else earlier_in(options.earlier, implementation=description.name),
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeconform.commands.exporting import export
 from pipeconform.commands.options import device_options, impl_option
 from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
@@ -51,6 +52,12 @@ class Stored:
 @click.option(
     "--requirement", metavar="ID", help="Judge by this requirement.  [default: every one that applies]"
 )
+@click.option(
+    "--script",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a program that shows it without pipeconform, instead of executing it.",
+)
 @device_options
 def replay(
     *,
@@ -58,6 +65,7 @@ def replay(
     impl: str,
     result: Path,
     requirement: str | None,
+    script: Path | None,
     device: str,
     backend: str,
     ranks_per_device: int,
@@ -65,7 +73,8 @@ def replay(
     """Execute a stored case in fresh processes and judge it.
 
     The case is a JSON file, or the ID of a violation in a result file. Says REPRODUCED (exit code 1), FIXED
-    (0) or that it shows another violation (1).
+    (0) or that it shows another violation (1). With --script nothing is executed: the program that is written needs
+    torch and the engine only, compares with the unpipelined model, and can be attached to a report.
     """
     require_supported_torch()
     found = read_stored(stored, result=result)
@@ -75,6 +84,8 @@ def replay(
     from pipeconform.run.implementation import resolve
 
     resolve(impl)
+    if script is not None:
+        return export(found, impl=impl, script=script)
     from pipeconform.campaign.judging import judge
     from pipeconform.campaign.setup import Options, campaign_of
     from pipeconform.case.strategies import Focus

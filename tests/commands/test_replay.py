@@ -224,3 +224,29 @@ def test_a_bare_case_shows_whatever_it_shows():
         "FWD-1 failed: output value",
         "TRN-1 failed: gradient value",
     ]
+
+
+def test_a_violation_is_written_as_a_program(typed, tmp_path):
+    write_result(result(VIOLATION), tmp_path / "result.json")
+    code, out, err = typed(
+        "replay", VIOLATION.id, "--impl", "torch", "--result", tmp_path, "--script", "shown.py"
+    )
+    text = (tmp_path / "shown.py").read_text()
+
+    assert (code, out, err) == (0, "wrote shown.py; run it with: python shown.py\n", "")
+    assert text.startswith('"""torch.distributed.pipelining ') or text.startswith('"""torch ')
+    assert "FWD-1 failed: output value" in text
+    compile(text, "shown.py", "exec")
+
+
+def test_what_only_the_harness_sees_is_not_written_as_a_program(typed, tmp_path):
+    found = result(VIOLATION)
+    cell = msgspec.structs.replace(found.cells[0], requirement="SCH-2")
+    write_result(msgspec.structs.replace(found, cells=(cell,)), tmp_path / "result.json")
+    code, _, err = typed(
+        "replay", VIOLATION.id, "--impl", "torch", "--result", tmp_path, "--script", "shown.py"
+    )
+
+    assert code == 2
+    assert "cannot be exported: SCH-2 is judged by what the harness sees inside the stages" in err
+    assert not (tmp_path / "shown.py").exists()

@@ -1,0 +1,58 @@
+"""``pipeconform replay --script``: a stored case as a program of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeconform.errors import BadCaseError, UsageError
+
+if TYPE_CHECKING:
+    from pipeconform.commands.replay import Stored
+
+__all__ = ["export"]
+
+
+def export(found: Stored, *, impl: str, script: Path) -> int:
+    """Write `script` and say how to run it; always 0.
+
+    Raises:
+        UsageError: no program of its own can show what was found.
+        BadCaseError: the file cannot be written.
+    """
+    from pipeconform.campaign.setup import Options, campaign_of
+    from pipeconform.export.script import Reproduction, script_of
+    from pipeconform.judge.registry import JUDGEMENTS
+
+    violation = found.violation
+    if violation is not None and violation.status == "failed" and found.requirement is not None:
+        judgement = JUDGEMENTS[found.requirement]
+        if judgement.observe or judgement.repeats:
+            raise UsageError(
+                f"{found.name} cannot be exported: {found.requirement} is judged by what the harness sees inside "
+                f"the stages, or by several executions; send the result file and the replay line instead"
+            )
+    size = found.case.world.size
+    with campaign_of(Options(implementation=impl, ranks=(size, size))) as campaign:
+        description = campaign.executors["default"].description
+    words = "a case of no known violation"
+    if violation is not None:
+        words = f"{found.requirement} {violation.status}: {violation.signature}\n{violation.message}"
+    text = script_of(
+        Reproduction(
+            name=found.name,
+            case=found.case,
+            implementation=impl,
+            engine=f"{description.name} {description.version}",
+            found=words,
+            single_process=description.capabilities.world == "single_process",
+        )
+    )
+    try:
+        script.write_text(text, "utf-8")
+    except OSError as error:
+        raise BadCaseError(f"cannot write {script}: {error.strerror or error}") from error
+    click.echo(f"wrote {script}; run it with: python {script}")
+    return 0

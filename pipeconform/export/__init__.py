@@ -1,0 +1,1 @@
+"""Stored cases as programs that need torch and the adapter only."""

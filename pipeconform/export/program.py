@@ -1,0 +1,462 @@
+"""The program that an exported script consists of; `script` writes it out with a case and what it needs.
+
+It starts its own rank processes (or is started by torchrun), runs the case through the adapter, runs the same
+model without any pipeline, and compares. Nothing here may import what is not exported: torch, the standard
+library, and, inside functions, the modules that the script carries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+CASE = ""
+ADAPTER = ""
+WORLD = 0
+SINGLE_PROCESS = False
+FOUND = ""
+
+DIFFERENT, STUCK = 10, 124  # exit codes of ranks
+GRACE = 10.0  # seconds for the other ranks, once one has ended badly
+SLACK = 1e4  # times the unit of rounding: far beyond it, far below any defect
+
+
+# What one rank does.
+
+
+def load_adapter() -> Any:
+    """The adapter under test."""
+    import importlib
+
+    module, _, name = ADAPTER.rpartition(":")
+    found = getattr(importlib.import_module(module), name)
+    return found() if isinstance(found, type) else found
+
+
+def load_case() -> Any:
+    """The case, from the text above."""
+    from pipeconform.case import blocks, case, perturbations
+
+    return eval(CASE, {**vars(perturbations), **vars(blocks), **vars(case)})  # noqa: S307 - our own text
+
+
+def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
+    """What the adapter builds a pipeline from."""
+    from pipeconform import adapter as contract
+    from pipeconform.case import data
+    from pipeconform.case.case import Adam, Sgd
+    from pipeconform.case.graph_layers import deferred_weights
+    from pipeconform.case.modules import build_model, build_stage
+    from pipeconform.case.whole import build_whole, split_of
+
+    claim = description.capabilities.schedule(case.schedule)
+    members = case.world.pipeline_ranks
+    placement = contract.Placement(case.world.placement) if case.world.placement else claim.placement
+    optimizer: Any = None
+    if isinstance(case.optimizer, Sgd):
+        optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
+    elif isinstance(case.optimizer, Adam):
+        optimizer = contract.AdamStep(lr=case.optimizer.lr)
+
+    def builder(index: int) -> Callable[[], nn.Module]:
+        return lambda: build_stage(case, index)
+
+    first = case.runs[0]
+    sizes = {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
+    position = 0 if SINGLE_PROCESS else members.index(rank) if rank in members else None
+    return contract.Plan(
+        stages=tuple(builder(s) for s in range(case.num_stages)),
+        model=lambda: build_model(case) if case.model.split is None else build_whole(case),
+        split=split_of(case),
+        schedule=case.schedule,
+        placement=contract.placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
+        loss=data.loss_of(case),
+        optimizer=optimizer,
+        num_microbatches=first.num_microbatches,
+        microbatch_size=data.split_sizes(first.batch_size, first.num_microbatches)[0],
+        batch_dim=case.model.batch_dim,
+        boundaries=lambda: data.boundaries_of(case),
+        ranks=contract.Ranks(
+            device=torch.device("cpu"),
+            rank=rank,
+            world_size=WORLD,
+            pipeline_ranks=members,
+            pipeline_rank=position,
+            pipeline_group=group,
+        ),
+        trains=bool(case.trains),
+        deferred_weights=deferred_weights,
+        varying_shapes=len(sizes) > 1,
+    )
+
+
+def batch_for(case: Any, index: int, plan: Any, capabilities: Any) -> Any:
+    """The batch of a step; a rank that consumes no inputs, or no targets, gets NaN in their place."""
+    from pipeconform.case import data
+
+    def consumes(where: str) -> bool:
+        position = plan.ranks.pipeline_rank
+        owners = plan.placement[0] if where == "first_stage" else plan.placement[-1]
+        return position is not None and (where == "all" or position in owners)
+
+    batch = data.make_batch(case, index)
+    inputs = consumes(capabilities.inputs_consumed_by)
+    targets = consumes(capabilities.targets_consumed_by)
+    return data.assemble(
+        args=batch.args if inputs else tuple(map(data.decoy_of, batch.args)),
+        kwargs=batch.kwargs,
+        target=batch.target if targets else data.decoy_of(batch.target),
+        loss_kwargs=batch.loss_kwargs,
+        batch_dim=batch.batch_dim,
+        num_microbatches=batch.num_microbatches,
+    )
+
+
+def pipelined(case: Any, rank: int, group: Any) -> dict[str, Any]:
+    """Run the case through the adapter; every value that this rank can show, by what it is."""
+    from pipeconform import adapter as contract
+    from pipeconform.case import data
+    from pipeconform.case.case import Eval, Load, Train, Zero
+    from pipeconform.case.modules import seed_of, seed_process
+
+    adapter = load_adapter()
+    description = adapter.describe()
+    adapter.setup_process()
+    seed_process(seed_of(case.seed, "rank", rank))
+    plan = plan_of(case, description, group, rank)
+    pipeline = adapter.build(plan)
+    shown: dict[str, Any] = {}
+    for index, step in enumerate(case.program):
+        at = f"step {index}"
+        if isinstance(step, Train | Eval):
+            mode = contract.Mode.TRAIN if isinstance(step, Train) else contract.Mode.EVAL
+            batch = batch_for(case, index, plan, description.capabilities)
+            with data.autocast_of(step, device="cpu"), guard_of(step):
+                result = pipeline.run(mode, batch)
+            if result.microbatches is None:
+                shown |= flat(f"{at}, output", result.output)
+                shown |= flat(f"{at}, losses", None if result.losses is None else list(result.losses))
+            shown |= flat(f"{at}, input gradients", result.input_gradients)
+        elif isinstance(step, Zero):
+            pipeline.apply(contract.ZeroGrad(step.set_to_none))
+        elif isinstance(step, Load):
+            pipeline.apply(contract.LoadState(data.loaded_state(case, index)))
+        else:
+            pipeline.apply(contract.OptimizerStep())
+        for s, values in pipeline.gradients().items():
+            shown |= {f"{at}, {of(case, s)}gradient of {n}": copied(v) for n, v in values.items()}
+        for s, values in pipeline.state().items():
+            shown |= {f"{at}, {of(case, s)}{n}": copied(v) for n, v in values.items()}
+        shown |= fired(case, index, pipeline.owned())
+    pipeline.close()
+    return shown
+
+
+def rank_main(limit: float) -> int:
+    """One rank: run, then let rank 0 compare what all have shown."""
+    rank = int(os.environ["RANK"])
+    watch(limit, rank)
+    torch.set_num_threads(1)
+    case = load_case()
+    group = None
+    if not SINGLE_PROCESS:
+        dist.init_process_group("gloo")
+        group = dist.new_group(list(case.world.pipeline_ranks))
+        group = group if rank in case.world.pipeline_ranks else None
+    shown: list[Any] = [pipelined(case, rank, group)]
+    if not SINGLE_PROCESS:
+        everybody: list[Any] = [None] * WORLD
+        dist.all_gather_object(everybody, shown[0])
+        shown = everybody
+    if rank:
+        return 0
+    lines = list(differences(unpipelined(case), shown))
+    print("\n".join(lines) if lines else "every value is that of the unpipelined model", flush=True)
+    return DIFFERENT if lines else 0
+
+
+def watch(limit: float, rank: int) -> None:
+    """End this process, with the stacks of all its threads, when `limit` seconds have passed."""
+
+    def give_up() -> None:
+        print(f"rank {rank} has not ended after {limit:.0f} s; its threads stand here:", file=sys.stderr)
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(STUCK)
+
+    timer = threading.Timer(limit, give_up)
+    timer.daemon = True
+    timer.start()
+
+
+# The same model without a pipeline.
+
+
+def unpipelined(case: Any) -> dict[str, Any]:
+    """What is right, by the names that `pipelined` uses."""
+    from pipeconform.adapter import module_state
+    from pipeconform.case import data
+    from pipeconform.case.case import Eval, Load, Train, Zero
+    from pipeconform.case.graph_layers import deferred_weights
+    from pipeconform.case.modules import build_stage
+    from pipeconform.case.whole import build_whole, whole_kwargs
+
+    capabilities = load_adapter().describe().capabilities
+    split = case.model.split is not None
+    stages: list[nn.Module] = [build_stage(case, s) for s in range(case.num_stages)]
+    if split:
+        stages = [build_whole(case)]
+    live = dict(enumerate(stages))
+    optimizer = optimizer_of(case, [p for stage in stages for p in stage.parameters() if p.requires_grad])
+    loss = data.loss_of(case)
+    right: dict[str, Any] = {}
+    for index, step in enumerate(case.program):
+        at = f"step {index}"
+        if isinstance(step, Train | Eval):
+            training, batch = isinstance(step, Train), data.make_batch(case, index)
+            outputs, losses = [], []
+            for stage in stages:
+                stage.train(training)
+            with data.autocast_of(step, device="cpu"), torch.set_grad_enabled(training):
+                for micro in batch.microbatches:
+                    values: Any = micro.args
+                    for s, stage in live.items():
+                        args = values if isinstance(values, tuple | list) else (values,)
+                        kwargs = whole_kwargs(micro.kwargs) if split else micro.kwargs.get(s, {})
+                        values = stage(*args, **kwargs)
+                    outputs.append(values)
+                    if not training:
+                        continue
+                    one = loss.function(values, micro.target, **batch.loss_kwargs)
+                    losses.append(one)
+                    if one.requires_grad:
+                        torch.autograd.backward(one * weight(loss, capabilities, batch, micro))
+                        for stage in stages:
+                            builder = deferred_weights(stage)
+                            if builder is not None:
+                                builder()()
+            for stage in stages:
+                stage.train()
+            right |= flat(f"{at}, output", merged(outputs, batch.batch_dim))
+            right |= flat(f"{at}, losses", losses if training else None)
+            if training:
+                gradients = [arg.grad if isinstance(arg, Tensor) else None for arg in batch.args]
+                right |= flat(f"{at}, input gradients", tuple(gradients))
+        elif isinstance(step, Zero):
+            for stage in stages:
+                stage.zero_grad(set_to_none=step.set_to_none)
+        elif isinstance(step, Load):
+            with torch.no_grad():
+                for s, values in data.loaded_state(case, index).items():
+                    for name, value in module_state({s: live[s]})[s].items():
+                        value.copy_(values[name])
+        elif optimizer is not None:
+            optimizer.step()
+        for s, stage in live.items():
+            right |= {
+                f"{at}, {of(case, s)}gradient of {n}": copied(p.grad) for n, p in stage.named_parameters()
+            }
+            right |= {f"{at}, {of(case, s)}{n}": copied(v) for n, v in module_state({s: stage})[s].items()}
+        right |= fired(case, index, live)
+    return right
+
+
+def weight(loss: Any, capabilities: Any, batch: Any, micro: Any) -> float:
+    """What a microbatch's loss counts in the sum that is differentiated."""
+    if loss.reduction != "mean":
+        return 1.0
+    if capabilities.loss_over == "batch":
+        return float(micro.target.shape[batch.batch_dim] / batch.target.shape[batch.batch_dim])
+    return 1.0 / float(batch.num_microbatches)
+
+
+def optimizer_of(case: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:
+    """The case's optimizer."""
+    from pipeconform.case.case import Adam, Sgd
+
+    if parameters and isinstance(case.optimizer, Sgd):
+        return torch.optim.SGD(parameters, lr=case.optimizer.lr, momentum=case.optimizer.momentum)
+    if parameters and isinstance(case.optimizer, Adam):
+        return torch.optim.Adam(parameters, lr=case.optimizer.lr)
+    return None
+
+
+# Values, their names, and their comparison.
+
+
+def of(case: Any, stage: int) -> str:
+    """The stage of a name; a model that a front end splits has names of its own."""
+    return "" if case.model.split is not None else f"stage {stage}, "
+
+
+def copied(value: Any) -> Any:
+    """A tensor as it is now."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def flat(name: str, value: Any) -> dict[str, Any]:
+    """The leaves of a value, each by its place; nothing of None."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, tuple | list):
+        return {k: leaf for i, item in enumerate(value) for k, leaf in flat(f"{name}[{i}]", item).items()}
+    return {name: copied(value)}
+
+
+def merged(outputs: list[Any], dim: int) -> Any:
+    """Microbatches' outputs as one batch's."""
+    first = outputs[0]
+    if isinstance(first, Mapping):
+        return {key: merged([one[key] for one in outputs], dim) for key in first}
+    if isinstance(first, tuple | list):
+        return [merged([one[i] for one in outputs], dim) for i in range(len(first))]
+    return torch.cat(outputs, dim=dim)
+
+
+def fired(case: Any, index: int, modules: Mapping[int, nn.Module]) -> dict[str, int]:
+    """How often the model's own hooks ran in a step."""
+    counts: dict[str, int] = {}
+    for s, module in modules.items():
+        for part in module.modules():
+            fires: Any = getattr(part, "fires", {})
+            for kind, count in fires.items():
+                name = f"step {index}, {of(case, s)}{kind} hooks"
+                counts[name] = counts.get(name, 0) + count
+            fires.clear()
+    return counts
+
+
+def guard_of(step: Any) -> Any:
+    """What the caller has switched off around an evaluation."""
+    import contextlib
+
+    guards = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+    return guards.get(getattr(step, "guard", ""), contextlib.nullcontext)()
+
+
+def differences(right: dict[str, Any], shown: list[dict[str, Any]]) -> Iterator[str]:
+    """Every value that some rank shows and that is not the unpipelined model's."""
+    for rank, values in enumerate(shown):
+        for name, mine in values.items():
+            expected = right.get(name)
+            told = difference(expected, mine)
+            if told:
+                yield f"rank {rank}, {name}: {told}"
+
+
+def difference(expected: Any, mine: Any) -> str:
+    """What is wrong with one value; empty if nothing is."""
+    if not isinstance(expected, Tensor) or not isinstance(mine, Tensor):
+        same = mine is None if expected is None else isinstance(mine, type(expected)) and mine == expected
+        return "" if same else f"{summary(mine)}; expected {summary(expected)}"
+    if expected.shape != mine.shape or expected.dtype != mine.dtype:
+        return f"{summary(mine)}; expected {summary(expected)}"
+    if not expected.numel() or not expected.is_floating_point():
+        return "" if torch.equal(expected, mine) else f"{summary(mine)}; expected {summary(expected)}"
+    wide_expected, wide = expected.double(), mine.double()
+    largest = float(wide_expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    near = torch.isclose(
+        wide, wide_expected, rtol=0.0, atol=SLACK * torch.finfo(expected.dtype).eps * largest, equal_nan=True
+    )
+    if bool(near.all()):
+        return ""
+    where = tuple((~near).nonzero()[0].tolist())
+    return f"element {list(where)} is {wide[where].item():.9g}; expected {wide_expected[where].item():.9g}"
+
+
+def summary(value: Any) -> str:
+    """A value in a word: what tensors look like, not what is in them."""
+    if not isinstance(value, Tensor):
+        return "nothing" if value is None else repr(value)[:80]
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+# Starting the ranks, and saying how they ended.
+
+
+def launch(limit: float) -> int:
+    """Start the ranks, wait for all, and say what became of them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = []
+        for rank in range(1 if SINGLE_PROCESS else WORLD):
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(WORLD),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TMPDIR": folder,
+            }
+            command = [sys.executable, os.path.abspath(__file__), "--limit", str(limit)]
+            ranks.append(subprocess.Popen(command, env=environment))  # noqa: S603 - this file
+        codes = wait_for(ranks)
+    for rank, code in enumerate(codes):
+        print(f"rank {rank} {ended(code)}")
+    seen = verdict(codes)
+    print(f"REPRODUCED: {seen}" if seen else "NOT REPRODUCED")
+    print(f"what was found: {FOUND}")
+    return int(bool(seen))
+
+
+def wait_for(ranks: list[subprocess.Popen[bytes]]) -> list[int | None]:
+    """The exit codes; None for a rank that was killed because another had ended badly before."""
+    deadline = float("inf")
+    while any(one.poll() is None for one in ranks) and time.monotonic() < deadline:
+        if deadline == float("inf") and any(one.poll() for one in ranks):
+            deadline = time.monotonic() + GRACE
+        time.sleep(0.05)
+    codes: list[int | None] = [one.poll() for one in ranks]
+    for one in ranks:
+        if one.poll() is None:
+            one.kill()
+            one.wait()
+    return codes
+
+
+def ended(code: int | None) -> str:
+    """How a rank ended, in words."""
+    if code is None:
+        return "still waited when another had ended, and was killed"
+    if code < 0:
+        return f"died by signal {-code}"
+    words = {0: "returned", 1: "raised an error", DIFFERENT: "returned, and saw wrong values", STUCK: "hung"}
+    return words.get(code, f"left with exit code {code}")
+
+
+def verdict(codes: list[int | None]) -> str:
+    """What the ranks' ends say together; empty if nothing is wrong."""
+    if DIFFERENT in codes:
+        return "failed, values are wrong"
+    if any(code is not None and (code < 0 or code not in (0, 1, STUCK)) for code in codes):
+        return "crashed, a rank died"
+    if 1 in codes:
+        return "error, a rank raised"
+    return "hung, no rank went on" if STUCK in codes else ""
+
+
+def main() -> None:
+    """Be a rank where torchrun, or `launch`, says so; otherwise start the ranks."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().partition("\n")[0])
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds until a rank is taken to hang")
+    given = parser.parse_args()
+    code = rank_main(given.limit) if "RANK" in os.environ else launch(given.limit)
+    sys.stdout.flush()
+    os._exit(code)  # a rank's groups may hold threads that wait for others
