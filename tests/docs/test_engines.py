@@ -155,3 +155,32 @@ def test_every_expectation_is_about_something_that_is_judged(engines):
     for file in files:
         assert tomllib.loads(file.read_text())["format"] == 1
         assert {entry.requirement for entry in read_expectations(file).entries} <= set(held)
+
+
+@pytest.mark.slow
+def test_releases_are_compared_and_scripts_run_on_them(engines, tmp_path):
+    compare = [
+        sys.executable,
+        engines / "compare.py",
+        "torchgpipe",
+        "0.0.7",
+        "--folder",
+        tmp_path / "releases",
+    ]
+    script = tmp_path / "where.py"
+    script.write_text("import torchgpipe\nprint(torchgpipe.__file__)\nraise KeyError('told')\n")
+
+    def printed(*more):
+        done = subprocess.run(
+            [*compare, *more], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=900
+        )
+        if "pip" in done.stderr and "CalledProcessError" in done.stderr:
+            pytest.skip(f"torchgpipe cannot be had: {done.stderr.splitlines()[0]}")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert printed("--script", script) == (
+        f"torchgpipe 0.0.7:\n{tmp_path}/releases/torchgpipe-0.0.7/torchgpipe/__init__.py\nKeyError: 'told'\n\n"
+    )
+    table = printed("--", "--profile", "smoke", "--examples", "1", "--requirements", "FWD-1,FWD-9")
+    assert table.splitlines()[2:] == ["| | 0.0.7 |", "|---|---|", "| met | 1 of 1 |"]
