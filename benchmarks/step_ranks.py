@@ -1,4 +1,4 @@
-"""What a rank does for `step_time.py` and `timeline_overhead.py`: steps of a pipeline that stays built.
+"""What a rank does for `step_time.py` and the overheads of observing: steps of a pipeline that stays built.
 
 A pipeline lives in its rank process from its first block to the end of the benchmark. A block's seconds are
 taken between two barriers, so that the slowest rank counts.
@@ -6,6 +6,7 @@ taken between two barriers, so that the slowest rank counts.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 
@@ -22,9 +23,10 @@ from pipeconform.case import data
 from pipeconform.case.case import Case
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.timeline import Timeline
+from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.run.worker import plan_of
 
-STEPS, WATCHED = "step_ranks:steps", "step_ranks:watched"
+STEPS, WATCHED, RECORDED = "step_ranks:steps", "step_ranks:watched", "step_ranks:recorded"
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -44,6 +46,15 @@ class Watch(msgspec.Struct, frozen=True):
     engine: str
     case: Case
     timeline: bool
+    steps: int
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Steps of a case, its traffic recorded or not."""
+
+    engine: str
+    case: Case
+    traffic: bool
     steps: int
 
 
@@ -161,6 +172,14 @@ def watched(context, payload):
     watch = msgspec.json.decode(payload, type=Watch)
     step = _watching(watch.engine, msgspec.json.encode(watch.case), watch.timeline)
     return timed(step, watch.steps)
+
+
+def recorded(context, payload):
+    """Run a `Record` and return its seconds."""
+    record = msgspec.json.decode(payload, type=Record)
+    step = _watching(record.engine, msgspec.json.encode(record.case), False)
+    with TrafficRecorder().recording() if record.traffic else contextlib.nullcontext():
+        return timed(step, record.steps)
 
 
 @functools.cache
