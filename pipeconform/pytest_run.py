@@ -82,7 +82,7 @@ class PytestRun:
             raise pytest.UsageError(str(error)) from error
         self.options = _options(config)
         self.out = Path(config.getoption("pipeconform_out")) if config.getoption("pipeconform_out") else None
-        self.wanted = _wanted(self.options.requirements)
+        self.wanted = _wanted(self.options)
         self.is_worker = hasattr(config, "workerinput")
         self.distributes = not self.is_worker and config.getoption("dist", "no") != "no"
         self.cells: dict[tuple[str, str, str], Cell] = {}
@@ -495,8 +495,12 @@ def _today() -> datetime.date:
     return datetime.datetime.now(datetime.UTC).date()
 
 
-def _wanted(asked: tuple[str, ...]) -> frozenset[str]:
+def _wanted(options: Options) -> frozenset[str]:
     try:
-        return select_requirements(asked)
+        chosen = select_requirements(options.requirements)
+        if options.requirements:
+            return chosen
+        left_out = options.sized().leaves_out
+        return frozenset(one for one in chosen if one.partition("-")[0] not in left_out)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error

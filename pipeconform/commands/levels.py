@@ -91,6 +91,7 @@ def describe_profile(profile: Profile) -> str:
         f"requirement and schedule\n"
         f"Shrinking   up to {profile.shrink_seconds:g} s and {profile.shrink_executions} executions per "
         f"violation, {profile.cell_seconds:g} s per requirement and schedule"
+        + (f"\nLeft out    {', '.join(profile.leaves_out)}, unless asked for" if profile.leaves_out else "")
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.case.case import Case
+from pipeconform.case.focus import MISTAKEN
 from pipeconform.case.strategies import Focus, is_claimed
 from pipeconform.case.traits import traits
 from pipeconform.judge import aftermath as aftermaths
@@ -341,6 +342,17 @@ JUDGEMENTS: dict[str, Judgement] = {
     "ERR-2": _mistaken(Focus.WRONG_DTYPE),
     "ERR-3": _mistaken(Focus.CHANGED),
     "ERR-4": _mistaken(Focus.CHANGED_ONCE),
+    "ERR-5": _mistaken(Focus.WRONG_VALUES),
+    "ERR-6": _mistaken(Focus.WRONG_GRADIENT),
+    "ERR-7": _mistaken(Focus.WRONG_BATCH),
+    "ERR-10": _mistaken(Focus.RAISES),
+    "ERR-11": _mistaken(
+        Focus.RAISES,
+        Focus.WRONG_SHAPE,
+        aftermath=aftermaths.processes_recover,
+        observe=frozenset({"recovery"}),
+    ),
+    "ERR-13": _mistaken(*MISTAKEN, aftermath=aftermaths.nobody_dies),
     "COM-1": _recorded(communication.matched),
     "COM-2": _recorded(communication.only_the_given_group),
     "COM-3": _recorded(communication.gets_through),

@@ -144,6 +144,7 @@ def _step(step: Step) -> str:
             how = ", autocast" if step.autocast else ""
             how += f", by hand{_by_hand(step.by_hand)}" if isinstance(step, Train) and step.by_hand else ""
             how += f", {step.guard}" if isinstance(step, Eval) and step.guard else ""
+            how += f", {step.mistake.told()}" if isinstance(step, Train) and step.mistake else ""
             return f"{kind}(B = {step.batch_size}, m = {step.num_microbatches}{how})"
         case Load():
             return "load state"

@@ -73,4 +73,81 @@ REFUSALS = (
         "The first stage is checked.",
         tells=r"stage [1-9] hands on .*promised is StageError",
     ),
+    made("mishaps:NothingPatched", "ERR-5", "Zeros stand in for nothing.", tells="None|a text"),
+    made(
+        "mishaps:MissingRefilled", "ERR-5", "The input is handed on.", tells="a tensor too few.*nobody raised"
+    ),
+    made(
+        "mishaps:BackwardsSkipped",
+        "ERR-6",
+        "Backwards are skipped.",
+        tells="nobody raised; promised is StageError",
+    ),
+    made(
+        "mishaps:MicrobatchUnnamed",
+        "ERR-6",
+        "Errors do not name the microbatch.",
+        tells=r"for microbatch (\d).*it does not name microbatch \1",
+    ),
+    made("mishaps:BatchOutOfRange", "ERR-7", "An IndexError is raised.", tells="raised IndexError"),
+    made(
+        "mishaps:BatchSkipped",
+        "ERR-7",
+        "The batch is skipped.",
+        tells="nobody raised; promised is ValueError",
+    ),
+    made(
+        "mishaps:ExceptionsNotWrapped",
+        "ERR-10",
+        "Exceptions pass without their place.",
+        tells="raised .*DeliberateError: .*promised is StageError",
+    ),
+    made(
+        "mishaps:CauseLost",
+        "ERR-10",
+        "The original is not the cause.",
+        tells="it does not have the model's own exception as its cause",
+    ),
+    made(
+        "mishaps:StageUnnamed", "ERR-10", "Errors do not name the stage.", tells=r"it does not name stage \d"
+    ),
+    made(
+        "mishaps:OthersNotTold",
+        "ERR-10",
+        "Other ranks do not learn who failed.",
+        tells="another rank failed; the cause is not among its words",
+    ),
+    made(
+        "mishaps:OthersWait",
+        "ERR-10",
+        "Other ranks wait for ever.",
+        status="hung",
+        tells=r"rank \d waits for ever, when in step \d .* raises.* and rank \d raised",
+    ),
+    made(
+        "mishaps:LossSwallowed",
+        "ERR-10",
+        "A loss that fails is zero.",
+        tells="the loss function raises.*nobody raised",
+    ),
+    made(
+        "mishaps:NothingWorksAgain",
+        "ERR-11",
+        "The process must be restarted.",
+        status="error",
+        tells="a new pipeline fails: RuntimeError: the engine is in an unknown state",
+    ),
+    made(
+        "mishaps:ErrorLeavesTrace",
+        "ERR-11",
+        "The error leaves a trace.",
+        tells="a new pipeline is wrong: .*gradient",
+    ),
+    made(
+        "mishaps:DiesOfErrors",
+        "ERR-13",
+        "The process ends.",
+        status="crashed",
+        tells=r"rank \d died \(exit code 7\), when",
+    ),
 )

@@ -1,0 +1,25 @@
+"""Exceptions, and what comes after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.mark.pipeconform_requirement("ERR-10")
+def test_exceptions_of_the_model(pipeconform_judge: Callable[[], None]) -> None:
+    """An exception in a stage or the loss is told with its place, and every other rank ends (ERR-10)."""
+    pipeconform_judge()
+
+
+@pytest.mark.pipeconform_requirement("ERR-11")
+def test_after_an_error(pipeconform_judge: Callable[[], None]) -> None:
+    """After an error on all ranks a new pipeline in the same processes is right (ERR-11)."""
+    pipeconform_judge()
+
+
+@pytest.mark.pipeconform_requirement("ERR-13")
+def test_nobody_dies(pipeconform_judge: Callable[[], None]) -> None:
+    """No process ends from any mistake of this chapter (ERR-13)."""
+    pipeconform_judge()

@@ -1,0 +1,126 @@
+"""Mistakes as data, and making them."""
+
+import pytest
+import torch
+from msgspec import structs
+
+from pipeconform.adapter import MistakeKind
+from pipeconform.case import blocks, data
+from pipeconform.case.case import Case, Model, Stage, Train, World, Zero, decode_case, encode_case
+from pipeconform.case.focus import MISTAKEN, Focus
+from pipeconform.case.mistakes import _ALLOWED, Mistake
+from pipeconform.case.modules import build_stage
+from pipeconform.case.slips import DeliberateError, Slips, changed, mistaken_batch
+from pipeconform.case.traits import traits
+from pipeconform.errors import BadCaseError
+
+EVERY = [Mistake(where=where, how=how) for where, hows in _ALLOWED.items() for how in hows]
+
+
+def _case(mistake: Mistake | None, *, num_stages: int = 2) -> Case:
+    right = Train(batch_size=4, num_microbatches=2)
+    return Case(
+        model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * num_stages),
+        schedule="GPipe",
+        world=World(size=num_stages, pipeline_ranks=tuple(range(num_stages))),
+        program=(right, Zero(), structs.replace(right, mistake=mistake)),
+    )
+
+
+@pytest.mark.parametrize("mistake", EVERY, ids=str)
+def test_a_mistake_is_a_subject_of_its_own_and_survives_its_json(mistake):
+    case = _case(mistake)
+
+    assert traits(case) <= MISTAKEN
+    assert decode_case(encode_case(case)) == case
+    assert case.is_mistaken
+    assert not case.without_mistakes.is_mistaken
+    assert traits(case.without_mistakes) == {Focus.PLAIN}
+    assert mistake.told()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (Mistake(where="loss", how="inner"), "nothing that can be done to 'loss'"),
+        (Mistake(where="output", how="inner", stage=2), "stage 2 is outside"),
+        (Mistake(where="output", how="inner", microbatch=2), "microbatch 2 is outside"),
+        (Mistake(where="input", how="inner", microbatch=0), "with the whole batch"),
+    ],
+)
+def test_a_mistake_that_cannot_be_made_is_no_case(mistake, words):
+    with pytest.raises(BadCaseError, match=words):
+        _case(mistake)
+
+
+@pytest.mark.parametrize(
+    ("how", "shape", "dtype"),
+    [
+        ("inner", [4, 2, 4], torch.float32),
+        ("ndim", [4, 2, 1, 3], torch.float32),
+        ("flattened", [4, 6], torch.float32),
+        ("batch", [5, 2, 3], torch.float32),
+        ("down", [4, 2, 3], torch.bfloat16),
+        ("up", [4, 2, 3], torch.float64),
+        ("integer", [4, 2, 3], torch.int64),
+        ("complex", [4, 2, 3], torch.complex128),
+    ],
+)
+def test_what_stands_in_the_place_of_a_tensor(how, shape, dtype):
+    found = changed(torch.randn(4, 2, 3), how)
+
+    assert (list(found.shape), found.dtype) == (shape, dtype)
+
+
+def test_the_input_or_the_number_of_samples_is_wrong_on_every_rank_alike():
+    batch = data.make_batch(_case(None), 0)
+
+    assert mistaken_batch(batch, Mistake(where="input", how="inner")).args[0].shape == (4, 4)
+    assert mistaken_batch(batch, Mistake(where="input", how="fewer")).args == ()
+    assert len(mistaken_batch(batch, Mistake(where="input", how="more")).args) == 2
+    assert mistaken_batch(batch, Mistake(where="batch", how="targets")).target.shape == (3, 3)
+    scarce = mistaken_batch(batch, Mistake(where="batch", how="scarce"))
+    assert [len(micro.args[0]) for micro in scarce.microbatches] == [1, 0]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_hook_changes_one_microbatch_of_one_step(early):
+    case = _case(Mistake(where="output", how="inner", stage=1, microbatch=1, early=early))
+    slips, module = Slips(case), build_stage(case, 1)
+    slips.attach(1, module)
+    shapes = []
+    for step in case.program:
+        with slips.during(step, {1: module}):
+            shapes += [module(torch.zeros(2, 3, dtype=torch.float64)).shape[-1] for _ in range(2)]
+
+    assert shapes == [3, 3, 3, 3, 3, 4]
+
+
+def test_a_hook_that_came_for_a_step_goes_with_it():
+    case = _case(Mistake(where="output", how="inner", stage=1))
+    module = build_stage(case, 1)
+    before = len(module._forward_hooks)
+    with Slips(case).during(case.program[-1], {1: module}):
+        assert len(module._forward_hooks) == before + 1
+
+    assert len(module._forward_hooks) == before
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "loss"])
+def test_the_model_raises_where_it_is_to(where):
+    case = _case(Mistake(where=where, how="raise", stage=0, microbatch=1))
+    slips, module = Slips(case), build_stage(case, 0)
+    loss = slips.loss(lambda output, target: output.sum())
+
+    def step() -> None:
+        for _ in range(2):
+            loss(module(torch.zeros(2, 3, dtype=torch.float64)), None).backward()
+
+    with slips.during(case.program[0], {0: module}):
+        step()
+    with slips.during(case.program[-1], {0: module}), pytest.raises(DeliberateError):
+        step()
+
+
+def test_every_kind_of_mistake_about_a_step_can_be_made():
+    assert {mistake.kind for mistake in EVERY} == set(MistakeKind) - {MistakeKind.PLAN}

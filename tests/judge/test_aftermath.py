@@ -1,0 +1,63 @@
+"""What became of mistaken cases, judged from verdicts written by hand."""
+
+import pytest
+
+from pipeconform.adapter import ErrorContract
+from pipeconform.case import blocks
+from pipeconform.case.case import Case, Model, Stage, Train, World
+from pipeconform.case.mistakes import Mistake
+from pipeconform.judge.aftermath import Aftermath, answers_are_right, nobody_dies
+from pipeconform.judge.outcome import Status
+from pipeconform.observe.observation import Failed
+from pipeconform.run.verdict import Died, Returned, Stuck, VerdictVector
+
+CASE = Case(
+    model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * 2),
+    schedule="GPipe",
+    world=World(size=2, pipeline_ranks=(0, 1)),
+    program=(
+        Train(batch_size=4, num_microbatches=2, mistake=Mistake(where="forward", how="raise", stage=1)),
+    ),
+)
+
+
+def _aftermath(*verdicts, failed=None):
+    return Aftermath(
+        case=CASE,
+        errors=ErrorContract(),
+        verdicts=VerdictVector(verdicts),
+        failed=failed or {},
+        evidence=None,
+        as_mistaken=lambda: pytest.fail("somebody raised, or nobody answered"),
+    )
+
+
+def test_a_rank_that_dies_is_a_crash_whoever_else_waits():
+    found = list(answers_are_right(_aftermath(Stuck(0.2, "waits"), Died(signal="SIGABRT"))))
+
+    assert [(one.status, one.finding.kind, one.finding.rank) for one in found] == [
+        (Status.CRASHED, "died: SIGABRT", 1)
+    ]
+    assert "rank 1 died (SIGABRT), when in step 0 the forward of stage 1 raises" in found[0].finding.message
+
+
+def test_a_rank_that_waits_for_one_that_failed_is_a_hang():
+    failed = {1: Failed(type="ValueError", message="bad", step=0)}
+    (found,) = answers_are_right(_aftermath(Stuck(0.2, "waits"), Returned(None), failed=failed))
+
+    assert (found.status, found.finding.kind, found.finding.rank) == (Status.HUNG, "others left waiting", 0)
+    assert "and rank 1 raised" in found.finding.message
+    assert "rank 1  raised    ValueError: bad" in found.verdicts
+
+
+def test_where_nothing_is_promised_any_error_will_do():
+    failed = {rank: Failed(type="ValueError", message="bad", step=0) for rank in (0, 1)}
+
+    assert list(answers_are_right(_aftermath(Returned(None), Returned(None), failed=failed))) == []
+
+
+def test_only_deaths_count_where_nobody_may_die():
+    assert list(nobody_dies(_aftermath(Stuck(0.2, "waits"), Returned(None)))) == []
+    assert [one.status for one in nobody_dies(_aftermath(Died(exit_code=3), Returned(None)))] == [
+        Status.CRASHED
+    ]
