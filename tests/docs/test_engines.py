@@ -51,11 +51,24 @@ def test_a_complaint_is_what_is_confirmed_and_not_expected(judge):
             violation(signature="unknown"),
             violation(signature="known", expected="toy.toml:3"),
             violation(signature="by chance", confirmed=False),
-            problems=["toy.toml:9: unexpected pass"],
+            problems=["toy.toml:9: expired on 2026-01-01: mend FWD-1"],
         )
     )
 
-    assert found == {"FWD-1 under GPipe: failed 'unknown'", "toy.toml:9: unexpected pass"}
+    assert found == {
+        "FWD-1 under GPipe: failed 'unknown'",
+        "toy.toml:9: expired on 2026-01-01: mend FWD-1",
+    }
+
+
+def test_an_expectation_that_the_drawn_cases_do_not_show_is_told_and_no_complaint(judge):
+    problems = ["toy.toml:5: unexpected pass: FWD-5 under 1F1B; remove '1F1B' from the entry"]
+    seen = result(problems=problems, status="passed")
+
+    assert judge.complaints_of(seen) == frozenset()
+    assert judge.summary(seen) == (
+        "toy 1.0: 1 of 1 requirements met (toy.toml:5: unexpected pass: FWD-5 under 1F1B)"
+    )
 
 
 def test_a_result_is_told_in_a_line(judge):
