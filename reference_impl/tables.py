@@ -95,7 +95,7 @@ OFFERS: Mapping[str, Offer] = {
 def training_table(name: str, *, num_ranks: int, stages_per_rank: int, num_microbatches: int) -> Table:
     """The lowered table of one training step.
 
-    Receives stand *late*, right before what needs them, because the runtime's receives wait.
+    Receives stand *early*: the runtime posts them, and waits when a computation needs what they bring.
 
     Raises:
         ValueError: The schedule does not train, or has no table of this size.
@@ -112,7 +112,7 @@ def training_table(name: str, *, num_ranks: int, stages_per_rank: int, num_micro
         stages_per_rank=stages_per_rank,
         num_microbatches=num_microbatches,
     )
-    return lower(table, receives="late")
+    return lower(table)
 
 
 def evaluation_table(placement: tuple[int, ...], *, num_ranks: int, num_microbatches: int) -> Table:
@@ -129,7 +129,7 @@ def evaluation_table(placement: tuple[int, ...], *, num_ranks: int, num_microbat
         ]
         for rank in range(num_ranks)
     ]
-    return lower(Table.build(ranks, placement=placement, num_microbatches=num_microbatches), receives="late")
+    return lower(Table.build(ranks, placement=placement, num_microbatches=num_microbatches))
 
 
 @functools.lru_cache(maxsize=64)
