@@ -71,8 +71,11 @@ def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
         two = due[needed.post]
         sends = rows[rows_of(table, SENDS)[rows]]
         one[sends], two[sends] = due[sends], due[mate[sends]]
-    offsets = table.offsets.tolist() + found.stops.tolist()
-    return Waiting(offsets, one.tolist() + found.one.tolist(), two.tolist() + found.two.tolist(), found, rows)
+    offsets, one, two = (
+        np.concatenate(halves).tolist()
+        for halves in ((table.offsets, found.stops), (one, found.one), (two, found.two))
+    )
+    return Waiting(offsets, one, two, found, rows)
 
 
 def _queue(index: Index, rows: Rows, others: Rows, opens: Rows, delivery: Delivery) -> Rows:
