@@ -9,7 +9,7 @@ PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines test test-full coverage check format bench standard docs clean
+.PHONY: help setup demo engines test test-full coverage check format bench kill-matrix standard docs clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
 	@echo "make coverage   which lines the tests reach (not those that only rank processes run)"
 	@echo "make check      lint, types, import contracts"
+	@echo "make kill-matrix  every fault and 80 mutants, and docs/kill-matrix.md from what became of them"
 	@echo "make standard   docs/standard.md and docs/faults.md, from their data"
 	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make bench      all benchmarks; wants a quiet machine"
@@ -75,6 +76,10 @@ bench: $(READY)
 	  case $$script in benchmarks/measure.py) continue;; esac; \
 	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
 	done
+
+# What has run before is not run again; kept in build/kill-matrix.
+kill-matrix: $(READY)
+	$(BIN)/python -m benchmarks.kill_matrix
 
 standard: $(READY)
 	$(BIN)/python -m pipeconform.spec.page docs/standard.md

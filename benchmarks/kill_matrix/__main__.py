@@ -38,13 +38,14 @@ def main() -> None:
     if given.fresh:
         shutil.rmtree(given.out, ignore_errors=True)
     labels, drawn = faults(), mutants.drawn(given.mutants)
+    equivalent = tomllib.loads(EQUIVALENT.read_text())
     fault_records, mutant_records = given.out / "faults.jsonl", given.out / "mutants.jsonl"
     if given.only != "page":
         with Pools(preload=PRELOAD) as pools:
             if given.only in (None, "faults"):
                 run_faults(labels.values(), pools, fault_records)
             if given.only in (None, "mutants"):
-                run_mutants(drawn, pools, mutant_records)
+                run_mutants(drawn, pools, mutant_records, equivalent=equivalent)
     if given.only in (None, "page"):
         given.page.write_text(
             page(
@@ -52,7 +53,7 @@ def main() -> None:
                 labels=labels,
                 mutants=read(mutant_records, MutantRecord),
                 drawn=drawn,
-                equivalent=tomllib.loads(EQUIVALENT.read_text()),
+                equivalent=equivalent,
                 note=NOTE.read_text(),
             )
         )

@@ -67,7 +67,8 @@ def _head(
         f"A fault is *detected* when the requirement it is labelled with catches it within {MOST_EXECUTIONS} "
         "executions, with the expected status and a message that names what its label demands, on a case on "
         "which the reference meets the requirement. A mutant has no label: it is *killed* by the first of all "
-        "requirements that it breaks on a fixed list of about 200 executions, all of which the reference passes.",
+        "requirements that it breaks on a fixed list of about 200 executions or, if it survives those and is not "
+        "proved equivalent, on another as long; the reference passes them all.",
         "",
         f"- {len(caught)} of {len(ran)} faults detected; median {median} s of wall time each, "
         f"{quick} within {_QUICK:.0f} s",
@@ -147,9 +148,15 @@ def _mutant_part(
         f"### Survivors ({len(survivors)})",
         "",
         _table(
-            ("mutant", "where", "change", "why it survives"),
+            ("mutant", "where", "change", "executions", "why it survives"),
             [
-                (f"`{name}`", _where(by_name[name]), _change(by_name[name]), equivalent.get(name, "**open**"))
+                (
+                    f"`{name}`",
+                    _where(by_name[name]),
+                    _change(by_name[name]),
+                    str(mutants[name].executions),
+                    equivalent.get(name, "**open**"),
+                )
                 for name in survivors
             ],
         ),

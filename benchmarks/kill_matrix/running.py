@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
+import msgspec
 from pipeconform.reference_impl.mutants import Mutant
 
 from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, append, read
@@ -30,6 +31,8 @@ _NEAREST = {
     "tracing": WHOLE,
 }
 """What is asked first about mutants of modules that few cases reach; the rest is asked all the same."""
+
+_TWICE = 1.5  # times the first list: more executions than that are those of both lists
 
 
 def run_faults(chosen: Iterable[Fault], pools: Pools, path: Path) -> None:
@@ -62,15 +65,32 @@ def _meets(right: Executor, trial: Trial) -> bool:
     return judge(requirement(identifier), execution, right) == ()
 
 
-def run_mutants(chosen: Iterable[Mutant], pools: Pools, path: Path) -> None:
-    """Judge the reference itself, then the mutants, as far as `path` does not have them yet."""
+def run_mutants(
+    chosen: Iterable[Mutant], pools: Pools, path: Path, *, equivalent: Container[str] = ()
+) -> None:
+    """Judge the reference itself, then the mutants, as far as `path` does not have them yet.
+
+    What survives the first list of questions is asked further ones, the nearest first, as many again; but for
+    mutants that are proved `equivalent`, by name.
+    """
     done = read(path, MutantRecord)
-    asked = questions(describe(pools, REFERENCE).capabilities)
+    first, *others = questions(describe(pools, REFERENCE).capabilities)
+    further = [question for several in others for question in several]
     for name, reference in ((REFERENCE, REFERENCE), *((one.name, one.reference) for one in chosen)):
-        if name in done:
+        known = done.get(name)
+        if known is not None and (
+            known.killed or not known.loads or name in equivalent or known.executions > len(first) * _TWICE
+        ):
             continue
-        first = nearest_first(asked, _NEAREST.get(name.rpartition("_")[0], frozenset()))
-        record = _judged(name, reference, first, pools)
+        near = _NEAREST.get(name.rpartition("_")[0], frozenset())
+        record = known or _judged(name, reference, nearest_first(first, near), pools)
+        if record.loads and not record.killed and name not in equivalent:
+            again = _judged(name, reference, nearest_first(further, near)[: len(first)], pools)
+            record = msgspec.structs.replace(
+                again,
+                executions=record.executions + again.executions,
+                seconds=record.seconds + again.seconds,
+            )
         append(record, path)
         told = f"{record.requirement} {record.status}: {record.kind}" if record.killed else "survives"
         word = told if record.loads else "does not load"

@@ -27,8 +27,7 @@ __all__ = ["SCHEDULES", "Killed", "Question", "Sweep", "nearest_first", "questio
 SCHEDULES = ("1F1B", "ZB-H1", "ZBVZeroBubble", "Interleaved1F1B", "InterleavedZeroBubble")
 """Whole and split backward, one stage per rank and several, a loop and a V."""
 _RANKS = (2, 3)
-_DRAWN, _TAKEN = 6, 1
-"""Cases drawn per focus and schedule, and how many of them are asked: about 200 questions in all."""
+_DRAWN = 6  # cases per focus and schedule
 _TIME_LIMIT = 30.0  # seconds per case: an endless loop makes progress as far as anybody can see
 _CHEAP: frozenset[Watched] = frozenset({"timeline", "memory"})
 
@@ -62,15 +61,15 @@ class Sweep:
     executions: int
 
 
-def questions(capabilities: Capabilities) -> tuple[Question, ...]:
-    """The fixed list: a case of every focus under the first schedule, then under the next, then again."""
+def questions(capabilities: Capabilities) -> tuple[tuple[Question, ...], ...]:
+    """Fixed lists, of about 200 questions each: one case of every focus under every schedule, then another."""
     by_round: dict[int, list[Question]] = {}
     for name in SCHEDULES:
         for focus in Focus:
             asked = _of_focus(name, focus, capabilities)
             for position, found in enumerate(asked):
                 by_round.setdefault(position, []).extend(found)
-    return tuple(question for position in sorted(by_round) for question in by_round[position])
+    return tuple(tuple(by_round[position]) for position in sorted(by_round))
 
 
 def _of_focus(name: str, focus: Focus, capabilities: Capabilities) -> list[list[Question]]:
@@ -85,7 +84,7 @@ def _of_focus(name: str, focus: Focus, capabilities: Capabilities) -> list[list[
     if not rows:
         return []
     limits = Limits(capabilities=capabilities, min_ranks=_RANKS[0], max_ranks=_RANKS[1])
-    cases = drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=_DRAWN))[:_TAKEN]
+    cases = drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=_DRAWN))
     return [list(_about(case, focus, rows)) for case in cases]
 
 

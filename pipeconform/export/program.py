@@ -1,27 +1,24 @@
-"""The program that an exported script consists of; `script` writes it out with a case and what it needs.
+"""The program that an exported script consists of, with `comparison` and `launcher`; `script` writes them out as one.
 
 It starts its own rank processes (or is started by torchrun), runs the case through the adapter, runs the same
-model without any pipeline, and compares. Nothing here may import what is not exported: torch, the standard
-library, and, inside functions, the modules that the script carries.
+model without any pipeline, and compares. Nothing in the three may import what is not exported: torch, the
+standard library, and, inside functions, the modules that the script carries.
 """
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import os
-import socket
-import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from pipeconform.export.comparison import copied, differences, fired, flat, guard_of, merged, of
 
 CASE = ""
 ADAPTER = ""
@@ -30,8 +27,6 @@ SINGLE_PROCESS = False
 FOUND = ""
 
 DIFFERENT, STUCK = 10, 124  # exit codes of ranks
-GRACE = 10.0  # seconds for the other ranks, once one has ended badly
-SLACK = 1e4  # times the unit of rounding: far beyond it, far below any defect
 
 
 # What one rank does.
@@ -291,172 +286,3 @@ def optimizer_of(case: Any, parameters: list[Any]) -> torch.optim.Optimizer | No
     if parameters and isinstance(case.optimizer, Adam):
         return torch.optim.Adam(parameters, lr=case.optimizer.lr)
     return None
-
-
-# Values, their names, and their comparison.
-
-
-def of(case: Any, stage: int) -> str:
-    """The stage of a name; a model that a front end splits has names of its own."""
-    return "" if case.model.split is not None else f"stage {stage}, "
-
-
-def copied(value: Any) -> Any:
-    """A tensor as it is now."""
-    return value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def flat(name: str, value: Any) -> dict[str, Any]:
-    """The leaves of a value, each by its place; nothing of None."""
-    if value is None:
-        return {}
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, tuple | list):
-        return {k: leaf for i, item in enumerate(value) for k, leaf in flat(f"{name}[{i}]", item).items()}
-    return {name: copied(value)}
-
-
-def merged(outputs: list[Any], dim: int) -> Any:
-    """Microbatches' outputs as one batch's."""
-    first = outputs[0]
-    if isinstance(first, Mapping):
-        return {key: merged([one[key] for one in outputs], dim) for key in first}
-    if isinstance(first, tuple | list):
-        return [merged([one[i] for one in outputs], dim) for i in range(len(first))]
-    return torch.cat(outputs, dim=dim)
-
-
-def fired(case: Any, index: int, modules: Mapping[int, nn.Module]) -> dict[str, int]:
-    """How often the model's own hooks ran in a step."""
-    counts: dict[str, int] = {}
-    for s, module in modules.items():
-        for part in module.modules():
-            fires: Any = getattr(part, "fires", {})
-            for kind, count in fires.items():
-                name = f"step {index}, {of(case, s)}{kind} hooks"
-                counts[name] = counts.get(name, 0) + count
-            fires.clear()
-    return counts
-
-
-def guard_of(step: Any) -> Any:
-    """What the caller has switched off around an evaluation."""
-    import contextlib
-
-    guards = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
-    return guards.get(getattr(step, "guard", ""), contextlib.nullcontext)()
-
-
-def differences(right: dict[str, Any], shown: list[dict[str, Any]]) -> Iterator[str]:
-    """Every value that some rank shows and that is not the unpipelined model's."""
-    for rank, values in enumerate(shown):
-        for name, mine in values.items():
-            expected = right.get(name)
-            told = difference(expected, mine)
-            if told:
-                yield f"rank {rank}, {name}: {told}"
-
-
-def difference(expected: Any, mine: Any) -> str:
-    """What is wrong with one value; empty if nothing is."""
-    if not isinstance(expected, Tensor) or not isinstance(mine, Tensor):
-        same = mine is None if expected is None else isinstance(mine, type(expected)) and mine == expected
-        return "" if same else f"{summary(mine)}; expected {summary(expected)}"
-    if expected.shape != mine.shape or expected.dtype != mine.dtype:
-        return f"{summary(mine)}; expected {summary(expected)}"
-    if not expected.numel() or not expected.is_floating_point():
-        return "" if torch.equal(expected, mine) else f"{summary(mine)}; expected {summary(expected)}"
-    wide_expected, wide = expected.double(), mine.double()
-    largest = float(wide_expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
-    near = torch.isclose(
-        wide, wide_expected, rtol=0.0, atol=SLACK * torch.finfo(expected.dtype).eps * largest, equal_nan=True
-    )
-    if bool(near.all()):
-        return ""
-    where = tuple((~near).nonzero()[0].tolist())
-    return f"element {list(where)} is {wide[where].item():.9g}; expected {wide_expected[where].item():.9g}"
-
-
-def summary(value: Any) -> str:
-    """A value in a word: what tensors look like, not what is in them."""
-    if not isinstance(value, Tensor):
-        return "nothing" if value is None else repr(value)[:80]
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-
-
-# Starting the ranks, and saying how they ended.
-
-
-def launch(limit: float) -> int:
-    """Start the ranks, wait for all, and say what became of them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = []
-        for rank in range(1 if SINGLE_PROCESS else WORLD):
-            environment = {
-                **os.environ,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(WORLD),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "TMPDIR": folder,
-            }
-            command = [sys.executable, os.path.abspath(__file__), "--limit", str(limit)]
-            ranks.append(subprocess.Popen(command, env=environment))  # noqa: S603 - this file
-        codes = wait_for(ranks)
-    for rank, code in enumerate(codes):
-        print(f"rank {rank} {ended(code)}")
-    seen = verdict(codes)
-    print(f"REPRODUCED: {seen}" if seen else "NOT REPRODUCED")
-    print(f"what was found: {FOUND}")
-    return int(bool(seen))
-
-
-def wait_for(ranks: list[subprocess.Popen[bytes]]) -> list[int | None]:
-    """The exit codes; None for a rank that was killed because another had ended badly before."""
-    deadline = float("inf")
-    while any(one.poll() is None for one in ranks) and time.monotonic() < deadline:
-        if deadline == float("inf") and any(one.poll() for one in ranks):
-            deadline = time.monotonic() + GRACE
-        time.sleep(0.05)
-    codes: list[int | None] = [one.poll() for one in ranks]
-    for one in ranks:
-        if one.poll() is None:
-            one.kill()
-            one.wait()
-    return codes
-
-
-def ended(code: int | None) -> str:
-    """How a rank ended, in words."""
-    if code is None:
-        return "still waited when another had ended, and was killed"
-    if code < 0:
-        return f"died by signal {-code}"
-    words = {0: "returned", 1: "raised an error", DIFFERENT: "returned, and saw wrong values", STUCK: "hung"}
-    return words.get(code, f"left with exit code {code}")
-
-
-def verdict(codes: list[int | None]) -> str:
-    """What the ranks' ends say together; empty if nothing is wrong."""
-    if DIFFERENT in codes:
-        return "failed, values are wrong"
-    if any(code is not None and (code < 0 or code not in (0, 1, STUCK)) for code in codes):
-        return "crashed, a rank died"
-    if 1 in codes:
-        return "error, a rank raised"
-    return "hung, no rank went on" if STUCK in codes else ""
-
-
-def main() -> None:
-    """Be a rank where torchrun, or `launch`, says so; otherwise start the ranks."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().partition("\n")[0])
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds until a rank is taken to hang")
-    given = parser.parse_args()
-    code = rank_main(given.limit) if "RANK" in os.environ else launch(given.limit)
-    sys.stdout.flush()
-    os._exit(code)  # a rank's groups may hold threads that wait for others

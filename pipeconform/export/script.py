@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -24,6 +25,7 @@ _CARRIED = (
     "pipeconform.case.whole",
     "pipeconform.errors",
 )
+_PARTS = ("comparison.py", "program.py", "launcher.py")
 _ROOT = '"""Only what this reproduction needs."""\n'
 
 _IMPORTER = '''
@@ -100,8 +102,7 @@ def script_of(wanted: Reproduction) -> str:
         **sources_of(sorted(carried)),
         **own,
     }
-    program = (resources.files("pipeconform.export") / "program.py").read_text("utf-8")
-    body = program.partition("from __future__ import annotations\n")[2]
+    body = _program()
     for constant, value in {
         'CASE = ""': f"CASE = {_quoted(repr(wanted.case))}",
         'ADAPTER = ""': f"ADAPTER = {f'{adapter}:{name}'!r}",
@@ -114,9 +115,19 @@ def script_of(wanted: Reproduction) -> str:
     modules = "\n".join(f"SOURCES[{key!r}] = {_quoted(text)}" for key, text in sources.items())
     return (
         f"{_head(wanted)}\nfrom __future__ import annotations\n\nimport importlib.abc\nimport importlib.util\n"
-        f"import linecache{body}\n\n# What the program imports: the case's model and data, and the adapter.\n\n"
+        f"import linecache\n{body}\n\n# What the program imports: the case's model and data, and the adapter.\n\n"
         f"SOURCES = {{}}\n{modules}\n\n{_IMPORTER}"
     )
+
+
+def _program() -> str:
+    """The program's own code: its parts without their docstrings and without their imports of each other."""
+    bodies = []
+    for part in _PARTS:
+        text = (resources.files("pipeconform.export") / part).read_text("utf-8")
+        body = text.partition("from __future__ import annotations\n")[2]
+        bodies.append(re.sub(r"^from pipeconform\.export\..*\n\n?", "", body, flags=re.MULTILINE))
+    return "".join(bodies)
 
 
 def _head(wanted: Reproduction) -> str:
