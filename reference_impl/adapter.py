@@ -41,7 +41,7 @@ from .operations import ChunkOperations
 from .replicas import replicas_of
 from .runtime import Step, Work, Yield
 from .stage import Stage
-from .tables import OFFERS, actions_of, training_table
+from .tables import FILES, OFFERS, actions_of, training_table
 from .tracing import TracedPipe, build_stage
 
 __all__ = ["ReferenceAdapter", "ReferencePipeline"]
@@ -323,12 +323,16 @@ class ReferenceAdapter:
         """
         offer = OFFERS.get(plan.schedule)
         p = len(plan.ranks.pipeline_ranks)
-        if offer is None:
+        if offer is None and not plan.schedule.endswith(FILES):
             raise Unsupported(f"schedule {plan.schedule!r} is not claimed; claimed are {', '.join(OFFERS)}")
         if len(plan.stages) % p:
             raise ValueError(f"{len(plan.stages)} stages are not a multiple of {p} ranks")
         v, m = len(plan.stages) // p, plan.num_microbatches
-        if plan.trains and not offer.claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m):
+        if (
+            plan.trains
+            and offer
+            and not offer.claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m)
+        ):
             raise Unsupported(f"{plan.schedule} is not claimed for p={p}, v={v}, m={m}")
         return self.pipeline(plan)
 

@@ -1,7 +1,8 @@
 """Which schedules the reference offers, and the tables it carries out for them.
 
 The tables of training come from ``pipeconform.schedule.families``; the runtime carries out whatever they
-say. Common schedules have the names torch gives them. Evaluation needs one table only, for any placement.
+say. Common schedules have the names torch gives them, and a file's name stands for the table in it. Evaluation needs
+one table only, for any placement.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pipeconform.adapter import MicrobatchRule, Placement, ScheduleClaim
-from pipeconform.schedule import Action, Kind, Table, generate, lower
+from pipeconform.schedule import Action, Kind, Table, generate, lower, read_table, verify
 
+FILES = (".csv", ".json")
+"""How the names of tables in files end."""
 SEVERAL = (1, 2, 3, 4)
 
 
@@ -99,7 +103,10 @@ def training_table(name: str, *, num_ranks: int, stages_per_rank: int, num_micro
 
     Raises:
         ValueError: The schedule does not train, or has no table of this size.
+        BadTableError: `name` is that of a file that cannot be read.
     """
+    if name.endswith(FILES):
+        return _table_in(Path(name), num_ranks=num_ranks, num_microbatches=num_microbatches)
     offer = OFFERS[name]
     if not offer.claim.trains:
         raise ValueError(f"{name} evaluates only")
@@ -153,6 +160,20 @@ def actions_of(
     if table.placement != placement:
         raise ValueError(f"{name} places its stages on ranks {table.placement}, not {placement}")
     return table[rank]
+
+
+def _table_in(file: Path, *, num_ranks: int, num_microbatches: int) -> Table:
+    table = read_table(file)
+    if (table.num_ranks, table.num_microbatches) != (num_ranks, num_microbatches):
+        raise ValueError(
+            f"the table in {file} is for p={table.num_ranks} ranks and m={table.num_microbatches} microbatches, "
+            f"not for p={num_ranks}, m={num_microbatches}"
+        )
+    if not table.has_communication and num_ranks > 1:
+        table = lower(table)
+    if wrong := verify(table):
+        raise ValueError(f"the table in {file} cannot be carried out: {wrong[0]}")
+    return table
 
 
 def _require_size(name: str, *, num_ranks: int, stages_per_rank: int, num_microbatches: int) -> None:

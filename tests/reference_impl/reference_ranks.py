@@ -15,7 +15,18 @@ from pipeconform.reference_impl.link import Link
 from reference_models import WIDTH, build_stage, draw
 from torch import nn
 
-from pipeconform.adapter import Batch, Loss, Microbatch, Mode, Plan, Ranks, SgdStep, ZeroGrad, placement_of
+from pipeconform.adapter import (
+    Batch,
+    Loss,
+    Microbatch,
+    Mode,
+    Placement,
+    Plan,
+    Ranks,
+    SgdStep,
+    ZeroGrad,
+    placement_of,
+)
 from pipeconform.run.rank import RankContext
 from pipeconform.schedule.actions import COMPUTE, Action
 
@@ -105,12 +116,12 @@ def plan_of(scenario: Scenario, ranks: Ranks) -> Plan:
         return build
 
     claim = ReferenceAdapter().describe().capabilities.schedule(scenario.schedule)
-    assert claim is not None
+    placement = Placement.LOOP if claim is None else claim.placement  # a table in a file is not claimed
     return Plan(
         stages=tuple(builder(s) for s in range(n)),
         model=nn.Identity,
         schedule=scenario.schedule,
-        placement=placement_of(claim.placement, num_ranks=len(scenario.members), num_stages=n),
+        placement=placement_of(placement, num_ranks=len(scenario.members), num_stages=n),
         loss=loss_of(scenario),
         optimizer=SgdStep(lr=0.1),
         num_microbatches=scenario.steps[0][2],

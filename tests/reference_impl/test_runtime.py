@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
+from pipeconform.reference_impl.tables import training_table
 from reference_models import MODELS
 from reference_ranks import Scenario
 
 from pipeconform.run.pools import Pools
+from pipeconform.schedule import Table, generate, lower, write_table
 
 TRAIN = ("train", 6, 3)
 SPLITTING = ("InterleavedZeroBubble", "ZB-H1", "ZB-H2", "ZBVZeroBubble", "DualPipeV", "V-Half", "V-Min")
@@ -140,3 +143,28 @@ def test_a_receive_is_posted_where_the_table_has_it_and_waited_for_when_it_is_ne
     assert first == "0F0 0F1 post 1 wait 1 0B0 post 1 0F2 wait 1 0B1 post 1 wait 1 0B2"
     # 1RECV_F0 1RECV_F1 1F0 1B0 1SEND_B0 1F1 1B1 1SEND_B1 1RECV_F2 1F2 1B2 1SEND_B2
     assert second == "post 0 wait 0 post 0 1F0 1B0 wait 0 1F1 1B1 post 0 wait 0 1F2 1B2"
+
+
+@pytest.mark.parametrize("file", ["compute-only.csv", "with-communication.csv", "everything.json"])
+def test_a_table_in_a_file_is_carried_out(pools: Pools, tmp_path: Path, file: str) -> None:
+    """One that no family has: interleaved zero bubble, one rank's last weight parts in another order."""
+    table = generate("interleaved_zero_bubble", num_ranks=2, stages_per_rank=2, num_microbatches=4)
+    ranks = [list(actions) for actions in table]
+    ranks[1][-2:] = ranks[1][:-3:-1]
+    other = Table.build(ranks, placement=table.placement, num_microbatches=4)
+    assert other != table
+    write_table(lower(other) if file.startswith("with") else other, tmp_path / file)
+
+    _check(pools, Scenario(schedule=str(tmp_path / file), v=2, steps=(("train", 9, 4), ("eval", 4, 2))))
+
+
+def test_a_table_in_a_file_that_is_wrong_or_of_another_size_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    sizes = {"num_ranks": 2, "stages_per_rank": 1}
+    write_table(generate("one_f_one_b", num_ranks=2, num_microbatches=3), file)
+    with pytest.raises(ValueError, match=r"is for p=2 ranks and m=3 microbatches, not for p=2, m=4"):
+        training_table(str(file), num_microbatches=4, **sizes)
+
+    file.write_text("0F0,0B0\n1F0,1B0,1B0\n")
+    with pytest.raises(ValueError, match=r"cannot be carried out: \[SCH-1 multiset\]"):
+        training_table(str(file), num_microbatches=1, **sizes)
