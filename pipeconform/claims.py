@@ -254,4 +254,18 @@ class Description:
     capabilities: Capabilities
     errors: ErrorContract = ErrorContract()
     variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Named environment settings under which it is to be judged besides the default ones."""
+    """Named environment settings under which it is to be judged besides the default ones.
+
+    They are set before torch is imported. `Adapter.describe` is asked again under each: errors may be promised that
+    are not promised otherwise; the capabilities are the same.
+    """
+
+    def __post_init__(self) -> None:
+        """Raise `BadAdapterError` for a variant whose name is taken, or stands for something in an id."""
+        from pipeconform.errors import BadAdapterError
+
+        for name in self.variants:
+            if name == "default" or not name.replace("-", "").replace("_", "").isalnum():
+                raise BadAdapterError(
+                    f"an environment variant cannot be called {name!r}: letters, digits, - and _, and not 'default'"
+                )

@@ -186,7 +186,10 @@ class PytestRun:
         if identifier in self.wanted:
             description = self.campaign.executors["default"].description
             schedules = chosen_schedules(description, self.options.schedules)
-            cells = [(identifier, s, v) for v in self.campaign.executors for s in schedules]
+            varied = self.options.sized().varied
+            everywhere = varied is None or identifier.partition("-")[0] in varied
+            variants = tuple(self.campaign.executors) if everywhere else ("default",)
+            cells = [(identifier, s, v) for v in variants for s in schedules]
         params: list[Any] = [
             pytest.param(cell, id=":".join(cell), marks=pytest.mark.xdist_group(f"{cell[1]}-{cell[2]}"))
             for cell in cells

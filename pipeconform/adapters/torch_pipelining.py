@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining import schedules
@@ -18,9 +19,11 @@ from pipeconform.adapter import (
     BoundaryClaim,
     Capabilities,
     Description,
+    ErrorContract,
     Feature,
     GradientScale,
     MicrobatchRule,
+    MistakeKind,
     Mode,
     Operation,
     Placement,
@@ -127,6 +130,17 @@ _CAPABILITIES = Capabilities(
     sub_groups=True,
     # a keyword argument of a later stage, and a value used beyond the next stage, are not supported
     tracing=TracingClaim(kwargs="first_stage", knows_boundaries=True),
+)
+
+
+# what torch compares before and after each stage when its debug level is DETAIL (stage.py, _runtime_validate)
+_VALIDATED = ErrorContract(
+    promises={
+        MistakeKind.INPUT_SHAPE: ("PipeliningMetadataError",),
+        MistakeKind.INPUT_DTYPE: ("PipeliningMetadataError",),
+        MistakeKind.OUTPUT_SHAPE: ("PipeliningMetadataError",),
+        MistakeKind.OUTPUT_DTYPE: ("PipeliningMetadataError",),
+    }
 )
 
 
@@ -246,8 +260,14 @@ class TorchPipelining:
     """Adapter for torch.distributed.pipelining."""
 
     def describe(self) -> Description:
+        level: object = dist.get_debug_level()  # type: ignore[attr-defined]  # public, says its page
+        validates = level == dist.DebugLevel.DETAIL  # type: ignore[attr-defined]
         return Description(
-            name="torch.distributed.pipelining", version=str(torch.__version__), capabilities=_CAPABILITIES
+            name="torch.distributed.pipelining",
+            version=str(torch.__version__),
+            capabilities=_CAPABILITIES,
+            errors=_VALIDATED if validates else ErrorContract(),
+            variants={"validated": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
         )
 
     def setup_process(self) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ class _First(NamedTuple):
 class Campaign:
     """The state of one run in one process: executors by variant, the store, what has been counted."""
 
-    executors: dict[str, Executor]
+    executors: Mapping[str, Executor]
     profile: Profile
     seed: int
     limits: Limits

@@ -19,8 +19,9 @@ from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.kept import KeptCases
 from pipeconform.campaign.store import Store
+from pipeconform.campaign.variants import Executors
 from pipeconform.case.strategies import Limits
-from pipeconform.errors import HarnessError, UnknownNameError, UsageError
+from pipeconform.errors import BadAdapterError, HarnessError, UnknownNameError, UsageError
 from pipeconform.gate.expectations import ExpectationsFile
 from pipeconform.report.result import Environment as EnvironmentReport
 from pipeconform.report.result import Implementation
@@ -114,14 +115,21 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
         pools = stack.enter_context(Pools(preload=PRELOAD, devices=devices))
         description = describe(pools, reference)
         pools.idle_limit = description.capabilities.patience
-        executors = {
-            "default": Executor(implementation=reference, description=description, pools=pools),
-        }
-        for name, variables in description.variants.items():
-            variant = stack.enter_context(
-                Pools(Environment(name, dict(variables)), preload=PRELOAD, devices=devices)
-            )
-            executors[name] = Executor(implementation=reference, description=description, pools=variant)
+
+        def start(name: str) -> Executor:
+            environment = Environment(name, dict(description.variants[name]))
+            variant = stack.enter_context(Pools(environment, preload=PRELOAD, devices=devices))
+            variant.idle_limit = description.capabilities.patience
+            # what is promised may depend on the settings; what is claimed, and so drawn, must not
+            own = describe(variant, reference)
+            if own.capabilities != description.capabilities:
+                raise BadAdapterError(
+                    f"{options.implementation} claims other capabilities in its variant {name!r}: cases are the same"
+                )
+            return Executor(implementation=reference, description=own, pools=variant)
+
+        default = Executor(implementation=reference, description=description, pools=pools)
+        executors = Executors(default, start)
         yield Campaign(
             executors=executors,
             profile=options.sized(),
@@ -132,7 +140,7 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
             schedules=chosen_schedules(description, options.schedules) if options.schedules else (),
             expectations=() if options.expectations is None else options.expectations.entries,
             device=devices.device_type,
-            source=source_of(executors["default"]),
+            source=source_of(default),
             kept=None if options.keep_cases is None else KeptCases(options.keep_cases),
             earlier=Earlier()
             if options.earlier is None
@@ -152,9 +160,10 @@ def _most_ranks(devices: Devices, wanted: tuple[int, int]) -> int:
 
 def environment_report(campaign: Campaign) -> EnvironmentReport:
     """Where the run takes place, with the settings that the rank processes report."""
-    devices = next(iter(campaign.executors.values())).pools.devices
+    devices = campaign.executors["default"].pools.devices
     variables: dict[str, dict[str, str | None]] = {}
-    for name, executor in campaign.executors.items():
+    started = campaign.executors.started if isinstance(campaign.executors, Executors) else campaign.executors
+    for name, executor in started.items():
         effective: Mapping[str, str | None] = executor.pools.environment.effective()
         reported = executor.pools.oracle.wait_until_formed()[0]
         variables[name] = {key: reported.get(key, value) for key, value in effective.items()}

@@ -24,6 +24,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Executions to shrink one counter-example."""
     cell_seconds: float
     """Time to shrink all counter-examples of one requirement under one schedule."""
+    varied: tuple[str, ...] | None = ()
+    """Chapters that are judged under the environment variants of the implementation, too; None: all."""
     leaves_out: tuple[str, ...] = ()
     """Chapters that are judged only if they are asked for by name."""
     schedules: int | None = None
@@ -39,6 +41,7 @@ _PROFILES = (
         shrink_seconds=0.5,
         shrink_executions=30,
         cell_seconds=0.75,
+        varied=("ERR",),
         leaves_out=("ERR",),
         schedules=1,
     ),
@@ -50,6 +53,7 @@ _PROFILES = (
         shrink_seconds=10.0,
         shrink_executions=300,
         cell_seconds=20.0,
+        varied=("ERR",),
         schedules=2,
     ),
     Profile(
@@ -69,6 +73,7 @@ _PROFILES = (
         shrink_seconds=60.0,
         shrink_executions=2000,
         cell_seconds=180.0,
+        varied=None,
     ),
 )
 
