@@ -37,7 +37,7 @@ def explain_stuck(index: Index) -> str | None:
 
 def _deadlock(index: Index, needed: Needs, delivery: Delivery) -> Violation | None:
     graph = waiting(index, needed, delivery=delivery)
-    circle = shortest_circle(graph.offsets, graph.one, graph.two)
+    circle = shortest_circle(graph.offsets.tolist(), graph.one.tolist(), graph.two.tolist())
     if circle is None:
         return None
     sentences = [_because(index, graph, node, need) for node, need in circle]

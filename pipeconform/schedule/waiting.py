@@ -25,9 +25,9 @@ UNORDERED = (Delivery.BUFFERED, Delivery.SYNCHRONOUS)
 class Waiting:
     """Programs and what each node waits for; first come the ranks and their rows."""
 
-    offsets: list[int]
-    one: list[int]
-    two: list[int]
+    offsets: Rows
+    one: Rows
+    two: Rows
     queues: Queues | None = None
     ends: Rows | None = None
     """The row of every end that stands in a queue."""
@@ -46,7 +46,7 @@ def without_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waitin
     if delivery is not Delivery.BUFFERED:
         sends = np.flatnonzero(rows_of(table, SENDS))
         one[sends] = mates(index)[sends]
-    return Waiting(table.offsets.tolist(), one.tolist(), needed.post.tolist())
+    return Waiting(table.offsets, one, needed.post)
 
 
 def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
@@ -71,10 +71,8 @@ def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
         two = due[needed.post]
         sends = rows[rows_of(table, SENDS)[rows]]
         one[sends], two[sends] = due[sends], due[mate[sends]]
-    offsets, one, two = (
-        np.concatenate(halves).tolist()
-        for halves in ((table.offsets, found.stops), (one, found.one), (two, found.two))
-    )
+    halves = ((table.offsets, found.stops), (one, found.one), (two, found.two))
+    offsets, one, two = map(np.concatenate, halves)
     return Waiting(offsets, one, two, found, rows)
 
 

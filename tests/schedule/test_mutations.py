@@ -88,5 +88,7 @@ def test_the_two_ways_to_find_deadlocks_agree(drawn):
     for delivery in UNORDERED if drawn[1] and not rule_breaking else ():
         ways = [way(index, needed, delivery=delivery) for way in (with_queues, without_queues)]
         ranks = mutant.num_ranks
-        ends = [run_programs(way.offsets, way.one, way.two)[0][:ranks] for way in ways]
+        ends = [
+            run_programs(way.offsets.tolist(), way.one.tolist(), way.two.tolist())[0][:ranks] for way in ways
+        ]
         assert ends[0] == ends[1]
