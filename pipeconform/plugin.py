@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("ranks-per-device", "let this many ranks share one device", default=1, type=int)
     option("expectations", "file of failures that are expected", default=None)
     option("keep-cases", "folder in which every judged case is kept", default=None)
+    parser.addini("pipeconform_ranks_marker", "another name of the marker pipeconform_ranks, such as: ranks")
     option("live", "show pipeconform's own progress instead of pytest's", action="store_true", default=False)
 
 
@@ -53,11 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "pipeconform_requirement(id): the requirement of the standard that a test judges"
     )
-    config.addinivalue_line(
-        "markers",
-        "pipeconform_ranks(n, time_limit=60, idle_limit=2, device='cpu', backend='auto', environment=None): "
-        "run the test on n ranks of a warm process group; see pipeconform.run_on_ranks",
-    )
+    for name in _ranks_markers(config):
+        config.addinivalue_line(
+            "markers",
+            f"{name}(n, time_limit=60, idle_limit=2, record=False, device='cpu', backend='auto', environment=None): "
+            "run the test on n ranks of a warm process group; see pipeconform.run_on_ranks",
+        )
     if config.getoption("pipeconform_impl"):
         from pipeconform.pytest_run import PytestRun
 
@@ -95,12 +97,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Call a test that is marked so on ranks, instead of here."""
-    if pyfuncitem.get_closest_marker("pipeconform_ranks") is None:
+    found = map(pyfuncitem.get_closest_marker, _ranks_markers(pyfuncitem.config))
+    marker = next((one for one in found if one is not None), None)
+    if marker is None:
         return None
     from pipeconform.pytest_ranks import call_on_ranks
 
-    call_on_ranks(pyfuncitem)
+    call_on_ranks(pyfuncitem, marker)
     return True
+
+
+def _ranks_markers(config: pytest.Config) -> tuple[str, ...]:
+    """The marker's names: a short one only where it is asked for, since other plugins may have it, too."""
+    return tuple(filter(None, ("pipeconform_ranks", config.getini("pipeconform_ranks_marker"))))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A test that runs on ranks: what the marker ``pipeconform_ranks`` does."""
+"""A test that runs on ranks: what the marker ``pipeconform_ranks`` does, under whatever name."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pipeconform.run.verdict import Raised, VerdictVector
 
 __all__ = ["call_on_ranks"]
 
-_OPTIONS = ("time_limit", "idle_limit", "device", "backend", "environment")
+_OPTIONS = ("time_limit", "idle_limit", "record", "device", "backend", "environment")
 
 
-def call_on_ranks(item: pytest.Function) -> None:
-    """Call ``item`` with its fixtures' values on every rank; it fails with all ranks' verdicts.
+def call_on_ranks(item: pytest.Function, marker: pytest.Mark) -> None:
+    """Call ``item``, marked so, with its fixtures' values on every rank; it fails with all ranks' verdicts.
 
     A test that skips on every rank is skipped.
     """
     try:
-        vector = _vector(item)
+        vector = _vector(item, marker)
     except PipeconformError as error:
         text = str(error)
     else:
@@ -33,19 +33,17 @@ def call_on_ranks(item: pytest.Function) -> None:
     pytest.fail(text, pytrace=False)
 
 
-def _vector(item: pytest.Function) -> VerdictVector:
+def _vector(item: pytest.Function, marker: pytest.Mark) -> VerdictVector:
     if hasattr(item.obj, "hypothesis"):
         raise UsageError(
             "a Hypothesis test would draw other examples on every rank: draw here, and call "
             "pipeconform.run_on_ranks in the test"
         )
-    marker = item.get_closest_marker("pipeconform_ranks")
-    assert marker is not None, "the plugin has looked"
     unknown = sorted(set(marker.kwargs) - set(_OPTIONS))
     if len(marker.args) != 1 or not isinstance(marker.args[0], int) or marker.args[0] < 1 or unknown:
         raise UsageError(
-            f"the marker reads pipeconform_ranks{marker.args}{marker.kwargs or ''}; expected the number of "
-            f"ranks, such as pipeconform_ranks(4), and of the options {', '.join(_OPTIONS)} those that are wanted"
+            f"the marker reads {marker.name}{marker.args}{marker.kwargs or ''}; expected the number of "
+            f"ranks, such as {marker.name}(4), and of the options {', '.join(_OPTIONS)} those that are wanted"
         )
     names = [name for name in inspect.signature(item.obj).parameters if name in item.funcargs]
     function = functools.partial(item.obj, **{name: item.funcargs[name] for name in names})

@@ -36,6 +36,10 @@ class TestOfClass:
 def test_variable():
     assert os.environ["THEIRS"] == "yes"
 
+@pytest.mark.ranks(2, record=True)
+def test_short_name():
+    assert dist.get_world_size() == 2
+
 @pytest.mark.pipeconform_ranks(2)
 def test_skip():
     pytest.skip("not on this machine")
@@ -77,6 +81,7 @@ def test_drawn(number):
 def outcome(tmp_path_factory) -> str:
     folder: Path = tmp_path_factory.mktemp("theirs")
     (folder / "test_theirs.py").write_text(THEIRS)
+    (folder / "pytest.ini").write_text("[pytest]\npipeconform_ranks_marker = ranks\n")
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "--import-mode=importlib"]
     done = subprocess.run(
         [sys.executable, *arguments], check=False, cwd=folder, capture_output=True, text=True, timeout=300
@@ -85,9 +90,9 @@ def outcome(tmp_path_factory) -> str:
 
 
 def test_tests_pass_with_fixtures_parameters_classes_and_variables(outcome) -> None:
-    for name in ("test_sum", "TestOfClass::test_method[0]", "test_variable"):
+    for name in ("test_sum", "TestOfClass::test_method[0]", "test_variable", "test_short_name"):
         assert f"PASSED test_theirs.py::{name}" in outcome
-    assert "7 failed, 3 passed, 1 skipped" in outcome
+    assert "7 failed, 4 passed, 1 skipped" in outcome
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,30 @@ def test_a_hang_is_explained_by_the_stack_it_hangs_in():
     assert "in wait_for_ever" in vector.explain()
 
 
+def test_a_hang_says_who_waits_for_whom():
+    def wait_for_each_other() -> None:
+        dist.recv(torch.zeros(1), src=1 - dist.get_rank())
+
+    vector = run_on_ranks(wait_for_each_other, ranks=2, idle_limit=0.3)
+
+    assert "a circle: rank 0 waits for rank 1 waits for rank 0" in vector.explain()
+
+
+def test_with_a_record_a_deadlock_is_proved_and_names_what_only_a_record_can_name():
+    def post_and_wait() -> None:
+        work = dist.irecv(torch.zeros(2, 3), src=1 - dist.get_rank())
+        assert work is not None
+        work.wait()
+
+    vector = run_on_ranks(post_and_wait, ranks=2, idle_limit=60, record=True)
+
+    assert [one.waits for one in vector] == [
+        "receive of float32[2, 3] from rank 1",
+        "receive of float32[2, 3] from rank 0",
+    ]
+    assert run_on_ranks(scaled_sum, 10, ranks=2, record=True).values == (63, 63)
+
+
 def test_what_cannot_travel_is_named():
     with pytest.raises(UsageError, match=r"argument 1 \(lock\) cannot be sent to the ranks: cannot pickle"):
         run_on_ranks(max, 1, threading.Lock(), ranks=2)
