@@ -22,6 +22,7 @@ import msgspec
 import pytest
 
 import pipeconform
+from pipeconform.campaign.pairs import Point, pairwise, reachable_points
 from pipeconform.campaign.setup import (
     Options,
     campaign_of,
@@ -69,6 +70,8 @@ class _Told(msgspec.Struct, frozen=True):
     schedules: tuple[str, ...]
     executed: dict[str, int]
     num_ranks: dict[str, int]
+    reached: tuple[Point, ...]
+    reachable: tuple[Point, ...]
 
 
 class PytestRun:
@@ -345,12 +348,15 @@ class PytestRun:
         return held is not None and bool(held.problems)
 
     def _tell(self, campaign: Campaign) -> _Told:
+        schedules = chosen_schedules(campaign.executors["default"].description, self.options.schedules)
         return _Told(
             environment=environment_report(campaign),
             implementation=implementation_report(campaign),
-            schedules=chosen_schedules(campaign.executors["default"].description, self.options.schedules),
+            schedules=schedules,
             executed=campaign.executed,
             num_ranks=campaign.num_ranks,
+            reached=tuple(sorted(campaign.points)),
+            reachable=tuple(sorted(reachable_points(campaign.limits, schedules))),
         )
 
     def result(self, *, complete: bool) -> Result:
@@ -399,6 +405,10 @@ class PytestRun:
                 executions=max(sum(executed.values()), sum(cell.executions for cell in cells)),
                 distinct_cases=max([len(executed), *(cell.distinct_cases for cell in cells)]),
                 distinct_cases_several_ranks=sum(ranks[digest] > 1 for digest in executed),
+                pairs=pairwise(
+                    (point for one in told for point in one.reached),
+                    (point for one in told for point in one.reachable),
+                ),
             ),
             cells=tuple(cells),
             rules={name: digest for name, digest in rule_digests().items() if name in judged},

@@ -17,6 +17,7 @@ from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.campaign.kept import JudgedCases, KeptCases
 from pipeconform.campaign.minimise import Budget, Smallest, minimise
+from pipeconform.campaign.pairs import Point, points_of
 from pipeconform.campaign.store import Store
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Focus, Limits, reachable
@@ -73,6 +74,8 @@ class Campaign:
     """Executions by case digest, over the whole run."""
     num_ranks: dict[str, int] = field(default_factory=dict)
     """p by case digest."""
+    points: set[Point] = field(default_factory=set)
+    """The combinations of properties that the executed cases had."""
     expectations: tuple[Expectation, ...] = ()
     device: str = "cpu"
     kept: KeptCases | None = None
@@ -156,6 +159,7 @@ class Campaign:
         digest = case.digest
         self.executed[digest] = self.executed.get(digest, 0) + 1
         self.num_ranks[digest] = case.num_ranks
+        self.points |= points_of(case)
         return execution
 
 

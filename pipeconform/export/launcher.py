@@ -77,9 +77,11 @@ def verdict(codes: list[int | None]) -> str:
         return "failed, values are wrong"
     if any(code is not None and (code < 0 or code not in (0, 1, STUCK)) for code in codes):
         return "crashed, a rank died"
-    if 1 in codes:
-        return "error, a rank raised"
-    return "hung, no rank went on" if STUCK in codes else ""
+    if (
+        STUCK in codes
+    ):  # an error beside it came of the lost connection: one that came first ends the others soon
+        return "hung, no rank went on"
+    return "error, a rank raised" if 1 in codes else ""
 
 
 def main() -> None:

@@ -209,7 +209,21 @@ def totals(result: Result) -> list[str]:
         f"{plural(sums.judgements, 'judgement')} of {least}{plural(sums.executions, 'execution')}; "
         f"{least}{plural(sums.distinct_cases, 'distinct case')}, {least}"
         f"{sums.distinct_cases_several_ranks:,} of them with p ≥ 2; {result.run.seconds:.1f} s",
+        *_pairs(result),
     ]
+
+
+def _pairs(result: Result) -> Iterator[str]:
+    """How many combinations of two properties were reached; nothing of a run that was asked for less than all."""
+    pairs = [one for one in result.totals.pairs if one.reachable]
+    if not pairs or result.run.selection or not result.run.unrestricted:
+        return
+    reached, reachable = sum(one.reached for one in pairs), sum(one.reachable for one in pairs)
+    least = min(pairs, key=lambda one: one.reached / one.reachable)
+    yield (
+        f"{reached:,} of {reachable:,} pairs of schedule, p, v, m and kind of boundary were reached; "
+        f"the fewest of {least.of[0]} × {least.of[1]}, {least.reached:,} of {least.reachable:,}"
+    )
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[Text]:

@@ -12,7 +12,7 @@ from pipeconform.export.program import DIFFERENT, STUCK
         ([0, 0], ""),
         ([DIFFERENT, 0], "failed, values are wrong"),
         ([1, None], "error, a rank raised"),
-        ([1, STUCK], "error, a rank raised"),
+        ([STUCK, 1], "hung, no rank went on"),
         ([1, -9], "crashed, a rank died"),
         ([0, 13], "crashed, a rank died"),
         ([STUCK, STUCK], "hung, no rank went on"),

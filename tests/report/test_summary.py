@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from pipeconform.report.location import DEFAULT_RESULT
-from pipeconform.report.result import Expectations
+from pipeconform.report.result import Expectations, Pairs
 from pipeconform.report.summary import grouped, overview, render_summary, replay_line, totals, verdict
 from pipeconform.spec import requirement
 
@@ -355,3 +355,24 @@ def test_what_must_be_changed_in_the_expectations_is_the_last_thing_said(make):
         "known.toml:3: expired",
         "toy GPipe 1.0 violates nothing; known.toml: 1 thing to change",
     ]
+
+
+def test_a_run_of_everything_says_how_many_pairs_it_reached(make):
+    pairs = (
+        Pairs(of=("schedule", "p"), reached=8, reachable=8),
+        Pairs(of=("schedule", "boundary"), reached=30, reachable=60, missing=(("GPipe", "views"),)),
+    )
+    result = make.result(make.cell("FWD-1", "GPipe"))
+    full = make.changed(
+        result,
+        totals=make.changed(result.totals, pairs=pairs),
+        run=make.changed(result.run, unrestricted=True),
+    )
+    line = (
+        "38 of 68 pairs of schedule, p, v, m and kind of boundary were reached; "
+        "the fewest of schedule × boundary, 30 of 60"
+    )
+
+    assert totals(full)[-1] == line
+    assert line not in totals(make.changed(full, run=make.changed(full.run, selection="FWD-1")))
+    assert line not in totals(make.changed(full, run=make.changed(full.run, unrestricted=False)))
