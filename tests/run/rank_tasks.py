@@ -107,6 +107,22 @@ def kill_itself(context: RankContext, payload: bytes) -> None:
     _others_wait(context)
 
 
+def abort_itself(context: RankContext, payload: bytes) -> None:
+    """As a transport does whose peer closed the connection."""
+    if context.rank == 0:
+        os.abort()
+    _others_wait(context)
+
+
+def end_as_out_of_memory(context: RankContext, payload: bytes) -> None:
+    """Holds memory, and ends as by the kernel's killer."""
+    if context.rank == 0:
+        held = bytearray(64 << 20)
+        os.kill(os.getpid(), signal.SIGKILL)
+        del held
+    _others_wait(context)
+
+
 def exit_silently(context: RankContext, payload: bytes) -> None:
     if context.rank == 0:
         os._exit(0)
