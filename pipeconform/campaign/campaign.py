@@ -156,11 +156,15 @@ class Campaign:
     def execute(self, case: Case, variant: str, *, observe: Iterable[Watched] = ()) -> Execution:
         """Execute, and count."""
         execution = self.executors[variant].execute(case, observe=observe)
+        self.count(case, times=1)
+        return execution
+
+    def count(self, case: Case, *, times: int) -> None:
+        """Note that a case was executed; what another worker executed first may be repeated here."""
         digest = case.digest
-        self.executed[digest] = self.executed.get(digest, 0) + 1
+        self.executed[digest] = self.executed.get(digest, 0) + times
         self.num_ranks[digest] = case.num_ranks
         self.points |= points_of(case)
-        return execution
 
 
 class _CellRun:
@@ -307,7 +311,7 @@ class _CellRun:
             self.renewed.add(case.world.size)
             repetitions = num_repetitions(anew=anew)
             self.executions += repetitions
-            self.campaign.executed[case.digest] = self.campaign.executed.get(case.digest, 0) + repetitions
+            self.campaign.count(case, times=repetitions)
         self.judgements += 1
         self.digests[case.digest] = case
         self.counts[f"p={case.num_ranks},v={case.stages_per_rank}"] += 1
