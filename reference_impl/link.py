@@ -102,15 +102,17 @@ class Link:
         """Wait for the next message of the rank at a position: a tree of tensors and Nones, or `Failure`."""
         work, message = self._expected.pop(source, None) or self._post(self._frame("from", source), source)
         work.wait()
-        kind, length = wire.prefix_of(message)
+        begun = wire.beginning_of(message)
+        kind, length = wire.prefix_of(begun)
         if length > message.numel():
             work, rest = self._post(length - message.numel(), source)
             work.wait()
             message = torch.cat([message, rest])
+            begun = wire.beginning_of(message)
         self._note("from", source, length)
         if kind == wire.FAILURE:
-            return Failure(wire.unpack_failure(message))
-        return wire.unpack(message)
+            return Failure(wire.unpack_failure(message, begun))
+        return wire.unpack(message, begun)
 
     def wait(self) -> None:
         """Wait until every message sent so far has left."""

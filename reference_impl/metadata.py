@@ -42,7 +42,8 @@ class BoundaryMeta:
         Raises:
             TypeError: A leaf is not a tensor.
         """
-        for position, leaf in enumerate(leaves_of(value)):
+        leaves = leaves_of(value)
+        for position, leaf in enumerate(leaves):
             if not isinstance(leaf, Tensor):
                 raise TypeError(
                     f"output {position} is {type(leaf).__name__} {leaf!r:.60}; only tensors (in tuples, "
@@ -50,7 +51,7 @@ class BoundaryMeta:
                 )
         tensors = tuple(
             TensorMeta(dtype=leaf.dtype, shape=tuple(leaf.shape), requires_grad=leaf.requires_grad)
-            for leaf in leaves_of(value)
+            for leaf in leaves
         )
         return cls(structure=structure_of(value), tensors=tensors)
 

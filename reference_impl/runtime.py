@@ -15,6 +15,7 @@ A stage with replicas averages its gradients with them when its last backward, o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -105,8 +106,7 @@ class Step:
             StageError: A stage or the loss failed here; its ``__cause__`` is the original error.
             PeerError: Another rank failed and this one was told.
         """
-        # Sends of a batch go first: none of them waits, so no receive can block them.
-        parts = [part for action in actions for part in sorted(action.leaves, key=_is_receive)]
+        parts = _one_by_one(tuple(actions))
         complete = self.complete_after(parts)
         for position, part in enumerate(parts):
             if _is_receive(part):
@@ -297,6 +297,13 @@ class Step:
         text = f"{self._name}, stage {s}, microbatch {k}, {what}: {type(error).__name__}: {error}"
         self._failure = StageError(text)
         self._failure.__cause__ = error
+
+
+@functools.lru_cache(maxsize=64)
+def _one_by_one(actions: tuple[Action, ...]) -> Sequence[Action]:
+    """The same without pairs and batches; every step has the same list."""
+    # Sends of a batch go first: none of them waits, so no receive can block them.
+    return [part for action in actions for part in sorted(action.leaves, key=_is_receive)]
 
 
 def _wants_gradient(value: Any) -> bool:

@@ -68,18 +68,23 @@ def pack_failure(text: str, *, device: torch.device) -> Tensor:
     return _tensor(struct.pack("<3q", FAILURE, _HEADER_AT + len(data), len(data)) + data, device)
 
 
-def prefix_of(message: Tensor) -> tuple[int, int]:
+def beginning_of(message: Tensor) -> bytes:
+    """What stands before the tensors, or as much of it as is read at once; for `prefix_of`, `unpack` and its kin."""
+    return _bytes(message[:_TENSORS_AT])
+
+
+def prefix_of(begun: bytes) -> tuple[int, int]:
     """Kind and length in bytes of the message that begins so."""
-    kind, length = struct.unpack("<2q", _bytes(message[:PREFIX_BYTES]))
+    kind, length = struct.unpack_from("<2q", begun)
     return kind, length
 
 
-def unpack(message: Tensor) -> Any:
+def unpack(message: Tensor, begun: bytes) -> Any:
     """The tree that `pack` was given: contiguous tensors, leaves of autograd, flags as they were.
 
     They lie in the memory of the message, which must be whole and nobody else's from now on.
     """
-    contents = _contents(_header(message))
+    contents = _contents(_header(message, begun))
     storage = message.untyped_storage()
     leaves: list[Tensor | None] = []
     for look, offset in zip(contents.looks, contents.offsets, strict=True):
@@ -93,9 +98,9 @@ def unpack(message: Tensor) -> Any:
     return build(contents.structure, leaves)
 
 
-def unpack_failure(message: Tensor) -> str:
+def unpack_failure(message: Tensor, begun: bytes) -> str:
     """The text that `pack_failure` was given."""
-    return _header(message).decode()
+    return _header(message, begun).decode()
 
 
 @functools.lru_cache(maxsize=64)
@@ -138,10 +143,9 @@ def _size(look: Look | None) -> int:
     return 0 if look is None else look[0].itemsize * torch.Size(look[1]).numel()
 
 
-def _header(message: Tensor) -> bytes:
-    begun = _bytes(message[:_TENSORS_AT])
+def _header(message: Tensor, begun: bytes) -> bytes:
     (length,) = struct.unpack_from("<q", begun, PREFIX_BYTES)
-    if _HEADER_AT + length > _TENSORS_AT:
+    if _HEADER_AT + length > len(begun):
         begun = _bytes(message[: _HEADER_AT + length])
     return begun[_HEADER_AT : _HEADER_AT + length]
 

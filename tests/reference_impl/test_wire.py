@@ -6,6 +6,7 @@ import pytest
 import torch
 from pipeconform.reference_impl.wire import (
     PREFIX_BYTES,
+    beginning_of,
     pack,
     pack_failure,
     prefix_of,
@@ -34,8 +35,12 @@ DTYPES = [
 def _carried(value):
     message = pack(value, device=CPU)
     assert message.dtype is torch.uint8
-    assert prefix_of(message[:PREFIX_BYTES]) == (0, message.numel())
-    return unpack(message)
+    assert prefix_of(beginning_of(message[:PREFIX_BYTES])) == (0, message.numel())
+    return _unpacked(message)
+
+
+def _unpacked(message):
+    return unpack(message, beginning_of(message))
 
 
 def _same_bits(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -108,25 +113,26 @@ def test_a_message_is_a_copy() -> None:
     message = pack(value, device=CPU)
     value.zero_()
 
-    assert unpack(message).tolist() == [1.0, 1.0, 1.0]
+    assert _unpacked(message).tolist() == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("text", ["rank 1 failed", "", "später – ∑"])
+@pytest.mark.parametrize("text", ["rank 1 failed", "", "später – ∑", "long " * 100])
 def test_the_news_of_a_failure_arrives(text: str) -> None:
     message = pack_failure(text, device=CPU)
 
-    assert prefix_of(message) == (1, message.numel())
-    assert unpack_failure(message) == text
+    begun = beginning_of(message)
+    assert prefix_of(begun) == (1, message.numel())
+    assert unpack_failure(message, begun) == text
 
 
 def test_each_message_has_memory_of_its_own_though_it_looks_like_others() -> None:
     first, second = (pack(torch.full((3,), value), device=CPU) for value in (1.0, 2.0))
 
-    found = unpack(first)
-    unpack(second).zero_()
+    found = _unpacked(first)
+    _unpacked(second).zero_()
 
     assert found.tolist() == [1.0, 1.0, 1.0]
-    assert unpack(pack(torch.full((3,), 3.0), device=CPU)).tolist() == [3.0, 3.0, 3.0]
+    assert _unpacked(pack(torch.full((3,), 3.0), device=CPU)).tolist() == [3.0, 3.0, 3.0]
 
 
 def test_tensors_lie_where_torch_would_put_them() -> None:
