@@ -186,7 +186,6 @@ class MistakeKind(StrEnum):
     NO_TENSOR = "no_tensor"  # None, or something else that is no tensor, in the place of one
     GRADIENT = "gradient"  # a hook gives the gradient of a stage's output another shape or dtype
     BATCH = "batch"  # fewer samples than microbatches, or targets for another number of samples
-    PLAN = "plan"  # the ranks were given different plans, or stages that do not fit each other
     EXCEPTION = "exception"  # an exception inside a stage or the loss function
 
 

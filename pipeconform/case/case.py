@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock, Block
-from pipeconform.case.mistakes import Mistake, PlanMistake, impossible_mistake
+from pipeconform.case.mistakes import Mistake, impossible_mistake
 from pipeconform.case.perturbations import AnyPerturbation, impossible
 from pipeconform.errors import BadCaseError
 
@@ -138,7 +138,6 @@ class World(_Data, frozen=True, kw_only=True):
     pipeline_ranks: tuple[int, ...]
     placement: Literal["", "loop", "v"] = ""
     perturbations: tuple[AnyPerturbation, ...] = ()
-    mistake: PlanMistake = ""
 
 
 class ByHand(_Data, frozen=True, kw_only=True):
@@ -272,7 +271,7 @@ class Case(_Data, frozen=True, kw_only=True, omit_defaults=False):
     @property
     def is_mistaken(self) -> bool:
         """Whether anything is done wrong on purpose: an error is then what is due."""
-        return bool(self.mistakes or self.world.mistake)
+        return bool(self.mistakes)
 
     @property
     def without_mistakes(self) -> Case:
@@ -280,7 +279,7 @@ class Case(_Data, frozen=True, kw_only=True, omit_defaults=False):
         program = tuple(
             structs.replace(step, mistake=None) if isinstance(step, Train) else step for step in self.program
         )
-        return structs.replace(self, program=program, world=structs.replace(self.world, mistake=""))
+        return structs.replace(self, program=program)
 
     @property
     def digest(self) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from pipeconform.adapter import MistakeKind
 
-__all__ = ["DTYPES", "SHAPES", "How", "Mistake", "PlanMistake", "Where", "impossible_mistake"]
+__all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
 
 Where = Literal["input", "output", "gradient", "batch", "forward", "backward", "loss"]
 How = Literal[
@@ -32,8 +32,6 @@ How = Literal[
     "targets",
     "raise",
 ]
-PlanMistake = Literal["", "microbatches", "stages", "disagreement"]
-"""The last rank's plan has another number of microbatches, or of stages; or a stage takes wider inputs than it gets."""
 
 SHAPES: tuple[How, ...] = ("inner", "ndim", "flattened", "batch")
 DTYPES: tuple[How, ...] = ("down", "up", "integer", "complex")

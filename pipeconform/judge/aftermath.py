@@ -63,12 +63,13 @@ class Aftermath:
         ]
         return VerdictVector(tuple(ends))
 
-    def mistake(self) -> tuple[int, Mistake] | None:
-        """The program's step that has a mistake, and the mistake; None where it is in the plan."""
-        for index, step in enumerate(self.case.program):
-            if isinstance(step, Train) and step.mistake is not None:
-                return index, step.mistake
-        return None
+    def mistake(self) -> tuple[int, Mistake]:
+        """The first step of the program that has a mistake, and the mistake."""
+        return next(
+            (index, step.mistake)
+            for index, step in enumerate(self.case.program)
+            if isinstance(step, Train) and step.mistake is not None
+        )
 
     def owners(self, mistake: Mistake) -> frozenset[int]:
         """The ranks, in the world, on which a mistake shows first."""
@@ -145,15 +146,12 @@ def _deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
 
 
 def _told(aftermath: Aftermath) -> str:
-    found = aftermath.mistake()
-    assert found is not None
-    return f"in step {found[0]} {found[1].told()}"
+    step, mistake = aftermath.mistake()
+    return f"in step {step} {mistake.told()}"
 
 
 def _answers(aftermath: Aftermath) -> Iterator[Finding]:
-    found = aftermath.mistake()
-    assert found is not None
-    step, mistake = found
+    step, mistake = aftermath.mistake()
     promised = aftermath.errors.promised(mistake.kind) if _is_due(aftermath.case, step, mistake) else ()
     if promised:
         yield from _kept(aftermath, step, mistake, promised)
