@@ -76,25 +76,32 @@ def run_mutants(
     done = read(path, MutantRecord)
     first, *others = questions(describe(pools, REFERENCE).capabilities)
     further = [question for several in others for question in several]
-    for name, reference in ((REFERENCE, REFERENCE), *((one.name, one.reference) for one in chosen)):
-        known = done.get(name)
-        if known is not None and (
-            known.killed or not known.loads or name in equivalent or known.executions > len(first) * _TWICE
-        ):
+    named = {REFERENCE: REFERENCE} | {one.name: one.reference for one in chosen}
+    for name in [one for one in named if one not in done]:
+        done[name] = _judged(name, named[name], _near(first, name), pools)
+        _keep(done[name], path)
+    for name in named:
+        known = done[name]
+        if known.killed or not known.loads or name in equivalent or known.executions > len(first) * _TWICE:
             continue
-        near = _NEAREST.get(name.rpartition("_")[0], frozenset())
-        record = known or _judged(name, reference, nearest_first(first, near), pools)
-        if record.loads and not record.killed and name not in equivalent:
-            again = _judged(name, reference, nearest_first(further, near)[: len(first)], pools)
-            record = msgspec.structs.replace(
-                again,
-                executions=record.executions + again.executions,
-                seconds=record.seconds + again.seconds,
-            )
-        append(record, path)
-        told = f"{record.requirement} {record.status}: {record.kind}" if record.killed else "survives"
-        word = told if record.loads else "does not load"
-        _say(f"{name}: {word}, {record.executions} executions, {record.seconds:.1f} s")
+        again = _judged(name, named[name], _near(further, name)[: len(first)], pools)
+        done[name] = msgspec.structs.replace(
+            again,
+            executions=known.executions + again.executions,
+            seconds=known.seconds + again.seconds,
+        )
+        _keep(done[name], path)
+
+
+def _near(asked: Iterable[Question], name: str) -> tuple[Question, ...]:
+    return nearest_first(asked, _NEAREST.get(name.rpartition("_")[0], frozenset()))
+
+
+def _keep(record: MutantRecord, path: Path) -> None:
+    append(record, path)
+    told = f"{record.requirement} {record.status}: {record.kind}" if record.killed else "survives"
+    word = told if record.loads else "does not load"
+    _say(f"{record.name}: {word}, {record.executions} executions, {record.seconds:.1f} s")
 
 
 def _judged(name: str, reference: str, asked: tuple[Question, ...], pools: Pools) -> MutantRecord:
