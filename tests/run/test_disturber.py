@@ -11,7 +11,7 @@ from msgspec import structs
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.case.perturbations import Perturbation, SlowLink
 from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import Died, Raised
+from pipeconform.run.verdict import Died, Raised, Stuck
 from tests.case.examples import small_case
 
 
@@ -83,3 +83,19 @@ def test_a_killed_rank_died_and_the_next_case_runs(executor):
     assert isinstance(verdicts[0], Died)
     assert verdicts[0].how == "SIGKILL"
     assert executor.execute(small_case()).verdicts.ok
+
+
+def test_who_waits_in_vain_says_what_it_computed_last_and_what_it_waits_for(pools):
+    """A rank that raised stays connected, so that torch's engine waits for it on the other one."""
+    executor = Executor(
+        implementation="torch", description=describe(pools, "torch"), pools=pools, time_limit=60
+    )
+    case = perturbed(Perturbation(what="error", stage=1, microbatch=0, run=1))
+
+    verdicts = executor.execute(case, observe=("loneliness", "waits")).verdicts
+
+    assert isinstance(verdicts[1], Raised)
+    assert isinstance(verdicts[0], Stuck), verdicts.describe()
+    assert verdicts[0].doing == "step 2, last computed: forward 2 of stage 0"
+    assert verdicts[0].waits.endswith("of float64[2, 3] to rank 1") or "from rank 1" in verdicts[0].waits
+    assert verdicts.waiting.splitlines()[-1].startswith("rank 0 waits for rank 1, which raised")
