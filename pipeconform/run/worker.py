@@ -102,7 +102,9 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     def once(case: Case) -> Observation:
         with _pipeline_group(case, context, distributed=not single, lingers=lingers) as group:
             with _hang_watch(case, job), traffic_recorder(job.observe, group) as traffic:
-                observation = _run(structs.replace(job, case=case), adapter, description, context, group, traffic)
+                observation = _run(
+                    structs.replace(job, case=case), adapter, description, context, group, traffic
+                )
             observation = structs.replace(observation, traffic=None if traffic is None else traffic.traffic())
             if observation.failed is not None:
                 gc.collect()  # what the engine left in circles would keep its connections open
@@ -279,7 +281,9 @@ def _run(
         keys, known = _said(case, pipeline, description.capabilities)
         recorder.take()
         recorder.events()
-        program = _program(case, plan, pipeline, description.capabilities, recorder, disturber, slips, traffic)
+        program = _program(
+            case, plan, pipeline, description.capabilities, recorder, disturber, slips, traffic
+        )
         for shown in program:
             steps.append(shown)  # noqa: PERF402 - what was there before an error is kept
         if "rounds" in job.observe:
