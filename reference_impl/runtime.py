@@ -264,13 +264,27 @@ class Step:
             self._receive(receive)
 
     def _receive_for(self, action: Action) -> None:
-        """Wait for what a computation begins with, if that was posted and has not been waited for yet."""
-        kind = _BEGINS_WITH.get(action.kind)
+        """Wait for what was posted, if a computation begins with it, or a send goes to where it comes from.
+
+        A message may have a second frame, which is posted when the first one has come: nothing may stand between them.
+        """
+        kind, to = _BEGINS_WITH.get(action.kind), self._receiver(action)
         for source, receive in self._posted.items():
-            if (receive.kind, receive.stage, receive.microbatch) == (kind, action.stage, action.microbatch):
+            wanted = (receive.kind, receive.stage, receive.microbatch) == (
+                kind,
+                action.stage,
+                action.microbatch,
+            )
+            if wanted or source == to:
                 del self._posted[source]
                 self._receive(receive)
                 return
+
+    def _receiver(self, action: Action) -> int | None:
+        """The position that a send goes to; None of other actions."""
+        if action.kind is Kind.SEND_F:
+            return self.placement[action.stage + 1]
+        return self.placement[action.stage - 1] if action.kind is Kind.SEND_B else None
 
     def _receive(self, receive: Action) -> None:
         s, k = receive.stage, receive.microbatch or 0

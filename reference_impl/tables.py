@@ -99,7 +99,8 @@ OFFERS: Mapping[str, Offer] = {
 def training_table(name: str, *, num_ranks: int, stages_per_rank: int, num_microbatches: int) -> Table:
     """The lowered table of one training step.
 
-    Receives stand *early*: the runtime posts them, and waits when a computation needs what they bring.
+    Receives stand *late*, right before what needs them: whoever sends to a rank from which a posted receive has not
+    come yet waits for it first (`runtime`), and only there is that sure to come to an end.
 
     Raises:
         ValueError: The schedule does not train, or has no table of this size.
@@ -119,7 +120,7 @@ def training_table(name: str, *, num_ranks: int, stages_per_rank: int, num_micro
         stages_per_rank=stages_per_rank,
         num_microbatches=num_microbatches,
     )
-    return lower(table)
+    return lower(table, receives="late")
 
 
 def evaluation_table(placement: tuple[int, ...], *, num_ranks: int, num_microbatches: int) -> Table:
@@ -136,7 +137,7 @@ def evaluation_table(placement: tuple[int, ...], *, num_ranks: int, num_microbat
         ]
         for rank in range(num_ranks)
     ]
-    return lower(Table.build(ranks, placement=placement, num_microbatches=num_microbatches))
+    return lower(Table.build(ranks, placement=placement, num_microbatches=num_microbatches), receives="late")
 
 
 @functools.lru_cache(maxsize=64)
@@ -170,7 +171,7 @@ def _table_in(file: Path, *, num_ranks: int, num_microbatches: int) -> Table:
             f"not for p={num_ranks}, m={num_microbatches}"
         )
     if not table.has_communication and num_ranks > 1:
-        table = lower(table)
+        table = lower(table, receives="late")
     if wrong := verify(table):
         raise ValueError(f"the table in {file} cannot be carried out: {wrong[0]}")
     return table

@@ -139,10 +139,10 @@ def test_a_receive_is_posted_where_the_table_has_it_and_waited_for_when_it_is_ne
     )
 
     first, second = (" ".join(told) for told in vector.values)
-    # 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0F2 0SEND_F2 0B1 0RECV_B2 0B2
-    assert first == "0F0 0F1 post 1 wait 1 0B0 post 1 0F2 wait 1 0B1 post 1 wait 1 0B2"
-    # 1RECV_F0 1RECV_F1 1F0 1B0 1SEND_B0 1F1 1B1 1SEND_B1 1RECV_F2 1F2 1B2 1SEND_B2
-    assert second == "post 0 wait 0 post 0 1F0 1B0 wait 0 1F1 1B1 post 0 wait 0 1F2 1B2"
+    # 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0F2 0SEND_F2 0RECV_B1 0B1 0RECV_B2 0B2
+    assert first == "0F0 0F1 post 1 wait 1 0B0 0F2 post 1 wait 1 0B1 post 1 wait 1 0B2"
+    # 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1 1RECV_F2 1F2 1B2 1SEND_B2
+    assert second == "post 0 wait 0 1F0 post 0 1B0 wait 0 1F1 1B1 post 0 wait 0 1F2 1B2"
 
 
 @pytest.mark.parametrize("file", ["compute-only.csv", "with-communication.csv", "everything.json"])
