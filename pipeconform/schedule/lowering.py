@@ -5,7 +5,7 @@ line, in order of time; after the end of every computation whose result another 
 send and, in the same breath, the receive on the other rank. Each rank's list is its part of this line. A
 transfer thus has one place in one total order that both its ends follow, and so has every computation; the
 ranks can always follow the line itself, so the result cannot deadlock under buffered sends, synchronous
-sends, synchronous sends served in order per pair of ranks, or even receives that block.
+sends, synchronous sends served in order per pair of ranks or per communicator, or even receives that block.
 
 When receives are posted. *Early*: a computation stands in the line where it ends, so one that is still
 running when a message is sent comes after the receive, which is therefore posted in time for the transfer
