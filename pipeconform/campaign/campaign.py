@@ -115,9 +115,9 @@ class Campaign:
             )
         enough = self._enough(requirement)
         if schedule not in enough:
-            reason = (
-                f"{requirement.id} has nothing to do with the schedule: judged under {' and '.join(enough)}"
-            )
+            costly = JUDGEMENTS[requirement.id].costly
+            why = "costs much in a small run" if costly else "has nothing to do with the schedule"
+            reason = f"{requirement.id} {why}: judged under {' and '.join(enough)}"
             return Cell(
                 requirement=requirement.id,
                 schedule=schedule,
