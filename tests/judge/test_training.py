@@ -122,6 +122,20 @@ def test_one_loss_is_the_mean_or_the_sum(reduction):
         assert told("TRN-2", made) == [("total loss", 0, LAST, None, None)]
 
 
+@pytest.mark.parametrize("special", [float("nan"), float("inf"), float("-inf")])
+def test_one_loss_may_be_no_number_where_the_reference_is_none(special):
+    made = honest(plain_case(), capabilities=ONE_NUMBER)
+    first, *others = _losses(made)
+    made = expecting(made, losses=(Array.of(torch.full_like(first.tensor(), special)), *others))
+
+    def answered(loss: float) -> list[str]:
+        value = Array.of(torch.tensor(loss, dtype=first.tensor().dtype))
+        return [one.kind for one in found("TRN-2", changed(made, rank=LAST, losses=None, loss=value))]
+
+    assert answered(special) == []
+    assert answered(1.0) == ["total loss"]
+
+
 @pytest.mark.parametrize("name", ["losses", "loss"])
 def test_losses_on_another_rank_are_found_there(name):
     made = honest(plain_case())
