@@ -169,11 +169,10 @@ def _result(results: Sequence[Result]) -> Result:
         complete=all(one.run.complete for one in results),
         seconds=round(sum(one.run.seconds for one in results), 1),
     )
+    counts = [name for name in first.totals.__struct_fields__ if name != "pairs"]
     totals = msgspec.structs.replace(
         first.totals,
-        **{
-            field: sum(getattr(one.totals, field) for one in results)
-            for field in first.totals.__struct_fields__
-        },
+        pairs=(),  # which pairs two shards reached both is not in their results
+        **{name: sum(getattr(one.totals, name) for one in results) for name in counts},
     )
     return msgspec.structs.replace(first, run=run, totals=totals, cells=tuple(cells), rules=digests)

@@ -1,9 +1,7 @@
-"""Faults of communication that leave values alone, mostly: what is sent, to whom, when, and how much."""
+"""Faults of communication that leave values alone, mostly: what is sent, to whom, and how much."""
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,18 +17,18 @@ from .. import wire as formats
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..link import Link
 from ..runtime import Step, Yield
-from .wire import _alike
 
-_PADDING = 255  # the last byte before a message's tensors, which nobody reads
+PADDING = 255  # the last byte before a message's tensors, which nobody reads
 
 
 @dataclass(frozen=True)
-class _Work:
+class WatchedWork:
     """A work object with something done around its wait."""
 
     inner: Any
 
     def wait(self) -> None:
+        """Wait as the transport does."""
         self.inner.wait()
 
 
@@ -111,7 +109,7 @@ class ShapeForgotten(ReferenceAdapter):
 
 
 @dataclass(frozen=True)
-class _Cut(_Work):
+class _Cut(WatchedWork):
     longer: Tensor
     data: Tensor
 
@@ -198,153 +196,6 @@ class BystanderSpeaks(ReferenceAdapter):
     pipeline = _BystanderSpeaks
 
 
-# --------------------------------------------------------------------------- COM-3: waiting in a circle
-
-
-class _CrossingLink(Link):
-    def warm_up(self, placement: Sequence[int], *, position: int) -> None:
-        for other in sorted({b for a, b in _neighbours(placement) if a == position}):
-            process = self.process(other)
-            sent = torch.zeros(1, dtype=torch.uint8)
-            works = [self.start_send(sent, process), self.start_receive(torch.zeros_like(sent), process)]
-            for work in works:
-                work.wait()
-
-
-class _SendsCross(ReferencePipeline):
-    link_type = _CrossingLink
-
-
-class SendsCross(ReferenceAdapter):
-    """Two ranks that exchange something both begin with the send, and wait when both have begun to receive."""
-
-    pipeline = _SendsCross
-
-
-class _TaggedLink(Link):
-    """Sends two messages where one would do, and receives the second one first."""
-
-    def start_send(self, data: Tensor, process: int) -> Any:
-        note = torch.zeros(1, dtype=torch.uint8)
-        first = dist.isend(data, process, group=self.group, tag=1)
-        return _Both(first, dist.isend(note, process, group=self.group, tag=2))
-
-    def start_receive(self, data: Tensor, process: int) -> Any:
-        note = torch.zeros(1, dtype=torch.uint8)
-        second = dist.irecv(note, process, group=self.group, tag=2)
-        return _Both(second, dist.irecv(data, process, group=self.group, tag=1))
-
-
-@dataclass(frozen=True)
-class _Both(_Work):
-    other: Any
-
-    def wait(self) -> None:
-        super().wait()
-        self.other.wait()
-
-
-class _TagsRelied(ReferencePipeline):
-    link_type = _TaggedLink
-
-
-class TagsRelied(ReferenceAdapter):
-    """Messages are taken by their tags in another order than they were sent in."""
-
-    pipeline = _TagsRelied
-
-
-# ------------------------------------------------------------------------- COM-4: memory in flight
-
-
-class _Forgotten(_Work):
-    def wait(self) -> None:
-        """Nothing."""
-
-
-class _CarelessLink(Link):
-    warm = False
-
-    def warm_up(self, placement: Sequence[int], *, position: int) -> None:
-        self.warm = True
-        super().warm_up(placement, position=position)
-        self.warm = False
-
-    def start_receive(self, data: Tensor, process: int) -> Any:
-        work = super().start_receive(data, process)
-        return _Forgotten(work) if self.warm else work
-
-
-class _WaitForgotten(ReferencePipeline):
-    link_type = _CarelessLink
-
-
-class WaitForgotten(ReferenceAdapter):
-    """What is received to warm up is never waited for."""
-
-    pipeline = _WaitForgotten
-
-
-@dataclass(frozen=True)
-class _Early(_Work):
-    data: Tensor
-
-    def wait(self) -> None:
-        early = self.data.clone()
-        super().wait()
-        self.data[_PADDING:] = early[_PADDING:]
-
-
-class _EarlyLink(Link):
-    def start_receive(self, data: Tensor, process: int) -> Any:
-        return _Early(super().start_receive(data, process), data)
-
-
-class _ReadBeforeWait(ReferencePipeline):
-    link_type = _EarlyLink
-
-
-class ReadBeforeWait(ReferenceAdapter):
-    """Tensors are taken from the buffer before the receive has been waited for; the description after."""
-
-    pipeline = _ReadBeforeWait
-
-
-class _StampingLink(Link):
-    def start_send(self, data: Tensor, process: int) -> Any:
-        work = super().start_send(data, process)
-        if data.numel() > _PADDING:
-            data[_PADDING] += 1  # where it does no harm, whether the message has left or not
-        return work
-
-
-class _StampedInFlight(ReferencePipeline):
-    link_type = _StampingLink
-
-
-class StampedInFlight(ReferenceAdapter):
-    """A message is numbered after it has been handed to the transport."""
-
-    pipeline = _StampedInFlight
-
-
-class _ClearingLink(Link):
-    def start_receive(self, data: Tensor, process: int) -> Any:
-        work = super().start_receive(data, process)
-        data.zero_()
-        return work
-
-
-class _ClearedInFlight(ReferencePipeline):
-    link_type = _ClearingLink
-
-
-class ClearedInFlight(ReferenceAdapter):
-    """A receive buffer is cleared after the receive has been posted."""
-
-    pipeline = _ClearedInFlight
-
-
 # ------------------------------------------------------------------- COM-5: no more than is needed
 
 
@@ -406,56 +257,3 @@ class SentToItself(ReferenceAdapter):
     """A rank hands something over to itself by a message."""
 
     pipeline = _SentToItself
-
-
-# -------------------------------------------------------------------- COM-6: independent of timing
-
-
-class _ImpatientLink(Link):
-    """What comes late is taken to be what came before."""
-
-    last: Any = None
-    patience = 0.0015  # seconds
-
-    def receive(self, *, source: int) -> Any:
-        begun = time.monotonic()
-        value = super().receive(source=source)
-        late = time.monotonic() - begun > self.patience
-        if late and self.last is not None and _alike(value, self.last):
-            return self.last
-        self.last = value
-        return value
-
-
-class _StaleWhenLate(ReferencePipeline):
-    link_type = _ImpatientLink
-
-
-class StaleWhenLate(ReferenceAdapter):
-    """A message that is late is replaced by the one before it."""
-
-    pipeline = _StaleWhenLate
-
-
-class _StrictLink(Link):
-    def receive(self, *, source: int) -> Any:
-        begun = time.monotonic()
-        value = super().receive(source=source)
-        if time.monotonic() - begun > 0.0015:
-            raise TimeoutError(f"rank {self.process(source)} is late")
-        return value
-
-
-class _GivesUp(ReferencePipeline):
-    link_type = _StrictLink
-
-
-class GivesUp(ReferenceAdapter):
-    """A rank gives up when a message takes longer than a step should."""
-
-    pipeline = _GivesUp
-
-
-def _neighbours(placement: Sequence[int]) -> set[tuple[int, int]]:
-    pairs = {(a, b) for a, b in itertools.pairwise(placement) if a != b}
-    return pairs | {(b, a) for a, b in pairs}
