@@ -88,15 +88,11 @@ class Link:
         """Send, in place of a value, the news that a rank failed."""
         self._send(wire.pack_failure(text, device=self._device), to)
 
-    def expect(self, *, source: int) -> bool:
-        """Post the receive of the next message of the rank at a position, one at a time; whether that was done.
-
-        Elsewhere than on a CPU a receive that waits for its message may hold up the sends behind it, and is not posted.
-        """
-        if self._device.type != "cpu":
-            return False
-        self._expected[source] = self._post(self._frame("from", source), source)
-        return True
+    def expect(self, *, source: int) -> None:
+        """Post the receive of the next message of the rank at a position, one at a time; it must be received later."""
+        # Elsewhere than on a CPU a receive that waits for its message may hold up the sends behind it.
+        if self._device.type == "cpu":
+            self._expected[source] = self._post(self._frame("from", source), source)
 
     def receive(self, *, source: int) -> Any:
         """Wait for the next message of the rank at a position: a tree of tensors and Nones, or `Failure`."""

@@ -2,8 +2,7 @@
 
 A table (``pipeconform.schedule``) says what every rank does, in which order, sends and receives included.
 The runtime knows no schedule; it does what stands there. Stage s hands its output to stage s+1 and gets
-the output's gradient back; on the same rank this is an assignment, otherwise a message. A receive is posted
-where the table has it, and waited for when a computation needs what it brings.
+the output's gradient back; on the same rank this is an assignment, otherwise a message.
 
 When something fails. The rank remembers the error, computes nothing more, and goes on through its list:
 where a value was due it sends a notice of failure, and what it receives it drops. Whoever receives a
@@ -34,8 +33,9 @@ from .stage import Stage, hand_over
 
 Key = tuple[int, int]
 """Stage and microbatch."""
+Due = tuple[int, Key | None]
+"""A message's source, and the boundary whose gradient it is; None for an input, which comes in any case."""
 
-_BEGINS_WITH = {Kind.F: Kind.RECV_F, Kind.B: Kind.RECV_B, Kind.I: Kind.RECV_B}
 _WORDS = {Kind.F: "forward", Kind.B: "backward", Kind.I: "input part", Kind.W: "weight part"}
 
 
@@ -96,7 +96,6 @@ class Step:
         self._differentiable: dict[Key, bool] = {}  # whether a gradient comes back for this stage's *input*
         self._results: dict[int, Any] = {}
         self._losses: dict[int, Tensor] = {}
-        self._posted: dict[int, Action] = {}  # per source, a receive that was posted and not waited for yet
         self._failure: PipelineError | None = None
 
     def run(self, actions: Sequence[Action]) -> Yield:
@@ -106,18 +105,14 @@ class Step:
             StageError: A stage or the loss failed here; its ``__cause__`` is the original error.
             PeerError: Another rank failed and this one was told.
         """
-        parts = _one_by_one(tuple(actions))
+        parts, due = _one_by_one(tuple(actions), tuple(self.placement))
         complete = self.complete_after(parts)
+        self._expect(due.get(-1, ()))
         for position, part in enumerate(parts):
-            if _is_receive(part):
-                self._post(part)
-            else:
-                self._receive_for(part)
-                self._carry_out(part)
+            self._carry_out(part)
+            self._expect(due.get(position, ()))
             for s in complete.get(position, ()):
                 self._average(s)
-        while self._posted:
-            self._receive(self._posted.popitem()[1])
         self.link.wait()
         if self._failure is None:
             self._check_finished()
@@ -134,8 +129,12 @@ class Step:
             self._compute(action, s, k)
         elif action.kind is Kind.SEND_F:
             self.send_output(s, k)
+        elif action.kind is Kind.RECV_F:
+            self.receive_input(s, k)
         elif action.kind is Kind.SEND_B:
             self.send_gradient(s, k)
+        elif action.kind is Kind.RECV_B:
+            self.receive_gradient(s, k)
         else:
             raise ValueError(f"{action} is not an action this runtime knows")
 
@@ -251,47 +250,10 @@ class Step:
         if not self._dropped(value):
             self.output_gradients[s, k] = value
 
-    def _post(self, receive: Action) -> None:
-        """Post a receive, one per source at a time: the length of a second message is not known yet."""
-        back = receive.kind is Kind.RECV_B
-        source = self.placement[receive.stage + (1 if back else -1)]
-        if earlier := self._posted.pop(source, None):
-            self._receive(earlier)
-        comes = not back or self._differentiable[receive.stage + 1, receive.microbatch or 0]
-        if comes and self.link.expect(source=source):
-            self._posted[source] = receive
-        else:
-            self._receive(receive)
-
-    def _receive_for(self, action: Action) -> None:
-        """Wait for what was posted, if a computation begins with it, or a send goes to where it comes from.
-
-        A message may have a second frame, which is posted when the first one has come: nothing may stand between them.
-        """
-        kind, to = _BEGINS_WITH.get(action.kind), self._receiver(action)
-        for source, receive in self._posted.items():
-            wanted = (receive.kind, receive.stage, receive.microbatch) == (
-                kind,
-                action.stage,
-                action.microbatch,
-            )
-            if wanted or source == to:
-                del self._posted[source]
-                self._receive(receive)
-                return
-
-    def _receiver(self, action: Action) -> int | None:
-        """The position that a send goes to; None of other actions."""
-        if action.kind is Kind.SEND_F:
-            return self.placement[action.stage + 1]
-        return self.placement[action.stage - 1] if action.kind is Kind.SEND_B else None
-
-    def _receive(self, receive: Action) -> None:
-        s, k = receive.stage, receive.microbatch or 0
-        if receive.kind is Kind.RECV_F:
-            self.receive_input(s, k)
-        else:
-            self.receive_gradient(s, k)
+    def _expect(self, due: Sequence[Due]) -> None:
+        for source, boundary in due:
+            if boundary is None or self._differentiable.get(boundary):
+                self.link.expect(source=source)
 
     def _expect_gradient(self, s: int, k: int, output: Any) -> None:
         self._differentiable[s + 1, k] = _wants_gradient(output)
@@ -314,10 +276,37 @@ class Step:
 
 
 @functools.lru_cache(maxsize=64)
-def _one_by_one(actions: tuple[Action, ...]) -> Sequence[Action]:
-    """The same without pairs and batches; every step has the same list."""
+def _one_by_one(
+    actions: tuple[Action, ...], placement: tuple[int, ...]
+) -> tuple[Sequence[Action], Mapping[int, Sequence[Due]]]:
+    """A list without batches, and the receives to post after each of its actions; the same at every step."""
     # Sends of a batch go first: none of them waits, so no receive can block them.
-    return [part for action in actions for part in sorted(action.leaves, key=_is_receive)]
+    parts = [part for action in actions for part in sorted(action.leaves, key=_is_receive)]
+    return parts, receives_after(parts, placement)
+
+
+def receives_after(parts: Sequence[Action], placement: Sequence[int]) -> Mapping[int, Sequence[Due]]:
+    """By index in `parts`: receives that are the next between two ranks once it is done; -1 for the beginning.
+
+    A receive is not posted before a send to the same rank that stands ahead of it in the list: where a pair of ranks
+    serves its messages in order, the send would wait for it. (Nor would it be known before a boundary's output is
+    sent whether a gradient comes back.)
+    """
+    found: dict[int, list[Due]] = {}
+    last: dict[int, int] = {}  # per rank, where the last message to or from it stands
+    for position, part in enumerate(parts):
+        s, k = part.stage, part.microbatch or 0
+        if part.kind in (Kind.SEND_F, Kind.RECV_B):
+            other = placement[s + 1]
+        elif part.kind in (Kind.SEND_B, Kind.RECV_F):
+            other = placement[s - 1]
+        else:
+            continue
+        if _is_receive(part):
+            boundary = (s + 1, k) if part.kind is Kind.RECV_B else None
+            found.setdefault(last.get(other, -1), []).append((other, boundary))
+        last[other] = position
+    return found
 
 
 def _wants_gradient(value: Any) -> bool:

@@ -99,8 +99,7 @@ OFFERS: Mapping[str, Offer] = {
 def training_table(name: str, *, num_ranks: int, stages_per_rank: int, num_microbatches: int) -> Table:
     """The lowered table of one training step.
 
-    Receives stand *late*, right before what needs them: whoever sends to a rank from which a posted receive has not
-    come yet waits for it first (`runtime`), and only there is that sure to come to an end.
+    Receives stand *late*, right before what needs them, because the runtime's receives wait.
 
     Raises:
         ValueError: The schedule does not train, or has no table of this size.

@@ -9,9 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pipeconform.reference_impl import runtime
-from pipeconform.reference_impl.adapter import ReferenceAdapter, ReferencePipeline
-from pipeconform.reference_impl.link import Link
+from pipeconform.reference_impl.adapter import ReferenceAdapter
 from reference_models import WIDTH, build_stage, draw
 from torch import nn
 
@@ -28,7 +26,6 @@ from pipeconform.adapter import (
     placement_of,
 )
 from pipeconform.run.rank import RankContext
-from pipeconform.schedule.actions import COMPUTE, Action
 
 Step = tuple[str, int, int]
 
@@ -247,30 +244,3 @@ def refuse(context: RankContext, payload: bytes) -> str:
         except ValueError as error:
             return str(error)
     return "nothing was raised"
-
-
-def order(context: RankContext, payload: bytes) -> list[str]:
-    """What this rank posted, waited for and computed in the scenario's first step, in order."""
-    scenario: Scenario = pickle.loads(payload)
-    told: list[str] = []
-
-    class Told(Link):
-        def expect(self, *, source: int) -> bool:
-            told.append(f"post {source}")
-            return super().expect(source=source)
-
-        def receive(self, *, source: int) -> Any:
-            told.append(f"wait {source}")
-            return super().receive(source=source)
-
-    class Computing(runtime.Step):
-        def _carry_out(self, action: Action) -> None:
-            if action.kind in COMPUTE:
-                told.append(str(action))
-            super()._carry_out(action)
-
-    class Pipeline(ReferencePipeline):
-        link_type, step_type = Told, Computing
-
-    Pipeline(plan_of(scenario, _ranks(context, scenario))).run(Mode.TRAIN, batch_of(scenario, 0))
-    return told
