@@ -8,6 +8,7 @@ import torch
 
 from pipeconform.adapter import Feature
 from pipeconform.case import blocks
+from pipeconform.case.case import Train
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Structure
 from tests.case.examples import EVERYTHING
@@ -425,3 +426,12 @@ def test_what_a_case_is_about_must_be_right_in_both_directions(requirement, name
 
     assert finding.kind in ("gradient value", "gradient with hooks")
     assert (finding.rank, finding.stage) == (0, 0)
+
+
+def test_a_merged_output_is_cut_where_the_references_is():
+    """A mistaken input may have other samples than the program announces, and the result is right all the same."""
+    made = honest(plain_case(Train(batch_size=6, num_microbatches=3)))
+
+    announced = dataclasses.replace(made, case=plain_case(Train(batch_size=3, num_microbatches=3)))
+
+    assert told("FWD-1", made) == told("FWD-1", announced) == []
