@@ -30,8 +30,8 @@ def _claim(implementation: Implementation, schedule: str) -> Mapping[str, Any]:
 
 
 def owners_of(case: Case, implementation: Implementation) -> Owners:
-    """Which pipeline ranks own each stage, by the claimed placement; a loop where none can be read."""
-    placed = _claim(implementation, case.schedule).get("placement")
+    """Which pipeline ranks own each stage: as the case places them, else as claimed; a loop where none can be read."""
+    placed = case.world.placement or _claim(implementation, case.schedule).get("placement")
     placement = Placement(placed) if placed in set(Placement) else Placement.LOOP
     return placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
 
