@@ -62,14 +62,13 @@ def matched(evidence: Evidence) -> Iterator[Finding]:
 
 
 def only_the_given_group(evidence: Evidence) -> Iterator[Finding]:
-    """No operation is on another group than those of the pipeline's ranks, and values are right (COM-2)."""
+    """No operation is on a group with ranks outside the pipeline, and values are right (COM-2)."""
     members = set(evidence.case.world.pipeline_ranks)
     for rank, traffic in _traffic(evidence).items():
         for name, ranks in traffic.groups.items():
-            if name == traffic.given:
-                continue
-            first = next(one for one in traffic.operations if one.group == name)
-            if name == traffic.default or not set(ranks) <= members:
+            # where the pipeline is the whole world, the default group is a group of its members, too
+            if name != traffic.given and not set(ranks) <= members:
+                first = next(one for one in traffic.operations if one.group == name)
                 what = "the default group" if name == traffic.default else f"a group of ranks {list(ranks)}"
                 text = f"rank {rank} uses {what} for its {first}; the pipeline's ranks are {sorted(members)}"
                 yield Finding(kind="another group", message=text, step=_step(evidence, first), rank=rank)

@@ -81,7 +81,7 @@ def test_members_issue_the_same_collectives() -> None:
     ("changes", "what"),
     [
         ({"groups": {"given": (0, 1, 2)}, "given": "another"}, "a group of ranks [0, 1, 2]"),
-        ({"default": "given", "given": "another"}, "the default group"),
+        ({"groups": {"given": (0, 1, 2)}, "default": "given", "given": "another"}, "the default group"),
     ],
 )
 def test_other_groups_than_the_given_one_are_named(changes: dict[str, Any], what: str) -> None:
@@ -93,8 +93,10 @@ def test_other_groups_than_the_given_one_are_named(changes: dict[str, Any], what
     assert first.message == text
 
 
-def test_a_group_of_some_of_the_members_may_be_used() -> None:
-    found = recorded("S1", "R0", groups={"given": (0, 1)}, given="another")
+@pytest.mark.parametrize("default", ["given", "world"])
+def test_a_group_of_some_of_the_members_may_be_used(default: str) -> None:
+    """The default group too, where it has no other ranks: an engine without groups is not accused."""
+    found = recorded("S1", "R0", groups={"given": (0, 1)}, default=default, given="another")
     kinds = {one.kind for one in communication.only_the_given_group(found)}
 
     assert "another group" not in kinds
