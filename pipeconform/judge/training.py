@@ -194,8 +194,8 @@ def _total_loss(evidence: Evidence, expected: StepExpected, mine: Array, rank: i
         else ()
     )
     bound = bound + sum(float(one.tensor().abs()) for one in bounds)
-    near = (mine.tensor().double() - right).abs() <= bound.nan_to_num(nan=0.0, posinf=0.0)
-    # what is no number, or infinite, has no bound: it is right where the reference is the same
+    near = right.isfinite() & ((mine.tensor().double() - right).abs() <= bound)
+    # what is no number, or infinite, is right where the reference is the same, and near to nothing
     same = torch.isclose(
         mine.tensor().double(), right.to(losses.dtype).double(), rtol=0, atol=0, equal_nan=True
     )

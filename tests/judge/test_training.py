@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from pipeconform.case.case import LossSpec, Train
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.oracle import reference
 from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Reference
 from tests.case.examples import EVERYTHING, with_model
 from tests.judge.honest import (
     CASES,
@@ -134,6 +136,17 @@ def test_one_loss_may_be_no_number_where_the_reference_is_none(special):
 
     assert answered(special) == []
     assert answered(1.0) == ["total loss"]
+
+
+def test_one_loss_is_not_refused_where_nothing_is_known_of_its_rounding():
+    made = honest(plain_case(), capabilities=ONE_NUMBER)
+    step = made.expected.steps[0]
+    unbounded = tuple(Array.of(torch.full_like(one.tensor(), torch.inf)) for one in step.losses)
+    known = Reference(steps=(msgspec.structs.replace(step, loss_bounds=unbounded),))
+    made = dataclasses.replace(made, bounded=lambda bounds: known)
+    mean = torch.stack([one.tensor() for one in step.losses]).mean()
+
+    assert told("TRN-2", changed(made, rank=LAST, losses=None, loss=Array.of(mean * 1.5))) == []
 
 
 @pytest.mark.parametrize("name", ["losses", "loss"])
