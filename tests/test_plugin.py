@@ -201,25 +201,29 @@ def test_a_run_that_judged_nothing_is_never_green(tmp_path) -> None:
 
 
 def test_an_interrupt_keeps_the_results_so_far_and_leaves_no_process(tmp_path) -> None:
-    with subprocess.Popen(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "pytest",
-                "-p",
-                "no:cacheprovider",
-                "--pyargs",
-                "pipeconform.suites",
-                "-v",
-            ),
-            *("--pipeconform-impl=torch", "--pipeconform-ranks=2", f"--pipeconform-out={tmp_path}"),
-        ],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as run:
+    with (
+        (tmp_path / "stderr").open("w") as stderr,
+        subprocess.Popen(
+            [
+                *(
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    "-p",
+                    "no:cacheprovider",
+                    "--pyargs",
+                    "pipeconform.suites",
+                    "-v",
+                ),
+                *("--pipeconform-impl=torch", "--pipeconform-ranks=2", f"--pipeconform-out={tmp_path}"),
+            ],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        ) as run,
+    ):
         assert run.stdout is not None
         for line in run.stdout:
             if "PASSED" in line:
@@ -228,8 +232,9 @@ def test_an_interrupt_keeps_the_results_so_far_and_leaves_no_process(tmp_path) -
         run.stdout.read()
     result = read_result(tmp_path / "result.json")
 
-    # 2, but where pytest's own report of the interrupt fails: Python 3.11 knows no line for some instructions
-    assert run.returncode in (2, 1)
+    # pytest's own report of the interrupt fails where Python 3.11 knows no line for an instruction
+    stumbled = "tb_lineno" in (tmp_path / "stderr").read_text()
+    assert run.returncode == (1 if stumbled else 2)
     assert not result.run.complete
     assert [cell.status for cell in result.cells][:1] == ["passed"]
     assert _processes_of(run.pid) == []

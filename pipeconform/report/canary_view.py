@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pipeconform.report.live import redrawn
 from pipeconform.report.words import plural
 
 __all__ = ["CanaryLine", "CanaryView", "canary_table"]
@@ -46,15 +47,7 @@ class CanaryView:
     def __enter__(self) -> CanaryView:
         self._begun = time.monotonic()
         if self._console.is_terminal:
-            self._live = Live(
-                get_renderable=self.render,
-                console=self._console,
-                refresh_per_second=_UPDATES,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
+            self._live = redrawn(self._console, self.render, updates=_UPDATES)
         else:
             self._print(f"trying {plural(self._total, 'fault')}")
         return self

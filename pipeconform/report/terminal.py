@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from pipeconform.report.live import redrawn
 from pipeconform.report.result import Cell
 from pipeconform.report.words import COLOURS, WORDS, counted, plural
 from pipeconform.spec import requirements
@@ -77,15 +78,7 @@ class LiveView:
         """Show that the run begins."""
         self._begun = time.monotonic()
         if self._console.is_terminal:
-            self._live = Live(
-                get_renderable=self.render,
-                console=self._console,
-                refresh_per_second=_UPDATES,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
+            self._live = redrawn(self._console, self.render, updates=_UPDATES)
         else:
             wanted = plural(len(self._cells), "requirement")
             self._line(Text(f"judging {self._heading}: {wanted} in {plural(self._total, 'cell')}"))
