@@ -17,8 +17,8 @@ from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.case import data
 from pipeconform.case.case import Case, Eval, Train, Zero
 from pipeconform.judge.oracle import reference
+from pipeconform.run.planning import plan_of
 from pipeconform.run.retired import Retired
-from pipeconform.run.worker import plan_of
 
 RANKS, ORACLE = "bare:ranks", "bare:oracle"
 

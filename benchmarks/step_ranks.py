@@ -24,7 +24,7 @@ from pipeconform.case.case import Case
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.timeline import Timeline
 from pipeconform.observe.traffic.recorder import TrafficRecorder
-from pipeconform.run.worker import plan_of
+from pipeconform.run.planning import plan_of
 
 STEPS, WATCHED, RECORDED = "step_ranks:steps", "step_ranks:watched", "step_ranks:recorded"
 

@@ -16,7 +16,7 @@ from pipeconform.case.blocks import Linear
 from pipeconform.case.case import ByHand, Case, Stage, Train, World
 from pipeconform.run import by_hand
 from pipeconform.run.answers import CheckedPipeline
-from pipeconform.run.worker import plan_of
+from pipeconform.run.planning import plan_of
 from pipeconform.schedule import Kind, verify
 from tests.case.examples import small_case, with_model
 

@@ -1,0 +1,88 @@
+"""The plan that an adapter is given, made from a case."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from torch import nn
+
+from pipeconform import adapter as contract
+from pipeconform.adapter import Placement, Plan, Ranks, placement_of
+from pipeconform.case import data
+from pipeconform.case.case import Adam, Case, Sgd
+from pipeconform.case.graph_layers import deferred_weights
+from pipeconform.case.modules import build_model, build_stage
+from pipeconform.case.slips import Slips
+from pipeconform.case.whole import build_whole, split_of
+from pipeconform.errors import ContractError, Unsupported
+from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.run.disturber import Disturber
+
+__all__ = ["plan_of"]
+
+
+def plan_of(
+    case: Case,
+    description: contract.Description,
+    ranks: Ranks,
+    recorder: ForwardRecorder | None,
+    disturber: Disturber | None = None,
+    slips: Slips | None = None,
+) -> Plan:
+    """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber` and `slips`."""
+    claim = description.capabilities.schedule(case.schedule)
+    if claim is None:
+        raise Unsupported(f"schedule {case.schedule!r} is not claimed")
+
+    placement = Placement(case.world.placement) if case.world.placement else claim.placement
+    intruder = disturber if case.world.perturbations else None
+
+    def builder(index: int) -> Callable[[], nn.Module]:
+        def build() -> nn.Module:
+            if case.model.split is not None:
+                raise ContractError(
+                    "the plan gives the model whole (plan.split): its stages come from the front end"
+                )
+            module = build_stage(case, index)
+            module.recorder = recorder
+            module.timeline = None if recorder is None else recorder.timeline
+            module.intruder = intruder
+            if slips is not None:
+                slips.attach(index, module)
+            return module
+
+        return build
+
+    first, loss = case.runs[0], data.loss_of(case)
+    if slips is not None:
+        loss = dataclasses.replace(loss, function=slips.loss(loss.function))
+    optimizer: contract.SgdStep | contract.AdamStep | None = None
+    if isinstance(case.optimizer, Sgd):
+        optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
+    elif isinstance(case.optimizer, Adam):
+        optimizer = contract.AdamStep(lr=case.optimizer.lr)
+    return Plan(
+        stages=tuple(builder(s) for s in range(case.num_stages)),
+        model=lambda: (
+            build_model(case, recorder=recorder, intruder=intruder)
+            if case.model.split is None
+            else build_whole(case)
+        ),
+        split=split_of(case),
+        schedule=case.schedule,
+        placement=placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
+        loss=loss,
+        optimizer=optimizer,
+        num_microbatches=first.num_microbatches,
+        microbatch_size=data.split_sizes(first.batch_size, first.num_microbatches)[0],
+        batch_dim=case.model.batch_dim,
+        boundaries=lambda: data.boundaries_of(case),
+        ranks=ranks,
+        trains=bool(case.trains),
+        deferred_weights=deferred_weights,
+        varying_shapes=len(
+            {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
+        )
+        > 1,
+    )

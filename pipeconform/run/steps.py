@@ -1,0 +1,145 @@
+"""One step of a case's program on this rank, and what it showed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from msgspec import structs
+
+from pipeconform import adapter as contract
+from pipeconform.adapter import Batch, Mode, Plan, StepResult
+from pipeconform.case import data
+from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
+from pipeconform.case.modules import build_stage
+from pipeconform.case.slips import mistaken_batch
+from pipeconform.case.whole import build_whole
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Answered, Named, StepShown, Structure, arrays, named
+from pipeconform.observe.recorder import ForwardRecorder, hook_counts
+from pipeconform.run import by_hand
+from pipeconform.run.answers import CheckedPipeline
+
+__all__ = ["run_step"]
+
+
+def _consumes(plan: Plan, consumers: str) -> bool:
+    rank = plan.ranks.pipeline_rank
+    if rank is None:
+        return False
+    owners = plan.placement[0] if consumers == "first_stage" else plan.placement[-1]
+    return consumers == "all" or rank in owners
+
+
+def _data_for(plan: Plan, capabilities: contract.Capabilities, batch: Batch) -> Batch:
+    """The batch with decoys in place of whatever this rank does not consume."""
+    inputs = _consumes(plan, capabilities.inputs_consumed_by)
+    targets = _consumes(plan, capabilities.targets_consumed_by)
+    if inputs and targets:
+        return batch
+    return data.assemble(
+        args=batch.args if inputs else tuple(map(data.decoy_of, batch.args)),
+        kwargs=batch.kwargs,
+        target=batch.target if targets else data.decoy_of(batch.target),
+        loss_kwargs=batch.loss_kwargs,
+        batch_dim=batch.batch_dim,
+        num_microbatches=batch.num_microbatches,
+    )
+
+
+def run_step(
+    case: Case,
+    index: int,
+    plan: Plan,
+    pipeline: CheckedPipeline,
+    capabilities: contract.Capabilities,
+    recorder: ForwardRecorder,
+) -> StepShown:
+    """Run step `index` of the program and return everything that can be seen of it on this rank."""
+    step = case.program[index]
+    result, answers, batch = StepResult(), tuple[Answered, ...](), None
+    rng = torch.get_rng_state()
+    if isinstance(step, Train | Eval):
+        batch = _data_for(plan, capabilities, data.make_batch(case, index, device=plan.ranks.device))
+        if isinstance(step, Train) and step.mistake is not None:
+            batch = mistaken_batch(batch, step.mistake)
+        with data.autocast_of(step, device=plan.ranks.device), _guard(step):
+            if isinstance(step, Train) and step.by_hand is not None:
+                answers = by_hand.drive(pipeline, plan, batch, step.by_hand)
+            else:
+                result = pipeline.run(Mode.TRAIN if isinstance(step, Train) else Mode.EVAL, batch)
+    elif isinstance(step, Zero):
+        pipeline.apply(contract.ZeroGrad(step.set_to_none))
+    elif isinstance(step, Load):
+        pipeline.apply(contract.LoadState(data.loaded_state(case, index)))
+    else:
+        pipeline.apply(contract.OptimizerStep())
+    moved = not torch.equal(torch.get_rng_state(), rng)
+    state, owned = pipeline.state(), pipeline.owned()
+    names = {s: {name for name, _ in _parameter_names(case, s)} for s in owned}
+    kwarg_gradients = {} if batch is None else data.kwarg_gradients(batch, stages=owned)
+    shown = StepShown(
+        step=index,
+        answers=answers,
+        microbatches=None if result.microbatches is None else tuple(result.microbatches),
+        output=None if result.output is None else Structure.of(result.output),
+        losses=None if result.losses is None else tuple(Array.of(loss) for loss in result.losses),
+        loss=None if result.loss is None else Array.of(result.loss),
+        input_gradients=None if result.input_gradients is None else arrays(result.input_gradients),
+        kwarg_gradients={s: named(own) for s, own in kwarg_gradients.items()},
+        gradients={s: named(values) for s, values in pipeline.gradients().items()},
+        parameters={s: _part(values, names.get(s, set()), inside=True) for s, values in state.items()},
+        buffers={s: _part(values, names.get(s, set()), inside=False) for s, values in state.items()},
+        forwards=recorder.take(),
+        events=recorder.events(),
+        hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
+        rng_moved=moved,
+        gradient_norm=_norm(step, pipeline, capabilities),
+        differentiable=_differentiable((result.output, result.losses, result.loss)),
+    )
+    del result  # results that hold a graph are their user's; whatever else is kept is the implementation's
+    return structs.replace(shown, held=recorder.held(), kept=recorder.kept())
+
+
+def _norm(step: Step, pipeline: CheckedPipeline, capabilities: contract.Capabilities) -> Array | None:
+    """What the implementation says about the size of all gradients, after a training step."""
+    # in a mistaken step another rank may have failed: nobody is there to add up with
+    asked = isinstance(step, Train) and step.mistake is None
+    asked = asked and contract.Feature.GRADIENT_NORM in capabilities.features
+    found = pipeline.gradient_norm() if asked else None
+    return None if found is None else Array.of(found)
+
+
+def _differentiable(value: Any) -> bool:
+    """Whether any tensor in a result requires a gradient."""
+    if isinstance(value, torch.Tensor):
+        return value.requires_grad
+    if isinstance(value, Mapping):
+        return any(_differentiable(item) for item in value.values())
+    return isinstance(value, tuple | list) and any(_differentiable(item) for item in value)
+
+
+def _guard(step: Train | Eval) -> AbstractContextManager[object]:
+    """What the caller has switched off around an evaluation."""
+    match step.guard if isinstance(step, Eval) else "":
+        case "no_grad":
+            return torch.no_grad()
+        case "inference_mode":
+            return torch.inference_mode()
+    return nullcontext()
+
+
+@functools.lru_cache(maxsize=64)
+def _parameter_names(case: Case, stage: int) -> tuple[tuple[str, bool], ...]:
+    """Names of the parameters of one stage, with whether each is trainable."""
+    if case.model.split is not None:
+        whole = build_whole(case).named_parameters(remove_duplicate=False)
+        return tuple((name, p.requires_grad) for name, p in whole)
+    return tuple((name, p.requires_grad) for name, p in build_stage(case, stage).named_parameters())
+
+
+def _part(values: Mapping[str, Any], parameters: set[str], *, inside: bool) -> Named:
+    return named({name: value for name, value in values.items() if (name in parameters) is inside})
