@@ -2,9 +2,12 @@
 
 All of torch.distributed goes through the operators ``c10d::…``: its functions, batches of `P2POp`, methods of a
 process group called from Python, functional collectives and DDP's reducer, which call them from C++. A kernel of
-ours stands before torch's own kernel of each operator and calls it. (A Python subclass of ProcessGroup, the other
-way, is passed over by every C++ caller of the methods that torch's trampoline leaves out: reduce, gather, scatter,
-all-to-all and any-source receives, torch 2.13; and the default group cannot be exchanged while it is in use.)
+ours stands before torch's own kernel of each operator, at the dispatch key that every call of every thread passes
+whatever its device (BackendSelect), and dispatches on. It must not call torch's kernel object instead: that holds
+Python's lock, and gloo's worker wants the lock while it holds the queue that the caller waits for. (A Python subclass
+of ProcessGroup, the other way, is passed over by every C++ caller of the methods that torch's trampoline leaves out:
+reduce, gather, scatter, all-to-all and any-source receives, torch 2.13; and the default group cannot be exchanged
+while it is in use.)
 
 Waiting is no operator: ``Work.wait`` and ``Work.is_completed`` are wrapped on the class, which keeps the objects
 what they are, and so is ``_c10d_functional::wait_tensor``, which waits in C++. Who takes a collective's future
@@ -14,7 +17,6 @@ what they are, and so is ``_c10d_functional::wait_tensor``, which waits in C++. 
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +27,8 @@ import torch.distributed as dist
 
 __all__ = ["Call", "Listener", "listening"]
 
-_KEYS = ("CPU", "CUDA")
+_HERE = "BackendSelect"
+_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ class Call:
     """The other end or the root as a rank of the group, −1 where there is none."""
     tag: int
     run: Callable[[tuple[Any, ...]], Any]
-    """Torch's own kernel, on these or other arguments."""
+    """The operator as it would have run, on these or other arguments; Python's lock is given up meanwhile."""
 
 
 class Listener(Protocol):
@@ -75,16 +78,11 @@ def _kernels(listener: Listener) -> Iterator[None]:
     library: Any = torch.library.Library  # untyped
     c10d, functional = library("c10d", "IMPL"), library("_c10d_functional", "IMPL")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that a kernel is overridden, which is what we want
-            for name, places in _operators():
-                for key, kernel in _kernels_of(f"c10d::{name}"):
-                    ours = _call_kernel(listener, name, places, kernel)
-                    c10d.impl(name, ours, key, with_keyset=True, allow_override=True)
-            for name, make in (("wait_tensor", _wait_kernel), ("batch_p2p_ops", _batch_kernel)):
-                for key, kernel in _kernels_of(f"_c10d_functional::{name}"):
-                    ours = make(listener, kernel)
-                    functional.impl(name, ours, key, with_keyset=True, allow_override=True)
+        for name, places in _operators():
+            c10d.impl(name, _call_kernel(listener, name, places), _HERE, with_keyset=True)
+        for name, make in (("wait_tensor", _wait_kernel), ("batch_p2p_ops", _batch_kernel)):
+            operator = getattr(torch.ops._c10d_functional, name).default
+            functional.impl(name, make(listener, operator), _HERE, with_keyset=True)
         yield
     finally:
         c10d._destroy()
@@ -104,18 +102,11 @@ def _operators() -> tuple[tuple[str, dict[str, int]], ...]:
     return tuple(found)
 
 
-def _kernels_of(operator: str) -> Iterator[tuple[str, Any]]:
-    for key in _KEYS:
-        try:
-            yield key, torch.library.get_kernel(operator, key)
-        except RuntimeError:  # this build of torch has none for the device
-            continue
-
-
-def _call_kernel(listener: Listener, name: str, places: dict[str, int], kernel: Any) -> Callable[..., Any]:
+def _call_kernel(listener: Listener, name: str, places: dict[str, int]) -> Callable[..., Any]:
     group = places["process_group"]
     peer = next((places[one] for one in ("dst", "src", "root_rank") if one in places), None)
     tag = places.get("tag")
+    operator = getattr(torch.ops.c10d, name).default
 
     def called(keys: Any, *arguments: Any) -> Any:
         return listener.called(
@@ -125,23 +116,23 @@ def _call_kernel(listener: Listener, name: str, places: dict[str, int], kernel: 
                 group=dist.ProcessGroup.unbox(arguments[group]),
                 peer=-1 if peer is None else arguments[peer],
                 tag=0 if tag is None else arguments[tag],
-                run=lambda given: kernel.call_boxed(keys, *given),
+                run=lambda given: operator.redispatch(keys & _BELOW, *given),
             )
         )
 
     return called
 
 
-def _wait_kernel(listener: Listener, kernel: Any) -> Callable[..., Any]:
+def _wait_kernel(listener: Listener, operator: Any) -> Callable[..., Any]:
     def waited(keys: Any, tensor: torch.Tensor) -> Any:
-        return listener.waited_for_tensor(tensor, lambda: kernel.call_boxed(keys, tensor))
+        return listener.waited_for_tensor(tensor, lambda: operator.redispatch(keys & _BELOW, tensor))
 
     return waited
 
 
-def _batch_kernel(listener: Listener, kernel: Any) -> Callable[..., Any]:
+def _batch_kernel(listener: Listener, operator: Any) -> Callable[..., Any]:
     def batched(keys: Any, *arguments: Any) -> Any:
-        return listener.batched(lambda: kernel.call_boxed(keys, *arguments))
+        return listener.batched(lambda: operator.redispatch(keys & _BELOW, *arguments))
 
     return batched
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -272,3 +273,30 @@ def test_nothing_is_left_in_torch_when_recording_has_ended() -> None:
 
     for changed, seen, restored in run_on_ranks(body, ranks=2).values:
         assert (changed, seen, restored) == (True, [], True)
+
+
+def test_other_threads_run_while_an_operator_blocks() -> None:
+    """Gloo's worker wants Python's lock while it holds the queue that a caller of the next operator waits for."""
+
+    def body(rank: int) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 1:
+            store.wait(["ran meanwhile"], timedelta(seconds=20))
+            dist.monitored_barrier()
+            return
+        begun = threading.Event()
+
+        def run_meanwhile() -> None:
+            begun.set()
+            while "monitored_barrier_" not in str(traffic.pending()):
+                time.sleep(0.001)
+            store.set("ran meanwhile", "yes")
+
+        thread = threading.Thread(target=run_meanwhile)
+        thread.start()
+        begun.wait()
+        dist.monitored_barrier()
+        thread.join()
+
+    first, _ = of_ranks(body)
+    assert [one.name for one in first.operations] == ["monitored_barrier_"]
