@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
 import time
@@ -14,12 +16,16 @@ from pipeconform.errors import PoolError
 from pipeconform.run.evidence import ended
 from pipeconform.run.forkserver import ForkServer, Group, tail
 from pipeconform.run.interrupts import deferred_interrupts
-from pipeconform.run.wire import Kind, RankSpec
+from pipeconform.run.questions import Question
+from pipeconform.run.stacks import collect
+from pipeconform.run.watch import LocalEyes
+from pipeconform.run.wire import Kind, RankSpec, frame
 
 __all__ = ["Crew"]
 
 # Longer than any task may last, so that a rank is judged by the pool and not by a timeout inside torch.
 _GROUP_TIMEOUT = 24 * 3600.0  # seconds
+_OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
 _GONE_LIMIT = 5.0  # seconds until a killed process is given up on (a driver may hold it)
 
 
@@ -54,7 +60,7 @@ class Crew:
         assert self._folder is not None, "a crew is formed before it is asked for"
         return self._folder / f"output-{rank}"
 
-    def stacks(self, rank: int) -> Path:
+    def stacks_file(self, rank: int) -> Path:
         """The file that ``rank`` dumps its stacks to."""
         assert self._folder is not None, "a crew is formed before it is asked for"
         return self._folder / f"stacks-{rank}"
@@ -63,6 +69,47 @@ class Crew:
         """The file that ``rank`` says in where it stands."""
         assert self._folder is not None, "a crew is formed before it is asked for"
         return self._folder / f"standing-{rank}"
+
+    def hand(self, rank: int, *, number: int, name: str, payload: bytes) -> None:
+        """Send a task, ``"module:function"``, to ``rank``."""
+        title = name.encode()
+        head = frame(number, kind=Kind.NAME, length=len(title)) + title
+        parts = [head + frame(number, kind=Kind.TASK, length=len(payload)), payload]
+        self.group.channels[rank].send(parts)
+
+    def step(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds for something to happen and take note of it."""
+        self.server.step(timeout)
+
+    def require_alive(self) -> None:
+        """Raise PoolError, with the reason, when the server cannot serve."""
+        self.server.require_alive()
+
+    def eyes(self) -> LocalEyes:
+        """Look at the present processes."""
+        pids = self.group.pids
+        assert pids is not None, "a rank that is ready was forked"
+        return LocalEyes(dict(enumerate(pids)))
+
+    def printed(self, rank: int) -> str:
+        """Return the end of what ``rank`` printed in its present task."""
+        return tail(self.output(rank))
+
+    def trim_output(self, ranks: Sequence[int]) -> None:
+        """Cut the output of ``ranks`` short where it has grown large."""
+        for rank in ranks:
+            with contextlib.suppress(OSError):  # a task may delete what it likes
+                if self.output(rank).stat().st_size > _OUTPUT_LIMIT:
+                    os.truncate(self.output(rank), 0)  # the rank appends, so it goes on at the new end
+
+    def ask(self, ranks: Sequence[int]) -> Question:
+        """Ask ``ranks`` where they stand."""
+        return Question(self.server, self.group, paths={rank: self.standing(rank) for rank in ranks})
+
+    def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """Return the Python stacks of ``ranks``; a rank may give none."""
+        paths = {rank: self.stacks_file(rank) for rank in ranks}
+        return collect(self.server, self.group, paths=paths)
 
     def form(self) -> None:
         """Have a generation if there is none, or a whole one if somebody of it is gone.
@@ -92,7 +139,7 @@ class Crew:
             folder = self._folder = Path(tempfile.mkdtemp(prefix="group-", dir=self.server.folder))
             for rank in range(self.size):
                 self.output(rank).touch()
-                self.stacks(rank).touch()
+                self.stacks_file(rank).touch()
         except OSError as error:
             raise PoolError(f"cannot make the files of a process group: {error}") from error
         self._group = self.server.fork(
@@ -104,7 +151,7 @@ class Crew:
                     backend=self._backend,
                     store=str(folder / "store"),
                     output=str(self.output(rank)),
-                    stacks=str(self.stacks(rank)),
+                    stacks=str(self.stacks_file(rank)),
                     standing=str(self.standing(rank)),
                     variables=tuple(self.server.environment.effective()),
                     group_timeout=_GROUP_TIMEOUT,

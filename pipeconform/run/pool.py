@@ -7,7 +7,6 @@ anything but success everywhere, the whole group is killed and formed anew: half
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import time
 import weakref
@@ -19,19 +18,18 @@ import msgspec
 from pipeconform.errors import PoolError
 from pipeconform.run.channel import Frame
 from pipeconform.run.crew import Crew
-from pipeconform.run.forkserver import ForkServer, tail
-from pipeconform.run.questions import Prover, Question
-from pipeconform.run.stacks import collect
+from pipeconform.run.forkserver import ForkServer
+from pipeconform.run.protocols import Eyes, RankCrew
+from pipeconform.run.questions import Prover
 from pipeconform.run.standing import Standing
 from pipeconform.run.verdict import Died, Raised, Returned, Stuck, Verdict, VerdictVector
 from pipeconform.run.watch import Limits, Watch
-from pipeconform.run.wire import Kind, frame
+from pipeconform.run.wire import Kind
 
 __all__ = ["Pending", "Pool"]
 
 _ASKING = 0.005  # seconds between two looks for an answer
 _MUTE_LIMIT = 1.0  # seconds between a closed connection and the report of its process's end
-_OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
 
 
 class Pool:
@@ -67,11 +65,29 @@ class Pool:
         self.size = size
         self.idle_limit = idle_limit
         self.idle_limit_after_failure = idle_limit_after_failure
-        self._crew = Crew(server, devices=devices, backend=backend, formation_limit=formation_limit)
-        self._end = weakref.finalize(self, self._crew.discard)
+        self._begin(Crew(server, devices=devices, backend=backend, formation_limit=formation_limit))
+
+    @classmethod
+    def over(cls, crew: RankCrew, *, idle_limit: float = 2.0, idle_limit_after_failure: float = 0.2) -> Pool:
+        """A pool of the ranks that ``crew`` keeps, wherever they are; limits in seconds.
+
+        Raises:
+            PoolError: the crew cannot be formed.
+
+        """
+        pool = cls.__new__(cls)
+        pool.size = crew.size
+        pool.idle_limit = idle_limit
+        pool.idle_limit_after_failure = idle_limit_after_failure
+        pool._begin(crew)
+        return pool
+
+    def _begin(self, crew: RankCrew) -> None:
+        self._crew = crew
+        self._end = weakref.finalize(self, crew.discard)
         self._task = 0
         self._pending: weakref.ref[Pending] | None = None
-        self._crew.form()
+        crew.form()
 
     def __enter__(self) -> Pool:
         return self
@@ -153,10 +169,8 @@ class Pool:
             failure_expected=failure_expected,
         )
         self._pending = weakref.ref(pending)
-        name = task.encode()
-        head = frame(self._task, kind=Kind.NAME, length=len(name)) + name
-        for channel, payload in zip(self._crew.group.channels, parts, strict=True):
-            channel.send([head + frame(self._task, kind=Kind.TASK, length=len(payload)), payload])
+        for rank, payload in enumerate(parts):
+            self._crew.hand(rank, number=self._task, name=task, payload=payload)
         return pending
 
     def run(
@@ -201,7 +215,7 @@ class Pending:
         self,
         pool: Pool,
         *,
-        crew: Crew,
+        crew: RankCrew,
         task: str,
         number: int,
         limits: Limits,
@@ -256,8 +270,8 @@ class Pending:
             self._crew.form()
 
     def _judge(self) -> None:
-        watch = Watch(self._limits, started=self._started)
-        prover = Prover(self._ask)
+        watch = Watch(self._limits, started=self._started, eyes=(eyes := self._crew.eyes()))
+        prover = Prover(self._crew.ask)
         failure: str | None = None
         while True:
             self._collect()
@@ -265,9 +279,9 @@ class Pending:
             if not waiting:
                 return
             failure = failure or self._first_failure()
-            self._trim_output(waiting)
+            self._crew.trim_output(waiting)
             why = watch.check(
-                self._pids(waiting),
+                waiting,
                 answering=any(self._group.channels[rank].receiving for rank in waiting),
                 moved=sum(self._group.channels[rank].moved for rank in waiting),
                 failure=failure,
@@ -278,10 +292,10 @@ class Pending:
             if standings is not None:
                 why = "every rank waits for one that waits too"
             if why is not None:
-                self._give_up(waiting, why, watch, standings)
+                self._give_up(waiting, why, eyes, standings)
                 return
-            self._crew.server.step(min(watch.interval, _ASKING) if prover.asking else watch.interval)
-            self._crew.server.require_alive()
+            self._crew.step(min(watch.interval, _ASKING) if prover.asking else watch.interval)
+            self._crew.require_alive()
 
     def _collect(self) -> None:
         """Turn what has come into verdicts."""
@@ -297,7 +311,7 @@ class Pending:
                     self._verdicts[rank] = self._read(answer, rank)
             if gone is not None and rank not in self._verdicts:
                 self._verdicts[rank] = Died.of(
-                    gone.code, output=tail(self._crew.output(rank)), after=gone.moment - self._started
+                    gone.code, output=self._crew.printed(rank), after=gone.moment - self._started
                 )
 
     def _read(self, answer: Frame, rank: int) -> Verdict:
@@ -321,42 +335,24 @@ class Pending:
         _, rank, verdict = min(failed, key=lambda entry: entry[:2])
         return f"rank {rank} died ({verdict.how})" if isinstance(verdict, Died) else f"rank {rank} raised"
 
-    def _pids(self, ranks: Sequence[int]) -> dict[int, int]:
-        pids = self._group.pids
-        assert pids is not None, "a rank that is ready was forked"
-        return {rank: pids[rank] for rank in ranks}
-
     def _mute(self, rank: int) -> bool:
         """Whether ``rank`` lives but has closed its connection."""
         if not self._group.channels[rank].ended:
             return False
         return time.monotonic() - self._muted.setdefault(rank, time.monotonic()) > _MUTE_LIMIT
 
-    def _trim_output(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            path = self._crew.output(rank)
-            with contextlib.suppress(OSError):  # a task may delete what it likes
-                if path.stat().st_size > _OUTPUT_LIMIT:
-                    os.truncate(path, 0)  # the rank appends, so it goes on at the new end
-
-    def _ask(self, ranks: Sequence[int]) -> Question:
-        paths = {rank: self._crew.standing(rank) for rank in ranks}
-        return Question(self._crew.server, self._group, paths=paths)
-
     def _give_up(
-        self, waiting: Sequence[int], why: str, watch: Watch, standings: dict[int, Standing] | None
+        self, waiting: Sequence[int], why: str, eyes: Eyes, standings: dict[int, Standing] | None
     ) -> None:
         now = time.monotonic()
         seconds = now - self._started
-        able = [rank for rank in waiting if not watch.stopped(rank)]
-        question = self._ask(able) if standings is None else None
-        stacks = collect(
-            self._crew.server, self._group, paths={rank: self._crew.stacks(rank) for rank in able}
-        )
+        able = [rank for rank in waiting if not eyes.stopped(rank)]
+        question = self._crew.ask(able) if standings is None else None
+        stacks = self._crew.stacks(able)
         if question is not None:
             standings = question.wait()
         for rank in waiting:
-            held = watch.stopped(rank)
+            held = eyes.stopped(rank)
             standing = (standings or {}).get(rank, Standing())
             wait = standing.wait
             self._verdicts[rank] = Stuck(
@@ -367,5 +363,5 @@ class Pending:
                 waits_for=() if wait is None else wait.peers,
                 waited=max(0.0, now - standing.since) if wait is not None and standing.since else None,
                 stack=stacks.get(rank, ""),
-                output=tail(self._crew.output(rank)),
+                output=self._crew.printed(rank),
             )

@@ -11,6 +11,7 @@ import msgspec
 
 from pipeconform.run.examiner import QUESTION
 from pipeconform.run.forkserver import ForkServer, Group
+from pipeconform.run.protocols import Asked
 from pipeconform.run.standing import Standing, deadlocked
 
 __all__ = ["Prover", "Question"]
@@ -57,12 +58,12 @@ class Question:
 class Prover:
     """Asks idle ranks twice whether they are deadlocked; seldom, for answering is progress too."""
 
-    def __init__(self, ask: Callable[[Sequence[int]], Question]) -> None:
+    def __init__(self, ask: Callable[[Sequence[int]], Asked]) -> None:
         self._ask = ask
         self._least_idle = _FIRST
         self._ranks: tuple[int, ...] = ()
         self._first: dict[int, Standing] = {}
-        self._question: Question | None = None
+        self._question: Asked | None = None
 
     @property
     def asking(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeconform.run.evidence import Look, look, progressed
+from pipeconform.run.protocols import Eyes
 
-__all__ = ["Limits", "Watch"]
+__all__ = ["Limits", "LocalEyes", "Watch"]
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,13 @@ class Limits:
 class Watch:
     """Watches the unanswered ranks of one task that started at ``started`` (``time.monotonic()``)."""
 
-    def __init__(self, limits: Limits, *, started: float) -> None:
+    def __init__(self, limits: Limits, *, started: float, eyes: Eyes) -> None:
         self._limits = limits
+        self._eyes = eyes
         self._started = started
         self._idle = 0.0
         self._checked = time.monotonic()
-        self._looks: dict[int, Look] = {}
         self._events: tuple[object, ...] = ()
-        self._suspect: int | None = None  # who progressed last is asked first
         self._failed = False
 
     @property
@@ -50,11 +50,11 @@ class Watch:
         return max(0.001, min(0.1, limit / 8, left if left > 0 else 0.1))
 
     def check(
-        self, waiting: Mapping[int, int], *, answering: bool, moved: int, failure: str | None
+        self, waiting: Sequence[int], *, answering: bool, moved: int, failure: str | None
     ) -> str | None:
         """Return why to give up, or None.
 
-        ``waiting`` maps unanswered ranks to process ids, ``moved`` counts bytes to and from them,
+        ``waiting`` are the unanswered ranks, ``moved`` counts bytes to and from them,
         ``answering`` tells that one of them is sending its answer, and ``failure`` names the first rank that
         raised or died.
         """
@@ -68,7 +68,7 @@ class Watch:
         gap = min(now - self._checked, 2 * self.interval)
         self._checked = now
         events = (len(waiting), moved, failure)
-        if self._progress(waiting) or events != self._events:
+        if self._eyes.progress(waiting) or events != self._events:
             self._events = events
             self._idle = 0.0
             return None
@@ -79,15 +79,25 @@ class Watch:
         late = self._idle >= self._limits.idle
         return f"no rank used CPU time for {self._idle:.1f} s" if late else None
 
+
+class LocalEyes:
+    """Looks at processes of this machine; ``pids`` maps ranks to process ids."""
+
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        self._pids = pids
+        self._looks: dict[int, Look] = {}
+        self._suspect: int | None = None  # who progressed last is asked first
+
     def stopped(self, rank: int) -> bool:
         """Whether ``rank`` was held by a signal when last looked at."""
         seen = self._looks.get(rank)
         return seen is not None and seen.stopped
 
-    def _progress(self, waiting: Mapping[int, int]) -> bool:
+    def progress(self, ranks: Sequence[int]) -> bool:
+        """Whether any of ``ranks`` progressed between the last look at it and now."""
         fresh = False
-        for rank in sorted(waiting, key=lambda rank: rank != self._suspect):
-            before, now = self._looks.get(rank), look(waiting[rank])
+        for rank in sorted(ranks, key=lambda rank: rank != self._suspect):
+            before, now = self._looks.get(rank), look(self._pids[rank])
             if now is None:  # nothing can be seen: it just ended, or the system has no /proc
                 return True
             self._looks[rank] = now
