@@ -24,6 +24,7 @@ from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.modules import build_stage, seed_of, seed_process
 from pipeconform.case.slips import Slips, mistaken_batch
 from pipeconform.case.whole import build_whole, whole_kwargs
+from pipeconform.judge.oracle_flow import OracleFlow
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Reference, StepExpected, Structure, arrays, named
 from pipeconform.observe.recorder import hook_counts
@@ -50,6 +51,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     copied: bool = False
     masks: tuple[tuple[tuple[int, int, int], tuple[Array, ...]], ...] = ()
     bounds: Bounds = "none"
+    flow: bool = False
+    """Whether what passes between stages is asked for."""
 
 
 _QUESTIONS = msgspec.msgpack.Decoder(Question)  # made once, in the fork server
@@ -76,6 +79,7 @@ def answer(context: _Context, payload: bytes) -> bytes:
             copied=question.copied,
             masks=dict(question.masks),
             bounds=question.bounds,
+            flow=question.flow,
             device=context.device,
         )
     )
@@ -87,6 +91,7 @@ class _Replay:
     def __init__(self, masks: Masks, device: str) -> None:
         self._masks, self._device = masks, device
         self.at = (0, 0)
+        self.flow: OracleFlow | None = None
 
     def masks(self, stage: int) -> Sequence[Tensor]:
         step, microbatch = self.at
@@ -96,7 +101,9 @@ class _Replay:
     def forward(
         self, stage: int, inputs: tuple[Any, ...], output: Any, masks: list[Tensor], *, training: bool
     ) -> None:
-        """The oracle keeps its own values."""
+        """The oracle keeps its own values, unless it is asked what passes between stages."""
+        if self.flow is not None:
+            self.flow.forward_ended(stage, inputs, output)
 
 
 def reference(
@@ -107,6 +114,7 @@ def reference(
     copied: bool = False,
     masks: Masks | None = None,
     bounds: Bounds = "none",
+    flow: bool = False,
     device: str = "cpu",
 ) -> Reference:
     """Run the program of `case` on the full model.
@@ -122,6 +130,8 @@ def reference(
     per-microbatch gradients gₖ (Higham, "Accuracy and Stability of Numerical Algorithms", §4.2; ε twice
     the unit round-off); ``running`` allows any order of the same operations and evaluates everything
     under running error analysis.
+
+    With `flow` every step also tells what passed between stages, bounded by running error analysis if that is on.
     """
     seed_process(seed_of(case.seed, "oracle"), device=device)
     replay = _Replay(masks or {}, device)
@@ -135,6 +145,8 @@ def reference(
     with analysis or nullcontext():
         run = _Run(case, scale, stages, replay, analysis, device, reassociated=bounds == "reassociated")
         run.by_samples, run.copied = loss_over == "batch", copied
+        if flow and case.model.split is None:
+            run.watch_flow()
         steps: list[StepExpected] = []
         try:
             for index in range(len(case.program)):
@@ -191,6 +203,12 @@ class _Run:
         elif trainable and isinstance(case.optimizer, Adam):
             self.optimizer = torch.optim.Adam(trainable, lr=case.optimizer.lr)
 
+    def watch_flow(self) -> None:
+        """Note from now on what passes between stages."""
+        self.replay.flow = OracleFlow(self.analysis)
+        for stage in self.stages:
+            stage.timeline = self.replay.flow.gradients  # type: ignore[assignment]  # a listener
+
     def step(self, index: int) -> StepExpected:
         step = self.case.program[index]
         if isinstance(step, Train | Eval):
@@ -227,6 +245,8 @@ class _Run:
         inputs: list[list[tuple[Structure, ...]]] = [[] for _ in self.stages]
         for k, micro in enumerate(batch.microbatches):
             self.replay.at = (index, k)
+            if self.replay.flow is not None:
+                self.replay.flow.at = k
             with torch.set_grad_enabled(train):
                 values: Any = tuple(map(_copy, micro.args)) if self.copied else micro.args
                 for s, stage in enumerate(self.stages):
@@ -376,6 +396,7 @@ class _Run:
             else (),
             input_gradient_bounds=self._bound_all(input_gradients),
             kwarg_gradient_bounds=self._bounds(kwarg_gradients),
+            flow=() if self.replay.flow is None else self.replay.flow.take(),
         )
 
     def _reassociated(self) -> dict[int, Named]:

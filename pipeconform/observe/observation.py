@@ -61,7 +61,7 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind if self.kind == "tensor" else self.text
 
 
-Watched = Literal["loneliness", "memory", "recovery", "rounds", "timeline", "traffic", "waits"]
+Watched = Literal["gradients", "loneliness", "memory", "recovery", "rounds", "timeline", "traffic", "waits"]
 """What is observed only where a requirement asks for it.
 
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
@@ -69,7 +69,9 @@ Watched = Literal["loneliness", "memory", "recovery", "rounds", "timeline", "tra
 ``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
 `Observation.steps` are of that one. ``loneliness``: a rank that fails stays connected, so that
 whoever waits for it is seen to wait. ``traffic``: everything that is sent and received.
-``waits``: the same, but only to tell who waits for whom in a hang, and with nothing done to memory in flight.
+``gradients``: what arrives at the outputs of every forward and leaves at its inputs when it is differentiated
+(not together with the timeline; no verdict rests on it).
+``waits``: as ``traffic``, but only to tell who waits for whom in a hang, and with nothing done to memory in flight.
 """
 
 Named = dict[str, Array | None]
@@ -89,7 +91,7 @@ class Forward(_Data, frozen=True, kw_only=True):
     output: Structure
     masks: tuple[Array, ...] = ()
     call: int = -1
-    """The number of the call, which its `Event`s carry too; −1 when the timeline is not observed."""
+    """The number of the call, which its `Event`s or `Flow`s carry too; −1 when neither is observed."""
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +107,21 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
     """On this rank's monotonic clock."""
     parts: str = ""
     """Of an F, the parts of a backward that can come: ``IW``, ``I``, ``W`` or none."""
+
+
+class Flow(msgspec.Struct, frozen=True, array_like=True):
+    """What passed an edge of a stage for one of its forwards."""
+
+    stage: int
+    call: int
+    """On a rank the forward's `Forward.call`, in the oracle the microbatch."""
+    kind: Literal["input", "output", "input gradient", "output gradient"]
+    """Ranks record gradients only: the values are in `Forward`."""
+    position: int
+    """Among the tensors of the stage's inputs, or outputs."""
+    value: Array
+    bound: Array | None = None
+    """How far two correct evaluations may be apart, elementwise; only in the oracle, and where asked for."""
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
@@ -187,6 +204,8 @@ class StepShown(_Data, frozen=True, kw_only=True):
     """None when memory is not observed."""
     kept: Kept | None = None
     """Likewise."""
+    flow: tuple[Flow, ...] | None = None
+    """The gradients that passed, in the order in which they did; None when they are not observed."""
     answers: tuple[Answered, ...] = ()
     hook_counts: dict[int, dict[str, int]] = {}
     rng_moved: bool = False
@@ -267,6 +286,8 @@ class StepExpected(_Data, frozen=True, kw_only=True):
     input_gradient_bounds: tuple[Array | None, ...] = ()
     kwarg_gradient_bounds: dict[int, Named] = {}
     buffer_bounds: dict[int, Named] = {}
+    flow: tuple[Flow, ...] = ()
+    """What passes between stages, in both directions; filled only when asked for."""
 
 
 class Reference(_Data, frozen=True, kw_only=True):

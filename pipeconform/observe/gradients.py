@@ -1,0 +1,129 @@
+"""The gradients at a stage's edges: what arrives at its outputs and what leaves at its inputs.
+
+Nothing of this runs unless a failing case is executed once more to find the first wrong value; no verdict rests on
+that execution. Inside a stage's forward, while gradients are on,
+
+* every input that needs a gradient is replaced by an *alias* of the same memory, whose node in the graph sees the
+  sum of what the stage sends back to the input. The alias is no view: a module may write into it;
+* the node that made an output is asked to tell the gradient that arrives at it. No node is added there, so what the
+  engine is handed is what it is handed otherwise.
+
+Engines that take gradients with ``torch.autograd.grad`` pass both all the same. A node that a split backward asks
+by hand, or a second time, tells nothing or the same once more; see `pipeconform.judge.localisation`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Flow
+
+__all__ = ["Gradients", "tensors_of"]
+
+Read = Callable[[Tensor], tuple[Array, Array | None]]
+
+
+def _value(tensor: Tensor) -> tuple[Array, Array | None]:
+    return Array.of(tensor), None
+
+
+class Gradients:
+    """The gradients that passed since the last `take`, as a `pipeconform.case.modules.Watcher`.
+
+    `read` takes a value, and its bound where one is known.
+    """
+
+    def __init__(self, read: Read = _value) -> None:
+        self._read = read
+        self._flow: list[Flow] = []
+        self._calls = itertools.count()
+        self._here = threading.local()
+
+    def __deepcopy__(self, memo: object) -> Gradients:
+        """An engine that copies a stage is still watched."""
+        return self
+
+    @property
+    def call(self) -> int:
+        """The number of the forward that runs in this thread, −1 outside of any."""
+        found: int = getattr(self._here, "call", -1)
+        return found
+
+    @contextmanager
+    def forward(self, module: nn.Module, stage: int, inputs: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        """Surround one forward of `stage`; the module must work on the inputs that this yields."""
+        outer, self._here.call = self.call, next(self._calls)
+        try:
+            yield tuple(self._alias(stage, position, value) for position, value in enumerate(inputs))
+        finally:
+            self._here.call = outer
+
+    def passed(self, stage: int, output: Any) -> None:
+        """The forward that runs in this thread gave `output`."""
+        for position, tensor in enumerate(tensors_of(output)):
+            if tensor.grad_fn is not None:
+                note = functools.partial(self._note, stage, self.call, "output gradient", position)
+                tensor.grad_fn.register_prehook(functools.partial(_one_of, note, tensor.output_nr))
+
+    def take(self) -> tuple[Flow, ...]:
+        """Hand over what was recorded and begin anew; calls keep counting."""
+        taken, self._flow = tuple(self._flow), []
+        return taken
+
+    def _alias(self, stage: int, position: int, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad or not torch.is_grad_enabled():
+            return value
+        alias: Tensor = _Alias.apply(value)  # type: ignore[no-untyped-call]
+        note = functools.partial(self._note, stage, self.call, "input gradient", position)
+        assert alias.grad_fn is not None
+        alias.grad_fn.register_prehook(functools.partial(_one_of, note, 0))
+        return alias
+
+    def _note(
+        self,
+        stage: int,
+        call: int,
+        kind: Literal["input gradient", "output gradient"],
+        position: int,
+        gradient: Tensor,
+    ) -> None:
+        value, bound = self._read(gradient)
+        self._flow.append(Flow(stage, call, kind, position, value, bound))
+
+
+class _Alias(torch.autograd.Function):
+    """The identity; as no view, so that it may be written into."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+def _one_of(note: Callable[[Tensor], None], number: int, gradients: tuple[Tensor | None, ...]) -> None:
+    """Tell the gradient of one of a node's outputs, if there is one; the gradients stay as they are."""
+    gradient = gradients[number]
+    if gradient is not None:
+        note(gradient)
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors of a value with its containers, in the order of `Structure.leaves`."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_of(item)
