@@ -22,11 +22,10 @@ import struct
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-
-import pipeconform
 
 __all__ = ["PROTOCOL", "Greeter", "Guest", "Identity", "Keys", "Refused", "Versions", "own_versions"]
 
@@ -44,6 +43,8 @@ class Versions(msgspec.Struct, frozen=True):
 
     protocol: int
     pipeconform: str
+    source: str
+    """A digest of pipeconform's own files: between two releases the version says little."""
     torch: str
     python: str
 
@@ -53,10 +54,19 @@ def own_versions() -> Versions:
     """The versions on this side."""
     return Versions(
         protocol=PROTOCOL,
-        pipeconform=pipeconform.__version__,
+        pipeconform=metadata.version("pipeconform"),
+        source=_digest(Path(__file__).parents[1]),
         torch=metadata.version("torch"),
         python=".".join(platform.python_version_tuple()[:2]),
     )
+
+
+def _digest(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        text = path.read_bytes()
+        found.update(f"{path.relative_to(folder).as_posix()}\0{len(text)}\0".encode() + text)
+    return found.hexdigest()[:16]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
