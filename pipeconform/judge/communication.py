@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pipeconform.case.case import Eval
+from pipeconform.judge.cargo import carried_by
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.messages import Exchange, Operand, exchange
 from pipeconform.judge.replay import circle
@@ -32,12 +33,11 @@ def matched(evidence: Evidence) -> Iterator[Finding]:
     """Every send has its receive, of the same look, and every member the same collectives (COM-1)."""
     found = _exchange(evidence)
     for operand in found.unreceived:
-        one = found.operation(operand)
-        text = f"rank {operand[0]}'s {one} is never received by rank {one.process}"
+        receiver = found.operation(operand).process
+        text = f"rank {operand[0]}'s {found.named(operand)} is never received by rank {receiver}"
         yield _finding(evidence, found, operand, "send without receive", text)
     for operand in found.unsent:
-        one = found.operation(operand)
-        text = f"nobody sends what rank {operand[0]}'s {one} would receive"
+        text = f"nobody sends what rank {operand[0]}'s {found.named(operand)} would receive"
         yield _finding(evidence, found, operand, "receive without send", text)
     for message in found.messages:
         send, receive = found.operation(message.send), found.operation(message.receive)
@@ -47,7 +47,8 @@ def matched(evidence: Evidence) -> Iterator[Finding]:
         )
         if dtypes[0] != dtypes[1] or shapes[0] != shapes[1]:
             kind = "dtypes differ" if dtypes[0] != dtypes[1] else "shapes differ"
-            text = f"rank {message.send[0]}'s {send} is taken by rank {message.receive[0]}'s {receive}"
+            sent, taken = found.named(message.send), found.named(message.receive)
+            text = f"rank {message.send[0]}'s {sent} is taken by rank {message.receive[0]}'s {taken}"
             yield _finding(evidence, found, message.receive, kind, text)
     for collective in found.collectives:
         operands = collective.operands
@@ -89,29 +90,30 @@ def gets_through(evidence: Evidence) -> Iterator[Finding]:
 
 def memory_in_flight_is_left_alone(evidence: Evidence) -> Iterator[Finding]:
     """Nothing changed in flight, every receive was waited for, and no poison was read (COM-4)."""
-    for rank, traffic in _traffic(evidence).items():
+    found = _exchange(evidence)
+    for rank, traffic in found.traffic.items():
         for number in traffic.overwritten:
-            one = traffic.operations[number]
-            text = f"the memory of rank {rank}'s {one} changed before its wait had ended"
-            yield Finding(kind="changed in flight", message=text, step=_step(evidence, one), rank=rank)
+            text = (
+                f"the memory of rank {rank}'s {found.named((rank, number))} changed before its wait had ended"
+            )
+            yield _finding(evidence, found, (rank, number), "changed in flight", text)
         waited = {moment.operation for moment in traffic.moments if moment.kind == "wait"}
         for one in traffic.operations:
             if one.kind == "receive" and one.number not in waited:
-                text = f"rank {rank} never waits for its {one}"
-                yield Finding(
-                    kind="receive not waited for", message=text, step=_step(evidence, one), rank=rank
-                )
+                text = f"rank {rank} never waits for its {found.named((rank, one.number))}"
+                yield _finding(evidence, found, (rank, one.number), "receive not waited for", text)
     yield from values_and_gradients_are_right(evidence)
 
 
 def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
     """No rank sends itself anything, or another one more than the boundaries between them (COM-5)."""
-    traffic = _traffic(evidence)
+    found = _exchange(evidence)
+    traffic = found.traffic
     for rank, recorded in traffic.items():
         for one in recorded.operations:
             if one.kind == "send" and one.process == rank:
-                text = f"rank {rank} sends itself something: {one}"
-                yield Finding(kind="sent to itself", message=text, step=_step(evidence, one), rank=rank)
+                text = f"rank {rank} sends itself something: {found.named((rank, one.number))}"
+                yield _finding(evidence, found, (rank, one.number), "sent to itself", text)
     for expected in evidence.runs():
         allowed, tensors = _needed(evidence, expected)
         sent: Counter[tuple[int, int]] = Counter()
@@ -166,7 +168,7 @@ def _traffic(evidence: Evidence) -> dict[int, Traffic]:
 
 
 def _exchange(evidence: Evidence) -> Exchange:
-    return exchange(_traffic(evidence))
+    return exchange(_traffic(evidence), carried_by(evidence))
 
 
 def _look(operation: Operation) -> tuple[str, int]:
@@ -178,5 +180,12 @@ def _step(evidence: Evidence, operation: Operation) -> int | None:
 
 
 def _finding(evidence: Evidence, found: Exchange, operand: Operand, kind: str, text: str) -> Finding:
-    step = _step(evidence, found.operation(operand))
-    return Finding(kind=kind, message=text, step=step, rank=operand[0])
+    step, cargo = _step(evidence, found.operation(operand)), found.carried.get(operand)
+    return Finding(
+        kind=kind,
+        message=text,
+        step=step,
+        rank=operand[0],
+        stage=None if cargo is None else cargo.stage,
+        microbatch=None if cargo is None else cargo.microbatch,
+    )

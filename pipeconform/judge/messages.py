@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pipeconform.judge.cargo import Carried, shared
 from pipeconform.observe.traffic.records import Operation, Traffic
 
 __all__ = ["Collective", "Exchange", "Message", "Operand", "exchange"]
@@ -48,15 +49,22 @@ class Exchange:
     unreceived: Sequence[Operand]
     unsent: Sequence[Operand]
     collectives: Sequence[Collective]
+    carried: Mapping[Operand, Carried] = field(default_factory=dict)
+    """What operations carry, of those of which it can be told."""
 
     def operation(self, operand: Operand) -> Operation:
         """What a rank issued."""
         rank, number = operand
         return self.traffic[rank].operations[number]
 
+    def named(self, operand: Operand) -> str:
+        """``send of float64[2, 3] to rank 1, operation 4 (output of stage 0, microbatch 2)``."""
+        cargo = self.carried.get(operand)
+        return f"{self.operation(operand)}{'' if cargo is None else f' ({cargo})'}"
 
-def exchange(traffic: Mapping[int, Traffic]) -> Exchange:
-    """Match the operations of all ranks."""
+
+def exchange(traffic: Mapping[int, Traffic], carried: Mapping[Operand, Carried] | None = None) -> Exchange:
+    """Match the operations of all ranks; `carried` is what can be told of some."""
     sends: dict[_Channel, list[Operand]] = defaultdict(list)
     receives: list[tuple[Operand, Operation]] = []
     joined: dict[str, dict[int, list[Operand]]] = defaultdict(lambda: defaultdict(list))
@@ -74,6 +82,7 @@ def exchange(traffic: Mapping[int, Traffic]) -> Exchange:
     messages, unsent = _taken(sends, receives)
     return Exchange(
         traffic=traffic,
+        carried=shared(carried or {}, ((one.send, one.receive) for one in messages)),
         messages=messages,
         unreceived=tuple(operand for waiting in sends.values() for operand in waiting),
         unsent=unsent,

@@ -181,5 +181,5 @@ def _because(graph: _Graph, node: int, need: int) -> tuple[Operand, str]:
 
 
 def _named(graph: _Graph, operand: Operand) -> str:
-    operation = graph.exchange.operation(operand)
-    return f"{operation}{' (in a batch)' if operation.batch >= 0 else ''}"
+    batch = graph.exchange.operation(operand).batch
+    return f"{graph.exchange.named(operand)}{' (in a batch)' if batch >= 0 else ''}"

@@ -9,20 +9,36 @@ import torch
 from torch import Tensor, nn
 
 from pipeconform.observe.array import Array
-from pipeconform.observe.observation import Event, Forward, Held, Kept, Structure
+from pipeconform.observe.gradients import Gradients
+from pipeconform.observe.observation import Event, Flow, Forward, Held, Kept, Structure
 from pipeconform.observe.timeline import Timeline
+from pipeconform.observe.traffic.cargo import CargoFinder
 
 __all__ = ["ForwardRecorder", "hook_counts"]
 
 
 class ForwardRecorder:
-    """Keeps copies of what passed through the stages since the last `take`; with a timeline, the order too."""
+    """Keeps copies of what passed through the stages since the last `take`.
 
-    def __init__(self, timeline: Timeline | None = None) -> None:
-        self.timeline = timeline
+    With a timeline the order too, or, instead of that, with `gradients` what came back.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline | None = None,
+        cargo: CargoFinder | None = None,
+        *,
+        gradients: Gradients | None = None,
+    ) -> None:
+        self.timeline, self._cargo, self.gradients = timeline, cargo, gradients
         self.step: int | None = None
         """The program's step that runs; None outside of any."""
         self._forwards: list[Forward] = []
+
+    @property
+    def watcher(self) -> Timeline | Gradients | None:
+        """Who surrounds the stages' forwards."""
+        return self.timeline or self.gradients
 
     def masks(self, stage: int) -> Sequence[Tensor]:
         """Dropout masks are drawn on the ranks, never given."""
@@ -38,6 +54,10 @@ class ForwardRecorder:
         """Copy one forward's values; neither the values nor the graph are touched."""
         if self.timeline is not None:
             self.timeline.passed(stage, inputs, output)
+        if self.gradients is not None:
+            self.gradients.passed(stage, output)
+        if self._cargo is not None:
+            self._cargo.passed(stage, len(self._forwards), inputs, output)
         self._forwards.append(
             Forward(
                 stage=stage,
@@ -47,7 +67,7 @@ class ForwardRecorder:
                 inputs=tuple(Structure.of(value) for value in inputs),
                 output=Structure.of(output),
                 masks=tuple(Array.of(mask) for mask in masks),
-                call=-1 if self.timeline is None else self.timeline.call,
+                call=-1 if self.watcher is None else self.watcher.call,
             )
         )
 
@@ -77,6 +97,10 @@ class ForwardRecorder:
     def kept(self) -> Kept | None:
         """Hand over what was alive likewise; None where memory is not observed."""
         return None if self.timeline is None else self.timeline.kept()
+
+    def flow(self) -> tuple[Flow, ...] | None:
+        """Hand over the gradients likewise; None where they are not observed."""
+        return None if self.gradients is None else self.gradients.take()
 
     def events(self) -> tuple[Event, ...] | None:
         """Hand over the events likewise; None without a timeline."""

@@ -92,7 +92,7 @@ def call(_context: RankContext, payload: bytes) -> bytes:
     return cloudpickle.dumps(value)  # type: ignore[no-any-return]
 
 
-def _recording() -> AbstractContextManager[None]:
+def _recording() -> AbstractContextManager[object]:
     from pipeconform.observe.traffic.recorder import TrafficRecorder  # brings torch, for the ranks only
 
     return TrafficRecorder(guard=False).recording()

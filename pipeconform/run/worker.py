@@ -25,6 +25,7 @@ from pipeconform.case.case import Case, Eval, Train
 from pipeconform.case.modules import seed_of, seed_process
 from pipeconform.case.slips import Slips
 from pipeconform.errors import ContractError, Unsupported
+from pipeconform.observe.gradients import Gradients
 from pipeconform.observe.memory import Memory
 from pipeconform.observe.observation import (
     Known,
@@ -35,7 +36,7 @@ from pipeconform.observe.observation import (
 )
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.timeline import Timeline
-from pipeconform.observe.traffic.recorder import TrafficRecorder, traffic_recorder
+from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.run import examiner, implementation, mistaken, rounds
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.built import build_changes
@@ -90,11 +91,12 @@ def execute(context: RankContext, payload: bytes) -> bytes:
 
     def once(case: Case) -> Observation:
         with pipeline_group(case, context, distributed=not single, lingers=lingers) as group:
-            with _hang_watch(case, job), traffic_recorder(job.observe, group) as traffic:
+            with _recording(case, job, group) as traffic:
                 observation = _run(
                     structs.replace(job, case=case), adapter, description, context, group, traffic
                 )
-            observation = structs.replace(observation, traffic=None if traffic is None else traffic.traffic())
+            if traffic is not None and "traffic" in job.observe:
+                observation = structs.replace(observation, traffic=traffic.traffic())
             if observation.failed is not None:
                 gc.collect()  # what the engine left in circles would keep its connections open
                 raise mistaken.CaseEnded(observation)
@@ -106,10 +108,18 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     return msgspec.msgpack.encode(observation)
 
 
-def _hang_watch(case: Case, job: Job) -> AbstractContextManager[object]:
-    """Where stages lie on wrong ranks a hang is likely: what is recorded proves it, long before idleness does."""
-    wanted = (case.world.placement or "waits" in job.observe) and "traffic" not in job.observe
-    return TrafficRecorder(guard=False).recording() if wanted else nullcontext()
+def _recording(
+    case: Case, job: Job, group: dist.ProcessGroup | None
+) -> AbstractContextManager[TrafficRecorder | None]:
+    """Record what is communicated, to be judged or to explain a hang.
+
+    Where stages lie on wrong ranks a hang is likely: what is recorded proves it, long before idleness does.
+    """
+    judged = "traffic" in job.observe
+    if not (judged or case.world.placement or "waits" in job.observe):
+        return nullcontext()
+    recorder = TrafficRecorder(given=group, guard=judged)
+    return recorder.recording()
 
 
 def _run(
@@ -136,7 +146,11 @@ def _run(
     np.random.seed(seed_of(case.seed, "numpy", context.rank))
     seed_process(seed_of(case.seed, "rank", context.rank), device=context.device)
     memory = Memory() if "memory" in job.observe else None
-    recorder = ForwardRecorder(Timeline(memory) if watches else None)
+    recorder = ForwardRecorder(
+        Timeline(memory) if watches else None,
+        None if traffic is None else traffic.cargo,
+        gradients=Gradients() if "gradients" in job.observe else None,
+    )
     disturber = Disturber(case.world.perturbations, rank=position)
     slips = Slips(case)
     plan = plan_of(case, description, ranks, recorder, disturber, slips)
@@ -159,6 +173,7 @@ def _run(
         keys, known = _said(case, pipeline, description.capabilities)
         recorder.take()
         recorder.events()
+        recorder.flow()
         program = _program(
             case, plan, pipeline, description.capabilities, recorder, disturber, slips, traffic
         )
@@ -210,7 +225,7 @@ def _program(
     for index, step in enumerate(case.program):
         recorder.step = index
         if traffic is not None:
-            traffic.step = index
+            traffic.begin(index)
         with (
             examiner.telling(recorder.standing),
             disturber.during(step),
@@ -218,7 +233,7 @@ def _program(
         ):
             yield run_step(case, index, plan, pipeline, capabilities, recorder)
     if traffic is not None:
-        traffic.step = len(case.program)
+        traffic.begin(len(case.program))
 
 
 def _run_quietly(

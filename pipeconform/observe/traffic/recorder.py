@@ -7,7 +7,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
@@ -16,10 +16,11 @@ import torch
 import torch.distributed as dist
 
 from pipeconform.observe.traffic.buffers import Received, Sent
+from pipeconform.observe.traffic.cargo import CargoFinder
 from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
 from pipeconform.observe.traffic.records import Layout, Moment, Operation, Pending, Traffic
 
-__all__ = ["TrafficRecorder", "issued", "pending", "traffic_recorder"]
+__all__ = ["TrafficRecorder", "issued", "pending"]
 
 _KINDS: dict[str, Literal["send", "receive", "collective"]] = {
     "send": "send",
@@ -41,7 +42,7 @@ class _Open:
 
 
 class TrafficRecorder:
-    """Records while `recording`; `step` is the step of the program that runs, `given` the pipeline's group.
+    """Records while `recording`; `given` is the pipeline's group.
 
     With `guard`, memory in flight is guarded as ``buffers`` says. `pending` may be called by any thread, also
     while another is blocked in a wait.
@@ -49,6 +50,8 @@ class TrafficRecorder:
 
     def __init__(self, *, given: dist.ProcessGroup | None = None, guard: bool = True) -> None:
         self.step = -1
+        self.cargo = CargoFinder()
+        """Finds out what operations carry, if the rank's stages report to it."""
         self._given = None if given is None else given.group_name
         self._guard = guard
         self._lock = threading.Lock()
@@ -63,15 +66,20 @@ class TrafficRecorder:
         self._batch_depth = 0
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> Iterator[TrafficRecorder]:
         """Record everything that this process communicates, in all threads, and answer `pending`."""
         _recording().append(self)
         try:
             with listening(self):
-                yield
+                yield self
         finally:
             self._batch_frame = None
             _recording().remove(self)
+
+    def begin(self, step: int) -> None:
+        """A step of the program begins, or the time after the last."""
+        self.step = step
+        self.cargo.begin()
 
     def traffic(self) -> Traffic:
         """What was recorded."""
@@ -84,6 +92,7 @@ class TrafficRecorder:
             operations=tuple(self._operations),
             moments=tuple(self._moments),
             overwritten=tuple(self._overwritten),
+            cargo=dict(self.cargo.found),
         )
 
     def pending(self) -> tuple[Pending, ...]:
@@ -99,6 +108,10 @@ class TrafficRecorder:
         """Note the operation, run it and remember its work object."""
         tensors = list(tensors_in(call.arguments))
         operation = self._note(call, tensors)
+        if len(tensors) == 1 and operation.kind != "collective":
+            (self.cargo.sent if operation.kind == "send" else self.cargo.received)(
+                operation.number, tensors[0]
+            )
         guards: list[Sent | Received] = []
         arguments = call.arguments
         if self._guard and operation.kind == "send":
@@ -216,19 +229,6 @@ class TrafficRecorder:
             with self._lock:
                 self._batches += 1
         return self._batches - 1
-
-
-@contextmanager
-def traffic_recorder(
-    observe: Collection[str], given: dist.ProcessGroup | None
-) -> Iterator[TrafficRecorder | None]:
-    """Record if ``traffic`` is to be observed; None otherwise."""
-    if "traffic" not in observe:
-        yield None
-        return
-    recorder = TrafficRecorder(given=given)
-    with recorder.recording():
-        yield recorder
 
 
 def pending() -> tuple[Pending, ...]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Layout", "Moment", "Operation", "Pending", "Traffic"]
+__all__ = ["Cargo", "Layout", "Moment", "Operation", "Pending", "Traffic"]
 
 
 class Layout(msgspec.Struct, frozen=True, array_like=True):
@@ -60,6 +60,23 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.name.strip('_')} of {what}, operation {self.number}"
 
 
+class Cargo(msgspec.Struct, frozen=True, array_like=True):
+    """What an operation carries, told by the memory that it lies in; see `cargo`."""
+
+    what: Literal["input", "output", "input gradient", "output gradient"]
+    """A receive brings an input or the gradient of an output; a send takes away one of the others."""
+    stage: int
+    forward: int
+    """Which of all forwards that the rank ran in the operation's step, from 0."""
+    nth: int
+    """Which of this stage's, recomputations left out, from 1."""
+
+    def __str__(self) -> str:
+        """``gradient of the output of stage 1, its forward 3``."""
+        of_what = {"input gradient": "gradient of the input", "output gradient": "gradient of the output"}
+        return f"{of_what.get(self.what, self.what)} of stage {self.stage}, its forward {self.nth}"
+
+
 class Moment(msgspec.Struct, frozen=True, array_like=True):
     """Something that a rank did: it issued an operation, or waited until one was complete."""
 
@@ -95,3 +112,5 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """In the order in which they happened."""
     overwritten: tuple[int, ...] = ()
     """Operations whose memory changed between issue and wait, other than by the operation itself."""
+    cargo: dict[int, Cargo] = {}
+    """By number what operations carry, of those of which it can be told."""

@@ -1,0 +1,185 @@
+"""What an operation carries: which stage's input, output, or gradient of one, of which forward.
+
+Nothing in a message says so, and nothing is added. A tensor is recognised as the memory that it lies in: what is
+sent lies where an output of a stage lies, or a gradient of its input; and what was received is later given to a
+stage as its input, or to its backward as the gradient of its output. One of the two may be a part of the other:
+messages have heads, and large tensors go in pieces. Whoever copies on the way (into a flat buffer, to another
+dtype) sends something of which this end can tell nothing.
+
+Gradients are seen by hooks on nodes of autograd's graph, on the way into the output's node and into or behind the
+input's; tensors, parameters and the graph stay what they are. A watched storage is held weakly: its memory is
+free to go, and its address comes not again while somebody could mistake it.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from pipeconform.observe.traffic.records import Cargo
+
+__all__ = ["CargoFinder"]
+
+
+class _Memory(NamedTuple):
+    """A storage, and which bytes of it."""
+
+    storage: int
+    begin: int
+    end: int
+    dense: bool
+
+    def touches(self, other: _Memory) -> bool:
+        """Whether the two are the same, or one is a part of the other; with gaps inside that is not known."""
+        if self == other:
+            return True
+        if self.storage != other.storage or not (self.dense and other.dense):
+            return False
+        return (self.begin <= other.begin and other.end <= self.end) or (
+            other.begin <= self.begin and self.end <= other.end
+        )
+
+
+class CargoFinder:
+    """Knows what passed through this rank's stages since the step began; told by the stages and by the traffic."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, Cargo] = {}
+        """By number of the operation."""
+        self._leaving: dict[_Memory, Cargo] = {}
+        self._arrived: dict[_Memory, int] = {}
+        self._kept: dict[_Memory, Any] = {}  # weak references of torch's, which are untyped
+        self._leaves: list[tuple[weakref.ref[Tensor], Cargo]] = []
+        self._forwards: Counter[int] = Counter()
+
+    def begin(self) -> None:
+        """A step begins, in which forwards are numbered anew; what was received before may still be used."""
+        self._leaving.clear()
+        self._leaves.clear()
+        self._forwards.clear()
+        alive = {memory for memory in self._arrived if not self._kept[memory].expired()}
+        self._arrived = {memory: number for memory, number in self._arrived.items() if memory in alive}
+        self._kept = {memory: kept for memory, kept in self._kept.items() if memory in alive}
+
+    # What the traffic tells.
+
+    def sent(self, number: int, tensor: Tensor) -> None:
+        """Operation `number` sends `tensor`."""
+        memory = _memory_of(tensor)
+        if memory is None:
+            return
+        cargo = self._leaving.get(memory) or self._gradient_at(memory)
+        if cargo is None:
+            several = {known for place, known in self._leaving.items() if place.touches(memory)}
+            cargo = several.pop() if len(several) == 1 else None
+        if cargo is not None:
+            self.found[number] = cargo
+
+    def received(self, number: int, tensor: Tensor) -> None:
+        """Operation `number` receives into `tensor`."""
+        memory = self._keep(tensor)
+        if memory is not None:  # whatever lay there is written over
+            self._leaving = {p: known for p, known in self._leaving.items() if not p.touches(memory)}
+            self._arrived = {p: earlier for p, earlier in self._arrived.items() if not p.touches(memory)}
+            self._arrived[memory] = number
+
+    # What the stages tell.
+
+    def passed(self, stage: int, forward: int, inputs: Sequence[Any], output: Any) -> None:
+        """A forward of `stage` has ended; it was number `forward` of all that the rank ran in this step."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # a recomputation: its tensors go nowhere
+        self._forwards[stage] += 1
+        cargo = functools.partial(Cargo, stage=stage, forward=forward, nth=self._forwards[stage])
+        for value in tensors_of(inputs):
+            self._used(value, cargo("input"))
+            self._watch_input(value, cargo("input gradient"))
+        for value in tensors_of(output):
+            memory = self._keep(value)
+            if memory is not None:
+                self._leaving[memory] = cargo("output")
+            if value.grad_fn is not None:
+                used = functools.partial(self._used_by_backward, value.output_nr, cargo("output gradient"))
+                value.grad_fn.register_prehook(used)
+
+    def _used(self, tensor: Tensor, cargo: Cargo) -> None:
+        """A stage was given `tensor`: the latest message in its memory carried this."""
+        memory = _memory_of(tensor)
+        for place in [] if memory is None else [one for one in self._arrived if one.touches(memory)]:
+            self.found[self._arrived.pop(place)] = cargo
+
+    def _used_by_backward(self, position: int, cargo: Cargo, gradients: Sequence[Tensor | None]) -> None:
+        gradient = gradients[position]
+        if gradient is not None:
+            self._used(gradient, cargo)
+
+    def _watch_input(self, tensor: Tensor, cargo: Cargo) -> None:
+        if not tensor.requires_grad or not torch.is_grad_enabled():
+            return
+        if tensor.grad_fn is not None:
+            passed = functools.partial(self._passed_back, tensor.output_nr, cargo)
+            tensor.grad_fn.register_prehook(passed)
+            return
+        # A leaf's gradient is taken over or added up behind all hooks that could see it: it is looked up then.
+        leaf = weakref.ref(tensor)
+        self._leaves.append((leaf, cargo))
+        node: Any = get_gradient_edge(tensor).node
+        node.register_hook(functools.partial(self._accumulated, leaf, cargo))
+
+    def _passed_back(self, position: int, cargo: Cargo, gradients: Sequence[Tensor | None]) -> None:
+        gradient = gradients[position]
+        memory = None if gradient is None else self._keep(gradient)
+        if memory is not None:
+            self._leaving[memory] = cargo
+
+    def _accumulated(self, leaf: weakref.ref[Tensor], cargo: Cargo, *_: object) -> None:
+        tensor = leaf()
+        memory = None if tensor is None or tensor.grad is None else self._keep(tensor.grad)
+        if memory is not None:
+            self._leaving[memory] = cargo
+
+    def _gradient_at(self, memory: _Memory) -> Cargo | None:
+        """Of which input the gradient lies there, where its taker put it by himself."""
+        for leaf, cargo in reversed(self._leaves):
+            tensor = leaf()
+            if tensor is not None and tensor.grad is not None and _memory_of(tensor.grad) == memory:
+                return cargo
+        return None
+
+    def _keep(self, tensor: Tensor) -> _Memory | None:
+        memory = _memory_of(tensor)
+        if memory is not None and memory not in self._kept:
+            reference: Any = StorageWeakRef
+            self._kept[memory] = reference(tensor.untyped_storage())
+        return memory
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_of(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_of(item)
+
+
+def _memory_of(tensor: Tensor) -> _Memory | None:
+    """Where a tensor lies; None where that says nothing."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta" or not tensor.numel():
+        return None
+    size = tensor.element_size()
+    begin = int(tensor.storage_offset()) * size
+    span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    dense = span == tensor.numel()
+    return _Memory(tensor.untyped_storage()._cdata, begin, begin + int(span) * size, dense)
