@@ -22,7 +22,7 @@ communicate; a bystander's pipeline does nothing (:class:`Bystander`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -48,11 +48,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AdamStep",
     "Adapter",
+    "Along",
     "Batch",
     "Boundary",
     "BoundaryClaim",
     "Bystander",
     "Capabilities",
+    "CustomSplit",
     "DeclaresTable",
     "Description",
     "ErrorContract",
@@ -77,10 +79,12 @@ __all__ = [
     "SgdStep",
     "Split",
     "SplitPoint",
+    "SplitRule",
     "StageOperations",
     "StepResult",
     "TensorSpec",
     "TracingClaim",
+    "Whole",
     "ZeroGrad",
     "module_gradients",
     "module_state",
@@ -109,6 +113,28 @@ class Boundary:
     producer: int
     consumer: int
     tensors: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class Along:
+    """A tensor is split in dimension `dim`, which has as many entries as the batch has samples."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Every microbatch is given the value as it is, also if it is a tensor."""
+
+
+@dataclass(frozen=True)
+class CustomSplit:
+    """``function(value, sizes)`` returns one part per microbatch; `sizes` are their numbers of samples."""
+
+    function: Callable[[Any, Sequence[int]], Sequence[Any]]
+
+
+SplitRule = Along | Whole | CustomSplit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +239,9 @@ class Plan:
     adds the weight gradients which that backward left out. The function runs exactly once: as the weight part,
     or at the end of a full backward. It is what torch's ``PipelineStage`` takes as ``dw_builder``.
     """
+    kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
+    """Per stage and name, how a keyword argument becomes microbatches where that is not as usual: a tensor along
+    `batch_dim`, everything else whole. The same in every batch."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that ask for a setting then."""
     split: Split | None = None
@@ -252,7 +281,8 @@ class Batch:
 
     A rank that neither consumes inputs nor targets gets decoys of the same shape (other values, NaN
     where floating). Tensors in `args`, `kwargs` and `target` carry the batch in `batch_dim`; other
-    values in `kwargs` are replicated to every microbatch.
+    values in `kwargs` are replicated to every microbatch. `kwarg_rules` names the keyword arguments that
+    are split otherwise.
     """
 
     args: tuple[Any, ...]
@@ -263,6 +293,8 @@ class Batch:
     batch_dim: int
     num_microbatches: int
     microbatches: tuple[Microbatch, ...]
+    kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
+    """Those of the plan."""
 
 
 class Mode(StrEnum):

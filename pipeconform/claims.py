@@ -56,6 +56,11 @@ class Feature(StrEnum):
     AUTOCAST = "autocast"  # run() may be called under torch.autocast
     OBJECTS = "objects"  # keyword arguments that are no tensors, given whole to every microbatch
     BATCH_DIM = "batch_dim"  # the batch may be dimension 1 of inputs, outputs and targets
+    SPLIT_DIMS = (
+        "split_dims"  # a keyword argument may be split in a dimension of its own, see Plan.kwarg_rules
+    )
+    WHOLE_TENSORS = "whole_tensors"  # a tensor among them may be given whole to every microbatch
+    CUSTOM_SPLITS = "custom_splits"  # a function of the user's may split one of them
     LOADING = "loading"  # apply(LoadState)
     GRADIENT_NORM = "gradient_norm"  # the pipeline has gradient_norm(), see MeasuresGradients
     STAGE_OPERATIONS = "stage_operations"  # the pipeline has open_stages(), see OffersStages

@@ -33,7 +33,7 @@ from pipeconform.adapter import (
 from pipeconform.errors import Unsupported
 from pipeconform.schedule import to_csv, without_communication
 
-from .batches import BatchCheck, sizes_in
+from .batches import BatchCheck, kwargs_in, sizes_in
 from .front_end import Ties, boundaries_of, split_as_planned
 from .link import Lengths, Link
 from .microbatches import merge, merge_gradients, split
@@ -131,7 +131,7 @@ class ReferencePipeline:
         first = 0 in self.modules
         return Work(
             inputs=[tuple(map(_cut_off, row)) for row in cut(batch.args)] if first else (),
-            kwargs={s: cut(dict(own)) for s, own in batch.kwargs.items() if s in self.modules and own},
+            kwargs={s: own for s, own in kwargs_in(batch, sizes=sizes).items() if s in self.modules},
             targets=cut(batch.target),
             loss=self.make_loss(batch) if mode is Mode.TRAIN else None,
             divisor=batch.num_microbatches if self.plan.loss.reduction == "mean" else 1,

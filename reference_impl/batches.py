@@ -6,6 +6,7 @@ waits. What the first step had is what is expected; sizes in the batch dimension
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from pipeconform.adapter import Batch
 
 from .metadata import TensorMeta, same_sizes
-from .microbatches import batch_size_of, sizes_of
+from .microbatches import batch_size_of, parts_by, sizes_of
 
 
 class BatchCheck:
@@ -53,12 +54,42 @@ def sizes_in(batch: Batch) -> tuple[int, ...]:
     Raises:
         ValueError: Tensors disagree about the number of samples, or it cannot be split as asked.
     """
-    values = {"args": batch.args, "kwargs": dict(batch.kwargs), "target": batch.target}
+    usual = {
+        s: {name: value for name, value in own.items() if name not in batch.kwarg_rules.get(s, {})}
+        for s, own in batch.kwargs.items()
+    }
+    values = {"args": batch.args, "kwargs": usual, "target": batch.target}
     found = {name: batch_size_of(tree, batch_dim=batch.batch_dim, name=name) for name, tree in values.items()}
     known = {size for size in found.values() if size is not None}
     if len(known) != 1:
         raise ValueError(f"the batch size is not clear: {found}")
-    return sizes_of(known.pop(), num_microbatches=batch.num_microbatches)
+    sizes = sizes_of(known.pop(), num_microbatches=batch.num_microbatches)
+    kwargs_in(batch, sizes=sizes)  # which refuses what does not fit its rule
+    return sizes
+
+
+def kwargs_in(batch: Batch, *, sizes: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """Per stage that has any, the keyword arguments of each microbatch.
+
+    Raises:
+        ValueError: One does not fit its rule.
+    """
+    found: dict[int, list[dict[str, Any]]] = {}
+    for s, own in batch.kwargs.items():
+        rules = batch.kwarg_rules.get(s, {})
+        columns = {
+            name: parts_by(
+                rules.get(name),
+                value,
+                name=f"keyword argument {name!r} of stage {s}",
+                sizes=sizes,
+                batch_dim=batch.batch_dim,
+            )
+            for name, value in own.items()
+        }
+        if columns:
+            found[s] = [{name: parts[k] for name, parts in columns.items()} for k in range(len(sizes))]
+    return found
 
 
 def _meta(position: int, value: Any) -> TensorMeta:

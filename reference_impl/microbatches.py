@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeconform.adapter import Along, SplitRule, Whole
+
 from .containers import combine, leaves_of, map_leaves
 
 
@@ -65,6 +67,35 @@ def split(tree: Any, *, sizes: Sequence[int], batch_dim: int) -> list[Any]:
         return map_leaves(cut, tree)
 
     return [part(sum(sizes[:k]), size) for k, size in enumerate(sizes)]
+
+
+def parts_by(
+    rule: SplitRule | None, value: Any, *, name: str, sizes: Sequence[int], batch_dim: int
+) -> list[Any]:
+    """One part of a keyword argument per microbatch; without a rule as `split` does it.
+
+    Raises:
+        ValueError: The value does not fit its rule; the message begins with `name`.
+    """
+    match rule:
+        case None:
+            return split(value, sizes=sizes, batch_dim=batch_dim)
+        case Whole():
+            return [value] * len(sizes)
+        case Along(dim):
+            found = batch_size_of(value, batch_dim=dim, name=name)
+            if found != sum(sizes):
+                raise ValueError(
+                    f"{name} has {found} entries in dimension {dim}, where it is to be split; "
+                    f"the batch has {sum(sizes)} samples"
+                )
+            return split(value, sizes=sizes, batch_dim=dim)
+    parts = list(rule.function(value, sizes))
+    if len(parts) != len(sizes):
+        raise ValueError(
+            f"{name} was split into {len(parts)} parts by its own function; expected {len(sizes)}"
+        )
+    return parts
 
 
 def merge(trees: Sequence[Any], *, batch_dim: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import schedules
 
 from pipeconform.adapter import (
+    Along,
     Batch,
     Boundary,
     BoundaryClaim,
@@ -112,6 +113,7 @@ _CAPABILITIES = Capabilities(
             Feature.AUTOCAST,
             Feature.OBJECTS,
             Feature.BATCH_DIM,
+            Feature.SPLIT_DIMS,
             Feature.LOADING,
         }
     ),
@@ -174,6 +176,7 @@ class _TorchPipeline:
             plan.num_microbatches,
             loss_fn=_loss_of(plan) if plan.trains else None,
             **_split_along(plan.batch_dim),
+            **_kwarg_specs(plan, self._modules),
             scale_grads=plan.loss.reduction == "mean",
         )
 
@@ -246,6 +249,13 @@ def _split_along(batch_dim: int) -> dict[str, Any]:
         return {}
     along = pipelining.microbatch.TensorChunkSpec(batch_dim)  # type: ignore[no-untyped-call]
     return {"args_chunk_spec": (along,), "output_merge_spec": along}
+
+
+def _kwarg_specs(plan: Plan, stages: Iterable[int]) -> dict[str, Any]:
+    """The dimensions in which this rank's keyword arguments are split, if any is split otherwise than usual."""
+    rules = {name: rule for s in stages for name, rule in plan.kwarg_rules.get(s, {}).items()}
+    dims = {name: rule.dim for name, rule in rules.items() if isinstance(rule, Along)}
+    return {"kwargs_chunk_spec": pipelining.microbatch.TensorChunkSpec.from_dict(dims)} if dims else {}
 
 
 def _loss_of(plan: Plan) -> Callable[..., torch.Tensor]:

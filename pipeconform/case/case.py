@@ -42,14 +42,19 @@ class Stage(_Data, frozen=True, kw_only=True):
     frozen: bool = False
 
 
+KwargKind = Literal["tensor", "number", "objects", "turned", "whole", "listed"]
+
+
 class Kwarg(_Data, frozen=True, kw_only=True):
     """A keyword argument of one stage: a tensor split with the batch, or what every microbatch is given whole.
 
-    That is a number, or a dict of objects: a number, a text, None, and a list with a name for every sample.
+    That is a number, or a dict of objects: a number, a text, None, and a list with a name for every sample. Three
+    kinds come with a rule of their own: ``turned`` ``[2, B]`` is split in dimension 1, ``whole`` ``[B, W]`` is not
+    split although it looks like it, and ``listed`` is a list of B numbers, which a function splits.
     """
 
     stage: int
-    kind: Literal["tensor", "number", "objects"] = "tensor"
+    kind: KwargKind = "tensor"
 
 
 class Passage(_Data, frozen=True, kw_only=True):
@@ -331,6 +336,8 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield "model.batch_dim 1 needs a sequence: the main stream is [sequence, B, width]"
     if any(not 0 <= kwarg.stage < stages for kwarg in model.kwargs):
         yield f"model.kwargs names a stage outside 0…{stages - 1}"
+    if model.batch_dim and any(kwarg.kind == "turned" for kwarg in model.kwargs):
+        yield "model.batch_dim 1 is where a turned keyword argument has the batch anyway"
     if case.has(blocks.Attention) and not model.sequence:
         yield "an attention block needs model.sequence of at least 1"
     if (model.carried or model.passages) and model.container == "tensor":

@@ -15,7 +15,18 @@ from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
-from pipeconform.adapter import Batch, Boundary, Loss, Microbatch, TensorSpec, module_state
+from pipeconform.adapter import (
+    Along,
+    Batch,
+    Boundary,
+    CustomSplit,
+    Loss,
+    Microbatch,
+    SplitRule,
+    TensorSpec,
+    Whole,
+    module_state,
+)
 from pipeconform.case.case import Carried, Case, Eval, LossSpec, Train
 from pipeconform.case.modules import VOCABULARY, build_stage, seed_of
 
@@ -25,6 +36,7 @@ __all__ = [
     "boundaries_of",
     "decoy_of",
     "kwarg_gradients",
+    "kwarg_rules",
     "loaded_state",
     "loss_of",
     "make_batch",
@@ -48,6 +60,21 @@ def split(value: Any, *, num_microbatches: int, batch_dim: int) -> list[Any]:
         return [value] * num_microbatches
     sizes = split_sizes(value.shape[batch_dim], num_microbatches)
     return list(value.split(sizes, dim=batch_dim))  # type: ignore[no-untyped-call]
+
+
+def kwarg_rules(case: Case) -> dict[int, dict[str, SplitRule]]:
+    """Per stage and name the rules of those keyword arguments that are split otherwise than usual."""
+    rules: dict[str, SplitRule] = {"turned": Along(1), "whole": Whole(), "listed": CustomSplit(_by_samples)}
+    found: dict[int, dict[str, SplitRule]] = {}
+    for kwarg in case.model.kwargs:
+        if kwarg.kind in rules:
+            found.setdefault(kwarg.stage, {})[f"gain_{kwarg.stage}"] = rules[kwarg.kind]
+    return found
+
+
+def _by_samples(values: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
+    """A list with an entry per sample, cut as the samples are."""
+    return [values[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(len(sizes))]
 
 
 def _generator(case: Case, *role: object) -> torch.Generator:
@@ -132,6 +159,11 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
         gain: Any = torch.rand(leading, generator=generator, dtype=torch.float64).to(dtype).to(device)
         if kwarg.kind == "number":
             gain = round(float(torch.rand((), generator=generator)), 3)
+        elif kwarg.kind == "listed":
+            gain = [round(gain, 3) for gain in torch.rand(step.batch_size, generator=generator).tolist()]
+        elif kwarg.kind in ("turned", "whole"):
+            shape = (2, step.batch_size) if kwarg.kind == "turned" else (step.batch_size, model.width)
+            gain = torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
         elif kwarg.kind == "objects":
             gain = _objects(step.batch_size, generator)
         elif model.input_requires_grad and isinstance(step, Train):
@@ -146,6 +178,7 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
         loss_kwargs={"scale": 1.75} if case.loss.scaled else {},
         batch_dim=model.batch_dim,
         num_microbatches=m,
+        rules=kwarg_rules(case),
     )
 
 
@@ -157,14 +190,25 @@ def assemble(
     loss_kwargs: Mapping[str, Any],
     batch_dim: int,
     num_microbatches: int,
+    rules: Mapping[int, Mapping[str, SplitRule]] | None = None,
 ) -> Batch:
-    """Split everything and put a `Batch` together."""
+    """Split everything and put a `Batch` together; `rules` are those of keyword arguments, see `kwarg_rules`."""
+    rules = rules or {}
 
-    def cut(value: Any) -> list[Any]:
-        return split(value, num_microbatches=num_microbatches, batch_dim=batch_dim)
+    def cut(value: Any, rule: SplitRule | None = None) -> list[Any]:
+        match rule:
+            case Whole():
+                return [value] * num_microbatches
+            case CustomSplit(function):
+                return list(function(value, split_sizes(target.shape[batch_dim], num_microbatches)))
+        dim = batch_dim if rule is None else rule.dim
+        return split(value, num_microbatches=num_microbatches, batch_dim=dim)
 
     cut_args, cut_target = [cut(arg) for arg in args], cut(target)
-    cut_kwargs = {s: {name: cut(value) for name, value in own.items()} for s, own in kwargs.items()}
+    cut_kwargs = {
+        s: {name: cut(value, rules.get(s, {}).get(name)) for name, value in own.items()}
+        for s, own in kwargs.items()
+    }
     return Batch(
         args=args,
         kwargs=kwargs,
@@ -180,6 +224,7 @@ def assemble(
             )
             for k in range(num_microbatches)
         ),
+        kwarg_rules=rules,
     )
 
 

@@ -6,9 +6,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pipeconform.adapter import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
-from pipeconform.case.case import PassageKind
+from pipeconform.case.case import KwargKind, PassageKind
 
-__all__ = ["LEAST_SIDES", "LEAST_STAGES", "MISTAKEN", "WHOLE", "Focus", "Limits", "is_claimed", "shape_kinds"]
+__all__ = [
+    "LEAST_SIDES",
+    "LEAST_STAGES",
+    "MISTAKEN",
+    "WHOLE",
+    "Focus",
+    "Limits",
+    "is_claimed",
+    "ruled_kinds",
+    "shape_kinds",
+]
 
 
 class Focus(StrEnum):
@@ -61,6 +71,7 @@ class Focus(StrEnum):
     AUTOCAST = "autocast"
     OBJECTS = "keyword arguments that are no tensors"
     BATCH_DIM = "another batch dimension"
+    RULES = "keyword arguments with a split of their own"
     GUARDED = "evaluation with gradients switched off"
     LOAD = "loading a state"
     DELAYED = "delays"
@@ -131,6 +142,10 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
             return Feature.AUTOCAST in features and {"float32", "bfloat16"} <= set(boundary.dtypes)
         case Focus.BATCH_DIM:
             return Feature.BATCH_DIM in features and boundary.max_ndim >= 3
+        case Focus.RULES:
+            return bool(ruled_kinds(features)) and (
+                capabilities.kwargs_scope != "rank" or 1 in claim.stages_per_rank
+            )
         case Focus.OBJECTS if capabilities.kwargs_scope == "rank":
             return Feature.OBJECTS in features and 1 in claim.stages_per_rank
         case Focus.GRAPHS:
@@ -159,6 +174,16 @@ def shape_kinds(boundary: BoundaryClaim) -> tuple[PassageKind, ...]:
         "empty": boundary.empty_tensors,
     }
     return tuple(kind for kind, claimed in inside.items() if claimed)
+
+
+def ruled_kinds(features: frozenset[Feature]) -> tuple[KwargKind, ...]:
+    """The keyword arguments with a split of their own inside a claim, see `Kwarg`."""
+    inside: dict[KwargKind, Feature] = {
+        "turned": Feature.SPLIT_DIMS,
+        "whole": Feature.WHOLE_TENSORS,
+        "listed": Feature.CUSTOM_SPLITS,
+    }
+    return tuple(kind for kind, feature in inside.items() if {feature, Feature.KWARGS} <= features)
 
 
 def _passes(boundary: BoundaryClaim) -> bool:

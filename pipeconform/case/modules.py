@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeconform.case import passages
-from pipeconform.case.case import Case, Model, Stage
+from pipeconform.case.case import Case, KwargKind, Model, Stage
 from pipeconform.case.layers import VOCABULARY, DropoutLayer, module_of
 
 __all__ = [
@@ -100,7 +100,7 @@ class StageModule(nn.Module):
         self.blocks = nn.ModuleList(module_of(block, model) for block in stage.blocks)
         if any(one.kind == "learned" for one in passages.leaving(model, index) if one.source == index):
             self.learned = nn.Parameter(torch.empty(model.width))
-        self.kwargs = {f"gain_{index}" for kwarg in model.kwargs if kwarg.stage == index}
+        self.kwargs = {f"gain_{index}": kwarg.kind for kwarg in model.kwargs if kwarg.stage == index}
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the stage on one microbatch."""
@@ -117,9 +117,9 @@ class StageModule(nn.Module):
 
     def _run(self, inputs: tuple[Any, ...], seen: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Compute on `seen`, which is `inputs` or watched views of them; tell the recorder of `inputs`."""
-        if unknown := kwargs.keys() - self.kwargs:
+        if unknown := kwargs.keys() - self.kwargs.keys():
             raise TypeError(f"stage {self.index} got unexpected keyword arguments {sorted(unknown)}")
-        if missing := self.kwargs - kwargs.keys():
+        if missing := self.kwargs.keys() - kwargs.keys():
             raise TypeError(f"stage {self.index} misses keyword arguments {sorted(missing)}")
         if len(inputs) != self.num_inputs:
             raise TypeError(
@@ -162,11 +162,7 @@ class StageModule(nn.Module):
             else:
                 x = x + 0.5 * value
         for name in sorted(kwargs):
-            gain = kwargs[name]
-            if isinstance(gain, Mapping):
-                x = x * (1.0 + _weight_of(gain))
-            else:
-                x = x * (1.0 + (gain.unsqueeze(-1) if isinstance(gain, Tensor) else gain))
+            x = x * (1.0 + _gain_of(self.kwargs[name], kwargs[name], like=x, batch_dim=self.model.batch_dim))
         return x
 
     def _boundary(self, x: Tensor, carried: list[Tensor], passing: list[Tensor]) -> Any:
@@ -196,6 +192,21 @@ class StageModule(nn.Module):
                 return (x, x * x)
             case _:
                 return {"result": x, "square": x * x}
+
+
+def _gain_of(kind: KwargKind, value: Any, *, like: Tensor, batch_dim: int) -> Any:
+    """What a keyword argument is good for: a number, or a tensor that stretches over the main stream."""
+    match kind:
+        case "objects":
+            return _weight_of(value)
+        case "whole":
+            return value.mean(0)
+        case "turned":
+            return value.sum(0).reshape(-1, *(1 for _ in range(like.ndim - 1)))
+        case "listed":
+            samples = torch.tensor(value, dtype=like.dtype, device=like.device)
+            return samples.reshape(-1, *(1 for _ in range(like.ndim - 1 - batch_dim)))
+    return value.unsqueeze(-1) if isinstance(value, Tensor) else value
 
 
 def _weight_of(objects: Mapping[str, Any]) -> float:

@@ -189,4 +189,5 @@ def mistaken_batch(batch: Batch, mistake: Mistake) -> Batch:
         loss_kwargs=batch.loss_kwargs,
         batch_dim=batch.batch_dim,
         num_microbatches=batch.num_microbatches,
+        rules=batch.kwarg_rules,
     )

@@ -50,7 +50,11 @@ def cases(limits: Limits, schedule: ScheduleClaim, focus: Focus) -> st.SearchStr
 def _case(d: Drawing) -> Case:
     p, v, m = d.shape()
     focus, boundary = d.focus, d.limits.capabilities.boundary
-    if focus in (Focus.KWARGS, Focus.OBJECTS) and d.limits.capabilities.kwargs_scope == "rank" and v > 1:
+    if (
+        focus in (Focus.KWARGS, Focus.OBJECTS, Focus.RULES)
+        and d.limits.capabilities.kwargs_scope == "rank"
+        and v > 1
+    ):
         v, m = 1, d.pick(some_m(d.claim, p, 1))
     sequence = d.pick([0, 2, 3]) if boundary.min_ndim <= 2 else d.pick([2, 3])
     if boundary.max_ndim < 3 or (focus is Focus.INPLACE and boundary.min_ndim <= 2):

@@ -7,7 +7,7 @@ from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Adam, Carried, Kwarg, LossSpec, Model, Passage, PassageKind, Sgd, Stage
 from pipeconform.case.drawing import Drawing
-from pipeconform.case.focus import Focus, shape_kinds
+from pipeconform.case.focus import Focus, ruled_kinds, shape_kinds
 
 __all__ = ["focused"]
 
@@ -38,6 +38,11 @@ def focused(d: Drawing, model: Model, loss: LossSpec) -> tuple[Model, LossSpec, 
             if d.limits.capabilities.kwargs_scope != "pipeline":
                 objects = d.pick([objects[:1], objects[-1:], objects])
             model = _replace(model, kwargs=objects)
+        case Focus.RULES:
+            ruled = tuple(Kwarg(stage=s, kind=d.pick(ruled_kinds(d.features))) for s in some_stage)
+            if d.limits.capabilities.kwargs_scope != "pipeline":
+                ruled = d.pick([ruled[:1], ruled[-1:], ruled])
+            model = _replace(model, kwargs=ruled)
         case Focus.AUXILIARY:
             model = _insert(model, d.pick(range(1, last) if last > 1 else some_stage), blocks.Auxiliary())
         case Focus.CHECKPOINT:

@@ -41,7 +41,9 @@ def _traits(case: Case) -> Iterator[Focus]:
         yield Focus.DTYPE
     for one in model.passages:
         yield _passage(one)
-    if any(kwarg.kind == "objects" for kwarg in model.kwargs):
+    if any(kwarg.kind in ("turned", "whole", "listed") for kwarg in model.kwargs):
+        yield Focus.RULES
+    elif any(kwarg.kind == "objects" for kwarg in model.kwargs):
         yield Focus.OBJECTS
     elif model.kwargs:
         yield Focus.KWARGS

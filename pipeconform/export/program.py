@@ -94,6 +94,7 @@ def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
         ),
         trains=bool(case.trains),
         deferred_weights=deferred_weights,
+        kwarg_rules=data.kwarg_rules(case),
         varying_shapes=len(sizes) > 1,
     )
 
@@ -117,6 +118,7 @@ def batch_for(case: Any, index: int, plan: Any, capabilities: Any) -> Any:
         loss_kwargs=batch.loss_kwargs,
         batch_dim=batch.batch_dim,
         num_microbatches=batch.num_microbatches,
+        rules=batch.kwarg_rules,
     )
 
 

@@ -193,6 +193,7 @@ JUDGEMENTS: dict[str, Judgement] = {
     "FWD-14": _about(Focus.INPLACE, judge=training.values_and_gradients_are_right),
     "FWD-15": _about(Focus.OBJECTS, judge=_with_gradients(forward.outputs_are_right), any_schedule=True),
     "FWD-16": _about(Focus.BATCH_DIM, judge=_with_gradients(forward.outputs_are_right)),
+    "FWD-22": _about(Focus.RULES, judge=_with_gradients(forward.outputs_are_right), any_schedule=True),
     "FWD-17": _about(Focus.HOOKS, judge=forward.hooks_run_once),
     "FWD-18": _about(Focus.AUTOCAST, judge=_with_gradients(forward.containers_are_kept), any_schedule=True),
     "FWD-21": _about(

@@ -81,6 +81,7 @@ def plan_of(
         ranks=ranks,
         trains=bool(case.trains),
         deferred_weights=deferred_weights,
+        kwarg_rules=data.kwarg_rules(case),
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
         )

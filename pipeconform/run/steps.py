@@ -47,6 +47,7 @@ def _data_for(plan: Plan, capabilities: contract.Capabilities, batch: Batch) -> 
         loss_kwargs=batch.loss_kwargs,
         batch_dim=batch.batch_dim,
         num_microbatches=batch.num_microbatches,
+        rules=batch.kwarg_rules,
     )
 
 

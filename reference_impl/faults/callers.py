@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from pipeconform.adapter import Batch, LoadState, Mode, Operation, StepResult
+from pipeconform.adapter import (
+    Along,
+    Batch,
+    CustomSplit,
+    LoadState,
+    Mode,
+    Operation,
+    SplitRule,
+    StepResult,
+    Whole,
+)
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import map_leaves
@@ -76,6 +86,62 @@ class ListsSplit(ReferenceAdapter):
     """A list among the keyword arguments is split as if its entries were samples."""
 
     pipeline = _ListsSplit
+
+
+class _Ruled(ReferencePipeline):
+    """Splits keyword arguments by other rules than their own."""
+
+    def other(self, rule: SplitRule) -> SplitRule | None:
+        """The rule that is used instead; None for none."""
+        raise NotImplementedError
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        rules = {
+            s: {name: other for name, rule in own.items() if (other := self.other(rule)) is not None}
+            for s, own in batch.kwarg_rules.items()
+        }
+        return super().make_work(mode, replace(batch, kwarg_rules=rules))
+
+
+class _WholeSplit(_Ruled):
+    def other(self, rule: SplitRule) -> SplitRule | None:
+        return None if isinstance(rule, Whole) else rule
+
+
+class WholeSplit(ReferenceAdapter):
+    """Tensors that are to be given whole are split like all others."""
+
+    pipeline = _WholeSplit
+
+
+class _CutFromTheEnd(_Ruled):
+    def other(self, rule: SplitRule) -> SplitRule | None:
+        if not isinstance(rule, Along):
+            return rule
+
+        def backwards(value: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+            return list(torch.split(value.flip(rule.dim), list(sizes), dim=rule.dim))
+
+        return CustomSplit(backwards)
+
+
+class CutFromTheEnd(ReferenceAdapter):
+    """A keyword argument that is split in a dimension of its own is cut from the end."""
+
+    pipeline = _CutFromTheEnd
+
+
+class _FirstPart(_Ruled):
+    def other(self, rule: SplitRule) -> SplitRule | None:
+        if not isinstance(rule, CustomSplit):
+            return rule
+        return CustomSplit(lambda value, sizes: [next(iter(rule.function(value, sizes)))] * len(sizes))
+
+
+class FirstPart(ReferenceAdapter):
+    """Every microbatch is given the first part of what the user's function has split."""
+
+    pipeline = _FirstPart
 
 
 class _MergedInFirst(ReferencePipeline):

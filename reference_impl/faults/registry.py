@@ -224,6 +224,9 @@ _LIST = (
     made("callers:AutocastLost", "FWD-18", "Stages after the first run without autocast."),
     made("callers:ObjectsKept", "FWD-15", "Objects among the keyword arguments are those of step one."),
     made("callers:ListsSplit", "FWD-15", "Lists among the keyword arguments are split."),
+    made("callers:WholeSplit", "FWD-22", "Tensors that are to be given whole are split."),
+    made("callers:CutFromTheEnd", "FWD-22", "What is split in a dimension of its own is cut from the end."),
+    made("callers:FirstPart", "FWD-22", "Every microbatch has the first part of a custom split."),
     made("callers:MergedInFirst", "FWD-16", "Outputs are merged in dimension 0, wherever the batch is."),
     made("callers:EvaluationRecords", "LIF-2", "Evaluation records a graph."),
     made(

@@ -67,6 +67,12 @@ def test_objects_reach_their_stage_whole(pipeconform_judge: Callable[[], None]) 
     pipeconform_judge()
 
 
+@pytest.mark.pipeconform_requirement("FWD-22")
+def test_split_rules_of_keyword_arguments(pipeconform_judge: Callable[[], None]) -> None:
+    """A keyword argument is split by its own rule: another dimension, whole, or a function (FWD-22)."""
+    pipeconform_judge()
+
+
 @pytest.mark.pipeconform_requirement("FWD-16")
 def test_another_batch_dimension(pipeconform_judge: Callable[[], None]) -> None:
     """Batches in dimension 1 are split and merged there (FWD-16)."""

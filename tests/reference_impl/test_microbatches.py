@@ -8,7 +8,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeconform.reference_impl.microbatches import batch_size_of, merge, merge_gradients, sizes_of, split
+from pipeconform.reference_impl.microbatches import (
+    batch_size_of,
+    merge,
+    merge_gradients,
+    parts_by,
+    sizes_of,
+    split,
+)
+
+from pipeconform.adapter import Along, CustomSplit, Whole
 
 Pair = namedtuple("Pair", "a b")
 
@@ -111,3 +120,31 @@ def test_microbatches_without_gradient_count_as_zero_unless_all_lack_one() -> No
     assert some is not None
     assert some.tolist() == [[1, 0, 0]] * 2
     assert merge_gradients([None, None], like=like, sizes=(1, 2), batch_dim=1) is None
+
+
+def test_a_rule_says_how_a_keyword_argument_is_split() -> None:
+    def parts(rule, value):
+        return parts_by(rule, value, name="gain", sizes=(2, 1), batch_dim=0)
+
+    value = torch.arange(6).reshape(2, 3)
+    whole, again = parts(Whole(), value)
+    assert whole is value is again
+    assert [part.tolist() for part in parts(Along(1), value)] == [[[0, 1], [3, 4]], [[2], [5]]]
+    assert parts(CustomSplit(lambda text, sizes: [text[:size] for size in sizes]), "abc") == ["ab", "a"]
+    assert parts(None, 7) == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Along(0), "gain has 2 entries in dimension 0, where it is to be split; the batch has 3 samples"),
+        (Along(2), "gain has a tensor of shape .2, 3., which has no batch dimension 2"),
+        (
+            CustomSplit(lambda value, sizes: [value]),
+            "gain was split into 1 parts by its own function; expected 2",
+        ),
+    ],
+)
+def test_a_value_that_does_not_fit_its_rule_is_refused(rule, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parts_by(rule, torch.zeros(2, 3), name="gain", sizes=(2, 1), batch_dim=0)
