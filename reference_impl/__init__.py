@@ -18,6 +18,9 @@ follow, it is not here. Read it in this order:
 13. `tracing`       a whole model cut into stages; `front_end` says it in the contract's words, and ties gradients
 14. `adapter`       all of it behind the contract
 
+`data_parallel` is another implementation beside the pipeline: a wrapper that keeps replicas of a module in step, with
+`gradient_buckets`, `communication_hooks`, and `replica_state`, `replica_join`, `replica_precision` to read after it.
+
 `faults` holds implementations that are wrong on purpose: each changes one of these things. `mutants` are wrong
 by accident: a rule changed one line.
 """

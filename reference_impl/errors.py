@@ -3,9 +3,10 @@
 ::
 
     RuntimeError
-    └── PipelineError
-        ├── StageError    something failed on this rank; the original exception is its ``__cause__``
-        └── PeerError     something failed on another rank; the text says where and what
+    ├── PipelineError
+    │   ├── StageError    something failed on this rank; the original exception is its ``__cause__``
+    │   └── PeerError     something failed on another rank; the text says where and what
+    └── ReplicaError      replicas cannot be kept in step; raised on all of them
 
     ValueError
     └── OrderError        a stage's operations were called in another order than is possible
@@ -27,6 +28,10 @@ class StageError(PipelineError):
 
 class PeerError(PipelineError):
     """Another rank failed and told this one; mend the stage, microbatch and rank that the text names."""
+
+
+class ReplicaError(RuntimeError):
+    """Replicas of a module cannot be kept in step; the text names parameters and ranks, and the remedy."""
 
 
 class OrderError(ValueError):

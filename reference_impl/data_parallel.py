@@ -1,0 +1,326 @@
+"""A data-parallel wrapper: every replica computes with its own data, and all get the mean gradient.
+
+What happens in a training step that synchronises:
+
+1. Before the forward, buffers are made those of the first rank (`Options.broadcast_buffers`).
+2. The forward runs the module. Every tensor it returns gets a hook: the first to see a gradient begins the *pass*.
+3. Each parameter's gradient is copied to its bucket as soon as backward has added it up. Complete buckets are
+   reduced in their order, the same on every rank, while backward goes on.
+4. At the end of backward the buckets that lack gradients are filled up and reduced, too. One small message tells
+   which parameters have a gradient on how many ranks. Then the means become the parameters' gradients.
+
+A forward inside `DataParallel.no_sync` begins no pass, so its gradients only add up; the next pass reduces the sum.
+`replica_join` lets ranks have different numbers of batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.distributed import ProcessGroup
+from torch.futures import Future
+
+from .communication_hooks import Hook, all_reduce_hook, check_hook
+from .errors import ReplicaError
+from .gradient_buckets import Bucket, buckets_of
+from .replica_join import BUFFERS, GRADIENTS, Attendance
+from .replica_precision import MixedPrecision, run_mixed
+from .replica_state import broadcast, verify
+
+__all__ = ["DataParallel", "Options"]
+
+_MIB = float(1 << 20)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How replicas are kept in step.
+
+    `find_unused` lets parameters go without a gradient: what no replica has stays as it is, what one has is averaged
+    with zeros. With `static_graph` the first pass tells which parameters get gradients, and how often each.
+    """
+
+    bucket_mib: float = 25.0
+    first_bucket_mib: float = 1.0
+    rebuild_buckets: bool = True
+    """Whether the second pass takes the order in which gradients arrived in the first."""
+    find_unused: bool = False
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = False
+    broadcast_buffers: bool = True
+    buffer_hook: Callable[[Mapping[str, Tensor], ProcessGroup], None] | None = None
+    """Synchronises buffers instead of the broadcast."""
+    buffers_when: Literal["before_forward", "after_forward"] = "before_forward"
+    ignored: frozenset[str] = frozenset()
+    """Parameters and buffers, by name, that are the user's own business."""
+    mixed_precision: MixedPrecision | None = None
+
+
+class DataParallel(nn.Module):
+    """`module`, kept in step with its replicas on the other ranks of `group`."""
+
+    def __init__(
+        self, module: nn.Module, *, group: ProcessGroup | None = None, options: Options | None = None
+    ) -> None:
+        """Compare the replicas and give all of them the first rank's parameters and buffers.
+
+        Raises:
+            ReplicaError: The modules differ; on every rank, with the parameters' names.
+            ValueError: There is nothing to train.
+        """
+        super().__init__()
+        self.module, self.options = module, options or Options()
+        given: Any = dist.group.WORLD if group is None else group
+        self.group: ProcessGroup = given
+        kept = {n: p for n, p in module.named_parameters() if n not in self.options.ignored}
+        self._parameters_kept = {name: p for name, p in kept.items() if p.requires_grad}
+        if not self._parameters_kept:
+            raise ValueError("no parameter requires a gradient: there is nothing to keep in step")
+        verify({**kept, **self._buffers_kept()}, self.group)
+        broadcast([*kept.values(), *self._buffers_kept().values()], self.group)
+        self.attendance = Attendance(self.group)
+        self._hook: tuple[Hook, Any] | None = None
+        self._synchronises, self._blind, self._in_pass, self._settled = True, False, False, False
+        self._arrivals: dict[str, int] = {}
+        self._expected: dict[str, int] = {}
+        """With a static graph, how often the gradient of each parameter is added to in a pass."""
+        self._launched: list[Future[Tensor]] = []
+        self._sparse = frozenset(
+            f"{prefix}.weight".lstrip(".")
+            for prefix, part in module.named_modules()
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
+        )
+        self._buckets = self._lay_out(list(reversed(self._parameters_kept)))
+        for name, parameter in self._parameters_kept.items():
+            arrived = functools.partial(self._arrived, name)
+            parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module on this rank's own data."""
+        synchronises = self._synchronises
+        trains = synchronises and torch.is_grad_enabled() and self.training
+        self.attendance.announce(buffers=synchronises, gradients=trains)
+        if synchronises and self.options.buffers_when == "before_forward":
+            self.synchronise_buffers()
+        if self.options.mixed_precision is None:
+            result = self.module(*args, **kwargs)
+        else:
+            result = run_mixed(self.module, self.options.mixed_precision, args, kwargs)
+        if synchronises and self.options.buffers_when == "after_forward":
+            self.synchronise_buffers()
+        if trains:
+            tensors = [t for t in tensors_in(result) if t.requires_grad and not t.is_leaf]
+            for tensor in tensors:
+                tensor.register_hook(lambda _: self.begin_pass())  # type: ignore[no-untyped-call]
+            self._blind = not tensors  # a container nobody knows: the first gradient begins the pass
+        return result
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forwards in here begin no pass; their gradients add up until one outside does."""
+        before, self._synchronises = self._synchronises, False
+        try:
+            yield
+        finally:
+            self._synchronises = before
+
+    @contextmanager
+    def join(self, *, divide_by_initial: bool = True, raise_early: bool = False) -> Iterator[None]:
+        """Surround a loop over batches of which other ranks may have another number.
+
+        Means are over all ranks, or over those with a batch left unless `divide_by_initial`. With `raise_early`
+        the first rank without one is an error everywhere. At the end all have the state of a rank that was last.
+        """
+        how = {"divide_by_initial": divide_by_initial, "raise_early": raise_early}
+        with self.attendance.joining(self._stand_in, **how):
+            yield
+        state = [*self._parameters_kept.values(), *self._buffers_kept().values()]
+        broadcast(state, self.group, source=self.attendance.source)
+        self.attendance.source = 0
+
+    def _stand_in(self, what: int) -> None:
+        """Take part in a step of the others with nothing of one's own."""
+        if what & BUFFERS:
+            self.synchronise_buffers()
+        if what & GRADIENTS:
+            own = {name: parameter.grad for name, parameter in self._parameters_kept.items()}
+            for parameter in self._parameters_kept.values():
+                parameter.grad = None
+            self._expect_all()
+            self.end_pass()
+            for name, parameter in self._parameters_kept.items():
+                parameter.grad = own[name]
+
+    def register_comm_hook(self, state: Any, hook: Hook) -> None:
+        """Let ``hook(state, bucket)`` reduce every bucket instead of one all-reduce.
+
+        Raises:
+            TypeError, ValueError: It is no such function.
+            RuntimeError: There is a hook already.
+        """
+        check_hook(hook)
+        if self._hook is not None:
+            raise RuntimeError("a communication hook is registered already; a wrapper has one, for good")
+        self._hook = (hook, state)
+
+    def _buffers_kept(self) -> dict[str, Tensor]:
+        # looked up every time: modules assign new tensors to their buffers
+        return {n: b for n, b in self.module.named_buffers() if n not in self.options.ignored}
+
+    def synchronise_buffers(self) -> None:
+        """Make the buffers equal on all ranks, or let the user's hook do it."""
+        buffers = self._buffers_kept()
+        if self.options.buffer_hook is not None:
+            self.options.buffer_hook(buffers, self.group)
+        elif self.options.broadcast_buffers and buffers:
+            broadcast(buffers.values(), self.group, source=self.attendance.source)
+
+    def begin_pass(self) -> None:
+        """Expect every gradient; nothing happens when the pass has begun, in a backward with several outputs."""
+        if not self._in_pass:
+            self._expect_all()
+            # no public name tells when a backward ends; torch's own wrappers ask the same way
+            Variable._execution_engine.queue_callback(self.end_pass)
+
+    def _expect_all(self) -> None:
+        self._in_pass, self._blind = True, False
+        self._arrivals, self._launched = {}, []
+        for bucket in self._buckets:
+            bucket.missing = set(bucket.parameters)
+
+    def _arrived(self, name: str, _: Tensor) -> None:
+        """Note that backward has added up the gradient of a parameter."""
+        if self._blind:
+            self.begin_pass()
+        if not self._in_pass:
+            return
+        self._arrivals[name] = count = self._arrivals.get(name, 0) + 1
+        if self.options.static_graph and not self._settled:
+            return  # who gets how many is known at the end only
+        expected = self._expected.get(name, 1)
+        if count > expected:
+            self._in_pass = False
+            raise ReplicaError(
+                f"{name} got a gradient {count} times in one backward, expected {expected}: parts that run a backward "
+                f"of their own (reentrant checkpoints) need static_graph"
+            )
+        if count == expected:
+            bucket = next(b for b in self._buckets if name in b.parameters)
+            self._put(bucket, name)
+            self._launch_complete()
+
+    def _put(self, bucket: Bucket, name: str) -> None:
+        bucket.put(name, as_view=self.options.gradient_as_bucket_view)
+        bucket.missing.discard(name)
+
+    def _launch_complete(self) -> None:
+        """Begin reductions in the buckets' order: another order on another rank would mix them up."""
+        hook, state = self._hook or (all_reduce_hook, self.group)
+        for bucket in self._buckets[len(self._launched) :]:
+            if bucket.missing:
+                return
+            future = hook(state, bucket)
+            if not callable(getattr(future, "wait", None)):
+                self._in_pass = False
+                raise TypeError(
+                    f"a communication hook returns a Future of a tensor, not {type(future).__name__}"
+                )
+            self._launched.append(future)
+
+    def end_pass(self) -> None:
+        """Reduce what is left, and hand out the means.
+
+        Raises:
+            ReplicaError: A parameter has no gradient on some rank, and was not allowed to; on every rank.
+        """
+        if not self._in_pass:
+            return
+        self._in_pass = False
+        missing = [name for bucket in self._buckets for name in bucket.missing if name in self._expected]
+        for bucket in self._buckets:
+            for name in tuple(bucket.missing):
+                self._put(bucket, name)
+        self._launch_complete()
+        if missing and self._arrivals:
+            raise ReplicaError(
+                f"no gradient for {', '.join(missing)}, but static_graph says that the graph stays"
+            )
+        holders = self._holders()
+        scale = self.attendance.correction()
+        for bucket, future in zip(self._buckets, self._launched, strict=True):
+            reduced = future.wait()
+            due, found = bucket.buffer.shape, getattr(reduced, "shape", None)
+            if found != due:
+                raise ValueError(
+                    f"the hook's result for bucket {bucket.index} has shape {found}, expected is {due}"
+                )
+            if scale != 1.0:
+                reduced = reduced.mul_(scale)
+            for name in bucket.parameters:
+                if holders[name]:
+                    bucket.take(name, reduced, as_view=self.options.gradient_as_bucket_view)
+        if not self._settled:
+            self._settle(holders)
+
+    def _holders(self) -> dict[str, int]:
+        """On how many ranks each parameter has a gradient."""
+        kept, lenient = self._parameters_kept, self.options.find_unused or self.options.static_graph
+        if self._settled and self.options.static_graph:
+            return dict.fromkeys(kept, 1)
+        own = [name in self._arrivals or (lenient and p.grad is not None) for name, p in kept.items()]
+        counts = torch.tensor(own, dtype=torch.int32, device=next(iter(kept.values())).device)
+        dist.all_reduce(counts, group=self.group)
+        holders = dict(zip(kept, counts.tolist(), strict=True))
+        short = [name for name, count in holders.items() if count < self.attendance.present]
+        if short and not lenient:
+            raise ReplicaError(
+                f"no gradient on some rank for {', '.join(short)} (on rank {dist.get_rank(self.group)} for "
+                f"{', '.join(n for n, one in zip(kept, own, strict=True) if not one) or 'none'}): "
+                f"use all parameters in every forward, or set find_unused"
+            )
+        return holders
+
+    def _settle(self, holders: Mapping[str, int]) -> None:
+        """After the first pass: the graph is known, and the order in which gradients come."""
+        self._settled = True
+        names = list(reversed(self._parameters_kept))
+        if self.options.static_graph:
+            self._expected = dict(self._arrivals)
+            names = [name for name in names if holders[name]]
+        if self.options.rebuild_buckets and not self.options.find_unused:
+            order = [[*self._arrivals, *(name for name in names if name not in self._arrivals)]]
+            dist.broadcast_object_list(order, group=self.group, group_src=0)
+            names = [name for name in order[0] if name in names]
+        self._buckets = self._lay_out(names)
+
+    def _lay_out(self, names: list[str]) -> list[Bucket]:
+        options, mixed = self.options, self.options.mixed_precision
+        return buckets_of(
+            {name: self._parameters_kept[name] for name in names},
+            bytes_each=[options.first_bucket_mib * _MIB, options.bucket_mib * _MIB],
+            dtype=None if mixed is None else mixed.reduce_dtype,
+            sparse=self._sparse,
+        )
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in nested tuples, lists, mappings and dataclasses."""
+    inner: Iterable[Any] = ()
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, tuple | list):
+        inner = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = vars(value).values()
+    for item in inner:
+        yield from tensors_in(item)
