@@ -311,7 +311,10 @@ class Pending:
                     self._verdicts[rank] = self._read(answer, rank)
             if gone is not None and rank not in self._verdicts:
                 self._verdicts[rank] = Died.of(
-                    gone.code, output=self._crew.printed(rank), after=gone.moment - self._started
+                    gone.code,
+                    output=self._crew.printed(rank),
+                    after=gone.moment - self._started,
+                    lost=gone.lost,
                 )
 
     def _read(self, answer: Frame, rank: int) -> Verdict:

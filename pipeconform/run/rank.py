@@ -24,7 +24,7 @@ import msgspec
 
 from pipeconform.run import examiner
 from pipeconform.run.verdict import Cause, Raised
-from pipeconform.run.wire import HEADER, Kind, RankSpec, frame
+from pipeconform.run.wire import HEADER, Address, Kind, RankSpec, frame
 
 __all__ = ["RankContext", "main", "raised_from"]
 
@@ -57,15 +57,16 @@ def main(connection: socket.socket, spec: RankSpec) -> int:
     context = RankContext(
         rank=spec.rank, world_size=spec.world_size, device=spec.device, folder=os.path.dirname(spec.output)
     )
+    stream = connection.makefile("rb")
     try:
-        _prepare(spec)
+        _prepare(spec, connection, stream)
         examiner.answer_questions(spec.standing)
         seen = {name: os.environ.get(name) for name in spec.variables}
         _answer(connection, 0, kind=Kind.READY, body=msgspec.msgpack.encode(seen))
     except Exception:
         _answer(connection, 0, kind=Kind.UNFIT, body=_clip(traceback.format_exc()).encode())
         return 1
-    with connection.makefile("rb") as stream:
+    with stream:
         _serve(connection, stream, context, output=output)
     return 0
 
@@ -216,7 +217,7 @@ def _dump_stacks_to(path: str) -> None:
     faulthandler.enable(file=2)
 
 
-def _prepare(spec: RankSpec) -> None:
+def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader) -> None:
     if spec.backend is None and spec.device == "cpu" and "torch" not in sys.modules:
         return  # nothing of torch is asked for; importing it takes longer than all the rest
     import torch  # preloaded in the server; this module is also imported without it
@@ -231,13 +232,50 @@ def _prepare(spec: RankSpec) -> None:
 
     dist.init_process_group(
         spec.backend,
-        store=dist.FileStore(spec.store, spec.world_size),  # type: ignore[attr-defined]  # public, says its page
+        store=_store(spec, connection, stream),
         rank=spec.rank,
         world_size=spec.world_size,
         timeout=timedelta(seconds=spec.group_timeout),
     )
     if device.type != "cpu":
         _connect(device.index or 0, spec)
+
+
+def _store(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader) -> Any:
+    """Where the ranks meet: a file, or an address of rank 0's that the controller passes on."""
+    import torch.distributed as dist
+
+    if not spec.listen:
+        return dist.FileStore(spec.store, spec.world_size)  # type: ignore[attr-defined]  # public, says its page
+    patience = timedelta(seconds=spec.group_timeout)
+    if spec.rank == 0:
+        # our own socket: torch's would listen on every interface
+        family = socket.AF_INET6 if ":" in spec.listen else socket.AF_INET
+        listener = socket.create_server((spec.listen, 0), family=family)
+        address = Address(host=spec.listen, port=listener.getsockname()[1])
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, says its page
+            address.host,
+            address.port,
+            spec.world_size,
+            is_master=True,
+            timeout=patience,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        _answer(connection, 0, kind=Kind.STORE, body=msgspec.msgpack.encode(address))
+        return store
+    received = _read_frame(stream)
+    if received is None:
+        sys.exit(0)  # the controller is gone
+    address = msgspec.msgpack.decode(received[2], type=Address)
+    return dist.TCPStore(  # type: ignore[attr-defined]  # likewise
+        address.host,
+        address.port,
+        spec.world_size,
+        is_master=False,
+        timeout=patience,
+        wait_for_workers=False,
+    )
 
 
 def _connect(index: int, spec: RankSpec) -> None:

@@ -57,16 +57,22 @@ class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
 
 
 class Died(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
-    """The process ended without answering, by a signal or by itself (``exit_code`` 0 included)."""
+    """The process ended without answering, by a signal or by itself (``exit_code`` 0 included).
+
+    ``lost`` tells of one on another host that is out of reach: whose, and why; it is nobody's known fault.
+    """
 
     signal: str | None = None
     exit_code: int | None = None
     output: str = ""
     after: float = 0.0
+    lost: str = ""
 
     @classmethod
-    def of(cls, code: int, *, output: str, after: float) -> Died:
+    def of(cls, code: int, *, output: str, after: float, lost: str = "") -> Died:
         """Make the verdict from an exit code in ``subprocess``'s convention."""
+        if lost:
+            return cls(output=output, after=after, lost=lost)
         if code >= 0:
             return cls(exit_code=code, output=output, after=after)
         try:
@@ -77,8 +83,8 @@ class Died(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
 
     @property
     def how(self) -> str:
-        """``SIGKILL`` or ``exit code 3``."""
-        return self.signal or f"exit code {self.exit_code}"
+        """``SIGKILL``, ``exit code 3`` or ``lost: …``."""
+        return f"lost: {self.lost}" if self.lost else self.signal or f"exit code {self.exit_code}"
 
 
 class Stuck(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
@@ -137,7 +143,8 @@ class VerdictVector(msgspec.Struct, frozen=True):
     def first_failure(self) -> int | None:
         """The rank that failed first: the root cause as far as the evidence goes; None if all returned.
 
-        The earliest that raised or died wins over those who only lost their connection to it, and a stuck
+        A lost rank comes first: what others did about it is known sooner than that it is lost. Otherwise the
+        earliest that raised or died wins over those who only lost their connection to it, and a stuck
         rank is the root only if nobody raised or died: one that waits in a circle, or for none that is stuck.
         """
         failed = [
@@ -151,6 +158,11 @@ class VerdictVector(msgspec.Struct, frozen=True):
         stuck = self._stuck()
         free = (rank for rank, one in stuck.items() if not set(one.waits_for) & stuck.keys())
         return next(iter(circle_of(stuck)), next(free, first))
+
+    @property
+    def lost(self) -> str:
+        """Why ranks on other hosts were lost in it; empty if none was."""
+        return "; ".join(dict.fromkeys(v.lost for v in self.verdicts if isinstance(v, Died) and v.lost))
 
     @property
     def waiting(self) -> str:
@@ -200,6 +212,8 @@ def _remains(verdict: Verdict) -> str:
 def _precedence(verdict: Verdict) -> tuple[int, float]:
     if isinstance(verdict, Stuck):
         return (2, verdict.after)
+    if isinstance(verdict, Died) and verdict.lost:
+        return (-1, verdict.after)
     return (int(isinstance(verdict, Raised) and verdict.is_echo), verdict.after)
 
 

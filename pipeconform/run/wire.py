@@ -16,6 +16,7 @@ import msgspec
 
 __all__ = [
     "HEADER",
+    "Address",
     "Command",
     "Exited",
     "Fork",
@@ -47,6 +48,7 @@ class Kind(IntEnum):
     BYTES = 5  # the task's return value, as it was
     PICKLE = 6  # the task's return value, pickled
     RAISED = 7  # the exception, as a verdict
+    STORE = 8  # where the ranks of a group meet, when that is not a file: from rank 0, then to the others
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -56,8 +58,15 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     folder: str
 
 
+class Address(msgspec.Struct, frozen=True):
+    """Of a store that listens."""
+
+    host: str
+    port: int
+
+
 class RankSpec(msgspec.Struct, frozen=True):
-    """All that a rank process is told when it is forked."""
+    """All that a rank process is told when it is forked; `store` is a file, or `listen` an address to meet at."""
 
     rank: int
     world_size: int
@@ -69,6 +78,7 @@ class RankSpec(msgspec.Struct, frozen=True):
     standing: str
     variables: tuple[str, ...]
     group_timeout: float
+    listen: str = ""
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
@@ -107,12 +117,16 @@ class ForkFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Exited(msgspec.Struct, frozen=True, tag=True):
-    """A child ended; ``code`` as in ``subprocess``: negative for a signal; ``moment`` in seconds."""
+    """A child ended; ``code`` as in ``subprocess``: negative for a signal; ``moment`` in seconds.
+
+    ``lost`` says why nobody knows: the host that it ran on is out of reach.
+    """
 
     group: int
     rank: int
     code: int
     moment: float
+    lost: str = ""
 
 
 Command = Hello | Fork | Kill

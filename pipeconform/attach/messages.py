@@ -1,0 +1,194 @@
+"""What controller and agent tell each other once both have proved that they know the token.
+
+MessagePack with a schema on both sides: whatever else comes ends the connection. Payloads, answers and the
+tensors in them are bytes that nobody on the way looks into. Times are seconds since the task was handed
+to its rank, on the agent's own clock: clocks of different hosts are never compared.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "Answer",
+    "AskStacks",
+    "AskStanding",
+    "Bye",
+    "Fork",
+    "Gone",
+    "Kill",
+    "Order",
+    "Prepare",
+    "Pulse",
+    "Ready",
+    "Stacks",
+    "Standing",
+    "StoreAt",
+    "Task",
+    "Unfit",
+    "Word",
+    "encode",
+    "read_order",
+    "read_word",
+]
+
+
+class Prepare(msgspec.Struct, frozen=True, tag=True):
+    """Start a fork server: an environment variant under a number, and what it imports first."""
+
+    environment: int
+    name: str
+    variables: dict[str, str | None]
+    preload: tuple[str, ...]
+
+
+class Fork(msgspec.Struct, frozen=True, tag=True):
+    """Fork a rank; `member` is its number on this connection."""
+
+    member: int
+    environment: int
+    rank: int
+    world_size: int
+    device_type: str
+    """The agent knows which of its host's devices is its own."""
+    backend: str | None
+    group_timeout: float
+
+
+class StoreAt(msgspec.Struct, frozen=True, tag=True):
+    """Where the ranks of a group meet: told by rank 0, passed on to the others."""
+
+    member: int
+    host: str
+    port: int
+
+
+class Task(msgspec.Struct, frozen=True, tag=True):
+    """Run ``"module:function"`` with a payload."""
+
+    member: int
+    number: int
+    name: str
+    payload: bytes
+
+
+class AskStanding(msgspec.Struct, frozen=True, tag=True):
+    """Where does the rank stand?"""
+
+    member: int
+    ticket: int
+
+
+class AskStacks(msgspec.Struct, frozen=True, tag=True):
+    """What are its stacks, and what has it printed?"""
+
+    member: int
+    ticket: int
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    """End the rank."""
+
+    member: int
+
+
+class Bye(msgspec.Struct, frozen=True, tag=True):
+    """The run is over."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The rank is set up and sees these variables."""
+
+    member: int
+    pid: int
+    seen: dict[str, str | None]
+
+
+class Unfit(msgspec.Struct, frozen=True, tag=True):
+    """The rank could not be set up."""
+
+    member: int
+    reason: str
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """The task's return value, or what it raised as a verdict in MessagePack."""
+
+    member: int
+    number: int
+    kind: Literal["returned", "raised"]
+    body: bytes
+    after: float
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """The rank's process ended; `code` as in ``subprocess``; `output` is the end of what it printed."""
+
+    member: int
+    code: int
+    after: float
+    output: str
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """Of one rank that runs a task: how often it was seen to progress, and whether a signal holds it now."""
+
+    member: int
+    progressed: int
+    stopped: bool
+
+
+class Pulse(msgspec.Struct, frozen=True, tag=True):
+    """Sent several times a second while ranks run tasks."""
+
+    ranks: tuple[Seen, ...]
+
+
+class Standing(msgspec.Struct, frozen=True, tag=True):
+    """A `pipeconform.run.standing.Standing` in JSON; empty where the rank did not answer."""
+
+    member: int
+    ticket: int
+    body: bytes
+
+
+class Stacks(msgspec.Struct, frozen=True, tag=True):
+    """Stacks and output; each may be empty."""
+
+    member: int
+    ticket: int
+    stacks: str
+    output: str
+
+
+Order = Prepare | Fork | StoreAt | Task | AskStanding | AskStacks | Kill | Bye
+Word = StoreAt | Ready | Unfit | Answer | Gone | Pulse | Standing | Stacks
+
+_encoder = msgspec.msgpack.Encoder()
+_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+_words: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+
+
+def encode(message: Order | Word) -> bytes:
+    """The body of a frame."""
+    return _encoder.encode(message)
+
+
+def read_order(body: bytes) -> Order:
+    """What the controller asks.
+
+    Raises:
+        msgspec.MsgspecError: it is none of the messages.
+    """
+    return _orders.decode(body)
+
+
+def read_word(body: bytes) -> Word:
+    """What an agent says.
+
+    Raises:
+        msgspec.MsgspecError: it is none of the messages.
+    """
+    return _words.decode(body)
