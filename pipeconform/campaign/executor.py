@@ -130,15 +130,18 @@ class Executor:
         """Replace the processes that would run `case` by new ones."""
         self.pools.of_size(self._world_size(case)).restart()
 
-    def evidence(self, execution: Execution, *, thorough: bool = True, copied: bool = False) -> Evidence:
+    def evidence(
+        self, execution: Execution, *, thorough: bool = True, copied: bool = False, flow: bool = False
+    ) -> Evidence:
         """Prepare an execution in which every rank returned for judgement.
 
-        With `copied` the reference is that of microbatches that were copied from their batch.
+        With `copied` the reference is that of microbatches that were copied from their batch, with `flow` it
+        also tells what passes between stages.
         """
         expected = execution.expected
-        if copied:
+        if copied or flow:
             masks = masks_of(execution.case, execution.shown)
-            question = self._question(execution.case, masks=masks, copied=True)
+            question = self._question(execution.case, masks=masks, copied=copied, flow=flow)
             expected = _decoded(self._bounded_answer(question, execution.case))
         assert expected is not None
         return Evidence(
@@ -146,7 +149,7 @@ class Executor:
             capabilities=self.capabilities,
             shown=execution.shown,
             expected=expected,
-            bounded=self._bounded(execution),
+            bounded=self._bounded(execution, flow=flow),
             thorough=thorough,
         )
 
@@ -167,11 +170,11 @@ class Executor:
             bounded=bounded,
         )
 
-    def _bounded(self, execution: Execution) -> Callable[[Bounds], Reference]:
+    def _bounded(self, execution: Execution, *, flow: bool) -> Callable[[Bounds], Reference]:
         @functools.cache
         def bounded(bounds: Bounds) -> Reference:
             masks = masks_of(execution.case, execution.shown)
-            question = self._question(execution.case, masks=masks, bounds=bounds)
+            question = self._question(execution.case, masks=masks, bounds=bounds, flow=flow)
             return _decoded(self._bounded_answer(question, execution.case))
 
         return bounded
@@ -197,6 +200,7 @@ class Executor:
         bounds: Bounds = "none",
         copied: bool = False,
         mistaken: bool = False,
+        flow: bool = False,
     ) -> bytes:
         """What to ask the oracle: about the case without its mistakes, unless `mistaken`."""
         scale = self.capabilities.scale
@@ -209,6 +213,7 @@ class Executor:
                 copied=copied,
                 masks=masks,
                 bounds=bounds,
+                flow=flow,
             )
         )
 

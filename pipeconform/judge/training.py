@@ -24,6 +24,7 @@ __all__ = [
     "losses_are_right",
     "scale_is_right",
     "state_is_right",
+    "uniform_ratio",
     "updates_are_right",
     "values_and_gradients_are_right",
 ]
@@ -52,7 +53,7 @@ def _per_stage(
                 if found is None:
                     continue
                 name, mismatch = found
-                ratio = _uniform_ratio(values, shown)
+                ratio = uniform_ratio(values, shown)
                 hint = (
                     ""
                     if ratio is None
@@ -78,7 +79,7 @@ def _flat(values: Named, names: list[str]) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def _uniform_ratio(right: Named, mine: Named) -> float | None:
+def uniform_ratio(right: Named, mine: Named) -> float | None:
     """The factor by which all of `mine` differs from `right`; None when there is no single one.
 
     Only words a violation that the bound has already established; accepts nothing.
@@ -116,7 +117,7 @@ def scale_is_right(evidence: Evidence) -> Iterator[Finding]:
     for expected in evidence.runs(Train):
         for s, right in expected.gradients.items():
             for one in evidence.owners(s):
-                ratio = _uniform_ratio(right, shown_step(one, expected.step).gradients.get(s, {}))
+                ratio = uniform_ratio(right, shown_step(one, expected.step).gradients.get(s, {}))
                 if ratio is not None and (expected.step, s, one.rank) in wrong:
                     m = len(evidence.sizes(expected.step))
                     yield Finding(

@@ -46,7 +46,7 @@ def plan_of(
                 )
             module = build_stage(case, index)
             module.recorder = recorder
-            module.timeline = None if recorder is None else recorder.timeline
+            module.timeline = None if recorder is None else recorder.watcher
             module.intruder = intruder
             if slips is not None:
                 slips.attach(index, module)

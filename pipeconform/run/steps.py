@@ -96,6 +96,7 @@ def run_step(
         buffers={s: _part(values, names.get(s, set()), inside=False) for s, values in state.items()},
         forwards=recorder.take(),
         events=recorder.events(),
+        flow=recorder.flow(),
         hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
         rng_moved=moved,
         gradient_norm=_norm(step, pipeline, capabilities),

@@ -1,0 +1,41 @@
+"""A second execution of a failing case, in which everything that passes between stages is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeconform.campaign.executor import Executor
+from pipeconform.case.case import Case
+from pipeconform.judge.localisation import locate
+from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.observe.localisation import Localisation
+
+__all__ = ["is_numeric", "localise"]
+
+_ABOUT_VALUES = ("output", "loss", "total loss", "scale", "gradient", "parameter", "buffer", "boundary")
+"""How signatures begin that speak of values, and not of who has them."""
+
+
+def is_numeric(outcome: Outcome) -> bool:
+    """Whether a verdict is about values, so that there is a first wrong one to be found."""
+    finding = outcome.finding
+    about = finding.mismatch is not None or finding.kind.startswith(_ABOUT_VALUES)
+    return outcome.status is Status.FAILED and about
+
+
+def localise(case: Case, outcomes: Sequence[Outcome], executor: Executor) -> Localisation | None:
+    """Execute `case` once more and find the first tensor that left its class.
+
+    None where no verdict speaks of values, where the stages are made by a front end (its modules tell nothing), or
+    where not every rank returns this time.
+
+    Raises:
+        HarnessError: the harness failed.
+    """
+    if case.model.split is not None or case.is_mistaken or not any(map(is_numeric, outcomes)):
+        return None
+    execution = executor.execute(case, observe=("gradients",))
+    if execution.outcome() is not None:
+        return None
+    evidence = executor.evidence(execution, flow=True)
+    return locate(evidence, executor.evidence(execution, copied=True, flow=True))

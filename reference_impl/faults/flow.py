@@ -1,0 +1,94 @@
+"""Faults at one place of the data flow: a gradient that is wrong for one stage or one microbatch only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..stage import Stage
+
+_Gradients = Sequence[Tensor | None]
+
+
+class _LateStage(Stage):
+    """Before the last stage, every backward but the first begins with the gradient of the one before."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._before: _Gradients | None = None
+
+    def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
+        begins_at_loss = all(g is not None and not g.ndim for g in gradients)
+        late, self._before = self._before, gradients
+        alike = late is not None and [g is None or g.shape for g in late] == [
+            g is None or g.shape for g in gradients
+        ]
+        if microbatch and not begins_at_loss and late is not None and alike:
+            gradients = late
+        return super().backward(microbatch, gradients)
+
+
+class _GradientOfNeighbour(ReferencePipeline):
+    stage_type = _LateStage
+
+
+class GradientOfNeighbour(ReferenceAdapter):
+    """A stage takes the gradient that came for the microbatch before."""
+
+    pipeline = _GradientOfNeighbour
+
+
+class _RoundingStage(Stage):
+    def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
+        found = super().backward(microbatch, gradients)
+        return [None if g is None else g.to(torch.bfloat16).to(g.dtype) for g in found]
+
+
+class _GradientRounded(ReferencePipeline):
+    stage_type = _RoundingStage
+
+
+class GradientRounded(ReferenceAdapter):
+    """Gradients travel in bfloat16, whatever the activations travel in."""
+
+    pipeline = _GradientRounded
+
+
+class _FavouringStage(Stage):
+    def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
+        found = super().backward(microbatch, gradients)
+        return [None if g is None else g * 1.5 for g in found] if microbatch == 1 else found
+
+
+class _OneMicrobatchScaled(ReferencePipeline):
+    stage_type = _FavouringStage
+
+
+class OneMicrobatchScaled(ReferenceAdapter):
+    """The gradients of microbatch 1 are handed back half as large again."""
+
+    pipeline = _OneMicrobatchScaled
+
+
+class _TwiceStage(Stage):
+    def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
+        before = [None if p.grad is None else p.grad.clone() for p in self.module.parameters()]
+        found = super().backward(microbatch, gradients)
+        for parameter, earlier in zip(self.module.parameters(), before, strict=True):
+            if self.index == 1 and parameter.grad is not None:
+                parameter.grad += parameter.grad - (0 if earlier is None else earlier)
+        return found
+
+
+class _AccumulatedTwice(ReferencePipeline):
+    stage_type = _TwiceStage
+
+
+class AccumulatedTwice(ReferenceAdapter):
+    """Stage 1 adds every microbatch to its weight gradients twice."""
+
+    pipeline = _AccumulatedTwice
