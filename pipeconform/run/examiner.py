@@ -120,6 +120,8 @@ def _wait(
     groups: Mapping[str, tuple[int, ...]],
     stack: list[FrameType],
 ) -> Wait:
+    from pipeconform.observe.traffic.recorder import due_of
+
     members = groups.get(operation.group, ())
     own = _own_rank()
     peers = (operation.process,) if operation.process >= 0 else tuple(r for r in members if r != own)
@@ -131,8 +133,11 @@ def _wait(
         and (one.kind == "collective" or (one.process, one.tag) == (operation.process, operation.tag))
     ]
     words = "barrier" if operation.name == "barrier" else str(operation).rpartition(", operation")[0]
+    due = due_of(operation)
     return Wait(
-        words=words,
+        words=words if due is None else f"{words} ({due.words})",
+        stage=None if due is None else due.stage,
+        microbatch=None if due is None else due.microbatch,
         peers=peers,
         number=operation.number,
         name=operation.name,

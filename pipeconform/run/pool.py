@@ -364,6 +364,8 @@ class Pending:
                 doing=standing.doing,
                 waits="" if wait is None else wait.words,
                 waits_for=() if wait is None else wait.peers,
+                stage=None if wait is None else wait.stage,
+                microbatch=None if wait is None else wait.microbatch,
                 waited=max(0.0, now - standing.since) if wait is not None and standing.since else None,
                 stack=stacks.get(rank, ""),
                 output=self._crew.printed(rank),

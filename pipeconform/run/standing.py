@@ -46,6 +46,10 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a send ends only when its receive has been posted."""
     timed: bool = False
     """Whether it ends by itself after a time."""
+    stage: int | None = None
+    """The stage of this rank that it is for, where that is known."""
+    microbatch: int | None = None
+    """The microbatch that is due by the schedule, likewise."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,6 +102,10 @@ class Stuck(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     """The ranks that would have to act for that to end."""
     waited: float | None = None
     """Seconds since it was blocked; None where that is not known."""
+    stage: int | None = None
+    """The stage of this rank that the operation is for; None where that cannot be told."""
+    microbatch: int | None = None
+    """The microbatch that is due in it by the schedule, likewise."""
 
     @property
     def after(self) -> float:
@@ -227,6 +231,8 @@ def _place(rank: int, verdict: Verdict) -> Place:
         waits_for=verdict.waits_for,
         waited=verdict.waited,
         doing=verdict.doing,
+        stage=verdict.stage,
+        microbatch=verdict.microbatch,
         stack=verdict.stack,
     )
 

@@ -23,6 +23,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """For how many seconds; None where that is not known."""
     doing: str = ""
     """What it had computed last."""
+    stage: int | None = None
+    """The stage of this rank that the operation is for; None where that cannot be told."""
+    microbatch: int | None = None
+    """The microbatch that is due in it by the schedule, likewise."""
     ended: str = ""
     """Of a rank that is not stuck, what became of it: ``died (SIGKILL)``."""
     stack: str = ""

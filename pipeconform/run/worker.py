@@ -42,6 +42,7 @@ from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.built import build_changes
 from pipeconform.run.disturber import Disturber
 from pipeconform.run.groups import pipeline_group, release_earlier
+from pipeconform.run.neighbours import neighbours_of
 from pipeconform.run.planning import plan_of
 from pipeconform.run.rank import RankContext
 from pipeconform.run.steps import run_step
@@ -154,6 +155,9 @@ def _run(
     disturber = Disturber(case.world.perturbations, rank=position)
     slips = Slips(case)
     plan = plan_of(case, description, ranks, recorder, disturber, slips)
+    claim = description.capabilities.schedule(case.schedule)
+    if traffic is not None and claim is not None:
+        traffic.neighbours = neighbours_of(case, plan, claim)
     before = torch.get_rng_state()
     nothing = Observation(rank=context.rank, pipeline_rank=position)
     try:

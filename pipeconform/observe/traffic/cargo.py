@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -58,13 +57,11 @@ class CargoFinder:
         self._arrived: dict[_Memory, int] = {}
         self._kept: dict[_Memory, Any] = {}  # weak references of torch's, which are untyped
         self._leaves: list[tuple[weakref.ref[Tensor], Cargo]] = []
-        self._forwards: Counter[int] = Counter()
 
     def begin(self) -> None:
-        """A step begins, in which forwards are numbered anew; what was received before may still be used."""
+        """A step begins: what passed before leaves no more, but what was received may still be used."""
         self._leaving.clear()
         self._leaves.clear()
-        self._forwards.clear()
         alive = {memory for memory in self._arrived if not self._kept[memory].expired()}
         self._arrived = {memory: number for memory, number in self._arrived.items() if memory in alive}
         self._kept = {memory: kept for memory, kept in self._kept.items() if memory in alive}
@@ -97,8 +94,7 @@ class CargoFinder:
         """A forward of `stage` has ended; it was number `forward` of all that the rank ran in this step."""
         if torch._C._current_graph_task_id() != -1:
             return  # a recomputation: its tensors go nowhere
-        self._forwards[stage] += 1
-        cargo = functools.partial(Cargo, stage=stage, forward=forward, nth=self._forwards[stage])
+        cargo = functools.partial(Cargo, stage=stage, forward=forward)
         for value in tensors_of(inputs):
             self._used(value, cargo("input"))
             self._watch_input(value, cargo("input gradient"))

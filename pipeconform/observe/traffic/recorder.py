@@ -17,10 +17,11 @@ import torch.distributed as dist
 
 from pipeconform.observe.traffic.buffers import Received, Sent
 from pipeconform.observe.traffic.cargo import CargoFinder
+from pipeconform.observe.traffic.due import Due, Neighbours, due
 from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
 from pipeconform.observe.traffic.records import Layout, Moment, Operation, Pending, Traffic
 
-__all__ = ["TrafficRecorder", "issued", "pending"]
+__all__ = ["TrafficRecorder", "due_of", "issued", "pending"]
 
 _KINDS: dict[str, Literal["send", "receive", "collective"]] = {
     "send": "send",
@@ -52,6 +53,8 @@ class TrafficRecorder:
         self.step = -1
         self.cargo = CargoFinder()
         """Finds out what operations carry, if the rank's stages report to it."""
+        self.neighbours: Neighbours | None = None
+        """Says what is due between this rank and others, where that is known."""
         self._given = None if given is None else given.group_name
         self._guard = guard
         self._lock = threading.Lock()
@@ -94,6 +97,13 @@ class TrafficRecorder:
             overwritten=tuple(self._overwritten),
             cargo=dict(self.cargo.found),
         )
+
+    def due(self, operation: Operation) -> Due | None:
+        """What one of the operations is for; None where that cannot be told."""
+        if self.neighbours is None:
+            return None
+        before = self._operations[: operation.number]
+        return due(self.neighbours, operation, before, dict(self.cargo.found))
 
     def pending(self) -> tuple[Pending, ...]:
         """What has been issued and not been waited for to the end, in order of issue; what blocks comes first."""
@@ -234,6 +244,12 @@ class TrafficRecorder:
 def pending() -> tuple[Pending, ...]:
     """What is pending in this process; empty where nothing is recorded. For any thread."""
     return tuple(one for recorder in list(_recording()) for one in recorder.pending())
+
+
+def due_of(operation: Operation) -> Due | None:
+    """What one of this process's operations is for; None where that cannot be told. For any thread."""
+    found = _recording()[-1:]
+    return found[0].due(operation) if found else None
 
 
 def issued() -> tuple[tuple[Operation, ...], dict[str, tuple[int, ...]]] | None:

@@ -67,14 +67,7 @@ class Cargo(msgspec.Struct, frozen=True, array_like=True):
     """A receive brings an input or the gradient of an output; a send takes away one of the others."""
     stage: int
     forward: int
-    """Which of all forwards that the rank ran in the operation's step, from 0."""
-    nth: int
-    """Which of this stage's, recomputations left out, from 1."""
-
-    def __str__(self) -> str:
-        """``gradient of the output of stage 1, its forward 3``."""
-        of_what = {"input gradient": "gradient of the input", "output gradient": "gradient of the output"}
-        return f"{of_what.get(self.what, self.what)} of stage {self.stage}, its forward {self.nth}"
+    """Which of all forwards that the rank ran in the operation's step, dry runs among them, from 0."""
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):

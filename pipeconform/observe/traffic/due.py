@@ -1,0 +1,116 @@
+"""What a rank can expect of an operation that has not ended: what is due between the stages of two ranks.
+
+Nothing has arrived in the memory of a receive that blocks, so nothing can be recognised (`cargo`). What is known is
+which stages the two ranks have: if only one boundary is crossed from there to here, an operation on a tensor of the
+boundary's dtype is for that. Where two boundaries or none are, nothing is said. Which microbatch it is, the rank's
+row of the schedule's table tells, if the schedule has one: that is what ought to come, not what an engine that runs
+another order waits for, and it is said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from pipeconform.observe.traffic.records import Cargo, Operation
+
+__all__ = ["Due", "Neighbours", "due"]
+
+What = Literal["input", "output", "input gradient", "output gradient"]
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operation is for."""
+
+    what: What
+    stage: int
+    microbatch: int | None = None
+    """By the schedule's table; None where it has none."""
+    words: str
+    """``due from there: gradient of the output of stage 1, the 3rd of step 0, microbatch 2 by the schedule``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Where this rank's stages lie, and what crosses their boundaries."""
+
+    rank: int
+    """In the world."""
+    owners: Sequence[frozenset[int]]
+    """Per stage, ranks of the world."""
+    dtype: str
+    """Of the one tensor of every boundary; empty where there are several, or some that pass stages by."""
+    trains: Callable[[int], bool]
+    """Whether a step of the program goes back, too."""
+    order: Callable[[int, int, bool], Sequence[int]]
+    """By step, stage of this rank, and whether backwards: the stage's microbatches in the order in which the
+    schedule has their forwards or backwards; empty where that is not known."""
+
+
+def due(
+    neighbours: Neighbours, operation: Operation, before: Sequence[Operation], cargo: Mapping[int, Cargo]
+) -> Due | None:
+    """What `operation` is for; `before` are the rank's earlier ones, and `cargo` what was recognised of any."""
+    known = cargo.get(operation.number)
+    if known is not None:
+        what, stage, begin = known.what, known.stage, ""
+        alike = [one for one in before if one.step == operation.step and _same(cargo.get(one.number), known)]
+    else:
+        candidates = list(_candidates(neighbours, operation))
+        if len(candidates) != 1:
+            return None
+        ((what, stage),) = candidates
+        begin = f"due {'from' if operation.kind == 'receive' else 'to'} there: "
+        alike = [one for one in before if _alike(one, operation)]
+    order, nth = neighbours.order(operation.step, stage, "gradient" in what), len(alike) + 1
+    microbatch = order[nth - 1] if nth <= len(order) else None
+    words = f"{begin}{_named(what)} of stage {stage}, the {_ordinal(nth)} of step {operation.step}"
+    by_table = "" if microbatch is None else f", microbatch {microbatch} by the schedule"
+    return Due(what=what, stage=stage, microbatch=microbatch, words=words + by_table)
+
+
+def _same(one: Cargo | None, other: Cargo) -> bool:
+    return one is not None and (one.what, one.stage) == (other.what, other.stage)
+
+
+def _candidates(neighbours: Neighbours, operation: Operation) -> Iterator[tuple[What, int]]:
+    tensors, step = operation.tensors, operation.step
+    if operation.kind == "collective" or step < 0 or operation.process in (-1, neighbours.rank):
+        return
+    if len(tensors) != 1 or tensors[0].dtype != neighbours.dtype:
+        return
+    owners, here, there = neighbours.owners, neighbours.rank, operation.process
+    receives, trains = operation.kind == "receive", neighbours.trains(step)
+    for s in range(len(owners)):
+        if here not in owners[s]:
+            continue
+        if s > 0 and there in owners[s - 1]:
+            if receives:
+                yield "input", s
+            elif trains:
+                yield "input gradient", s
+        if s + 1 < len(owners) and there in owners[s + 1]:
+            if not receives:
+                yield "output", s
+            elif trains:
+                yield "output gradient", s
+
+
+def _alike(one: Operation, other: Operation) -> bool:
+    """Whether both are for the same boundary, where there is only one."""
+    if (one.kind, one.process, one.step, len(one.tensors)) != (other.kind, other.process, other.step, 1):
+        return False
+    mine, its = one.tensors[0], other.tensors[0]
+    return (mine.dtype, len(mine.shape)) == (its.dtype, len(its.shape))
+
+
+def _named(what: What) -> str:
+    return f"gradient of the {what.split()[0]}" if "gradient" in what else what
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
