@@ -90,6 +90,7 @@ class ReferencePipeline:
     link_type: ClassVar[type[Link]] = Link
     step_type: ClassVar[type[Step]] = Step
     check_type: ClassVar[type[BatchCheck]] = BatchCheck
+    operations_type: ClassVar[type[ChunkOperations]] = ChunkOperations
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -248,7 +249,7 @@ class ReferencePipeline:
             return {}
         step = self.make_step(self.make_work(Mode.TRAIN, batch))
         m = batch.num_microbatches
-        return {s: ChunkOperations(step, stage=s, num_microbatches=m) for s in self.stages}
+        return {s: self.operations_type(step, stage=s, num_microbatches=m) for s in self.stages}
 
     def boundaries(self) -> Sequence[Boundary]:
         """What this rank's traced stages will hand on."""

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock, Block
+from pipeconform.case.disorder import Disorder, has_subject
 from pipeconform.case.mistakes import Mistake, impossible_mistake
 from pipeconform.case.perturbations import AnyPerturbation, impossible
 from pipeconform.errors import BadCaseError
@@ -149,14 +150,16 @@ class ByHand(_Data, frozen=True, kw_only=True):
     """A training step that is driven by the stages' own operations instead of the schedule.
 
     All forwards run first, stage by stage; then all backwards, in input and weight parts. With `mixed`, every
-    second microbatch's backward runs as a whole; with `late`, weight parts wait for all of a rank's input parts.
-    A `mistake` is made once, at a stage and microbatch: its weight part before its input part, once more after
-    itself, or of a microbatch that does not exist.
+    second microbatch's backward runs as a whole, with `whole` all of them; with `late`, weight parts wait for all of
+    a rank's input parts. A `mistake` is made once, at a stage and microbatch: its weight part before its input part,
+    once more after itself, or of a microbatch that does not exist; or, in a step of whole backwards, one of
+    `pipeconform.case.disorder`.
     """
 
     mixed: bool = False
     late: bool = False
-    mistake: Literal["", "weight_first", "weight_twice", "weight_unknown"] = ""
+    whole: bool = False
+    mistake: Literal["", "weight_first", "weight_twice", "weight_unknown"] | Disorder = ""
     stage: int = 0
     microbatch: int = 0
 
@@ -325,6 +328,11 @@ def _contradictions(case: Case) -> Iterator[str]:
                 yield f"program[{index}].by_hand makes a mistake at a stage or microbatch that there is not"
             if step.by_hand.mistake and step.by_hand.mixed:
                 yield f"program[{index}].by_hand cannot be mixed and make a mistake: there may be no weight part"
+            if step.by_hand.mistake.startswith("weight") and step.by_hand.whole:
+                yield f"program[{index}].by_hand has whole backwards: there is no weight part to be mistaken about"
+            # where the schedule lays the stages out is the claim's business
+            if not has_subject(step.by_hand.mistake, stage=step.by_hand.stage, placed=range(stages)):
+                yield f"program[{index}].by_hand.mistake {step.by_hand.mistake!r} needs a neighbour of that stage"
         if isinstance(step, Train) and step.mistake is not None:
             name, m = f"program[{index}].mistake", step.num_microbatches
             yield from impossible_mistake(step.mistake, name=name, num_stages=stages, num_microbatches=m)

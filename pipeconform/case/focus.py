@@ -54,6 +54,7 @@ class Focus(StrEnum):
     DEFERRED = "deferred-weight functions"
     BY_HAND = "stages driven by hand"
     DISORDER = "stage operations that are not due"
+    OUT_OF_ORDER = "stage operations out of order"
     MISPLACED = "a placement that is not the schedule's"
     EDGE = "edge sizes"
     """Plain cases of sizes at the edges of the claim and beyond; the case itself looks plain."""
@@ -152,6 +153,8 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
             return claim.trains and claim.split_backward
         case Focus.BY_HAND | Focus.DISORDER:
             return claim.trains and claim.split_backward and Feature.STAGE_OPERATIONS in features
+        case Focus.OUT_OF_ORDER:
+            return claim.trains and Feature.STAGE_OPERATIONS in features
         case Focus.MISPLACED:
             several = any(v > 1 for v in claim.stages_per_rank) and claim.max_ranks > 1
             return claim.trains and several and claim.placement in (Placement.LOOP, Placement.V)

@@ -6,8 +6,9 @@ from typing import Literal
 
 from msgspec import structs
 
-from pipeconform.adapter import Feature
+from pipeconform.adapter import Feature, placement_of
 from pipeconform.case.case import ByHand, Eval, Load, Optimize, Step, Train, Zero
+from pipeconform.case.disorder import DISORDERS, has_subject
 from pipeconform.case.drawing import Drawing
 from pipeconform.case.focus import Focus
 from pipeconform.case.sizes import some_m
@@ -54,6 +55,9 @@ def program_of(
                 microbatch=d.pick(range(train.num_microbatches)),
             )
             return (structs.replace(train, by_hand=wrong), zero, structs.replace(train, by_hand=wrong))
+        case Focus.OUT_OF_ORDER:
+            wrongly = [_out_of_order(d, train, num_ranks=num_ranks, num_stages=num_stages) for _ in range(2)]
+            return (wrongly[0], zero, wrongly[1])
         case Focus.ACCUMULATE:
             return d.pick(
                 [(train, train), (train, Zero(set_to_none=False), train, train), (train, train, zero, train)]
@@ -67,6 +71,22 @@ def program_of(
                 [(t, e), (e, t), (t, e, zero, t), (e, e, t), (e, t, e, zero, t), (t, zero, e, e, t)]
             )
     return (train, *clear, train)
+
+
+def _out_of_order(d: Drawing, train: Train, *, num_ranks: int, num_stages: int) -> Train:
+    """A step by hand in which one operation is called when it is not due."""
+    owners = placement_of(d.claim.placement, num_ranks=num_ranks, num_stages=num_stages)
+    placed = [min(ranks) for ranks in owners]
+    possible = [
+        (mistake, stages)
+        for mistake in DISORDERS
+        if (stages := [s for s in range(num_stages) if has_subject(mistake, stage=s, placed=placed)])
+    ]
+    mistake, stages = d.pick(possible)
+    hand = ByHand(
+        whole=True, mistake=mistake, stage=d.pick(stages), microbatch=d.pick(range(train.num_microbatches))
+    )
+    return structs.replace(train, by_hand=hand)
 
 
 def _varying(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pipeconform.adapter import MistakeKind
 from pipeconform.case import blocks
-from pipeconform.case.case import Case, Eval, Load, Optimize, Passage, Train, Zero
+from pipeconform.case.case import ByHand, Case, Eval, Load, Optimize, Passage, Train, Zero
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.splits import subject_of
 from pipeconform.case.strategies import Focus
@@ -73,7 +73,7 @@ def _traits(case: Case) -> Iterator[Focus]:
         yield Focus.MISPLACED
     for step in case.trains:
         if step.by_hand is not None:
-            yield Focus.DISORDER if step.by_hand.mistake else Focus.BY_HAND
+            yield _by_hand(step.by_hand)
     if model.input_requires_grad:
         yield Focus.INPUTS
     if any(isinstance(step, Optimize) for step in case.program):
@@ -94,6 +94,13 @@ _BLOCKS: tuple[tuple[tuple[type[blocks.Block], ...], Focus], ...] = (
     ((blocks.Stateful,), Focus.STATEFUL),
     ((blocks.Tied,), Focus.TIED),
 )
+
+
+def _by_hand(hand: ByHand) -> Focus:
+    """What a step by hand is about."""
+    if not hand.mistake:
+        return Focus.BY_HAND
+    return Focus.DISORDER if hand.mistake.startswith("weight") else Focus.OUT_OF_ORDER
 
 
 def _mistake(mistake: Mistake) -> Focus:

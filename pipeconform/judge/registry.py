@@ -353,6 +353,9 @@ JUDGEMENTS: dict[str, Judgement] = {
         aftermath=aftermaths.processes_recover,
         observe=frozenset({"recovery"}),
     ),
+    "ERR-12": _about(
+        Focus.OUT_OF_ORDER, judge=split_backward.mistakes_are_refused, trains=True, any_schedule=True
+    ),
     "ERR-13": _mistaken(*MISTAKEN, aftermath=aftermaths.nobody_dies),
     "COM-1": _recorded(communication.matched),
     "COM-2": _recorded(communication.only_the_given_group),

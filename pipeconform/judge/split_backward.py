@@ -109,7 +109,7 @@ def _miscounted(evidence: Evidence) -> Iterator[Finding]:
 
 
 def mistakes_are_refused(evidence: Evidence) -> Iterator[Finding]:
-    """A weight part that is not due raises an error that says so, and changes nothing (SPL-4)."""
+    """An operation that is not due raises an error that says so, and changes nothing (SPL-4, ERR-12)."""
     for expected in evidence.runs(Train):
         run = evidence.case.program[expected.step]
         assert isinstance(run, Train)

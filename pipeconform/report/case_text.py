@@ -168,10 +168,11 @@ def describe_perturbation(one: AnyPerturbation) -> str:
 def _by_hand(hand: ByHand) -> str:
     if hand.mistake:
         what = {"weight_first": "weight part first", "weight_twice": "weight part twice"}
-        told = what.get(hand.mistake, "weight part of no microbatch")
+        what["weight_unknown"] = "weight part of no microbatch"
+        told = what.get(hand.mistake) or hand.mistake.replace("_", " ").replace("unknown", "of no microbatch")
         return f" ({told}: stage {hand.stage}, microbatch {hand.microbatch})"
     return (
         " ("
-        + ("every second backward whole" if hand.mixed else "split")
+        + ("whole backwards" if hand.whole else "every second backward whole" if hand.mixed else "split")
         + (", weights late)" if hand.late else ")")
     )

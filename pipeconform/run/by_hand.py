@@ -2,20 +2,24 @@
 
 The order is a table like any other: all forwards, stage by stage, then all backwards, completed with sends
 and receives that cannot wait in a circle. A mistake is made where it is due, and the step goes on as if it
-had not been; the answer is recorded.
+had not been; the answer is recorded. Only what came too early, and was done nevertheless, may be
+refused when it is due.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec import structs
+
 from pipeconform.adapter import Batch, Plan, StageOperations
 from pipeconform.case.case import ByHand
+from pipeconform.case.disorder import has_subject
 from pipeconform.observe.observation import Answered
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.schedule import Action, Kind, Table, lower
 
-__all__ = ["drive", "order"]
+__all__ = ["DoneTooEarlyError", "drive", "order"]
 
 Placed = Sequence[int]
 """Stage to pipeline rank."""
@@ -24,7 +28,52 @@ _TOLD = {
     "weight_first": "the weight part before the input part",
     "weight_twice": "the weight part a second time",
     "weight_unknown": "the weight part of a microbatch that the step does not have",
+    "backward_first": "the backward before the forward",
+    "forward_twice": "the forward a second time",
+    "backward_twice": "the backward a second time",
+    "forward_unknown": "the forward of a microbatch that the step does not have",
+    "backward_unknown": "the backward of a microbatch that the step does not have",
+    "receive_unknown": "the input of a microbatch that the step does not have",
+    "forward_early": "the forward before its input is there",
+    "backward_early": "the backward before the gradient of its output is there",
+    "send_early": "the sending of its output before the forward",
 }
+_DUE: dict[str, tuple[Kind, bool]] = {
+    "weight_first": (Kind.I, True),
+    "weight_twice": (Kind.W, False),
+    "weight_unknown": (Kind.I, True),
+    "backward_first": (Kind.F, True),
+    "forward_twice": (Kind.F, False),
+    "backward_twice": (Kind.B, False),
+    "forward_unknown": (Kind.F, True),
+    "backward_unknown": (Kind.B, True),
+    "receive_unknown": (Kind.F, True),
+    "backward_early": (Kind.F, False),
+    "send_early": (Kind.F, True),
+}
+"""The action of its stage and microbatch around which a mistake is made, and whether before it; a forward that
+comes too early is made before everything else, when nothing can be there yet."""
+_CALLS: dict[str, Kind] = {
+    "backward_first": Kind.B,
+    "forward_twice": Kind.F,
+    "backward_twice": Kind.B,
+    "forward_unknown": Kind.F,
+    "backward_unknown": Kind.B,
+    "receive_unknown": Kind.RECV_F,
+    "forward_early": Kind.F,
+    "backward_early": Kind.B,
+    "send_early": Kind.SEND_F,
+}
+
+
+class DoneTooEarlyError(Exception):
+    """An operation that was not due was carried out, and now the step cannot go on."""
+
+    def __init__(self, answer: Answered, action: Action, error: Exception) -> None:
+        super().__init__(
+            f"stage {answer.stage} was asked for {answer.call} (microbatch {answer.microbatch}) and did it; "
+            f"expected: an error. Now {action} fails: {type(error).__name__}: {error}"
+        )
 
 
 def order(hand: ByHand, *, placement: Placed, num_ranks: int, num_microbatches: int) -> Table:
@@ -36,7 +85,7 @@ def order(hand: ByHand, *, placement: Placed, num_ranks: int, num_microbatches: 
         weights: list[Action] = []
         for s in reversed(owned):
             for k in range(num_microbatches):
-                if hand.mixed and k % 2:
+                if hand.whole or (hand.mixed and k % 2):
                     actions.append(Action(s, Kind.B, k))
                     continue
                 actions.append(Action(s, Kind.I, k))
@@ -56,21 +105,42 @@ def drive(pipeline: CheckedPipeline, plan: Plan, batch: Batch, hand: ByHand) -> 
     rank = plan.ranks.pipeline_rank
     if rank is None:
         return ()
+    placed = [min(owners) for owners in plan.placement]
     table = order(
         hand,
-        placement=[min(owners) for owners in plan.placement],
+        placement=placed,
         num_ranks=len(plan.ranks.pipeline_ranks),
         num_microbatches=batch.num_microbatches,
     )
-    answers: list[Answered] = []
+    m = batch.num_microbatches
+    if hand.stage not in stages or not has_subject(hand.mistake, stage=hand.stage, placed=placed):
+        hand = structs.replace(hand, mistake="")
+    answers = list(_mistake(stages, hand, None, before=True, unknown=m))
     for action in table[rank]:
         for part in action.leaves:
-            answers += _mistake(stages, hand, part, before=True, unknown=batch.num_microbatches)
-            _call(stages[part.stage], part)
-            answers += _mistake(stages, hand, part, before=False, unknown=batch.num_microbatches)
+            answers += _mistake(stages, hand, part, before=True, unknown=m)
+            try:
+                _call(stages[part.stage], part)
+            except Exception as error:
+                if not answers or answers[0].error is not None:
+                    raise
+                if not _was_done(answers[0], hand, part):
+                    raise DoneTooEarlyError(answers[0], part, error) from error
+            answers += _mistake(stages, hand, part, before=False, unknown=m)
     for operations in stages.values():
         operations.finish()
     return tuple(answers)
+
+
+def _was_done(answer: Answered, hand: ByHand, part: Action) -> bool:
+    """Whether an action may have been carried out before it was due: nobody refused the mistake."""
+    early = hand.mistake in ("backward_first", "forward_early", "backward_early", "send_early")
+    return (
+        early
+        and answer.error is None
+        and (part.stage, part.microbatch) == (answer.stage, answer.microbatch)
+        and part.kind is _CALLS[hand.mistake]
+    )
 
 
 def _call(stage: StageOperations, action: Action) -> None:
@@ -98,21 +168,34 @@ def _call(stage: StageOperations, action: Action) -> None:
 
 
 def _mistake(
-    stages: Mapping[int, StageOperations], hand: ByHand, action: Action, *, before: bool, unknown: int
+    stages: Mapping[int, StageOperations],
+    hand: ByHand,
+    action: Action | None,
+    *,
+    before: bool,
+    unknown: int,
 ) -> Iterator[Answered]:
-    """Make the mistake if it is due around this action."""
-    if (action.stage, action.microbatch) != (hand.stage, hand.microbatch):
+    """Make the mistake if it is due around this action; None is the beginning of the step."""
+    if not _is_due(hand, action, before=before):
         return
-    due = {"weight_first": (Kind.I, True), "weight_twice": (Kind.W, False), "weight_unknown": (Kind.I, True)}
-    if due.get(hand.mistake) != (action.kind, before):
-        return
-    k = unknown if hand.mistake == "weight_unknown" else hand.microbatch
+    k = unknown if hand.mistake.endswith("unknown") else hand.microbatch
     error: str | None = None
     try:
-        stages[hand.stage].backward_weight(k)
+        if hand.mistake.startswith("weight"):
+            stages[hand.stage].backward_weight(k)
+        else:
+            _call(stages[hand.stage], Action(hand.stage, _CALLS[hand.mistake], k))
     except Exception as found:  # whatever it is, it is the answer
         error = _text(found)
     yield Answered(stage=hand.stage, microbatch=k, call=_TOLD[hand.mistake], error=error)
+
+
+def _is_due(hand: ByHand, action: Action | None, *, before: bool) -> bool:
+    if action is None:
+        return hand.mistake == "forward_early"
+    if (action.stage, action.microbatch) != (hand.stage, hand.microbatch):
+        return False
+    return _DUE.get(hand.mistake) == (action.kind, before)
 
 
 def _text(error: BaseException) -> str:

@@ -144,6 +144,43 @@ REFUSALS = (
         tells="a new pipeline is wrong: .*gradient",
     ),
     made(
+        "operations:OrderIgnored",
+        "ERR-12",
+        "A backward that is not due is passed over.",
+        tells="was asked for the backward .* and did it; expected: an error",
+    ),
+    made(
+        "operations:ForwardsRedone",
+        "ERR-12",
+        "A forward runs as often as it is asked for.",
+        tells="was asked for the forward a second time .* and did it",
+    ),
+    made(
+        "operations:BufferReadTooEarly",
+        "ERR-12",
+        "A gradient is read before it is there.",
+        schedule="GPipe",
+        tells="the backward before the gradient of its output is there .* and did it",
+    ),
+    made(
+        "operations:RangeUnchecked",
+        "ERR-12",
+        "Microbatches that there are not are waited for.",
+        status="hung",
+    ),
+    made(
+        "operations:NumberOnly",
+        "ERR-12",
+        "The error is a bare number.",
+        tells=r"the forward .* and said only '\d'; expected: words",
+    ),
+    made(
+        "operations:RefusalDropsGradients",
+        "ERR-12",
+        "A refused backward drops gradients.",
+        tells="gradient",
+    ),
+    made(
         "mishaps:DiesOfErrors",
         "ERR-13",
         "The process ends.",

@@ -322,6 +322,11 @@ CASES: Mapping[str, Case] = {
     "disorder": plain_case(
         msgspec.structs.replace(TRAIN, by_hand=ByHand(mistake="weight_twice", stage=1, microbatch=2))
     ),
+    "out of order": plain_case(
+        msgspec.structs.replace(
+            TRAIN, by_hand=ByHand(whole=True, mistake="forward_twice", stage=1, microbatch=2)
+        )
+    ),
     "frozen": of_blocks(_LINEAR, blocks.Linear(frozen=True)),
     "unused": of_blocks(_LINEAR, blocks.Unused()),
     "branch": of_blocks(blocks.Branch()),

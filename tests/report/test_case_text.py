@@ -22,6 +22,7 @@ from pipeconform.case.case import (
     World,
     Zero,
 )
+from pipeconform.case.disorder import DISORDERS, has_subject
 from pipeconform.report.case_text import describe_case, describe_program
 from tests.case.examples import small_case, with_model
 
@@ -139,6 +140,8 @@ HANDS = [
     ByHand(mistake="weight_unknown"),
     ByHand(mistake="weight_unknown", stage=1),
     ByHand(mistake="weight_unknown", microbatch=1),
+    ByHand(whole=True),
+    *(ByHand(whole=True, mistake=one) for one in DISORDERS if has_subject(one, stage=0, placed=(0, 1))),
 ]
 
 

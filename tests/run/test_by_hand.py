@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 from pipeconform.reference_impl.adapter import ReferenceAdapter
 
-from pipeconform.adapter import Placement, Plan, Ranks, placement_of
+from pipeconform.adapter import Placement, Plan, Ranks, StageOperations, placement_of
 from pipeconform.case import data
 from pipeconform.case.blocks import Linear
 from pipeconform.case.case import ByHand, Case, Stage, Train, World
+from pipeconform.case.disorder import DISORDERS
 from pipeconform.run import by_hand
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.planning import plan_of
@@ -21,9 +23,10 @@ from pipeconform.schedule import Kind, verify
 from tests.case.examples import small_case, with_model
 
 HANDS = [ByHand(mixed=mixed, late=late) for mixed, late in itertools.product((False, True), repeat=2)]
+WHOLE = ByHand(whole=True)
 
 
-@pytest.mark.parametrize("hand", HANDS, ids=repr)
+@pytest.mark.parametrize("hand", [*HANDS, WHOLE], ids=repr)
 @pytest.mark.parametrize("placement", [Placement.LOOP, Placement.V])
 def test_the_order_is_complete_and_free_of_deadlock(hand: ByHand, placement: Placement) -> None:
     for p, v, m in itertools.product((1, 2, 3), (1, 2), (1, 2, 5)):
@@ -32,8 +35,8 @@ def test_the_order_is_complete_and_free_of_deadlock(hand: ByHand, placement: Pla
         kinds = {a.kind for actions in table for a in actions for a in a.leaves}
 
         assert verify(table) == ()
-        assert (Kind.B in kinds) == (hand.mixed and m > 1)
-        assert {Kind.I, Kind.W} <= kinds
+        assert (Kind.B in kinds) == (hand.whole or (hand.mixed and m > 1))
+        assert ({Kind.I, Kind.W} <= kinds) == (not hand.whole)
 
 
 def _case(hand: ByHand) -> Case:
@@ -82,7 +85,86 @@ def test_a_mistake_is_made_once_answered_and_changes_nothing(mistake: Any) -> No
     assert all(torch.equal(a, b) for a, b in zip(gradients, right, strict=True))
 
 
-@pytest.mark.parametrize("hand", HANDS, ids=repr)
+OF_TWO_STAGES_ON_ONE_RANK = [one for one in DISORDERS if one not in ("send_early", "receive_unknown")]
+
+
+@pytest.mark.parametrize("mistake", OF_TWO_STAGES_ON_ONE_RANK)
+def test_what_comes_out_of_order_is_answered_and_changes_nothing(mistake: Any) -> None:
+    right, _ = _gradients(ByHand(whole=True))
+    stage = 0 if mistake == "backward_early" else 1
+
+    gradients, answers = _gradients(ByHand(whole=True, mistake=mistake, stage=stage, microbatch=2))
+
+    (answer,) = answers
+    assert (answer.stage, answer.microbatch) == (stage, 3 if mistake.endswith("unknown") else 2)
+    assert answer.error is not None
+    assert f"microbatch {answer.microbatch}" in answer.error
+    assert all(torch.equal(a, b) for a, b in zip(gradients, right, strict=True))
+
+
+@pytest.mark.parametrize("mistake", ["send_early", "receive_unknown"])
+def test_a_neighbour_on_the_same_rank_is_sent_nothing_not_even_by_mistake(mistake: Any) -> None:
+    stage = 0 if mistake == "send_early" else 1
+
+    assert _gradients(ByHand(whole=True, mistake=mistake, stage=stage))[1] == ()
+
+
+class _Stubborn:
+    """Does at once what it is asked for, and then knows the microbatch no more."""
+
+    def __init__(self, operations: StageOperations, *, known: set[int]) -> None:
+        self._operations, self._known = operations, known
+
+    def backward(self, microbatch: int, *, full: bool = True) -> None:
+        if microbatch not in self._known:
+            raise KeyError(microbatch)
+        self._known.remove(microbatch)
+        with contextlib.suppress(ValueError):
+            self._operations.backward(microbatch, full=full)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operations, name)
+
+
+class _StubbornPipeline:
+    """The pipeline that has a `_Stubborn` stage."""
+
+    def __init__(self, pipeline: Any, *, stage: int) -> None:
+        self._pipeline, self._stage = pipeline, stage
+
+    def open_stages(self, batch: Any) -> dict[int, Any]:
+        opened = dict(self._pipeline.open_stages(batch))
+        opened[self._stage] = _Stubborn(opened[self._stage], known=set(range(batch.num_microbatches)))
+        return opened
+
+
+def test_what_was_done_too_early_may_be_refused_when_it_is_due() -> None:
+    case = _case(ByHand(whole=True, mistake="backward_first", stage=0, microbatch=1))
+    plan = _plan(case)
+    pipeline: Any = _StubbornPipeline(ReferenceAdapter().build(plan), stage=0)
+    hand = case.trains[0].by_hand
+    assert hand is not None
+
+    (answer,) = by_hand.drive(pipeline, plan, data.make_batch(case, 0), hand)
+
+    assert answer.error is None
+    assert answer.call == "the backward before the forward"
+
+
+def test_a_step_that_cannot_go_on_after_what_it_did_too_early_says_why() -> None:
+    case = _case(ByHand(whole=True, mistake="backward_first", stage=1, microbatch=1))
+    plan = _plan(case)
+    pipeline: Any = _StubbornPipeline(ReferenceAdapter().build(plan), stage=1)
+    hand = case.trains[0].by_hand
+    assert hand is not None
+
+    with pytest.raises(
+        by_hand.DoneTooEarlyError, match=r"stage 1 .*microbatch 1\) and did it.*Now 0B1 fails"
+    ):
+        by_hand.drive(pipeline, plan, data.make_batch(case, 0), hand)
+
+
+@pytest.mark.parametrize("hand", [*HANDS, WHOLE], ids=repr)
 def test_every_order_gives_the_same_gradients(hand: ByHand) -> None:
     right, _ = _gradients(ByHand())
     found, _ = _gradients(hand)
