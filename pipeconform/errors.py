@@ -14,6 +14,7 @@
     │   └── LevelUnavailableError a level whose requirements the standard does not have yet
     ├── HarnessError          exit code 3: the harness itself failed
     │   ├── PoolError             rank processes could not be started or spoken to
+    │   │   └── TooFewAgentsError     attached ranks: fewer agents than the run's minimum, and none re-joined
     │   ├── VariantError          an environment setting did not take effect in the ranks
     │   └── NothingJudgedError    a run or a requirement that judged no example
     ├── ContractError         an adapter broke its contract while a case ran
@@ -85,6 +86,10 @@ class HarnessError(PipeconformError):
 
 class PoolError(HarnessError):
     """Rank processes could not be started or did not speak our protocol; see the stderr it quotes."""
+
+
+class TooFewAgentsError(PoolError):
+    """Fewer agents are attached than the run needs, and none came in time; no later case can be judged either."""
 
 
 class VariantError(HarnessError):

@@ -7,6 +7,7 @@ Bodies are not encrypted.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import socket
@@ -133,12 +134,19 @@ class Link:
             self.messages.append(body)
 
     def end(self, why: str) -> None:
-        """Close the socket; the first reason stays."""
+        """Send and read no more; the first reason stays. The descriptor is kept until :meth:`close`."""
         if not self.ended:
             self.ended = why
             self._outgoing.clear()
             self._incoming.clear()
-            self._socket.close()
+            self.queued = 0
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End, and give the descriptor back."""
+        self.end("was closed here")
+        self._socket.close()
 
 
 def _seal(key: bytes, number: int, length: bytes, body: bytes) -> bytes:

@@ -151,6 +151,10 @@ class ForkServer:
         """The server's process id."""
         return self._process.pid
 
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when :meth:`step` would find something to do."""
+        return self._selector.fileno()
+
     def wait_until_started(self, *, limit: float = _START_LIMIT) -> None:
         """Wait, at most ``limit`` seconds, until everything is preloaded.
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pipeconform.run.channel import Frame
 from pipeconform.run.standing import Standing
 from pipeconform.run.wire import Exited
 
-__all__ = ["Asked", "Eyes", "RankChannel", "RankCrew", "RankGroup"]
+if TYPE_CHECKING:
+    from pipeconform.run.devices import Devices
+    from pipeconform.run.environment import Environment
+    from pipeconform.run.pool import Pool
+    from pipeconform.run.verdict import VerdictVector
+
+__all__ = ["Asked", "CasePool", "Eyes", "RankChannel", "RankCrew", "RankGroup", "RankPools"]
 
 
 class RankChannel(Protocol):
@@ -120,3 +126,36 @@ class RankCrew(Protocol):
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """The Python stacks of `ranks`; a rank may give none."""
+
+
+class CasePool(Protocol):
+    """Runs tasks on the ranks of one world."""
+
+    def run(
+        self,
+        task: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        time_limit: float,
+        failure_expected: bool = False,
+    ) -> VerdictVector:
+        """One verdict per rank; see `pipeconform.run.pool.Pool.run`."""
+
+    def restart(self) -> None:
+        """Replace all rank processes by new ones."""
+
+
+class RankPools(Protocol):
+    """Pools by world size, and the oracle's process beside them."""
+
+    environment: Environment
+    devices: Devices
+    idle_limit: float
+    """Seconds; pools made from now on have it."""
+
+    @property
+    def oracle(self) -> Pool:
+        """One process of this machine."""
+
+    def of_size(self, world_size: int) -> CasePool:
+        """The pool of `world_size` ranks; do not keep it over requests for other sizes."""

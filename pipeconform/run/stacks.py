@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeconform.run.forkserver import ForkServer, Group
 
-__all__ = ["collect", "without_harness"]
+__all__ = ["Dump", "collect", "without_harness"]
 
 _LIMIT = 1.0  # seconds for all ranks together
 _POLL = 0.01  # seconds
@@ -28,14 +28,35 @@ _EXAMINER = re.compile(
 def collect(server: ForkServer, group: Group, *, paths: Mapping[int, Path]) -> dict[int, str]:
     """Have the ranks in ``paths`` write their stacks to their files and read them; a rank may give none."""
     server.signal(group, ranks=tuple(paths), signum=signal.SIGUSR1)
-    deadline = time.monotonic() + _LIMIT
-    sizes: dict[int, int] = {}
-    while time.monotonic() < deadline:
+    dump = Dump(paths)
+    while not dump.over:
         time.sleep(_POLL)
-        before, sizes = sizes, {rank: _size(path) for rank, path in paths.items()}
-        if sizes == before and all(sizes.values()):  # all have written, none writes any more
-            break
-    return {rank: without_harness(_text(path)) for rank, path in paths.items()}
+    return dump.texts()
+
+
+class Dump:
+    """Stacks that ranks have just been told to write to the files ``paths``."""
+
+    def __init__(self, paths: Mapping[int, Path]) -> None:
+        self._paths = paths
+        self._until = time.monotonic() + _LIMIT
+        self._looked = time.monotonic()
+        self._sizes: dict[int, int] = {}
+        self._written = False
+
+    @property
+    def over(self) -> bool:
+        """Whether all have written and none writes any more, or there is no more to be expected."""
+        now = time.monotonic()
+        if not self._written and now - self._looked >= _POLL:
+            self._looked = now
+            before, self._sizes = self._sizes, {rank: _size(path) for rank, path in self._paths.items()}
+            self._written = self._sizes == before and all(self._sizes.values())
+        return self._written or now > self._until
+
+    def texts(self) -> dict[int, str]:
+        """By rank what it has written, without frames of ours."""
+        return {rank: without_harness(_text(path)) for rank, path in self._paths.items()}
 
 
 def without_harness(text: str) -> str:

@@ -71,7 +71,7 @@ HEAD = 24
 def test_what_was_changed_on_the_way_ends_the_link(sockets, spoil):
     data = spoil(wire(sockets, b"1", b"2"))
     near, far = socket.socketpair()
-    with near:
+    with near, far:
         link = Link(far, sealing=OTHER, opening=ONE)
         near.sendall(data)
         link.pull()

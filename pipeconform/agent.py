@@ -1,0 +1,79 @@
+"""``python -m pipeconform.agent``: an agent whose host serves ranks to ``pipeconform run --attach``.
+
+torchrun, srun or a Kubernetes job starts one per rank or device; see docs/attach.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from pipeconform.errors import PipeconformError
+
+__all__ = ["main"]
+
+
+@click.command()
+@click.option(
+    "--controller", metavar="HOST:PORT", required=True, help="Where `pipeconform run --attach` listens."
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The token that the controller has, too.  [default: the variable PIPECONFORM_TOKEN]",
+)
+@click.option(
+    "--address",
+    metavar="ADDRESS",
+    help="Where ranks on other hosts reach the ones here.  [default: that of the way to the controller]",
+)
+@click.option(
+    "--device-index", metavar="N", type=click.IntRange(min=0), help="[default: the launcher's local rank]"
+)
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="How long to wait for the controller to listen.",
+)
+def main(
+    *, controller: str, token_file: Path | None, address: str | None, device_index: int | None, wait: float
+) -> None:
+    """Serve ranks on this host to the controller at HOST:PORT until it is done.
+
+    Exit codes: 0 the run is over, 1 the controller went away or never came, 2 it refuses this agent.
+    """
+    try:
+        from pipeconform.attach.agent import serve
+        from pipeconform.attach.launch import host_and_port
+        from pipeconform.attach.token import read_token
+
+        token = read_token(token_file)
+        host, port = host_and_port(controller, option="--controller")
+        serve(
+            host,
+            port,
+            token=token,
+            say=_say,
+            address=address,
+            device_index=device_index,
+            wait=wait,
+        )
+    except PipeconformError as error:
+        _say(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _say(text: str) -> None:
+    click.echo(f"pipeconform agent: {text}", err=True)
+
+
+if __name__ == "__main__":
+    main()

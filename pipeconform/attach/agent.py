@@ -1,0 +1,233 @@
+"""An agent: stands on a host, forks ranks there for the controller, and ends when that is gone."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import msgspec
+
+from pipeconform.attach.connect import ControllerGone, connected
+from pipeconform.attach.greeting import printable
+from pipeconform.attach.launch import forget_launcher, interface_of
+from pipeconform.attach.link import Link
+from pipeconform.attach.member import Member
+from pipeconform.attach.messages import (
+    AskStacks,
+    AskStanding,
+    Bye,
+    Fork,
+    Kill,
+    Order,
+    Prepare,
+    Pulse,
+    StoreAt,
+    Task,
+    Unfit,
+    Word,
+    encode,
+    read_order,
+)
+from pipeconform.errors import PoolError
+from pipeconform.run.environment import Environment
+from pipeconform.run.forkserver import ForkServer
+
+__all__ = ["serve"]
+
+_PULSE = 0.1  # seconds between two looks at ranks that run a task
+_ASKING = 0.005  # seconds between two looks for an answer of a rank
+_FLUSH = 1.0  # seconds for last words to reach the kernel
+
+Say = Callable[[str], None]
+
+
+def serve(
+    host: str,
+    port: int,
+    *,
+    token: bytes,
+    say: Say,
+    address: str | None = None,
+    device_index: int | None = None,
+    wait: float = 300.0,
+) -> None:
+    """Connect to the controller at `host`:`port`, serve it, and return when it says good-bye.
+
+    Waits up to `wait` seconds for a controller to be there. Ranks elsewhere reach the ones here at `address`, by
+    default the one that the connection goes out from. `device_index` is that of the host's devices that
+    ranks here use, by default the launcher's local rank.
+
+    Raises:
+        UsageError: the controller refuses this agent, or is not one that knows the token.
+        ControllerGone: there is none, or it went away.
+        SystemExit: the process was told to end.
+    """
+    link, identity = connected(host, port, token=token, address=address, wait=wait, say=say)
+    say(f"{identity} serves the controller at {host}:{port}")
+    interface = interface_of(identity.address)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    forget_launcher(os.environ)
+    agent = _Agent(
+        link,
+        listen=identity.address,
+        device_index=identity.local_rank if device_index is None else device_index,
+    )
+    try:
+        with _ending_on_sigterm():
+            agent.run()
+    finally:
+        agent.close()
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """Launchers end their workers so; the ranks are to go first."""
+
+    def end(signum: int, where: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Agent:
+    """Members by number, fork servers by environment, and what the controller orders."""
+
+    def __init__(self, link: Link, *, listen: str, device_index: int) -> None:
+        self._link, self._listen, self._device_index = link, listen, device_index
+        self._prepared: dict[int, Prepare] = {}
+        self._servers: dict[int, ForkServer] = {}
+        self._members: dict[int, Member] = {}
+        self._pulse = 0.0
+        self._done = False
+
+    def run(self) -> None:
+        """Serve until the controller says good-bye.
+
+        Raises:
+            ControllerGone: it went without.
+        """
+        while not self._done:
+            self._wait()
+            for server in self._servers.values():
+                server.step(0.0)
+            self._link.push()
+            self._link.pull()
+            while self._link.messages and not self._done:
+                self._obey(self._read(self._link.messages.popleft()))
+            for member in list(self._members.values()):
+                for word in member.turn():
+                    self._say(word)
+                if member.over:
+                    self._end(member.number)
+            self._look()
+            if self._link.ended and not self._done:
+                raise ControllerGone(f"the connection to the controller {self._link.ended}")
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.queued else 0))
+        for server in self._servers.values():
+            if server.alive:
+                server.step(0.0)  # what is to be written is watched from here on
+                poll.register(server, select.POLLIN)
+        members = self._members.values()
+        if any(member.asked for member in members):
+            patience = _ASKING
+        elif any(member.busy for member in members):
+            patience = max(0.0, self._pulse - time.monotonic())
+        else:
+            patience = 1.0
+        poll.poll(1000 * patience)
+
+    def _read(self, body: bytes) -> Order:
+        try:
+            return read_order(body)
+        except msgspec.MsgspecError as error:
+            self._link.end("carried something that is no order")
+            raise ControllerGone(f"the controller sent what is no order: {printable(str(error))}") from error
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Prepare():
+                self._prepared[order.environment] = order
+                self._server(order.environment)
+            case Fork():
+                self._fork(order)
+            case Bye():
+                self._done = True
+            case Kill(member=number):
+                self._end(number)
+            case _ if (member := self._members.get(order.member)) is not None:
+                self._pass_on(order, member)
+
+    @staticmethod
+    def _pass_on(order: Order, member: Member) -> None:
+        match order:
+            case StoreAt(host=host, port=port):
+                member.meet(host, port)
+            case Task(number=number, name=name, payload=payload):
+                member.run(number, name, payload)
+            case AskStanding(ticket=ticket):
+                member.ask_standing(ticket)
+            case AskStacks(ticket=ticket):
+                member.ask_stacks(ticket)
+
+    def _server(self, environment: int) -> ForkServer:
+        """The fork server of an environment; a new one if the last has ended."""
+        server = self._servers.get(environment)
+        if server is None or not server.alive:
+            if server is not None:
+                server.close()
+            asked = self._prepared[environment]
+            server = ForkServer(Environment(asked.name, asked.variables), preload=asked.preload)
+            self._servers[environment] = server
+        return server
+
+    def _fork(self, order: Fork) -> None:
+        kind = order.device_type
+        device = kind if kind == "cpu" else f"{kind}:{self._device_index}"
+        try:
+            server = self._server(order.environment)
+            member = Member(server, order, device=device, listen=self._listen)
+        except (PoolError, OSError, KeyError) as error:
+            self._say(Unfit(member=order.member, reason=str(error)))
+        else:
+            self._members[order.member] = member
+
+    def _end(self, number: int) -> None:
+        member = self._members.pop(number, None)
+        if member is not None:
+            member.end()
+
+    def _look(self) -> None:
+        """Tell which ranks progress; while they run tasks, the controller also hears so that this host is there."""
+        now = time.monotonic()
+        if now >= self._pulse:
+            self._pulse = now + _PULSE
+            seen = tuple(member.look() for member in self._members.values() if member.busy)
+            if seen:
+                self._say(Pulse(ranks=seen))
+
+    def _say(self, word: Word) -> None:
+        self._link.send(encode(word))
+
+    def close(self) -> None:
+        """End every rank and the connection."""
+        deadline = time.monotonic() + _FLUSH
+        while self._link.queued and not self._link.ended and time.monotonic() < deadline:
+            self._link.push()
+            time.sleep(0.01)
+        self._link.close()
+        for server in self._servers.values():
+            server.close()

@@ -1,0 +1,207 @@
+"""In the controller: one agent that is connected, and the ranks that it has forked for us."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from pipeconform.attach.greeting import Identity, printable
+from pipeconform.attach.link import Link
+from pipeconform.attach.messages import (
+    Answer,
+    Fork,
+    Gone,
+    Order,
+    Pulse,
+    Ready,
+    Seen,
+    Stacks,
+    Standing,
+    StoreAt,
+    Task,
+    Unfit,
+    Word,
+    encode,
+    read_word,
+)
+from pipeconform.run.channel import Frame
+from pipeconform.run.verdict import Raised
+from pipeconform.run.wire import Exited, Kind
+
+__all__ = ["Attached", "RemoteRank"]
+
+_LARGE = 1 << 14  # bytes of a message on its way that count as movement; pulses are smaller
+
+
+class RemoteRank:
+    """What is known of one rank on an agent, and what came from it."""
+
+    def __init__(self, agent: Attached, number: int, *, rank: int, met: Callable[[StoreAt], None]) -> None:
+        self.agent, self.number, self.rank = agent, number, rank
+        self._met = met
+        self.frames: deque[Frame] = deque()
+        self.ended = False
+        self.pid: int | None = None
+        self.seen: dict[str, str | None] | None = None
+        self.unfit: str | None = None
+        self.exited: Exited | None = None
+        self.printed = ""
+        self.began = 0.0
+        """When its task was handed over, on the controller's clock."""
+        self.busy = False
+        self.pulse: Seen | None = None
+        self.pulsed = 0.0
+        self.replies: dict[int, Standing | Stacks] = {}
+        """By ticket."""
+        self._bytes = 0
+
+    @property
+    def receiving(self) -> bool:
+        """Whether something large is coming from its agent: likely its answer."""
+        return self.busy and self.agent.link.partial > _LARGE
+
+    @property
+    def moved(self) -> int:
+        """Changes with the bytes of tasks and answers, and not with pulses."""
+        link = self.agent.link
+        partial = link.partial if link.partial > _LARGE else 0
+        queued = link.queued if link.queued > _LARGE else 0
+        return self._bytes + partial - queued
+
+    def pull(self, *, everything: bool = False) -> None:
+        """Frames come by the hub; there is nothing to do."""
+
+    def hand(self, *, number: int, name: str, payload: bytes) -> None:
+        """Send a task."""
+        self.busy, self.pulse, self.pulsed = True, None, time.monotonic()
+        self.printed = ""
+        self.agent.send(Task(member=self.number, number=number, name=name, payload=payload))
+        self.began = time.monotonic()
+
+    def hear(self, word: Word) -> None:
+        """Take note of what its agent says of it."""
+        match word:
+            case StoreAt():
+                self._met(word)
+            case Ready(pid=pid, seen=seen):
+                self.pid, self.seen = pid, seen
+            case Unfit(reason=reason):
+                self.unfit = reason
+            case Answer():
+                self._answered(word)
+            case Gone(code=code, after=after, output=output):
+                self.printed = output
+                self._ended(code, self.began + after)
+            case Standing() | Stacks():
+                self.replies[word.ticket] = word
+
+    def _answered(self, word: Answer) -> None:
+        if word.kind == "raised":
+            msgspec.msgpack.decode(
+                word.body, type=Raised
+            )  # what cannot be read is the agent's fault, not ours
+        self.busy = False
+        self._bytes += len(word.body)
+        kind = Kind.BYTES if word.kind == "returned" else Kind.RAISED
+        self.frames.append(
+            Frame(number=word.number, moment=self.began + word.after, kind=kind, body=word.body)
+        )
+
+    def _ended(self, code: int, moment: float, *, lost: str = "") -> None:
+        if self.exited is None:
+            self.busy = False
+            self.exited = Exited(group=0, rank=self.rank, code=code, moment=moment, lost=lost)
+
+    def lose(self, why: str) -> None:
+        """Its agent is out of reach."""
+        self._ended(0, time.monotonic(), lost=why)
+
+
+class Attached:
+    """A connected agent; `peer` is the address that it connected from."""
+
+    def __init__(self, link: Link, identity: Identity, *, peer: str) -> None:
+        self.link, self.identity, self.peer = link, identity, peer
+        self.prepared: set[int] = set()
+        self.quiet = 0.0
+        """Seconds for which nothing has come although something was due."""
+        self._heard = 0
+        self._ranks: dict[int, RemoteRank] = {}
+        self._numbers = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is connected."""
+        return not self.link.ended
+
+    @property
+    def busy(self) -> bool:
+        """Whether ranks of it run tasks, so that it must be heard of."""
+        return any(one.busy for one in self._ranks.values())
+
+    def send(self, order: Order) -> None:
+        """Send an order; one that is lost does no harm, the loss of the agent is told otherwise."""
+        self.link.send(encode(order))
+
+    def fork(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        environment: int,
+        device_type: str,
+        backend: str | None,
+        group_timeout: float,
+        met: Callable[[StoreAt], None],
+    ) -> RemoteRank:
+        """Have a rank forked."""
+        self._numbers += 1
+        one = self._ranks[self._numbers] = RemoteRank(self, self._numbers, rank=rank, met=met)
+        self.send(
+            Fork(
+                member=self._numbers,
+                environment=environment,
+                rank=rank,
+                world_size=world_size,
+                device_type=device_type,
+                backend=backend,
+                group_timeout=group_timeout,
+            )
+        )
+        return one
+
+    def forget(self, one: RemoteRank) -> None:
+        """Hear no more of a rank."""
+        self._ranks.pop(one.number, None)
+
+    def hear(self) -> None:
+        """Read what has come.
+
+        Raises:
+            msgspec.MsgspecError: something that is no message of an agent.
+        """
+        self.link.pull()
+        if self.link.heard != self._heard:
+            self._heard, self.quiet = self.link.heard, 0.0
+        while self.link.messages:
+            word = read_word(self.link.messages.popleft())
+            if isinstance(word, Pulse):
+                for seen in word.ranks:
+                    found = self._ranks.get(seen.member)
+                    if found is not None:
+                        found.pulse, found.pulsed = seen, time.monotonic()
+            elif word.member in self._ranks:
+                self._ranks[word.member].hear(word)
+
+    def lose(self) -> str:
+        """Close the connection for good; returns who it was and why it ended."""
+        self.link.end("was closed at the end")
+        text = f"{self.identity}: its connection {printable(self.link.ended)}"
+        for one in self._ranks.values():
+            one.lose(text)
+        self._ranks.clear()
+        self.link.close()
+        return text

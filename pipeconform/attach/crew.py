@@ -1,0 +1,336 @@
+"""In the controller: the ranks of one pool on the attached agents, through their generations."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pipeconform.attach.attached import Attached, RemoteRank
+from pipeconform.attach.clock import shifted
+from pipeconform.attach.greeting import printable
+from pipeconform.attach.hub import Hub
+from pipeconform.attach.messages import AskStacks, AskStanding, Kill, Prepare, Stacks, StoreAt
+from pipeconform.attach.messages import Standing as StandingWord
+from pipeconform.attach.muster import Muster
+from pipeconform.attach.placement import placed
+from pipeconform.errors import PoolError
+from pipeconform.run.environment import Environment
+from pipeconform.run.standing import Standing
+from pipeconform.run.wire import Exited
+
+__all__ = ["RemoteCrew", "Setting"]
+
+_GROUP_TIMEOUT = 24 * 3600.0  # seconds; longer than any task may last, so that a pool judges and no timeout
+_ASKED = 3.0  # seconds for the answers of ranks, the way there and back included
+_ECHO = 1.0  # seconds between a failure and the word of the loss that it came from
+_STALE = 1.0  # seconds after which a pulse says nothing about a rank any more
+_SAID = 4096  # characters of a failure quoted in messages
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all ranks under one environment variant have in common; `number` names it to the agents."""
+
+    number: int
+    environment: Environment
+    preload: tuple[str, ...]
+    device_type: str
+    backend: str | None
+
+    def prepare(self, agent: Attached) -> None:
+        """Have an agent start the fork server, once."""
+        if self.number not in agent.prepared:
+            agent.prepared.add(self.number)
+            agent.send(
+                Prepare(
+                    environment=self.number,
+                    name=self.environment.name,
+                    variables=dict(self.environment.variables),
+                    preload=self.preload,
+                )
+            )
+
+
+@dataclass
+class RemoteGroup:
+    """One generation of ranks."""
+
+    channels: tuple[RemoteRank, ...] = ()
+    discarded: bool = False
+    met: StoreAt | None = None
+    exits: dict[int, Exited] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.channels)
+
+    @property
+    def pids(self) -> tuple[int, ...] | None:
+        """Each on its own host; None until all are known."""
+        pids = tuple(one.pid for one in self.channels if one.pid is not None)
+        return pids if len(pids) == self.size else None
+
+    def meet(self, word: StoreAt) -> None:
+        """Tell the others where rank 0 waits for them."""
+        for one in self.channels[1:]:
+            one.agent.send(StoreAt(member=one.number, host=word.host, port=word.port))
+
+    def look(self) -> None:
+        """Take note of ends."""
+        self.exits = {one.rank: one.exited for one in self.channels if one.exited is not None}
+
+
+class RemoteCrew:
+    """Keeps `size` ranks on the agents of `hub`; `formation_limit` is seconds."""
+
+    def __init__(
+        self, hub: Hub, muster: Muster, setting: Setting, *, size: int, formation_limit: float
+    ) -> None:
+        self._hub, self._muster, self._setting = hub, muster, setting
+        self._size, self._formation_limit = size, formation_limit
+        self._group: RemoteGroup | None = None
+        self._formed = False
+        self._tickets = 0
+        self._outputs: dict[int, str] = {}
+        self.seen: dict[int, dict[str, str | None]] = {}
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._size
+
+    @property
+    def group(self) -> RemoteGroup:
+        """The present generation."""
+        assert self._group is not None, "a crew is formed before it is asked for"
+        return self._group
+
+    def form(self) -> None:
+        """Have a whole generation, or begin to form one if there are agents enough; never waits."""
+        self._hub.step(0.0)
+        if self._group is not None:
+            self._group.look()
+            if not self._group.exits and all(one.agent.alive for one in self._group.channels):
+                return
+            self.discard()
+        if self._muster.complete:
+            self._fork()
+
+    def _fork(self) -> None:
+        agents = self._hub.agents
+        group = self._group = RemoteGroup()
+        ranks: list[RemoteRank] = []
+        for rank, index in enumerate(placed([agent.identity for agent in agents], self._size)):
+            self._setting.prepare(agents[index])
+            ranks.append(
+                agents[index].fork(
+                    rank=rank,
+                    world_size=self._size,
+                    environment=self._setting.number,
+                    device_type=self._setting.device_type,
+                    backend=self._setting.backend,
+                    group_timeout=_GROUP_TIMEOUT,
+                    met=group.meet,
+                )
+            )
+        group.channels = tuple(ranks)
+
+    def wait_until_formed(self) -> None:
+        """Wait until every rank is set up, and for agents first if there are too few.
+
+        Raises:
+            TooFewAgentsError: fewer than the minimum, and none came in time.
+            PoolError: a rank could not be set up, or took too long; what it said is quoted, with its host.
+            VariantError: a rank does not see the environment's variables as they should be.
+        """
+        while not (self._formed and self._group is not None):
+            self._muster.wait(self._size)
+            self.form()
+            if self._group is not None and self._set_up():
+                self._formed = True
+
+    def _set_up(self) -> bool:
+        """Whether all ranks were set up; False if an agent was lost meanwhile and others must be found.
+
+        Raises:
+            PoolError: as above.
+        """
+        group = self.group
+        deadline = time.monotonic() + self._formation_limit
+        while not all(one.seen is not None for one in group.channels):
+            failed = self._failed(group)
+            if failed:
+                self._settle(group)
+                if any(one.lost for one in group.exits.values()):
+                    self.discard()
+                    return False
+                raise PoolError(failed)
+            if time.monotonic() > deadline:
+                silent = [f"{one.rank} on {one.agent.identity}" for one in group.channels if one.seen is None]
+                raise PoolError(
+                    f"not ready within {self._formation_limit:g} s: rank {', rank '.join(silent)}; "
+                    f"can these hosts reach one another?"
+                )
+            self._hub.step(0.1)
+        self.seen = {one.rank: one.seen or {} for one in group.channels}
+        for rank, seen in self.seen.items():
+            self._setting.environment.check(seen, rank=rank)
+        return True
+
+    @staticmethod
+    def _failed(group: RemoteGroup) -> str:
+        """What a rank says that could not be set up; empty while all is well."""
+        group.look()
+        for one in group.channels:
+            where = f"rank {one.rank} on {one.agent.identity}"
+            if one.unfit is not None:
+                return f"{where} could not be set up:\n{one.unfit[-_SAID:]}"
+            if one.exited is not None:
+                return f"{where} ended with {one.exited.code} while it was set up; it printed:\n{one.printed}"
+        return ""
+
+    def _settle(self, group: RemoteGroup) -> None:
+        """A rank whose peer's host is gone may fail before the loss of that host is known."""
+        deadline = time.monotonic() + _ECHO
+        while time.monotonic() < deadline and not any(one.lost for one in group.exits.values()):
+            self._hub.step(0.1)
+            group.look()
+
+    def discard(self, *, wait: bool = False) -> None:
+        """Have the present generation killed, if any; agents do so before they fork the next one."""
+        group, self._group, self._formed = self._group, None, False
+        self.seen, self._outputs = {}, {}
+        if group is None:
+            return
+        group.discarded = True
+        for one in group.channels:
+            if one.agent.alive:
+                one.agent.send(Kill(member=one.number))
+            one.agent.forget(one)
+
+    def hand(self, rank: int, *, number: int, name: str, payload: bytes) -> None:
+        """Send a task to `rank`."""
+        self._outputs = {}
+        self.group.channels[rank].hand(number=number, name=name, payload=payload)
+
+    def step(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for something to happen and take note of it."""
+        self._hub.step(timeout)
+        if self._group is not None:
+            self._group.look()
+
+    def require_alive(self) -> None:
+        """Raise PoolError when the controller has sent its agents home."""
+        if self._hub.closed:
+            raise PoolError("the agents were sent home")
+
+    def eyes(self) -> RemoteEyes:
+        """Look at the present generation through its agents."""
+        return RemoteEyes(self.group)
+
+    def printed(self, rank: int) -> str:
+        """The end of what `rank` printed, as far as it was asked or has ended."""
+        return self._outputs.get(rank, "") or self.group.channels[rank].printed
+
+    def trim_output(self, ranks: Sequence[int]) -> None:
+        """Agents see to it."""
+
+    def ask(self, ranks: Sequence[int]) -> Inquiry:
+        """Ask `ranks` where they stand."""
+        return Inquiry(self._hub, self.group, ranks, ticket=self._ticket(), of=AskStanding)
+
+    def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """Their Python stacks; what they have printed comes along."""
+        asked = Inquiry(self._hub, self.group, ranks, ticket=self._ticket(), of=AskStacks)
+        asked.wait()
+        found = {rank: word for rank, word in asked.replies().items() if isinstance(word, Stacks)}
+        self._outputs = {rank: word.output for rank, word in found.items()}
+        return {rank: word.stacks for rank, word in found.items()}
+
+    def _ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets
+
+
+class RemoteEyes:
+    """Sees what agents see of their ranks; where nothing is heard, a rank may well compute."""
+
+    def __init__(self, group: RemoteGroup) -> None:
+        self._group = group
+        self._counts: dict[int, int] = {}
+
+    def progress(self, ranks: Sequence[int]) -> bool:
+        """Whether any of `ranks` progressed since the last call, or cannot be seen."""
+        moved = [
+            self._moved(self._group.channels[rank]) for rank in ranks
+        ]  # of all: each look counts from the last
+        return any(moved)
+
+    def _moved(self, one: RemoteRank) -> bool:
+        if one.pulse is None or time.monotonic() - one.pulsed > _STALE:
+            return True
+        before = self._counts.get(one.rank)
+        self._counts[one.rank] = one.pulse.progressed
+        return before is None or before != one.pulse.progressed
+
+    def stopped(self, rank: int) -> bool:
+        """Whether a signal held `rank` when it was last heard of."""
+        pulse = self._group.channels[rank].pulse
+        return pulse is not None and pulse.stopped
+
+
+class Inquiry:
+    """One question to some ranks; those whose agents are lost never answer."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        group: RemoteGroup,
+        ranks: Sequence[int],
+        *,
+        ticket: int,
+        of: type[AskStanding | AskStacks],
+    ) -> None:
+        self._hub, self._ticket = hub, ticket
+        self._asked = [group.channels[rank] for rank in ranks if group.channels[rank].exited is None]
+        self._until = time.monotonic() + _ASKED
+        for one in self._asked:
+            one.agent.send(of(member=one.number, ticket=ticket))
+
+    def replies(self) -> dict[int, StandingWord | Stacks]:
+        """By rank what has come."""
+        return {one.rank: one.replies[self._ticket] for one in self._asked if self._ticket in one.replies}
+
+    def answers(self) -> dict[int, Standing]:
+        """The standings that have come, on the controller's clock."""
+        began = {one.rank: one.began for one in self._asked}
+        return {
+            rank: shifted(_standing(word.body), began[rank])
+            for rank, word in self.replies().items()
+            if isinstance(word, StandingWord) and word.body
+        }
+
+    def wait(self) -> dict[int, Standing]:
+        """What has come when no more is to be expected."""
+        while not self.over:
+            self._hub.step(0.05)
+        return self.answers()
+
+    @property
+    def over(self) -> bool:
+        """Whether all have answered that still can, or the time is over."""
+        waits = any(one.exited is None and self._ticket not in one.replies for one in self._asked)
+        return not waits or time.monotonic() > self._until
+
+
+@functools.lru_cache(maxsize=64)
+def _standing(body: bytes) -> Standing:
+    try:
+        return msgspec.json.decode(body, type=Standing)
+    except msgspec.MsgspecError as error:
+        return Standing(doing=f"(its agent's word of it cannot be read: {printable(str(error))})")

@@ -1,0 +1,239 @@
+"""In the controller: the listening socket, those who knock, and the agents that were let in.
+
+One thread, no blocking call: :meth:`Hub.step` moves whatever can move, and every wait is a loop around it.
+While the controller judges, agents wait in the kernel's queues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from pipeconform.attach.attached import Attached
+from pipeconform.attach.connect import SILENCE
+from pipeconform.attach.greeting import Greeter, Refused, Versions, printable
+from pipeconform.attach.link import Link, keep_alive
+from pipeconform.attach.messages import Bye
+from pipeconform.errors import UsageError
+from pipeconform.run.interrupts import deferred_interrupts
+
+__all__ = ["Hub"]
+
+_GREETING_LIMIT = 10.0  # seconds for a handshake
+_MOST_KNOCKING = 256  # handshakes at a time; others wait in the kernel's queue
+_GULP = 4096  # bytes read at a time of somebody who has proved nothing
+_LONGEST_GAP = 0.5  # seconds between two steps that count as silence; for more the controller was held up
+_PARTING = 2.0  # seconds for good-byes to reach the kernel
+
+Say = Callable[[str], None]
+
+
+class _Knock:
+    """A connection whose handshake is not done."""
+
+    def __init__(self, connection: socket.socket, peer: str, greeter: Greeter) -> None:
+        self.connection, self.peer, self.greeter = connection, peer, greeter
+        self.since = time.monotonic()
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+
+class Hub:
+    """Listens on `host`:`port` for agents that know `token`; `say` gets one line per event.
+
+    `silence` and `greeting_limit` are seconds.
+
+    Raises:
+        UsageError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        token: bytes,
+        say: Say,
+        silence: float = SILENCE,
+        greeting_limit: float = _GREETING_LIMIT,
+        versions: Versions | None = None,
+    ) -> None:
+        self._token, self._say, self._versions = token, say, versions
+        self._silence, self._greeting_limit = silence, greeting_limit
+        self.agents: list[Attached] = []
+        """Those that are connected, in the order of their coming."""
+        self._knocking: set[_Knock] = set()
+        self._stepped = time.monotonic()
+        self.closed = False
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=1024)
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen for agents on {host}:{port}: {error.strerror or error}"
+            ) from error
+        self._listener.setblocking(False)
+        own, number = self._listener.getsockname()[:2]
+        self.address = f"[{own}]:{number}" if ":" in own else f"{own}:{number}"
+        """Where agents connect: ``HOST:PORT``."""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def step(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for something to happen and take note of it."""
+        if self.closed:
+            return
+        self._bury()
+        for agent in self.agents:
+            self._selector.modify(
+                agent.link, selectors.EVENT_READ | (selectors.EVENT_WRITE if agent.link.queued else 0), agent
+            )
+        if self._knocking:
+            timeout = min(timeout, self._greeting_limit / 4)
+        events = self._selector.select(max(0.0, timeout))
+        with deferred_interrupts():
+            for key, mask in events:
+                match key.data:
+                    case Attached() as agent:
+                        self._hear(agent, mask)
+                    case _Knock() as knock:
+                        self._greet(knock)
+                    case _:
+                        self._accept()
+            self._expire()
+
+    def _accept(self) -> None:
+        while len(self._knocking) < _MOST_KNOCKING:
+            try:
+                connection, address = self._listener.accept()
+            except OSError:  # nobody any more, or gone again
+                return
+            connection.setblocking(False)
+            knock = _Knock(connection, f"{address[0]}:{address[1]}", self._greeter())
+            self._knocking.add(knock)
+            self._selector.register(connection, selectors.EVENT_READ, knock)
+            self._greet(knock)
+        self._selector.unregister(self._listener)  # until somebody has been dealt with
+
+    def _greeter(self) -> Greeter:
+        return Greeter(self._token, versions=self._versions)
+
+    def _greet(self, knock: _Knock) -> None:
+        try:
+            data = knock.connection.recv(_GULP)
+            if not data:
+                said = "closed the connection during the handshake" if knock.greeter.heard else "said nothing"
+                self._turn_away(knock, said, tell=False)
+                return
+            answer = knock.greeter.feed(data)
+            if answer and knock.connection.send(answer) < len(answer):
+                self._turn_away(knock, "does not read what it is sent", tell=False)
+                return
+        except BlockingIOError:
+            return
+        except Refused as refused:
+            self._turn_away(knock, str(refused))
+            return
+        except OSError as error:
+            self._turn_away(knock, f"broke off: {error.strerror or error}", tell=False)
+            return
+        if knock.greeter.keys is not None:
+            self._let_in(knock)
+
+    def _let_in(self, knock: _Knock) -> None:
+        identity, keys = knock.greeter.identity, knock.greeter.keys
+        assert identity is not None
+        assert keys is not None
+        odd = self._unreachable(identity.address)
+        if odd:
+            self._turn_away(knock, odd, tell=False)
+            return
+        self._forget(knock)
+        keep_alive(knock.connection, seconds=int(max(4, self._silence)))
+        link = Link(
+            knock.connection, sealing=keys.to_agent, opening=keys.to_controller, received=knock.greeter.rest()
+        )
+        agent = Attached(link, identity, peer=knock.peer)
+        self.agents.append(agent)
+        self._selector.register(link, selectors.EVENT_READ, agent)
+        self._say(f"{identity} joined from {knock.peer}; agents: {len(self.agents)}")
+
+    def _unreachable(self, address: str) -> str:
+        """Why ranks of this agent and of the others would not find each other."""
+        if self.agents and _loopback(address) != _loopback(self.agents[0].identity.address):
+            other = self.agents[0].identity.address
+            return (
+                f"is an agent whose ranks would be at {printable(address)} while others' are at {printable(other)}: "
+                "one of the two is loopback and cannot be reached; start it with --address"
+            )
+        return ""
+
+    def _turn_away(self, knock: _Knock, why: str, *, tell: bool = True) -> None:
+        if tell:
+            with contextlib.suppress(OSError):
+                knock.connection.send(knock.greeter.refusal(why))
+        self._forget(knock)
+        knock.connection.close()
+        self._say(f"refused {knock.peer}, which {why}")
+
+    def _forget(self, knock: _Knock) -> None:
+        self._knocking.discard(knock)
+        self._selector.unregister(knock.connection)
+        if self._listener.fileno() not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for knock in [one for one in self._knocking if now - one.since > self._greeting_limit]:
+            self._turn_away(knock, f"did not finish the handshake within {self._greeting_limit:g} s")
+        gap, self._stepped = min(now - self._stepped, _LONGEST_GAP), now
+        for agent in self.agents:
+            agent.quiet = agent.quiet + gap if agent.busy else 0.0
+            if agent.quiet > self._silence:
+                agent.link.end(f"has been silent for {self._silence:g} s")
+        self._bury()
+
+    def _hear(self, agent: Attached, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            agent.link.push()
+        try:
+            agent.hear()
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            agent.link.end(f"carried what is no message: {printable(str(error))}")
+
+    def _bury(self) -> None:
+        """Part with agents whose connection has ended."""
+        for agent in [one for one in self.agents if not one.alive]:
+            self._selector.unregister(agent.link)
+            self.agents.remove(agent)
+            self._say(f"lost {agent.lose()}; agents: {len(self.agents)}")
+
+    def close(self) -> None:
+        """Send the agents home and stop listening; closing twice is harmless."""
+        if self.closed:
+            return
+        self.closed = True
+        with deferred_interrupts():
+            for agent in self.agents:
+                agent.send(Bye())
+            deadline = time.monotonic() + _PARTING
+            while any(a.link.queued and a.alive for a in self.agents) and time.monotonic() < deadline:
+                for agent in self.agents:
+                    agent.link.push()
+                time.sleep(0.01)
+            for agent in self.agents:
+                agent.lose()
+            for knock in self._knocking:
+                knock.connection.close()
+            self._selector.close()
+            self._listener.close()
+
+
+def _loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"

@@ -1,0 +1,254 @@
+"""On an agent: one rank process, from its order to its end, and what there is to tell of it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from pipeconform.attach import messages
+from pipeconform.attach.clock import shifted
+from pipeconform.attach.link import MESSAGE_LIMIT
+from pipeconform.attach.messages import Answer, Fork, Gone, Ready, Seen, StoreAt, Unfit, Word
+from pipeconform.errors import PoolError
+from pipeconform.run.channel import Frame
+from pipeconform.run.evidence import Look, look, progressed
+from pipeconform.run.forkserver import ForkServer, tail
+from pipeconform.run.questions import Question
+from pipeconform.run.stacks import Dump
+from pipeconform.run.verdict import Raised
+from pipeconform.run.wire import Address, Kind, RankSpec, frame
+
+__all__ = ["Member"]
+
+_OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
+_ANSWER_LIMIT = MESSAGE_LIMIT - (1 << 16)
+_SERVER_DIED = 70  # the code of a rank whose fork server is gone
+
+
+class _Chore(Protocol):
+    """Something that the rank was asked and that takes a moment."""
+
+    @property
+    def over(self) -> bool: ...
+
+    def word(self) -> Word: ...
+
+
+class Member:
+    """A rank process forked from `server` as `order` says, on `device`; ranks meet at `listen`."""
+
+    def __init__(self, server: ForkServer, order: Fork, *, device: str, listen: str) -> None:
+        self.server = server
+        self.number = order.member
+        self._folder = Path(tempfile.mkdtemp(prefix="member-", dir=server.folder))
+        self._output, self._stacks = self._folder / "output", self._folder / "stacks"
+        self._output.touch()
+        self._stacks.touch()
+        self._group = server.fork(
+            [
+                RankSpec(
+                    rank=order.rank,
+                    world_size=order.world_size,
+                    device=device,
+                    backend=order.backend,
+                    store="",
+                    output=str(self._output),
+                    stacks=str(self._stacks),
+                    standing=str(self._folder / "standing"),
+                    variables=tuple(server.environment.effective()),
+                    group_timeout=order.group_timeout,
+                    listen=listen,
+                )
+            ]
+        )
+        self._channel = self._group.channels[0]
+        self._seen: dict[str, str | None] | None = None
+        self._ready = False
+        self._task: int | None = None
+        self._began = time.monotonic()
+        self._look: Look | None = None
+        self._progressed = 0
+        self._chores: list[_Chore] = []
+        self.over = False
+        """Whether everything has been told."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it runs a task."""
+        return self._task is not None and not self.over
+
+    @property
+    def asked(self) -> bool:
+        """Whether an answer of its rank is being waited for."""
+        return bool(self._chores)
+
+    def meet(self, host: str, port: int) -> None:
+        """Tell the rank where rank 0 waits for it."""
+        body = msgspec.msgpack.encode(Address(host=host, port=port))
+        self._channel.send([frame(0, kind=Kind.STORE, length=len(body)) + body])
+
+    def run(self, number: int, name: str, payload: bytes) -> None:
+        """Hand a task to the rank."""
+        self._task, self._began = number, time.monotonic()
+        self._look, self._progressed = None, 0
+        title = name.encode()
+        head = frame(number, kind=Kind.NAME, length=len(title)) + title
+        self._channel.send([head + frame(number, kind=Kind.TASK, length=len(payload)), payload])
+
+    def ask_standing(self, ticket: int) -> None:
+        """Ask the rank where it stands."""
+        self._chores.append(_Standing(self, ticket))
+
+    def ask_stacks(self, ticket: int) -> None:
+        """Ask the rank for its stacks."""
+        self._chores.append(_Stacks(self, ticket))
+
+    def turn(self) -> Iterator[Word]:
+        """What there is to tell since the last turn."""
+        exited = self._group.exits.get(0)
+        if exited is not None:
+            self._channel.pull(everything=True)  # an answer before its death counts
+        while self._channel.frames and not self.over:
+            yield from self._told(self._channel.frames.popleft())
+        if self._seen is not None and not self._ready and self._group.pids is not None:
+            self._ready = True
+            yield Ready(member=self.number, pid=self._group.pids[0], seen=self._seen)
+        for chore in [chore for chore in self._chores if chore.over]:
+            self._chores.remove(chore)
+            yield chore.word()
+        if not self.over and (exited is not None or not self._served()):
+            self.over = True
+            code = _SERVER_DIED if exited is None else exited.code
+            moment = time.monotonic() if exited is None else exited.moment
+            yield Gone(
+                member=self.number, code=code, after=moment - self._began, output=self._last_words(exited)
+            )
+
+    def _served(self) -> bool:
+        return self.server.alive and self._group.failure is None
+
+    def _last_words(self, exited: object) -> str:
+        if exited is not None:
+            return tail(self._output)
+        try:
+            self.server.require_alive()
+        except PoolError as error:
+            return str(error)
+        return self._group.failure or ""
+
+    def _told(self, said: Frame) -> Iterator[Word]:
+        match said.kind:
+            case Kind.READY:
+                self._seen = msgspec.msgpack.decode(said.body, type=dict[str, str | None])
+            case Kind.STORE:
+                address = msgspec.msgpack.decode(said.body, type=Address)
+                yield StoreAt(member=self.number, host=address.host, port=address.port)
+            case Kind.UNFIT:
+                printed = tail(self._output)
+                text = said.body.decode() + (f"\nit printed:\n{printed}" if printed else "")
+                self.over = True
+                yield Unfit(member=self.number, reason=text)
+            case _ if said.number == self._task:
+                self._task = None
+                yield self._answered(said)
+
+    def _answered(self, said: Frame) -> Answer:
+        body, after = said.body, said.moment - self._began
+        if len(body) > _ANSWER_LIMIT:
+            body, returned = _refused(f"the answer has {len(body)} bytes; {_ANSWER_LIMIT} can be sent"), False
+        elif said.kind == Kind.PICKLE:
+            body, returned = _refused("a task of an attached rank returns bytes: no pickle is sent"), False
+        else:
+            returned = said.kind == Kind.BYTES
+        return Answer(
+            member=self.number,
+            number=said.number,
+            kind="returned" if returned else "raised",
+            body=body,
+            after=after,
+        )
+
+    def look(self) -> Seen:
+        """Look at the rank and count it if it has progressed since the last look."""
+        pids = self._group.pids
+        now = None if pids is None else look(pids[0])
+        before, self._look = self._look, now
+        if now is None or before is None or progressed(before, after=now):
+            self._progressed += 1
+        with contextlib.suppress(OSError):  # a task may delete what it likes
+            if self._output.stat().st_size > _OUTPUT_LIMIT:
+                self._output.write_bytes(b"")
+        return Seen(member=self.number, progressed=self._progressed, stopped=now is not None and now.stopped)
+
+    def end(self) -> None:
+        """Kill the process and forget it."""
+        self.over = True
+        self._chores.clear()
+        self.server.discard(self._group)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def question(self) -> Question:
+        """Ask the rank where it stands."""
+        return Question(self.server, self._group, paths={0: self._folder / "standing"})
+
+    def dump(self) -> Dump:
+        """Ask the rank for its stacks."""
+        self.server.signal(self._group, ranks=(0,), signum=signal.SIGUSR1)
+        return Dump({0: self._stacks})
+
+    @property
+    def began(self) -> float:
+        """When its task was handed to the rank."""
+        return self._began
+
+    @property
+    def printed(self) -> str:
+        """The end of what it printed."""
+        return tail(self._output)
+
+
+class _Standing:
+    def __init__(self, member: Member, ticket: int) -> None:
+        self._member, self._ticket = member, ticket
+        self._question = member.question()
+
+    @property
+    def over(self) -> bool:
+        return self._question.over
+
+    def word(self) -> Word:
+        found = self._question.answers().get(0)
+        if found is None:
+            return messages.Standing(member=self._member.number, ticket=self._ticket, body=b"")
+        body = msgspec.json.encode(shifted(found, -self._member.began))
+        return messages.Standing(member=self._member.number, ticket=self._ticket, body=body)
+
+
+class _Stacks:
+    def __init__(self, member: Member, ticket: int) -> None:
+        self._member, self._ticket = member, ticket
+        self._dump = member.dump()
+
+    @property
+    def over(self) -> bool:
+        return self._dump.over
+
+    def word(self) -> Word:
+        return messages.Stacks(
+            member=self._member.number,
+            ticket=self._ticket,
+            stacks=self._dump.texts()[0],
+            output=self._member.printed,
+        )
+
+
+def _refused(message: str) -> bytes:
+    return msgspec.msgpack.encode(Raised(type="pipeconform.AnswerRefused", message=message))

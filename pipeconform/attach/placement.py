@@ -1,0 +1,39 @@
+"""Which agents the ranks of a world are placed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeconform.attach.greeting import Identity
+
+__all__ = ["placed", "reason_against"]
+
+
+def placed(agents: Sequence[Identity], size: int) -> tuple[int, ...]:
+    """By rank the index of its agent.
+
+    Neighbouring ranks stand on different hosts wherever there are several, so that what a stage sends crosses
+    between them; agents are used twice only when all are used.
+    """
+    hosts: dict[tuple[int, str], list[int]] = {}
+    for index in sorted(range(len(agents)), key=lambda i: _order(agents[i])):
+        hosts.setdefault((agents[index].node, agents[index].host), []).append(index)
+    columns = list(hosts.values())
+    deepest = max(map(len, columns), default=0)
+    row = [column[depth] for depth in range(deepest) for column in columns if depth < len(column)]
+    return tuple(row[rank % len(row)] for rank in range(size))
+
+
+def _order(one: Identity) -> tuple[int, str, int, int]:
+    return one.node, one.host, one.rank, one.pid
+
+
+def reason_against(size: int, *, agents: int, device_type: str, ranks_per_device: int) -> str | None:
+    """Why `size` ranks have no place on so many agents; None if they have. A CPU takes as many as come."""
+    if agents and (device_type == "cpu" or size <= agents * ranks_per_device):
+        return None
+    share = "" if ranks_per_device == 1 else f" with {ranks_per_device} ranks on each"
+    return (
+        f"{size} ranks need {-(-size // ranks_per_device)} agents with a {device_type} device{share}, "
+        f"{agents} are attached"
+    )

@@ -1,0 +1,191 @@
+"""Pools by world size over the attached agents, and the oracle's process on this machine beside them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from pipeconform.attach.crew import RemoteCrew, Setting
+from pipeconform.attach.hub import Hub
+from pipeconform.attach.muster import Muster
+from pipeconform.errors import PoolError
+from pipeconform.run.devices import Devices
+from pipeconform.run.environment import Environment
+from pipeconform.run.pool import Pool
+from pipeconform.run.pools import Pools
+from pipeconform.run.verdict import VerdictVector
+
+__all__ = ["AttachedPools", "Controller"]
+
+_IDLE_AFTER_FAILURE = 0.5  # seconds: several pulses of every agent
+_FORMATION_LIMIT = 180.0  # seconds; a fork server that imports torch over a network takes its time
+
+
+class Controller:
+    """Agents, how many there must be, and the numbers of environments: what all pools of a run share."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        least: int,
+        patience: float,
+        devices: Devices,
+        say: Callable[[str], None],
+    ) -> None:
+        self.hub, self.devices, self.say = hub, devices, say
+        self.muster = Muster(
+            hub,
+            least=least,
+            patience=patience,
+            device_type=devices.device_type,
+            ranks_per_device=devices.ranks_per_device,
+            say=say,
+        )
+        self._environments = 0
+
+    def gather(self, *, limit: float) -> None:
+        """Wait for the first agents.
+
+        Raises:
+            TooFewAgentsError: not enough have come within `limit` seconds.
+        """
+        self.muster.gather(limit=limit)
+
+    def pools(
+        self,
+        environment: Environment | None = None,
+        *,
+        preload: Sequence[str],
+        idle_limit: float = 2.0,
+        max_sizes: int = 4,
+    ) -> AttachedPools:
+        """Pools under one environment variant."""
+        self._environments += 1
+        return AttachedPools(
+            self,
+            number=self._environments,
+            environment=Environment() if environment is None else environment,
+            preload=tuple(preload),
+            idle_limit=idle_limit,
+            max_sizes=max_sizes,
+        )
+
+
+class AttachedPools:
+    """Pools made on demand and kept warm, at most `max_sizes` world sizes at a time; made by `Controller.pools`."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        number: int,
+        environment: Environment,
+        preload: tuple[str, ...],
+        idle_limit: float,
+        max_sizes: int,
+    ) -> None:
+        self.environment = environment
+        self.devices = controller.devices
+        self.idle_limit = idle_limit
+        """Seconds; pools made from now on have it."""
+        self._controller, self._max_sizes = controller, max_sizes
+        self._setting = Setting(
+            number=number,
+            environment=environment,
+            preload=preload,
+            device_type=self.devices.device_type,
+            backend=self.devices.backend,
+        )
+        self._local = Pools(environment, preload=preload)
+        self._pools: OrderedDict[int, Pool] = OrderedDict()
+        self._closed = False
+        for agent in controller.hub.agents:
+            self._setting.prepare(agent)
+
+    def __enter__(self) -> AttachedPools:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def oracle(self) -> Pool:
+        """One process of this machine, on its CPU."""
+        return self._local.oracle
+
+    def of_size(self, world_size: int) -> Steadfast:
+        """The pool of `world_size` ranks; the least recently used gives way when there are many.
+
+        Raises:
+            TooFewAgentsError: there are too few agents, even after waiting for those that went.
+            PoolError: the pools are closed, or ranks cannot be formed.
+        """
+        if self._closed:
+            raise PoolError("the pools are closed")
+        if world_size not in self._pools:
+            while len(self._pools) >= self._max_sizes:
+                self._pools.popitem(last=False)[1].close()
+            self._pools[world_size] = self.bare(world_size)
+        self._pools.move_to_end(world_size)
+        return Steadfast(self._pools[world_size], self._controller.say)
+
+    def bare(self, world_size: int) -> Pool:
+        """A pool of its own, whose verdicts tell of lost hosts at once; close it."""
+        controller = self._controller
+        crew = RemoteCrew(
+            controller.hub,
+            controller.muster,
+            self._setting,
+            size=world_size,
+            formation_limit=_FORMATION_LIMIT,
+        )
+        return Pool.over(crew, idle_limit=self.idle_limit, idle_limit_after_failure=_IDLE_AFTER_FAILURE)
+
+    def close(self) -> None:
+        """End every rank and the oracle; the agents stay. Closing twice is harmless."""
+        self._closed = True
+        while self._pools:
+            self._pools.popitem()[1].close()
+        self._local.close()
+
+
+class Steadfast:
+    """A pool that runs a task once more when a host was lost in it: that says nothing about the task.
+
+    What loses its host twice is told as it is: it may be what takes hosts down.
+    """
+
+    def __init__(self, pool: Pool, say: Callable[[str], None]) -> None:
+        self._pool, self._say = pool, say
+
+    def run(
+        self,
+        task: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        time_limit: float,
+        failure_expected: bool = False,
+    ) -> VerdictVector:
+        """One verdict per rank; see `pipeconform.run.pool.Pool.run`.
+
+        Raises:
+            TooFewAgentsError: hosts were lost, and not enough are left.
+            PoolError: ranks cannot be formed.
+        """
+
+        def attempt() -> VerdictVector:
+            return self._pool.run(task, payloads, time_limit=time_limit, failure_expected=failure_expected)
+
+        vector = attempt()
+        if vector.lost:
+            self._say(f"the case that ran is executed once more; it lost {vector.lost}")
+            vector = attempt()
+        return vector
+
+    def restart(self) -> None:
+        """Replace all rank processes by new ones."""
+        self._pool.restart()

@@ -1,0 +1,45 @@
+"""Hubs and agents for the tests of this folder; see sites.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pipeconform.attach.pools import AttachedPools, Controller
+from tests.attach.sites import GUARD, PRELOAD, Site, controller_of, make_site
+
+
+@pytest.fixture
+def site() -> Iterator[Callable[..., Site]]:
+    """Make a hub of the test's own; `how` are `Hub`'s limits."""
+    sites: list[Site] = []
+
+    def make(**how: float) -> Site:
+        sites.append(make_site(**how))
+        return sites[-1]
+
+    yield make
+    for one in sites:
+        one.close()
+
+
+@pytest.fixture(scope="session")
+def two_agents() -> Iterator[tuple[Site, Controller]]:
+    """Two agents that no test may end."""
+    site = make_site()
+    try:
+        for rank in range(2):
+            site.start(rank)
+        controller = controller_of(site, least=2)
+        controller.gather(limit=GUARD)
+        yield site, controller
+    finally:
+        site.close()
+
+
+@pytest.fixture(scope="session")
+def attached(two_agents: tuple[Site, Controller]) -> Iterator[AttachedPools]:
+    """Pools over the two agents that know the tasks of these tests."""
+    with two_agents[1].pools(preload=PRELOAD, idle_limit=1.0) as pools:
+        yield pools

@@ -1,0 +1,217 @@
+"""Who knocks at the controller's door: each costs one connection and one line."""
+
+import os
+import socket
+import time
+
+import msgspec
+import pytest
+
+from pipeconform.attach import messages
+from pipeconform.attach.greeting import Guest, Identity, own_versions
+from pipeconform.attach.hub import Hub
+from pipeconform.attach.link import Link
+from pipeconform.errors import UsageError
+from tests.attach.sites import TOKEN
+
+ME = Identity(host="here", pid=1, address="127.0.0.1")
+
+
+def connect(site):
+    host, port = site.hub.address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def peer_of(connection):
+    return "{}:{}".format(*connection.getsockname())
+
+
+def greet(site, connection, *, identity=ME, token=TOKEN, versions=None):
+    """Be an agent up to the end of the handshake."""
+    guest = Guest(token.encode(), identity, versions=versions)
+    connection.settimeout(0.05)
+    connection.sendall(guest.begin())
+    while guest.keys is None:
+        site.hub.step(0.01)
+        try:
+            connection.sendall(guest.feed(connection.recv(4096)))
+        except TimeoutError:
+            continue
+    site.hub.step(0.05)
+    return Link(connection, sealing=guest.keys.to_controller, opening=guest.keys.to_agent)
+
+
+def closed_by_peer(connection):
+    """Read until the other side closes."""
+    connection.settimeout(10)
+    data = b""
+    try:
+        while part := connection.recv(4096):
+            data += part
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def test_noise_costs_its_connection_and_one_line_that_names_it(site):
+    here = site()
+    with connect(here) as noisy:
+        noisy.sendall(os.urandom(16) + bytes(64 << 10))
+        here.step_until(lambda: here.lines)
+        assert here.lines[0].startswith(f"refused {peer_of(noisy)}, which does not speak the protocol")
+        closed_by_peer(noisy)
+    for _ in range(5):
+        here.hub.step(0.02)
+
+    assert len(here.lines) == 1
+    assert not here.hub.agents
+
+
+def test_a_port_scan_costs_one_line(site):
+    here = site()
+    with connect(here) as scanner:
+        peer = peer_of(scanner)
+    here.step_until(lambda: here.lines)
+
+    assert here.lines == [f"refused {peer}, which said nothing"]
+
+
+def test_a_wrong_token_is_refused_and_told_so(site):
+    here = site()
+    agent = here.start(token="not the token of these tests")
+    here.step_until(lambda: agent.poll() is not None)
+
+    assert agent.returncode == 2
+    assert b"does not know the token" in agent.stderr.read()
+    assert len(here.lines) == 1
+    assert "does not know the token" in here.lines[0]
+
+
+def test_another_version_is_refused_and_told_so(site):
+    here = site()
+    guest = Guest(TOKEN.encode(), ME, versions=msgspec.structs.replace(own_versions(), torch="1.0"))
+    with connect(here) as old:
+        old.sendall(guest.begin())
+        here.step_until(lambda: here.lines)
+        said = closed_by_peer(old)
+
+    assert b"torch 1.0 instead of" in said
+    assert "is another version: torch 1.0 instead of" in here.lines[0]
+
+
+def test_a_slow_loris_is_cut_off_and_keeps_nobody_out(site):
+    here = site(greeting_limit=0.5)
+    loris = connect(here)
+    drops = iter(Guest(TOKEN.encode(), ME).begin())
+    with loris, connect(here) as good:
+        loris.sendall(bytes([next(drops)]))
+        greet(here, good)
+        assert len(here.hub.agents) == 1
+        while len(here.lines) < 2:
+            loris.sendall(bytes([next(drops)]))
+            time.sleep(0.02)
+            here.hub.step(0.0)
+
+        assert here.lines[1] == f"refused {peer_of(loris)}, which did not finish the handshake within 0.5 s"
+        assert len(here.hub.agents) == 1
+
+
+def test_many_who_say_nothing_do_not_keep_an_agent_out(site):
+    here = site(greeting_limit=0.3)
+    idle = [connect(here) for _ in range(300)]
+    try:
+        with connect(here) as good:
+            greet(here, good)
+            assert [agent.identity for agent in here.hub.agents] == [ME]
+    finally:
+        for one in idle:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        msgspec.msgpack.encode({"type": "Bye"}),
+        msgspec.msgpack.encode({"type": "Ready", "member": "x"}),
+    ],
+)
+def test_an_agent_that_sends_no_message_of_an_agent_is_lost(site, body):
+    here = site()
+    with connect(here) as connection:
+        link = greet(here, connection)
+        link.send(body)
+        here.step_until(lambda: not here.hub.agents)
+
+    assert "carried what is no message" in here.lines[-1]
+    assert here.lines[-1].startswith("lost agent 0 on host here (127.0.0.1, pid 1)")
+
+
+def test_an_answer_for_ranks_that_nobody_asked_for_is_ignored(site):
+    here = site()
+    with connect(here) as connection:
+        link = greet(here, connection)
+        answer = messages.Answer(member=7, number=1, kind="returned", body=b"", after=0.0)
+        link.send(messages.encode(answer))
+        for _ in range(5):
+            here.hub.step(0.02)
+
+        assert len(here.hub.agents) == 1
+
+
+def test_an_announced_size_beyond_the_limit_is_not_waited_for(site):
+    here = site()
+    with connect(here) as connection:
+        greet(here, connection)
+        connection.sendall((1 << 40).to_bytes(8, "big") + bytes(16))
+        here.step_until(lambda: not here.hub.agents)
+
+    assert f"announced a message of {1 << 40} bytes" in here.lines[-1]
+
+
+def test_agents_of_loopback_and_of_a_network_do_not_go_together(site):
+    here = site()
+    with connect(here) as one, connect(here) as other:
+        greet(here, one)
+        greet(here, other, identity=msgspec.structs.replace(ME, address="10.0.0.9"))
+        here.step_until(lambda: len(here.lines) == 2)
+
+    assert "start it with --address" in here.lines[1]
+
+
+def test_an_address_that_is_taken_or_not_ours_is_a_usage_error(site):
+    host, port = site().hub.address.rsplit(":", 1)
+    for address in ((host, int(port)), ("192.0.2.1", 0)):
+        with pytest.raises(UsageError, match="cannot listen for agents on"):
+            Hub(*address, token=b"", say=print)
+
+
+def test_the_end_of_the_controller_is_the_agents_end_with_code_0(site):
+    here = site()
+    agent = here.start()
+    here.await_agents(1)
+    here.hub.close()
+
+    assert agent.wait(10) == 0
+
+
+def test_a_controller_that_vanishes_is_the_agents_end_with_code_1(site):
+    here = site()
+    agent = here.start()
+    here.await_agents(1)
+    here.hub.agents[0].link.end("was cut")
+
+    assert agent.wait(10) == 1
+    assert b"the connection to the controller was closed" in agent.stderr.read()
+
+
+def test_an_agent_without_a_controller_gives_up_with_code_1(site):
+    here = site()
+    here.hub.close()
+    agent = here.start(wait=0.5)
+
+    assert agent.wait(10) == 1
+    said = agent.stderr.read().decode()
+    assert "waits for the controller at" in said
+    assert "within 0.5 s: Connection refused" in said
