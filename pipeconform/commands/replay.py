@@ -87,9 +87,11 @@ def replay(
     if script is not None:
         return export(found, impl=impl, script=script)
     from pipeconform.campaign.judging import judge
+    from pipeconform.campaign.localising import localise
     from pipeconform.campaign.setup import Options, campaign_of
     from pipeconform.case.strategies import Focus
     from pipeconform.judge.registry import JUDGEMENTS
+    from pipeconform.report.localisation_text import localisation_lines
 
     size = found.case.world.size
     options = Options(
@@ -110,8 +112,12 @@ def replay(
         observe = {watched for row in chosen for watched in JUDGEMENTS[row.id].observe}
         execution = executor.execute(found.case, observe=observe)
         outcomes = {row.id: judge(row, execution, executor) for row in chosen}
+        shown = [one for several in outcomes.values() for one in several]
+        localisation = localise(found.case, shown, executor)
     text, code = verdict(found, outcomes)
     click.echo(text)
+    for line in localisation_lines(localisation):
+        click.echo(line)
     return code
 
 

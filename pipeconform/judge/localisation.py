@@ -186,11 +186,12 @@ class _Search:
         last = self.evidence.case.num_stages - 1
         outputs = min(self._asked(outputs_are_right), self._asked(outputs_are_right, self.copied), key=len)
         for finding in outputs:
-            yield _told(finding, "forward value", last, side="result", tensor="returned output")
+            if finding.microbatch is not None:  # otherwise nothing was returned: no wrong value
+                yield _told(finding, "forward value", last, side="result", tensor="returned output")
         wrong = {(one.step, one.microbatch) for one in outputs}
         for expected in self.evidence.runs():
             for k in range(len(expected.outputs)):
-                if (expected.step, k) not in wrong:
+                if not {(expected.step, k), (expected.step, None)} & wrong:
                     where = {"step": expected.step, "stage": last, "microbatch": k}
                     yield Check(direction="forward value", side="result", **where)  # type: ignore[arg-type]
             yield from self._losses(expected)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pipeconform.judge.evidence import Finding
-from pipeconform.observe.localisation import Localisation
 from pipeconform.observe.observation import Observation
 from pipeconform.run.verdict import Died, Raised, Stuck, VerdictVector
 from pipeconform.run.waiting import Place
@@ -41,8 +40,6 @@ class Outcome:
     """In `timeline`: pipeline rank and index."""
     places: tuple[Place, ...] = ()
     """Where every rank was, if any was stuck."""
-    localisation: Localisation | None = None
-    """Where a wrong value began; None where that was not looked for, or there is no such place."""
 
 
 def normalised(message: str) -> str:
@@ -59,10 +56,10 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
         return None
     verdict, table = verdicts[rank], verdicts.describe()
     if isinstance(verdict, Died):
-        how = verdict.how
-        kind = "lost its host" if verdict.lost else f"died: {how}"
+        how = verdict.signal or f"exit code {verdict.exit_code}"
         return Outcome(
-            Status.CRASHED, Finding(kind=kind, message=f"rank {rank} died ({how})\n{table}", rank=rank)
+            Status.CRASHED,
+            Finding(kind=f"died: {how}", message=f"rank {rank} died ({how})\n{table}", rank=rank),
         )
     if isinstance(verdict, Stuck):
         parts = (f"no rank makes progress: {verdict.why}", verdicts.waiting, table, verdict.stack)

@@ -22,7 +22,6 @@ __all__ = [
     "Environment",
     "Expectations",
     "Implementation",
-    "Pairs",
     "Result",
     "Run",
     "Status",
@@ -178,17 +177,6 @@ class Run(_Data, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Pairs(_Data, frozen=True, kw_only=True):
-    """How many combinations of two properties the executed cases had, of those that claims and limits allow."""
-
-    of: tuple[str, str]
-    """Such as ``schedule`` and ``boundary``."""
-    reached: int
-    reachable: int
-    missing: tuple[tuple[str, str], ...] = ()
-    """Some that were not reached."""
-
-
 class Totals(_Data, frozen=True, kw_only=True):
     """Sums over the run."""
 
@@ -197,7 +185,6 @@ class Totals(_Data, frozen=True, kw_only=True):
     distinct_cases: int
     distinct_cases_several_ranks: int
     """Distinct executed cases with p ≥ 2."""
-    pairs: tuple[Pairs, ...] = ()
 
 
 class Result(_Data, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.expected_text import expected_lines, problem_lines
+from pipeconform.report.localisation_text import localisation_lines
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.result import SEVERITY, Cell, Result, Violation
 from pipeconform.report.timeline_text import timeline_lines
@@ -326,6 +327,8 @@ def violation_block(group: Group, *, number: int, width: int, where: Path | None
         body.append("")
     body += [f"  {line}" for line in _cut(lines)]
     body += [f"  {line}" for line in _verdicts(violation)]
+    spread = localisation_lines(violation.localisation)
+    body += ["", *(f"  {line}" for line in spread)] if spread else []
     picture = timeline_lines(violation.timeline, first_wrong=violation.first_wrong, width=width - 5)
     body += ["", *(f"  {line}" for line in picture)] if picture else []
     body += ["", f"smallest case, {violation.digest}{_reservations(violation)}:"]

@@ -1,0 +1,94 @@
+"""Where an error begins, and what it spreads to, as a table of a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeconform.observe.localisation import Lane, Localisation
+from pipeconform.report.html.message import visible
+from pipeconform.report.localisation_text import begins
+from pipeconform.report.words import plural
+
+__all__ = ["Mark", "Row", "SpreadView", "spread_view"]
+
+_WORDS = {"=": ("right", "=", "right"), "x": ("wrong", "✗", "wrong"), ".": ("blank", "·", "not seen")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One tensor of one microbatch, or of all."""
+
+    key: str
+    """``right``, ``wrong`` or ``blank``."""
+    symbol: str
+    words: str
+    first: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One place of the data flow."""
+
+    name: str
+    stage: int
+    marks: tuple[Mark, ...]
+    whole: bool
+    """Whether its single mark is about all microbatches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadView:
+    """The first wrong tensor, and the step in which it is."""
+
+    sentence: str
+    tensor: str
+    lines: tuple[str, ...]
+    caption: str
+    microbatches: int
+    rows: tuple[Row, ...]
+    note: str
+    """Of how many tensors how many are wrong."""
+
+
+def spread_view(found: Localisation | None) -> SpreadView | None:
+    """Lay a localisation out; None where none was looked for."""
+    if found is None:
+        return None
+    first = found.first
+    if first is None:
+        return SpreadView(
+            sentence=begins(found), tensor="", lines=(), caption="", microbatches=0, rows=(), note=""
+        )
+    rows: list[Row] = []
+    for lane in found.lanes:
+        begun = any(mark.first for row in rows for mark in row.marks)
+        rows.append(_row(lane, microbatch=first.microbatch, begun=begun))
+    likeness = f": {first.likeness}" if first.likeness else ""
+    return SpreadView(
+        sentence=begins(found),
+        tensor=visible(f"{first.tensor}{likeness}"),
+        lines=tuple(visible(first.text).splitlines()),
+        caption=f"What it spreads to in step {first.step}, in the order of the data",
+        microbatches=max(len(lane.marks) for lane in found.lanes),
+        rows=tuple(rows),
+        note=f"{plural(found.wrong, 'tensor')} of {found.compared:,} are wrong, over all steps.",
+    )
+
+
+def _row(lane: Lane, *, microbatch: int | None, begun: bool) -> Row:
+    whole = lane.direction in ("weight gradient", "buffer", "parameter") or (
+        lane.side == "result" and lane.direction == "input gradient"
+    )
+    marks = []
+    for k, letter in enumerate(lane.marks):
+        key, symbol, words = _WORDS[letter]
+        first = letter == "x" and not begun and (whole or k == microbatch)
+        words += ", the first" if first else ""
+        marks.append(Mark(key=key, symbol=symbol, words=words, first=first))
+    side = {"input": "input", "output": "output", "result": "given to the caller", "": ""}[lane.side]
+    name = (
+        f"{side} (forward)" if lane.direction == "forward value" and lane.side != "result" else lane.direction
+    )
+    if lane.side == "result":
+        name = f"{'output' if lane.direction == 'forward value' else lane.direction} {side}"
+    return Row(name=name, stage=lane.stage, marks=tuple(marks), whole=whole)

@@ -1,0 +1,80 @@
+"""Where an error begins and how it spreads, as text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+from pipeconform.observe.localisation import Lane, Localisation
+from pipeconform.report.words import plural
+
+__all__ = ["begins", "localisation_lines"]
+
+_FORWARD, _LOSS, _BACKWARD = "forward", "loss", "backward"
+_WHOLE = {"buffer": "buffers", "weight gradient": "weights", "parameter": "parameters"}
+_NAME = max(map(len, (_FORWARD, _LOSS, _BACKWARD, *_WHOLE.values()))) + 2  # columns
+
+
+def begins(found: Localisation) -> str:
+    """A sentence: which tensor is the first wrong one."""
+    compared = plural(found.compared, "compared tensor")
+    bounded = "" if found.bounded else "; no error bound could be computed, so only what is far off counts"
+    if found.first is None:
+        return f"executed once more to find the first wrong tensor: of {compared} none is wrong{bounded}"
+    return f"first wrong of {compared}: {found.first.where()}{bounded}"
+
+
+def localisation_lines(found: Localisation | None) -> list[str]:
+    """The first wrong tensor, what is wrong with it, and what it spreads to; empty where it was not looked for."""
+    if found is None:
+        return []
+    if found.first is None:
+        return [begins(found)]
+    likeness = f": {found.first.likeness}" if found.first.likeness else ""
+    return [
+        begins(found),
+        f"  {found.first.tensor}{likeness}",
+        *(f"  {line}" for line in found.first.text.splitlines()),
+        f"what it spreads to in step {found.first.step}, per microbatch (= right, x wrong, . not seen):",
+        *(f"  {line}" for line in _rows(found.lanes)),
+    ]
+
+
+def _rows(lanes: Sequence[Lane]) -> Iterator[str]:
+    for name, own in itertools.groupby(lanes, key=_part):
+        heading = name
+        for line in _collapsed(list(own)):
+            yield f"{heading:<{_NAME}}{line}"
+            heading = ""
+
+
+def _part(lane: Lane) -> str:
+    if lane.direction in _WHOLE:
+        return _WHOLE[lane.direction]
+    if lane.direction == "loss":
+        return _LOSS
+    return _FORWARD if lane.direction == "forward value" else _BACKWARD
+
+
+def _collapsed(lanes: Sequence[Lane]) -> Iterator[str]:
+    """A line per stage; neighbouring stages in which nothing is wrong share one."""
+    stages = [(stage, list(own)) for stage, own in itertools.groupby(lanes, key=lambda lane: lane.stage)]
+    for right, several in itertools.groupby(stages, key=lambda one: _is_right(one[1])):
+        group = list(several)
+        if right and len(group) > 1:
+            yield f"stages {group[0][0]} to {group[-1][0]}: all right"
+            continue
+        for stage, own in group:
+            yield f"stage {stage}: {'  '.join(map(_marks, own))}"
+
+
+def _is_right(lanes: Iterable[Lane]) -> bool:
+    return all(set(lane.marks) <= {"="} for lane in lanes)
+
+
+def _marks(lane: Lane) -> str:
+    side = {
+        "input gradient": "in" if not lane.side else "to the caller",
+        "output gradient": "out",
+    }.get(lane.direction) or {"input": "in", "output": "out", "result": "returned", "": ""}[lane.side]
+    return f"{side} {lane.marks}".strip()

@@ -1,0 +1,39 @@
+"""The table of where an error begins."""
+
+from pipeconform.observe.localisation import Localisation
+from pipeconform.report.html.spread import spread_view
+from tests.report.test_localisation_text import FOUND
+
+
+def test_the_first_wrong_tensor_is_the_only_one_that_is_framed():
+    view = spread_view(FOUND)
+
+    framed = [(row.name, row.stage, k) for row in view.rows for k, mark in enumerate(row.marks) if mark.first]
+    assert framed == [("output gradient", 1, 2)]
+    assert view.microbatches == 3
+    assert [row.whole for row in view.rows[-3:]] == [True, True, True]
+    assert "output gradient of stage 1, microbatch 2" in view.sentence
+
+
+def test_a_page_shows_where_an_error_begins(make, page):
+    violation = make.violation("TRN-1", "GPipe", localisation=FOUND)
+    shown = page(make.result(make.cell("TRN-1", "GPipe", violation)))
+
+    table = shown.one("table", cls="spread")
+    assert len(table.all("td", cls="wrong")) == 5
+    (first,) = table.all("td", cls="first")
+    assert first.text == "✗wrong, the first"
+
+
+def test_a_page_without_one_has_no_such_table(make, page):
+    shown = page(make.result(make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe"))))
+
+    assert shown.all("table", cls="spread") == []
+
+
+def test_nothing_found_is_a_sentence():
+    view = spread_view(Localisation(first=None, compared=3, wrong=0))
+
+    assert view.rows == ()
+    assert "of 3 compared tensors none is wrong" in view.sentence
+    assert spread_view(None) is None
