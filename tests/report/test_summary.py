@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from pipeconform.report.location import DEFAULT_RESULT
+from pipeconform.report.overview import overview
 from pipeconform.report.result import Expectations, Pairs
-from pipeconform.report.summary import grouped, overview, render_summary, replay_line, totals, verdict
+from pipeconform.report.summary import grouped, render_summary, replay_line, totals, verdict
 from pipeconform.spec import requirement
 
 
@@ -89,58 +90,6 @@ def test_an_error_met_by_several_requirements_is_one_block_and_accuses_none_of_t
         "1. CRASH under GPipe: rank 1 died (SIGSEGV)\n   in cases of FWD-1 Outputs (MUST), TRN-1 Gradients (MUST)",
         "     rank 0  returned\n     rank 1  died      SIGSEGV  <- first failure",
     ]
-
-
-def test_titles_take_the_room_that_schedules_leave(make):
-    def second_line(width):
-        return table(make.result(make.cell("FWD-2", "GPipe")), width=width).splitlines()[1]
-
-    assert second_line(80) == "FWD-2  Order and length of the merged output  ok"
-    assert second_line(40) == "FWD-2  Order and length of the m…  ok"
-    assert second_line(20) == "FWD-2  ok"
-
-
-def test_long_schedule_names_stand_in_narrow_columns(make):
-    names = ["ForwardOnly", "GPipe", "1F1B", "ZBVZeroBubble", "DualPipeV", "zb_h1"]
-    result = make.result(*(make.cell("FWD-1", name) for name in names))
-
-    expected = """\
-                             ZBV
-       Forward               Zero    Dual
-       Only     GPipe  1F1B  Bubble  PipeV  zb_h1
-FWD-1  ok       ok     ok    ok      ok     ok"""
-    assert table(result, width=60) == expected
-
-
-def test_a_table_wider_than_the_console_comes_in_parts(make):
-    names = [f"Schedule{i}" for i in range(9)]
-    shown = table(make.result(*(make.cell("FWD-1", name) for name in names)), width=40)
-
-    assert max(map(len, shown.splitlines())) <= 40
-    assert shown.count(" ok") == 9
-
-
-def test_every_status_has_a_word_that_reads_without_colour(make):
-    statuses = ("passed", "failed", "hung", "crashed", "error", "not_claimed", "skipped")
-    result = make.result(*(make.cell("FWD-1", s.title(), status=s) for s in statuses))
-
-    assert table(result).splitlines()[-1].split() == [
-        "FWD-1",
-        "Outputs",
-        "ok",
-        "FAIL",
-        "HUNG",
-        "CRASH",
-        "ERR",
-        "–",
-        "skip",
-    ]
-
-
-def test_variants_have_a_table_each(make):
-    cells = (make.cell("FWD-1", "GPipe"), make.cell("FWD-1", "GPipe", variant="debug"))
-
-    assert table(make.result(*cells)).splitlines()[::3] == ["variant default", "variant debug"]
 
 
 def test_the_smallest_violation_of_a_binding_requirement_comes_first(make):

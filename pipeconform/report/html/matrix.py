@@ -1,4 +1,7 @@
-"""Requirements × schedules: what every cell of one result or several says, and where it leads."""
+"""Requirements × schedules: what every cell of one result or several says, and where it leads.
+
+Every environment variant has its columns, those of the default settings first.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,18 @@ from pipeconform.report.html.comparison import changes_since_first
 from pipeconform.report.html.message import visible
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import StatusView, cell_view
+from pipeconform.report.overview import DEFAULT, in_order
 from pipeconform.report.result import Cell
 from pipeconform.spec import Requirement, chapters
 
-__all__ = ["Box", "ChapterView", "Entry", "Line", "Matrix", "RowView", "matrices"]
+__all__ = ["Box", "ChapterView", "Entry", "Line", "Matrix", "RowView", "VariantView", "matrix"]
 
 _LARGE = 500  # rows that a browser lays out at once without a pause
 
-Key = tuple[str, str]
-"""Requirement and schedule."""
+Key = tuple[str, str, str]
+"""Requirement, schedule and variant."""
+Column = tuple[str, str]
+"""Schedule and variant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +38,13 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """One cell of the matrix: an entry per result."""
+    """One cell of the matrix: an entry per result, or none where a variant has nothing to say of the requirement."""
 
     entries: tuple[Entry, ...]
     differs: bool
     """Whether its verdict changed since the first result."""
+    begins: bool
+    """Whether a variant other than the first begins with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +53,7 @@ class Line:
 
     source: str
     schedule: str
+    variant: str
     status: StatusView
     href: str
     judgements: int
@@ -67,7 +76,7 @@ class RowView:
     """None for one that this version's standard does not have."""
     boxes: tuple[Box, ...]
     letters: str
-    """The statuses per schedule for the filters, letters in order: ``p f pf``."""
+    """The statuses per column for the filters, letters in order: ``p f pf``."""
     search: str
     lines: tuple[Line, ...]
 
@@ -82,12 +91,25 @@ class ChapterView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix:
-    """One environment variant."""
+class VariantView:
+    """The columns of one environment variant."""
 
-    variant: str
+    name: str
     schedules: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """All requirements, all schedules, all variants."""
+
+    variants: tuple[VariantView, ...]
+    """The default settings first."""
     chapters: tuple[ChapterView, ...]
+
+    @property
+    def num_columns(self) -> int:
+        """Schedules of all variants."""
+        return sum(len(variant.schedules) for variant in self.variants)
 
     @property
     def large(self) -> bool:
@@ -95,69 +117,73 @@ class Matrix:
         return sum(len(chapter.rows) for chapter in self.chapters) > _LARGE
 
 
-def matrices(sources: Sequence[Source], *, known: Mapping[str, Requirement]) -> tuple[Matrix, ...]:
-    """One matrix per environment variant, requirements in the order of the standard, unknown ones last."""
-    variants = dict.fromkeys(cell.variant for source in sources for cell in source.result.cells)
-    return tuple(_matrix(variant, number, sources, known=known) for number, variant in enumerate(variants))
-
-
-def _matrix(
-    variant: str, number: int, sources: Sequence[Source], *, known: Mapping[str, Requirement]
-) -> Matrix:
+def matrix(sources: Sequence[Source], *, known: Mapping[str, Requirement]) -> Matrix:
+    """The matrix of some results, requirements in the order of the standard, unknown ones last."""
     cells = [
-        {(cell.requirement, cell.schedule): cell for cell in source.result.cells if cell.variant == variant}
+        {(cell.requirement, cell.schedule, cell.variant): cell for cell in source.result.cells}
         for source in sources
     ]
-    schedules = tuple(dict.fromkeys(schedule for one in cells for _, schedule in one))
+    keys = [key for one in cells for key in one]
+    variants = tuple(
+        VariantView(name=name, schedules=tuple(dict.fromkeys(s for _, s, v in keys if v == name)))
+        for name in in_order([variant for _, _, variant in keys])
+    )
     order = {identifier: at for at, identifier in enumerate(known)}
     identifiers = sorted(
-        dict.fromkeys(identifier for one in cells for identifier, _ in one),
+        dict.fromkeys(identifier for identifier, _, _ in keys),
         key=lambda identifier: order.get(identifier, len(order)),
     )
     titles = {chapter.id: chapter.title for chapter in chapters()}
     rows: dict[str, list[RowView]] = {}
     for identifier in identifiers:
-        row = _row(identifier, sources, cells, schedules, requirement=known.get(identifier), number=number)
+        row = _row(identifier, sources, cells, variants, requirement=known.get(identifier))
         rows.setdefault(identifier.partition("-")[0], []).append(row)
     found = (
         ChapterView(identifier=chapter, title=titles.get(chapter, ""), rows=tuple(several))
         for chapter, several in rows.items()
     )
-    return Matrix(variant=variant, schedules=schedules, chapters=tuple(found))
+    return Matrix(variants=variants, chapters=tuple(found))
 
 
 def _row(
     identifier: str,
     sources: Sequence[Source],
     cells: Sequence[Mapping[Key, Cell]],
-    schedules: Sequence[str],
+    variants: Sequence[VariantView],
     *,
     requirement: Requirement | None,
-    number: int,
 ) -> RowView:
-    boxes = tuple(_box(sources, [one.get((identifier, schedule)) for one in cells]) for schedule in schedules)
+    columns = [(schedule, variant.name) for variant in variants for schedule in variant.schedules]
+    first = {(variant.schedules[0], variant.name) for variant in variants[1:]}
+    judged = {variant for one in cells for row, _, variant in one if row == identifier} | {DEFAULT}
+    boxes = tuple(
+        _box(sources, [one.get((identifier, *column)) for one in cells], begins=column in first)
+        if column[1] in judged
+        else Box(entries=(), differs=False, begins=column in first)
+        for column in columns
+    )
     signatures = {
         violation.signature
         for one in cells
-        for schedule in schedules
-        if (cell := one.get((identifier, schedule))) is not None
+        for column in columns
+        if (cell := one.get((identifier, *column))) is not None
         for violation in cell.violations
     }
     title = requirement.title if requirement else "not in this version's standard"
     return RowView(
         identifier=identifier,
-        anchor=f"r{number or ''}-{identifier}",
+        anchor=f"r-{identifier}",
         title=title,
         level=requirement.level.value if requirement else "",
         requirement=requirement,
         boxes=boxes,
         letters=" ".join("".join(sorted({entry.status.letter for entry in box.entries})) for box in boxes),
         search=visible(" ".join([identifier, title, *sorted(signatures)])).lower(),
-        lines=tuple(_lines(identifier, sources, cells, schedules)),
+        lines=tuple(_lines(identifier, sources, cells, columns)),
     )
 
 
-def _box(sources: Sequence[Source], cells: Sequence[Cell | None]) -> Box:
+def _box(sources: Sequence[Source], cells: Sequence[Cell | None], *, begins: bool) -> Box:
     entries = tuple(
         Entry(
             label=source.label,
@@ -166,7 +192,7 @@ def _box(sources: Sequence[Source], cells: Sequence[Cell | None]) -> Box:
         )
         for source, cell in zip(sources, cells, strict=True)
     )
-    return Box(entries=entries, differs=any(changes_since_first(cells)))
+    return Box(entries=entries, differs=any(changes_since_first(cells)), begins=begins)
 
 
 def _href(source: Source, cell: Cell | None) -> str:
@@ -177,15 +203,16 @@ def _lines(
     identifier: str,
     sources: Sequence[Source],
     cells: Sequence[Mapping[Key, Cell]],
-    schedules: Sequence[str],
+    columns: Sequence[Column],
 ) -> Iterator[Line]:
-    for schedule in schedules:
+    for schedule, variant in columns:
         for source, one in zip(sources, cells, strict=True):
-            cell = one.get((identifier, schedule))
+            cell = one.get((identifier, schedule, variant))
             if cell is not None:
                 yield Line(
                     source=source.label,
                     schedule=schedule,
+                    variant=variant,
                     status=cell_view(cell),
                     href=_href(source, cell),
                     judgements=cell.judgements,

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from pipeconform.report.html.comparison import differences, warnings
 from pipeconform.report.html.failure import GroupView, group_view
-from pipeconform.report.html.matrix import Matrix, matrices
+from pipeconform.report.html.matrix import Matrix, matrix
 from pipeconform.report.html.message import visible
 from pipeconform.report.html.source import Source, named_sources
 from pipeconform.report.html.status import EXPECTED, NOT_RUN, StatusView, status_view
@@ -68,7 +68,7 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
         raise ValueError("a page needs a result")
     known = {row.id: row for row in requirements()}
     sources = named_sources(results)
-    grids = matrices(sources, known=known)
+    grid = matrix(sources, known=known)
     style, script = _asset("page.css"), _asset("page.js")
     environment = Environment(
         loader=PackageLoader(_PACKAGE),
@@ -81,15 +81,13 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
     return environment.get_template("page.html").render(
         title=" and ".join(_title(source) for source in sources) + ": pipeline conformance",
         views=[_view(source, known=known) for source in sources],
-        matrices=grids,
+        grid=grid,
         differences=differences(sources, known=known) if len(sources) > 1 else (),
         warnings=warnings(sources) if len(sources) > 1 else (),
-        statuses=list(_statuses(grids)),
+        statuses=list(_statuses(grid)),
         schedules=_choices(cell.schedule for source in sources for cell in source.result.cells),
-        chapters=_chapters(grids),
-        levels=_choices(
-            row.level for grid in grids for chapter in grid.chapters for row in chapter.rows if row.level
-        ),
+        chapters=_chapters(grid),
+        levels=_choices(row.level for chapter in grid.chapters for row in chapter.rows if row.level),
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         policy=_policy(script),
@@ -192,11 +190,10 @@ def _notes(cells: Sequence[Cell]) -> Iterator[tuple[StatusView, str, str]]:
         yield status_view(several[0].status), words, visible(reason)
 
 
-def _statuses(grids: Sequence[Matrix]) -> Iterator[tuple[StatusView, int]]:
+def _statuses(grid: Matrix) -> Iterator[tuple[StatusView, int]]:
     """The statuses that occur, worst first, and in how many cells."""
     counts = Counter(
         entry.status
-        for grid in grids
         for chapter in grid.chapters
         for row in chapter.rows
         for box in row.boxes
@@ -211,12 +208,11 @@ def _choices(values: Iterable[str]) -> tuple[Choice, ...]:
     return tuple(Choice(value=value, words=value) for value in dict.fromkeys(values))
 
 
-def _chapters(grids: Sequence[Matrix]) -> tuple[Choice, ...]:
+def _chapters(grid: Matrix) -> tuple[Choice, ...]:
     found = {
         chapter.identifier: Choice(
             value=chapter.identifier, words=f"{chapter.identifier} {chapter.title}".strip()
         )
-        for grid in grids
         for chapter in grid.chapters
     }
     return tuple(found.values())

@@ -245,13 +245,23 @@ def test_expected_and_flaky_violations_and_wrong_expectations_are_told(page, mak
     assert "expectations: line 7: matches nothing" in text
 
 
-def test_environment_variants_have_a_matrix_each(page, make):
-    result = make.result(make.cell("FWD-1", "GPipe"), make.cell("FWD-1", "GPipe", variant="debug"))
+def test_environment_variants_have_columns_in_one_matrix(page, make):
+    result = make.result(
+        make.cell("FWD-1", "GPipe", variant="debug"),
+        make.cell("FWD-1", "GPipe"),
+        make.cell("FWD-1", "1F1B", make.violation("FWD-1", "1F1B")),
+        make.cell("TRN-1", "GPipe"),
+    )
     found = page(result)
 
-    assert len(found.all("table", cls="matrix")) == 2
-    assert "Variant debug" in [heading.text for heading in found.all("h3")]
+    variants = [(one.text, one.attributes["colspan"]) for one in found.all("th", data_variant=None)]
+    assert variants == [("default", "2"), ("debug", "1")]
+    assert matrix(found) == {"FWD-1": ["✓ ok", "✗ FAIL", "✓ ok"], "TRN-1": ["✓ ok", "· not run", ""]}
     assert targets(found) - {*ids(found)} == set()
+
+
+def test_without_variants_no_name_stands_over_the_schedules(page, make):
+    assert page(make.result(make.cell("FWD-1", "GPipe"))).all("th", data_variant=None) == []
 
 
 def test_a_page_needs_a_result():

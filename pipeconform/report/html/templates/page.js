@@ -23,9 +23,19 @@
     rows: inMatrix.filter((row) => element.contains(row.element)),
     hidden: false,
   }));
+  // Which columns belong to a variant, before any is hidden.
+  const spans = (table) => {
+    let from = 0;
+    return Array.from(table.querySelectorAll("[data-variant]"), (element) => {
+      const one = { element, from, to: from + element.colSpan };
+      from = one.to;
+      return one;
+    });
+  };
   const tables = Array.from(document.querySelectorAll(".matrix"), (element) => ({
     element,
     names: Array.from(element.querySelectorAll("[data-column]"), (th) => th.dataset.column),
+    variants: spans(element),
     column: "",
   }));
   const columnsOf = new Map();
@@ -48,8 +58,8 @@
 
   const statusesUnder = (one, schedule) => {
     if (one.schedules !== null) return one.schedules.includes(schedule) ? one.statuses : [];
-    const at = columnsOf.get(one.element).indexOf(schedule);
-    return at < 0 ? [] : [one.statuses[at]];
+    const names = columnsOf.get(one.element);
+    return one.statuses.filter((_, at) => names[at] === schedule);
   };
 
   const matches = (one, wanted) => {
@@ -64,15 +74,21 @@
   const showColumn = (table, schedule) => {
     if (table.column === schedule) return;
     table.column = schedule;
-    const at = table.names.indexOf(schedule);
+    // A schedule has a column in every environment variant; a variant without it has none left.
+    const shown = table.names.flatMap((name, at) => (schedule === "" || name === schedule ? [at] : []));
     table.element.classList.toggle("one-column", schedule !== "");
-    table.element.dataset.only = at < 0 ? "" : String(at);
+    for (const variant of table.variants) {
+      const left = shown.filter((at) => variant.from <= at && at < variant.to).length;
+      variant.element.hidden = left === 0;
+      variant.element.colSpan = Math.max(left, 1);
+      variant.element.style.setProperty("--span", String(left));
+    }
     table.style ??= document.head.appendChild(document.createElement("style"));
     table.element.id ||= `matrix-${tables.indexOf(table)}`;
     table.style.textContent =
       schedule === ""
         ? ""
-        : `#${table.element.id} tr > :nth-child(n+2):not(:nth-child(${at + 2})) { display: none }`;
+        : `#${table.element.id} tr:not(.variants) > :nth-child(n+2)${shown.map((at) => `:not(:nth-child(${at + 2}))`).join("")} { display: none }`;
   };
 
   const apply = () => {
