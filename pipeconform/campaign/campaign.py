@@ -6,16 +6,19 @@ import dataclasses
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.campaign.corpus import Corpus, drawn, run_strategy
+from pipeconform.campaign.earlier import Earlier
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.campaign.kept import JudgedCases, KeptCases
+from pipeconform.campaign.localising import is_numeric, localise
 from pipeconform.campaign.minimise import Budget, Smallest, minimise
+from pipeconform.campaign.pairs import Point, points_of
 from pipeconform.campaign.store import Store
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Focus, Limits, reachable
@@ -23,6 +26,7 @@ from pipeconform.errors import NothingJudgedError
 from pipeconform.gate.expectations import Expectation
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.observe.localisation import Localisation
 from pipeconform.observe.observation import Watched
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import SEVERITY, Cell, Violation
@@ -52,13 +56,14 @@ class _First(NamedTuple):
     purpose: str
     case: Case
     outcome: Outcome
+    minimal: bool = False
 
 
 @dataclass
 class Campaign:
     """The state of one run in one process: executors by variant, the store, what has been counted."""
 
-    executors: dict[str, Executor]
+    executors: Mapping[str, Executor]
     profile: Profile
     seed: int
     limits: Limits
@@ -71,9 +76,15 @@ class Campaign:
     """Executions by case digest, over the whole run."""
     num_ranks: dict[str, int] = field(default_factory=dict)
     """p by case digest."""
+    points: set[Point] = field(default_factory=set)
+    """The combinations of properties that the executed cases had."""
     expectations: tuple[Expectation, ...] = ()
     device: str = "cpu"
     kept: KeptCases | None = None
+    earlier: Earlier = field(default_factory=Earlier)
+    """What the run before found."""
+    localised: dict[tuple[str, str], Localisation | None] = field(default_factory=dict)
+    """By variant and case digest where values begin to be wrong: several requirements end in the same case."""
     source: Source = field(default_factory=Source)
     """The adapter's source file."""
 
@@ -108,9 +119,9 @@ class Campaign:
             )
         enough = self._enough(requirement)
         if schedule not in enough:
-            reason = (
-                f"{requirement.id} has nothing to do with the schedule: judged under {' and '.join(enough)}"
-            )
+            costly = JUDGEMENTS[requirement.id].costly
+            why = "costs much in a small run" if costly else "has nothing to do with the schedule"
+            reason = f"{requirement.id} {why}: judged under {' and '.join(enough)}"
             return Cell(
                 requirement=requirement.id,
                 schedule=schedule,
@@ -149,10 +160,15 @@ class Campaign:
     def execute(self, case: Case, variant: str, *, observe: Iterable[Watched] = ()) -> Execution:
         """Execute, and count."""
         execution = self.executors[variant].execute(case, observe=observe)
-        digest = case.digest
-        self.executed[digest] = self.executed.get(digest, 0) + 1
-        self.num_ranks[digest] = case.num_ranks
+        self.count(case, times=1)
         return execution
+
+    def count(self, case: Case, *, times: int) -> None:
+        """Note that a case was executed; what another worker executed first may be repeated here."""
+        digest = case.digest
+        self.executed[digest] = self.executed.get(digest, 0) + times
+        self.num_ranks[digest] = case.num_ranks
+        self.points |= points_of(case)
 
 
 class _CellRun:
@@ -188,6 +204,7 @@ class _CellRun:
         begun = time.monotonic()
         applies = JUDGEMENTS[self.requirement.id].applies
         self._replay_expected()
+        self._replay_earlier(applies)
         for corpus in self.campaign.corpora(self.claim, self.foci):
             for case in drawn(corpus):
                 if applies(case):
@@ -241,6 +258,18 @@ class _CellRun:
                 else:
                     self.first.setdefault(key, _First(None, "stored", stored.case, shown[key]))
 
+    def _replay_earlier(self, applies: Callable[[Case], bool]) -> None:
+        """Execute what the run before found; it is small already, and is reported as it is if it shows the same."""
+        where = (self.requirement.id, self.claim.name, self.variant)
+        for known in self.campaign.earlier.of(where, self.campaign.limits):
+            if not applies(known.case):
+                continue
+            self._note(None, "earlier", self._execute(known.case))
+            key = Key(Status(known.status), known.signature)
+            first = self.first.get(key)
+            if known.confirmed and first is not None and first.case == known.case:
+                self.first[key] = first._replace(purpose="stored", minimal=known.minimal)
+
     def _key(self, case: Case, outcome: Outcome) -> Key:
         """What an outcome is counted as; another defect inside an expected one has a key of its own."""
         status, signature = outcome.status, outcome.finding.kind
@@ -277,7 +306,7 @@ class _CellRun:
         self._tell("judging")
         return execution
 
-    def _note(self, corpus: Corpus, purpose: str, execution: Execution) -> None:
+    def _note(self, corpus: Corpus | None, purpose: str, execution: Execution) -> None:
         case = execution.case
         # new processes cost more than everything else: once per cell and size of the world, unless shrinking
         anew = case.world.size not in self.renewed
@@ -286,7 +315,7 @@ class _CellRun:
             self.renewed.add(case.world.size)
             repetitions = num_repetitions(anew=anew)
             self.executions += repetitions
-            self.campaign.executed[case.digest] = self.campaign.executed.get(case.digest, 0) + repetitions
+            self.campaign.count(case, times=repetitions)
         self.judgements += 1
         self.digests[case.digest] = case
         self.counts[f"p={case.num_ranks},v={case.stages_per_rank}"] += 1
@@ -311,17 +340,18 @@ class _CellRun:
     def _violations(self) -> Iterator[Violation]:
         deadline = time.monotonic() + self.campaign.profile.cell_seconds
         for key, first in self.first.items():
-            smallest = self._as_found(key, first) if key.expected else self._smallest(key, first, deadline)
+            small = key.expected or first.corpus is None
+            smallest = self._as_found(key, first) if small else self._smallest(key, first, deadline)
             yield self._violation(key, smallest)
 
     def _as_found(self, key: Key, first: _First) -> Smallest:
-        """An expected violation: known well enough, so nothing is spent on making it small."""
-        stored = first.corpus is None  # it was seen in an earlier run, and again in this one
+        """An expected violation, or one of the run before: known well enough to spend nothing on making it small."""
+        stored = first.purpose == "stored"  # it was seen in an earlier run, and again in this one
         again = None if stored else self._check(key, first.case, thorough=True)
         return Smallest(
             case=first.case,
             outcome=first.outcome,
-            minimal=False,
+            minimal=first.minimal,
             confirmed=stored or again is not None,
             executions=0,
             reruns=0 if stored else 1,
@@ -405,7 +435,20 @@ class _CellRun:
             timeline=smallest.outcome.timeline,
             first_wrong=smallest.outcome.first_wrong,
             places=smallest.outcome.places,
+            localisation=None if key.expected else self._localised(smallest),
         )
+
+    def _localised(self, smallest: Smallest) -> Localisation | None:
+        """Where the values of a case begin to be wrong, by one more execution of it."""
+        if not is_numeric(smallest.outcome):
+            return None
+        known, key = self.campaign.localised, (self.variant, smallest.case.digest)
+        if key not in known:
+            self.executions += 1
+            self.campaign.count(smallest.case, times=1)
+            executor = self.campaign.executors[self.variant]
+            known[key] = localise(smallest.case, (smallest.outcome,), executor)
+        return known[key]
 
     def _tell(self, doing: str) -> None:
         if self.campaign.listener is not None:

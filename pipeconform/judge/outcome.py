@@ -56,10 +56,10 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
         return None
     verdict, table = verdicts[rank], verdicts.describe()
     if isinstance(verdict, Died):
-        how = verdict.signal or f"exit code {verdict.exit_code}"
+        how = verdict.how
+        kind = "lost its host" if verdict.lost else f"died: {how}"
         return Outcome(
-            Status.CRASHED,
-            Finding(kind=f"died: {how}", message=f"rank {rank} died ({how})\n{table}", rank=rank),
+            Status.CRASHED, Finding(kind=kind, message=f"rank {rank} died ({how})\n{table}", rank=rank)
         )
     if isinstance(verdict, Stuck):
         parts = (f"no rank makes progress: {verdict.why}", verdicts.waiting, table, verdict.stack)

@@ -13,6 +13,7 @@ import msgspec
 
 from pipeconform.case.case import Case
 from pipeconform.errors import BadResultError
+from pipeconform.observe.localisation import Localisation
 from pipeconform.run.waiting import Place
 from pipeconform.writing import whole_file
 
@@ -22,6 +23,7 @@ __all__ = [
     "Environment",
     "Expectations",
     "Implementation",
+    "Pairs",
     "Result",
     "Run",
     "Status",
@@ -32,11 +34,11 @@ __all__ = [
     "write_result",
 ]
 
-RESULT_FORMAT = 2
-"""2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations; a file of
-format 1 reads as one without any."""
+RESULT_FORMAT = 3
+"""2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations, 3 where a wrong value
+begins; a file of an earlier format reads as one without any."""
 
-_READABLE = (1, RESULT_FORMAT)
+_READABLE = (1, 2, RESULT_FORMAT)
 
 Status = Literal["passed", "failed", "hung", "crashed", "error", "flaky", "not_claimed", "skipped"]
 SEVERITY: tuple[Status, ...] = (
@@ -91,6 +93,8 @@ class Violation(_Data, frozen=True, kw_only=True):
     """The entry of the expectations file that covers it, as ``file:line``."""
     places: tuple[Place, ...] = ()
     """Where every rank of the world was, if any was stuck: what it waited for, and its stack."""
+    localisation: Localisation | None = None
+    """The first wrong tensor in the order of the data; None where values are not what is wrong, or it is expected."""
 
 
 class Cell(_Data, frozen=True, kw_only=True):
@@ -177,6 +181,17 @@ class Run(_Data, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Pairs(_Data, frozen=True, kw_only=True):
+    """How many combinations of two properties the executed cases had, of those that claims and limits allow."""
+
+    of: tuple[str, str]
+    """Such as ``schedule`` and ``boundary``."""
+    reached: int
+    reachable: int
+    missing: tuple[tuple[str, str], ...] = ()
+    """Some that were not reached."""
+
+
 class Totals(_Data, frozen=True, kw_only=True):
     """Sums over the run."""
 
@@ -185,6 +200,7 @@ class Totals(_Data, frozen=True, kw_only=True):
     distinct_cases: int
     distinct_cases_several_ranks: int
     """Distinct executed cases with p ≥ 2."""
+    pairs: tuple[Pairs, ...] = ()
 
 
 class Result(_Data, frozen=True, kw_only=True):
@@ -232,7 +248,7 @@ def read_result(path: Path) -> Result:
         version = raw.get("format") if isinstance(raw, dict) else None
         if version not in _READABLE:
             raise BadResultError(
-                f"{path}: result format {version!r}; this version reads {' and '.join(map(str, _READABLE))}"
+                f"{path}: result format {version!r}; this version reads {_READABLE[0]} to {_READABLE[-1]}"
             )
         return msgspec.json.decode(data, type=Result)
     except OSError as error:

@@ -15,6 +15,7 @@ from pipeconform.report.html.gantt import MEANING, Marks, draw_gantt, waits
 from pipeconform.report.html.message import Message, RankVerdict, message_of, verdicts_of, visible
 from pipeconform.report.html.place import Place, place_of, suspects
 from pipeconform.report.html.program import StepView, facts_of, steps_of
+from pipeconform.report.html.spread import SpreadView, spread_view
 from pipeconform.report.html.status import EXPECTED, StatusView, status_view
 from pipeconform.report.html.timeline import Plot, executed_plot, named_plot
 from pipeconform.report.html.waits import WaitsView, waits_view
@@ -60,6 +61,8 @@ class FailureView:
     steps: tuple[StepView, ...]
     picture: Markup | None
     charts: tuple[Chart, ...]
+    spread: SpreadView | None
+    """The first wrong tensor, and what it spreads to."""
     words: str
     """The case as text."""
     digest: str
@@ -149,6 +152,7 @@ def _failure(
         steps=steps_of(case, place),
         picture=picture,
         charts=tuple(_charts(violation, place, implementation, labels)),
+        spread=spread_view(violation.localisation),
         words=describe_case(case),
         digest=violation.digest,
         reservation=_reservation(violation),
