@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.expected_text import expected_lines, problem_lines
 from pipeconform.report.localisation_text import localisation_lines
 from pipeconform.report.location import DEFAULT_RESULT
+from pipeconform.report.overview import DEFAULT, in_order, overview
 from pipeconform.report.result import SEVERITY, Cell, Result, Violation
 from pipeconform.report.timeline_text import timeline_lines
-from pipeconform.report.words import COLOURS, EXPECTED, WORDS, counted, plural
+from pipeconform.report.words import COLOURS, WORDS, counted, plural
 from pipeconform.spec import Level, Requirement, requirements
 
 __all__ = [
     "Group",
     "grouped",
-    "overview",
     "render_summary",
     "render_verdict",
     "replay_line",
@@ -41,10 +39,6 @@ _LONGEST_HEADLINE = 200
 _LONG_RUN = 5.0  # seconds
 _SLOWEST = 3  # requirements
 _WIDEST = 100  # columns of running text
-_GAP = 2  # columns between columns
-_WORD = max(map(len, WORDS.values()))
-_PIECE = 6  # columns that a line of a schedule's name may have in any case
-_LEAST_TITLE = 16  # columns below which a title says too little
 _LEVELS = {level.value: index for index, level in enumerate(Level)}
 
 
@@ -61,12 +55,14 @@ class Group:
     everywhere: bool
     """Whether these are all the schedules under which the requirements were judged."""
     occurrences: int
+    variants: tuple[str, ...] = (DEFAULT,)
+    """The environment variants that show it, the default settings first."""
 
     def under(self) -> str:
-        """The schedules in words."""
-        if self.everywhere and len(self.schedules) > 2:
-            return f"all {len(self.schedules)} schedules"
-        return ", ".join(self.schedules)
+        """The schedules in words, and the variants where it is not the default settings alone."""
+        all_of_them = self.everywhere and len(self.schedules) > 2
+        words = f"all {len(self.schedules)} schedules" if all_of_them else ", ".join(self.schedules)
+        return words if self.variants == (DEFAULT,) else f"{words} ({' and '.join(self.variants)})"
 
 
 def render_overview(result: Result, console: Console) -> None:
@@ -114,81 +110,7 @@ def _print(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=True, highlight=False)
 
 
-# ------------------------------------------------------------------------------------- the table
-
-
-def overview(cells: Sequence[Cell], *, width: int = 80) -> Iterator[RenderableType]:
-    """One table requirement × schedule for each variant, in as many parts as `width` makes necessary."""
-    variants = list(dict.fromkeys(cell.variant for cell in cells))
-    for variant in variants:
-        chosen = [cell for cell in cells if cell.variant == variant]
-        if len(variants) > 1:
-            yield Text(f"variant {variant}")
-        schedules = list(dict.fromkeys(cell.schedule for cell in chosen))
-        room = width - max((len(cell.requirement) for cell in chosen), default=0) - _GAP
-        for part in _fitting(schedules, room):
-            yield _table(chosen, part, title=room - sum(_wide(s) + _GAP for s in part))
-
-
-def _table(cells: Sequence[Cell], schedules: Sequence[str], *, title: int) -> Table:
-    """`title` is the room for the requirements' titles, which are left out if it is too little."""
-    known = _known()
-    titled = title >= _LEAST_TITLE
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    table.add_column("", no_wrap=True)
-    if titled:
-        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=title)
-    for schedule in schedules:
-        table.add_column("\n".join(_pieces(schedule)), no_wrap=True, vertical="bottom")
-    by_row: dict[str, dict[str, Cell]] = {}
-    for cell in cells:
-        by_row.setdefault(cell.requirement, {})[cell.schedule] = cell
-    for identifier, row in by_row.items():
-        words = known[identifier].title if identifier in known else ""
-        first = [identifier, words] if titled else [identifier]
-        table.add_row(*map(Text, first), *(_word(row.get(schedule)) for schedule in schedules))
-    return table
-
-
-def _wide(schedule: str) -> int:
-    """The width of a schedule's column."""
-    return max(_WORD, *map(len, _pieces(schedule)))
-
-
-def _fitting(schedules: Sequence[str], room: int) -> Iterator[list[str]]:
-    """Schedules in parts whose columns fit into `room`: a table that is cut off would hide verdicts."""
-    part: list[str] = []
-    used = 0
-    for schedule in schedules:
-        wide = _wide(schedule) + _GAP
-        if part and used + wide - _GAP > room:
-            yield part
-            part, used = [], 0
-        part.append(schedule)
-        used += wide
-    yield part
-
-
-def _pieces(name: str) -> list[str]:
-    """A long CamelCase name in lines, so that its column is narrow: ``Interleaved``, ``1F1B``."""
-    words = re.findall(r"[A-Z]+(?![a-z])[^A-Za-z\d]*|[A-Z]?[a-z]+[^A-Za-z\d]*|\d[\dA-Z]*[^A-Za-z\d]*", name)
-    if "".join(words) != name:
-        return [name]
-    widest = max(_PIECE, *map(len, words))
-    lines = [""]
-    for word in words:
-        if len(lines[-1] + word) > widest:
-            lines.append("")
-        lines[-1] += word
-    return lines
-
-
-def _word(cell: Cell | None) -> Text:
-    if cell is None:
-        return Text("")
-    if cell.is_expected:
-        return Text(EXPECTED, style="dim")
-    return Text(WORDS[cell.status], style=COLOURS[cell.status])
+# --------------------------------------------------------------------------------- what was counted
 
 
 def slowest(cells: Sequence[Cell]) -> str:
@@ -237,7 +159,8 @@ def _notes(cells: Sequence[Cell]) -> Iterator[Text]:
         first, *others = reason.strip().splitlines()
         more = f" and {plural(len(several) - 1, 'more cell')}" if len(several) > 1 else ""
         line = Text.assemble((WORDS[several[0].status], COLOURS[several[0].status]))
-        line.append(f"  {several[0].requirement} under {several[0].schedule}{more}: {first}")
+        variant = "" if several[0].variant == DEFAULT else f" ({several[0].variant})"
+        line.append(f"  {several[0].requirement} under {several[0].schedule}{variant}{more}: {first}")
         for other in others[:_MOST_LINES]:
             line.append(f"\n      {other}")
         yield line
@@ -272,6 +195,7 @@ def grouped(cells: Iterable[Cell], *, expected: bool = False) -> list[Group]:
             everywhere={cell.schedule for cell, _ in several}
             == set().union(*(judged.get(cell.requirement, ()) for cell, _ in several)),
             occurrences=sum(violation.occurrences for _, violation in several),
+            variants=tuple(in_order([cell.variant for cell, _ in several])),
         )
         for several in found.values()
     ]
