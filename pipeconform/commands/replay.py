@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipeconform.adapter import Description
     from pipeconform.case.case import Case
     from pipeconform.judge.outcome import Outcome
+    from pipeconform.observe.observation import Watched
     from pipeconform.report.result import Violation
     from pipeconform.spec import Requirement
 
@@ -109,8 +110,7 @@ def replay(
         if not all(Focus.EDGE in JUDGEMENTS[row.id].draws for row in chosen):
             _check_claimed(found.case, executor.description)
         click.echo(_heading(found, executor.description, chosen))
-        observe = {watched for row in chosen for watched in JUDGEMENTS[row.id].observe}
-        execution = executor.execute(found.case, observe=observe)
+        execution = executor.execute(found.case, observe=_observed(found, chosen))
         outcomes = {row.id: judge(row, execution, executor) for row in chosen}
         shown = [one for several in outcomes.values() for one in several]
         localisation = localise(found.case, shown, executor)
@@ -205,6 +205,16 @@ def _requirements(
             f"{asked.id} says nothing about this case; leave --requirement out to judge it by all that do"
         )
     raise NothingJudgedError("no requirement says anything about this case")
+
+
+def _observed(found: Stored, chosen: tuple[Requirement, ...]) -> set[Watched]:
+    """What the judgements need; of what hung before, also who waits for whom: that proves a hang, and soon."""
+    from pipeconform.judge.registry import JUDGEMENTS
+
+    observe = {watched for row in chosen for watched in JUDGEMENTS[row.id].observe}
+    if found.violation is not None and found.violation.status == "hung":
+        observe.add("waits")
+    return observe
 
 
 def _heading(found: Stored, description: Description, chosen: tuple[Requirement, ...]) -> str:

@@ -1,6 +1,7 @@
 """Finding what to replay: a case file, or a violation in a result file."""
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -250,3 +251,17 @@ def test_what_only_the_harness_sees_is_not_written_as_a_program(typed, tmp_path)
     assert code == 2
     assert "cannot be exported: SCH-2 is judged by what the harness sees inside the stages" in err
     assert not (tmp_path / "shown.py").exists()
+
+
+def test_what_hung_is_watched_and_its_deadlock_proved(typed, tmp_path):
+    engine = f"{Path(__file__).with_name('circular_engine.py')}:Circular"
+    hung = msgspec.structs.replace(VIOLATION, status="hung", signature="hung", id="FWD-1:GPipe:default:1f3a")
+    found = result(hung)
+    cell = msgspec.structs.replace(found.cells[0], variant="default", status="hung")
+    write_result(msgspec.structs.replace(found, cells=(cell,)), tmp_path / "result.json")
+    code, out, _ = typed("replay", hung.id, "--impl", engine, "--result", tmp_path)
+
+    assert code == 1
+    assert "every rank waits for one that waits too" in out
+    assert "rank 0 waits for receive of float32[3] from rank 1" in out
+    assert "a circle: rank 0 waits for rank 1 waits for rank 0" in out
