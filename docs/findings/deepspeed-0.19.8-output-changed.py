@@ -8,8 +8,8 @@ Where: DeepSpeed 0.19.8, runtime/pipe/engine.py, _exec_send_activations and _exe
   dtypes of a boundary travel once, before the first message (`first_output_send`), and are taken for granted later.
 Why: nothing compares what is sent with what was announced, and nobody tells the other ranks of an error. gloo ends the
   process when a message is longer than the buffer, and receives a shorter one without a word.
-Requirement: ERR-3, ERR-4, ERR-10, ERR-11, ERR-13, ERR-14; ERR-1, ERR-2, ERR-5 and ERR-6 where another input, or a hook, is the
-  cause.
+Requirement: ERR-3, ERR-4, ERR-10, ERR-11, ERR-13, ERR-14; ERR-1, ERR-2, ERR-5 and ERR-6 where another input, or a
+  hook, is the cause.
 Schedules: the one there is (TrainSchedule), two stages or more. `dynamic_shape` is off, as it is by default.
 Known: other shapes are documented to need `dynamic_shape` (PipelineModule); what happens without it is not said.
 Possible fix: compare shape and dtype with what was announced before each send, which needs no communication.

@@ -5,8 +5,8 @@ What: in the second step stage 0 (a) hands on a tensor whose last dimension is l
   schedule returns on both ranks without an error; (c) raises in its forward: the error is told on its own rank, and
   stage 1 waits until the group's time-out.
 Where: megatron-core 0.16.1, core/pipeline_parallel/p2p_communication.py, _communicate: receive buffers are made from
-  `tensor_shape` (from seq_length, micro_batch_size and hidden_size) and `pipeline_dtype`; what the stage returns is sent
-  as it is.
+  `tensor_shape` (from seq_length, micro_batch_size and hidden_size) and `pipeline_dtype`; what the stage returns is
+  sent as it is.
 Why: nothing compares what is sent with the configuration, and nobody tells the other ranks of an error. gloo ends the
   process when a message is longer than the buffer, and receives a shorter one without a word. With
   `variable_seq_lengths` the shape is sent before, the dtype is not.
