@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeconform.errors import BadCaseError, UsageError
+from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from pipeconform.commands.replay import Stored
@@ -19,7 +19,7 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
     """Write `script` and say how to run it; always 0.
 
     Raises:
-        UsageError: no program of its own can show what was found.
+        UsageError: no program of its own can show what was found, or its environment variant is not known.
         BadCaseError: the file cannot be written.
     """
     from pipeconform.campaign.setup import Options, campaign_of
@@ -37,6 +37,8 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
     size = found.case.world.size
     with campaign_of(Options(implementation=impl, ranks=(size, size))) as campaign:
         description = campaign.executors["default"].description
+    if found.variant != "default" and found.variant not in description.variants:
+        raise UnknownNameError("environment variant", found.variant, ["default", *description.variants])
     words = "a case of no known violation"
     if violation is not None:
         words = f"{found.requirement} {violation.status}: {violation.signature}\n{violation.message}"
@@ -48,6 +50,7 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
             engine=f"{description.name} {description.version}",
             found=words,
             single_process=description.capabilities.world == "single_process",
+            settings=description.variants.get(found.variant, {}),
         )
     )
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeconform.errors import UsageError
 from pipeconform.schedule import families
 
-__all__ = ["sources_of"]
+__all__ = ["imported_by", "sources_of"]
 
 _PACKAGE = "pipeconform"
 _ONLY_NAMES = {"pipeconform.claims": "pipeconform.schedule"}
@@ -42,6 +42,11 @@ def sources_of(modules: Iterable[str]) -> dict[str, str]:
     if "pipeconform.claims" in found:
         found.setdefault("pipeconform.schedule.", _names_of_schedules())
     return dict(sorted(found.items()))
+
+
+def imported_by(text: str, name: str) -> list[str]:
+    """The modules of ours that a module `name` with the source `text` imports."""
+    return sorted({one for one in _imported(text, name, is_package=False) if _is_module(one)} - {_PACKAGE})
 
 
 def _names_of_schedules() -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 from pipeconform.case.case import Case, Train
 from pipeconform.errors import UsageError
-from pipeconform.export.bundle import sources_of
+from pipeconform.export.bundle import imported_by, sources_of
 from pipeconform.report.case_text import describe_case
 from pipeconform.run.implementation import resolve
 
@@ -66,6 +67,8 @@ class Reproduction:
     found: str
     """What was found, in words; may have several lines."""
     single_process: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment under which it was found, besides those of its reader."""
 
 
 def reason_against(case: Case) -> str | None:
@@ -94,6 +97,7 @@ def script_of(wanted: Reproduction) -> str:
     if where.endswith(".py"):
         adapter = f"adapter_under_test_{hashlib.sha256(where.encode()).hexdigest()[:8]}"
         own[adapter] = Path(where).read_text("utf-8")
+        carried.update(imported_by(own[adapter], adapter))
     elif where.startswith("pipeconform."):
         carried.add(where)
     sources = {
@@ -113,9 +117,12 @@ def script_of(wanted: Reproduction) -> str:
         assert body.count(constant) == 1, constant
         body = body.replace(constant, value)
     modules = "\n".join(f"SOURCES[{key!r}] = {_quoted(text)}" for key, text in sources.items())
+    # torch reads its settings when it is imported, which is the first thing that the body does
+    settings = f"import os\n\nos.environ.update({dict(wanted.settings)!r})\n\n" if wanted.settings else ""
+    imports = "import importlib.abc\nimport importlib.util\nimport linecache\n"
+    comment = "# What the program imports: the case's model and data, and the adapter."
     return (
-        f"{_head(wanted)}\nfrom __future__ import annotations\n\nimport importlib.abc\nimport importlib.util\n"
-        f"import linecache\n{body}\n\n# What the program imports: the case's model and data, and the adapter.\n\n"
+        f"{_head(wanted)}\nfrom __future__ import annotations\n\n{settings}{imports}{body}\n\n{comment}\n\n"
         f"SOURCES = {{}}\n{modules}\n\n{_IMPORTER}"
     )
 

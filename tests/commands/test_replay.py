@@ -227,17 +227,27 @@ def test_a_bare_case_shows_whatever_it_shows():
     ]
 
 
-def test_a_violation_is_written_as_a_program(typed, tmp_path):
-    write_result(result(VIOLATION), tmp_path / "result.json")
-    code, out, err = typed(
-        "replay", VIOLATION.id, "--impl", "torch", "--result", tmp_path, "--script", "shown.py"
-    )
+def test_a_violation_is_written_as_a_program_with_the_settings_of_its_variant(typed, tmp_path):
+    def written(variant):
+        found = result(VIOLATION)
+        cell = msgspec.structs.replace(found.cells[0], variant=variant)
+        write_result(msgspec.structs.replace(found, cells=(cell,)), tmp_path / "result.json")
+        return typed("replay", VIOLATION.id, "--impl", "torch", "--result", tmp_path, "--script", "shown.py")
+
+    code, out, err = written("validated")
     text = (tmp_path / "shown.py").read_text()
 
     assert (code, out, err) == (0, "wrote shown.py; run it with: python shown.py\n", "")
     assert text.startswith('"""torch.distributed.pipelining ') or text.startswith('"""torch ')
     assert "FWD-1 failed: output value" in text
+    assert text.index("os.environ.update({'TORCH_DISTRIBUTED_DEBUG': 'DETAIL'})") < text.index(
+        "import torch\n"
+    )
     compile(text, "shown.py", "exec")
+
+    code, _, err = written("debug")
+    assert code == 2
+    assert "environment variant" in err
 
 
 def test_what_only_the_harness_sees_is_not_written_as_a_program(typed, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeconform.errors import UsageError
-from pipeconform.export.bundle import sources_of
+from pipeconform.export.bundle import imported_by, sources_of
 
 
 def test_what_is_imported_is_carried_with_its_packages():
@@ -27,3 +27,10 @@ def test_the_names_of_schedules_are_enough_for_claims():
 def test_a_module_without_source_is_named():
     with pytest.raises(UsageError, match="_socket has no source in Python"):
         sources_of(["_socket"])
+
+
+def test_what_an_adapter_s_own_file_imports_of_ours_is_found():
+    text = "import os\nfrom pipeconform.adapters.torch_pipelining import TorchPipelining\nimport torch\n"
+
+    assert imported_by(text, "mine") == ["pipeconform.adapters.torch_pipelining"]
+    assert imported_by("import pipeconform\n", "mine") == []

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from pipeconform.export.script import Reproduction, script_of
 
 PATIENCE = 300.0  # seconds; a rank on a busy machine needs long to import torch
 FAULTS = "pipeconform.reference_impl.faults"
+WAITS = f"{Path(__file__).with_name('waiting_torch.py')}:Waits"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
 def case(*program, schedule="GPipe", world=None, stages=2, kind=blocks.Linear, **changes):
@@ -31,17 +34,30 @@ def shown(tmp_path):
     for name in ("pipeconform", "msgspec", "hypothesis", "rich", "click"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not there')\n")
 
-    def run(wanted, *, implementation, limit=PATIENCE, found="FWD-1 failed: a difference\nmore"):
+    def run(
+        wanted,
+        *,
+        implementation,
+        limit=PATIENCE,
+        found="FWD-1 failed: a difference\nmore",
+        by=(),
+        settings=(),
+    ):
         script = tmp_path / "reproduction.py"
         script.write_text(
             script_of(
                 Reproduction(
-                    name="it", case=wanted, implementation=implementation, engine="engine 1.0", found=found
+                    name="it",
+                    case=wanted,
+                    implementation=implementation,
+                    engine="engine 1.0",
+                    found=found,
+                    settings=dict(settings),
                 )
             )
         )
         return subprocess.run(
-            [sys.executable, str(script), "--limit", str(limit)],
+            [sys.executable, *by, str(script), "--limit", str(limit)],
             check=False,
             capture_output=True,
             text=True,
@@ -126,6 +142,63 @@ def test_a_hang_ends_with_the_stacks_of_all_threads(shown):
     assert "faults.disasters, carried by reproduction.py" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [(), TORCHRUN], ids=["python", "torchrun"])
+def test_a_hang_of_torch_is_shown(shown, by):
+    done = shown(case(), implementation=WAITS, limit=40.0, by=by)
+
+    assert done.returncode == 1
+    assert done.stderr.count("has not ended after 40 s; its threads stand here:") >= 1
+    assert "torch/distributed/pipelining/schedules.py" in done.stderr
+    if by:
+        assert "exitcode  : 124" in done.stderr
+    else:
+        assert "REPRODUCED: hung, no rank went on\n" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [(), TORCHRUN], ids=["python", "torchrun"])
+def test_a_crash_of_torch_is_shown(shown, by):
+    """Stages laid out otherwise than the schedule lays them out: a rank takes numbers for a pickle's length."""
+    world = World(size=2, pipeline_ranks=(0, 1), placement="v")
+    wanted = case(
+        Train(batch_size=8, num_microbatches=4),
+        schedule="LoopedBFS",
+        stages=4,
+        stages_per_rank=2,
+        world=world,
+    )
+    done = shown(wanted, implementation="torch", by=by)
+
+    assert done.returncode == 1
+    if by:
+        assert "Signal 6 (SIGABRT)" in done.stderr
+    else:
+        assert "rank 1 died by signal 6\nREPRODUCED: crashed, a rank died\n" in done.stdout
+
+
+@pytest.mark.slow
+def test_under_torchrun_right_values_end_well_and_wrong_ones_do_not(shown):
+    train = Train(batch_size=4, num_microbatches=2)
+    right, wrong = (
+        shown(case(*program), implementation="torch", by=TORCHRUN) for program in ((train,), (train, train))
+    )
+
+    assert right.returncode == 0, right.stderr
+    assert "every value is that of the unpipelined model" in right.stdout
+    assert wrong.returncode == 1
+    assert "rank 0, step 1, stage 0, gradient of blocks.0." in wrong.stdout
+
+
+@pytest.mark.slow
+def test_the_settings_of_a_variant_are_there_before_torch_is(shown):
+    settings = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO"}
+    done = shown(case(), implementation="torch", settings=settings)
+
+    assert done.returncode == 0, done.stderr
+    assert "ProcessGroupWrapper" in done.stderr or "DETAIL" in done.stderr
+
+
 def test_what_a_program_cannot_show_is_refused_with_the_reason():
     def refused(wanted):
         with pytest.raises(UsageError) as error:
@@ -149,4 +222,4 @@ def test_the_program_begins_with_what_a_reader_must_know():
     assert "  pipeline  GPipe, p = 2, v = 1" in head
     compile(text, "reproduction.py", "exec")
     assert "pipeconform.schedule.table" not in text  # nothing that only the reference needs
-    assert len(text.splitlines()) < 4000
+    assert len(text.splitlines()) < 4500
