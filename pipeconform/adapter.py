@@ -55,6 +55,7 @@ __all__ = [
     "Bystander",
     "Capabilities",
     "CustomSplit",
+    "Declared",
     "DeclaresTable",
     "Description",
     "ErrorContract",
@@ -86,6 +87,7 @@ __all__ = [
     "TracingClaim",
     "Whole",
     "ZeroGrad",
+    "laid_out",
     "module_gradients",
     "module_state",
     "optimizer_of",
@@ -135,6 +137,14 @@ class CustomSplit:
 
 
 SplitRule = Along | Whole | CustomSplit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the user says that a stage takes and gives for one microbatch, before anything has run."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,8 +252,17 @@ class Plan:
     kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
     """Per stage and name, how a keyword argument becomes microbatches where that is not as usual: a tensor along
     `batch_dim`, everything else whole. The same in every batch."""
+    tied: tuple[Mapping[int, str], ...] = ()
+    """Parameters that several stages hold: of each, by stage, the name it has there. Stages are built with one of
+    their own, of equal values. After a training step every holder's gradient is the sum of all; an optimizer moves
+    each of them, and all alike. Never empty only where `Feature.SHARED_ACROSS_STAGES` or ``_RANKS`` is claimed."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that ask for a setting then."""
+    declared: Mapping[int, Declared] | None = None
+    """Of each stage that this rank owns, for engines that can be told; None, as mostly: the user says nothing.
+
+    Given with some plans only where `Feature.DECLARED_BOUNDARIES` is claimed, and then not always right.
+    """
     split: Split | None = None
     """If given, the front end makes the stages: `stages` says only how many, and cannot be built."""
 
@@ -487,11 +506,16 @@ def placement_of(placement: Placement, *, num_ranks: int, num_stages: int) -> tu
     Raises:
         ValueError: `num_stages` cannot be laid out that way on `num_ranks` ranks.
     """
+    if placement is not Placement.SINGLE_PROCESS and num_stages % num_ranks:
+        raise ValueError(f"{num_stages} stages are not a multiple of {num_ranks} ranks")
+    return laid_out(placement, num_ranks=num_ranks, num_stages=num_stages)
+
+
+def laid_out(placement: Placement, *, num_ranks: int, num_stages: int) -> tuple[frozenset[int], ...]:
+    """As `placement_of`, for any number of stages: the last round may be incomplete."""
     p = num_ranks
     if placement is Placement.SINGLE_PROCESS:
         return (frozenset({0}),) * num_stages
-    if num_stages % p:
-        raise ValueError(f"{num_stages} stages are not a multiple of {p} ranks")
     if placement is Placement.LOOP:
         return tuple(frozenset({s % p}) for s in range(num_stages))
     if placement is Placement.V:
@@ -565,7 +589,9 @@ def step_modules(
     """
     import torch
 
-    parameters = [p for _, module in _each(modules) for p in module.parameters() if p.requires_grad]
+    # a parameter that two stages hold is one
+    held = dict.fromkeys(p for _, module in _each(modules) for p in module.parameters())
+    parameters = [p for p in held if p.requires_grad]
     optimizer = optimizer_of(parameters, spec)
 
     def apply(operation: Operation) -> None:

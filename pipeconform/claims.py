@@ -42,6 +42,8 @@ class Feature(StrEnum):
     FROZEN = "frozen"  # parameters and whole stages that need no gradient
     UNUSED_PARAMETERS = "unused_parameters"  # parameters that some or all microbatches do not use
     SHARED_IN_STAGE = "shared_in_stage"  # one parameter used twice inside a stage
+    SHARED_ACROSS_STAGES = "shared_across_stages"  # Plan.tied, between stages of one rank
+    SHARED_ACROSS_RANKS = "shared_across_ranks"  # Plan.tied, between stages of different ranks
     BUFFERS = "buffers"  # batch norm and other modules with state
     DROPOUT = "dropout"  # random masks, judged by replaying them
     USER_HOOKS = "user_hooks"  # forward, pre-forward and tensor hooks of the model itself
@@ -65,6 +67,7 @@ class Feature(StrEnum):
     GRADIENT_NORM = "gradient_norm"  # the pipeline has gradient_norm(), see MeasuresGradients
     STAGE_OPERATIONS = "stage_operations"  # the pipeline has open_stages(), see OffersStages
     DEFERRED_WEIGHTS = "deferred_weights"  # weight gradients left to a function, see Plan.deferred_weights
+    DECLARED_BOUNDARIES = "declared_boundaries"  # Plan.declared reaches the engine
 
 
 class Placement(StrEnum):
@@ -192,6 +195,8 @@ class MistakeKind(StrEnum):
     GRADIENT = "gradient"  # a hook gives the gradient of a stage's output another shape or dtype
     BATCH = "batch"  # fewer samples than microbatches, or targets for another number of samples
     EXCEPTION = "exception"  # an exception inside a stage or the loss function
+    PLAN = "plan"  # a plan that cannot be, or that is not the same on all ranks; every rank raises then
+    NEIGHBOURS = "neighbours"  # what two adjacent stages say of their boundary (`Plan.declared`) differs; likewise
 
 
 @dataclass(frozen=True, kw_only=True)

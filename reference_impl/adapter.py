@@ -30,18 +30,18 @@ from pipeconform.adapter import (
     module_state,
     step_modules,
 )
-from pipeconform.errors import Unsupported
 from pipeconform.schedule import to_csv, without_communication
 
+from .agreement import Agreement
 from .batches import BatchCheck, kwargs_in, sizes_in
-from .front_end import Ties, boundaries_of, split_as_planned
+from .front_end import Ties, boundaries_of, share, split_as_planned
 from .link import Lengths, Link
 from .microbatches import merge, merge_gradients, split
 from .operations import ChunkOperations
 from .replicas import replicas_of
 from .runtime import Step, Work, Yield
 from .stage import Stage
-from .tables import FILES, OFFERS, actions_of, training_table
+from .tables import OFFERS, actions_of, training_table
 from .tracing import TracedPipe, build_stage
 
 __all__ = ["ReferenceAdapter", "ReferencePipeline"]
@@ -78,6 +78,8 @@ _ERRORS = ErrorContract(
         MistakeKind.GRADIENT: ("StageError",),
         MistakeKind.BATCH: ("ValueError",),
         MistakeKind.EXCEPTION: ("StageError",),
+        MistakeKind.PLAN: ("ValueError",),
+        MistakeKind.NEIGHBOURS: ("ValueError",),
     },
     tells_others=True,
 )
@@ -102,6 +104,7 @@ class ReferencePipeline:
         found = {s: replicas_of(module) for s, module in built.items()}
         self.replicas = {s: replicas for s, replicas in found.items() if replicas is not None}
         self.modules = {s: self.replicas[s].module if s in self.replicas else built[s] for s in built}
+        self.share_parameters()
         self._operate = step_modules(self.modules, plan.optimizer)
         self.stages = {s: self.make_stage(s, module) for s, module in self.modules.items()}
         if self.modules:
@@ -112,6 +115,10 @@ class ReferencePipeline:
     def make_traced(self, split: Split) -> TracedPipe | None:
         """The stages that the front end makes; a rank without stages needs none."""
         return split_as_planned(self.plan, split) if self.plan.owned_stages() else None
+
+    def share_parameters(self) -> None:
+        """One parameter for the stages of this rank that are to hold it together; before the optimizer is made."""
+        share(self.plan.tied, self.modules)
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         """What the runtime works with."""
@@ -150,9 +157,9 @@ class ReferencePipeline:
             ranks.pipeline_group, ranks=ranks.pipeline_ranks, device=ranks.device, lengths=self._lengths
         )
 
-    def make_ties(self, traced: TracedPipe) -> Ties:
+    def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
         """Who adds up the gradients of parameters that several ranks hold."""
-        return Ties(traced.info, self.modules, placement=self.placement, position=self.position)
+        return Ties(shared, self.modules, placement=self.placement, position=self.position)
 
     def make_step(self, work: Work) -> Step:
         """The run through this rank's actions."""
@@ -208,8 +215,9 @@ class ReferencePipeline:
                 stack.enter_context(replicas.step())
             for stage in self.stages.values():
                 stack.enter_context(stage.step(training=training))
-            if self.traced is not None and training:
-                stack.enter_context(self.make_ties(self.traced).step(self.make_link()))
+            shared = self.plan.tied if self.traced is None else self.traced.info.shared
+            if shared and training:
+                stack.enter_context(self.make_ties(shared).step(self.make_link()))
             done = self.make_step(self.make_work(mode, batch)).run(actions)
         return self.make_result(mode, batch, done)
 
@@ -307,6 +315,7 @@ class ReferenceAdapter:
 
     name: ClassVar[str] = "pipeconform reference"
     pipeline: ClassVar[type[ReferencePipeline]] = ReferencePipeline
+    agreement: ClassVar[type[Agreement]] = Agreement
 
     def describe(self) -> Description:
         """Everything the contract knows is claimed, but for schedules with two chains of stages."""
@@ -319,22 +328,12 @@ class ReferenceAdapter:
         """Build on this rank.
 
         Raises:
-            Unsupported: The schedule, or its size, is not claimed.
-            ValueError: The stages are placed otherwise than the schedule wants.
+            Unsupported: On every rank alike: the size of the schedule is not claimed.
+            ValueError: On every rank alike: the plan is wrong, or not the same on all ranks; or the stages are
+                placed otherwise than the schedule wants.
         """
-        offer = OFFERS.get(plan.schedule)
-        p = len(plan.ranks.pipeline_ranks)
-        if offer is None and not plan.schedule.endswith(FILES):
-            raise Unsupported(f"schedule {plan.schedule!r} is not claimed; claimed are {', '.join(OFFERS)}")
-        if len(plan.stages) % p:
-            raise ValueError(f"{len(plan.stages)} stages are not a multiple of {p} ranks")
-        v, m = len(plan.stages) // p, plan.num_microbatches
-        if (
-            plan.trains
-            and offer
-            and not offer.claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m)
-        ):
-            raise Unsupported(f"{plan.schedule} is not claimed for p={p}, v={v}, m={m}")
+        if plan.ranks.pipeline_rank is not None:
+            self.agreement().check(plan)
         return self.pipeline(plan)
 
 

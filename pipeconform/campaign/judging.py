@@ -90,6 +90,7 @@ def _aftermath(execution: Execution, executor: Executor) -> Aftermath:
         failed=execution.failed,
         evidence=executor.evidence(right) if execution.verdicts.ok else None,
         as_mistaken=lambda: executor.as_mistaken(execution),
+        against=lambda case: executor.as_mistaken(msgspec.structs.replace(execution, case=case)),
     )
 
 

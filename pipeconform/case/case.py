@@ -12,6 +12,7 @@ from msgspec import structs
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock, Block
 from pipeconform.case.disorder import Disorder, has_subject
+from pipeconform.case.misplans import Misplan, impossible_misplan, num_surplus
 from pipeconform.case.mistakes import Mistake, impossible_mistake
 from pipeconform.case.perturbations import AnyPerturbation, impossible
 from pipeconform.errors import BadCaseError
@@ -116,6 +117,8 @@ class Model(_Data, frozen=True, kw_only=True):
     output: Literal["tensor", "tuple1", "tuple", "dict"] = "tensor"
     kwargs: tuple[Kwarg, ...] = ()
     input_requires_grad: bool = False
+    tied: tuple[int, ...] = ()
+    """Stages that hold and use one and the same square map; none, or two and more, ascending."""
     split: Split | None = None
     view_outputs: bool = False
     """Stages hand over what their last block returns, which may be a view; otherwise a tensor of its own."""
@@ -137,13 +140,15 @@ class LossSpec(_Data, frozen=True, kw_only=True):
 class World(_Data, frozen=True, kw_only=True):
     """How many processes there are, which of them, in order, form the pipeline, and what befalls them.
 
-    A `placement` lays the stages out otherwise than the schedule's claim says.
+    A `placement` lays the stages out otherwise than the schedule's claim says; a `misplan` is what is wrong in the
+    plan that the ranks, or one of them, are given.
     """
 
     size: int
     pipeline_ranks: tuple[int, ...]
     placement: Literal["", "loop", "v"] = ""
     perturbations: tuple[AnyPerturbation, ...] = ()
+    misplan: Misplan | None = None
 
 
 class ByHand(_Data, frozen=True, kw_only=True):
@@ -216,7 +221,8 @@ Step = Train | Eval | Zero | Optimize | Load
 class Case(_Data, frozen=True, kw_only=True, omit_defaults=False):
     """One execution: model, schedule, world, loss, program and the seed of all values.
 
-    p is ``len(world.pipeline_ranks)``; v is `stages_per_rank`; the model has p·v stages.
+    p is ``len(world.pipeline_ranks)``; v is `stages_per_rank`; the model has p·v stages, and those that a wrong plan
+    has besides.
     """
 
     model: Model
@@ -279,7 +285,7 @@ class Case(_Data, frozen=True, kw_only=True, omit_defaults=False):
     @property
     def is_mistaken(self) -> bool:
         """Whether anything is done wrong on purpose: an error is then what is due."""
-        return bool(self.mistakes)
+        return bool(self.mistakes) or self.world.misplan is not None
 
     @property
     def without_mistakes(self) -> Case:
@@ -287,7 +293,16 @@ class Case(_Data, frozen=True, kw_only=True, omit_defaults=False):
         program = tuple(
             structs.replace(step, mistake=None) if isinstance(step, Train) else step for step in self.program
         )
-        return structs.replace(self, program=program)
+        if self.world.misplan is None:
+            return structs.replace(self, program=program)
+        return structs.replace(
+            self,
+            program=program,
+            world=structs.replace(self.world, misplan=None),
+            model=structs.replace(
+                self.model, stages=self.model.stages[: self.num_ranks * self.stages_per_rank]
+            ),
+        )
 
     @property
     def digest(self) -> str:
@@ -303,9 +318,12 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield f"case format {case.format} is not supported: this version reads format {CASE_FORMAT}"
     if p < 1 or v < 1:
         yield f"a pipeline needs at least one rank and one stage per rank, not p = {p}, v = {v}"
-    if stages != p * v:
+    planned = p * v + num_surplus(world.misplan, num_ranks=p)
+    if world.misplan is not None:
+        yield from impossible_misplan(world.misplan, num_ranks=p, num_stages=stages)
+    if stages != planned:
         yield (
-            f"model.stages has {stages} stages, but p = {p} ranks with v = {v} stages each need {p * v}: "
+            f"model.stages has {stages} stages, but p = {p} ranks with v = {v} stages each need {planned}: "
             f"change world.pipeline_ranks, stages_per_rank or the stages"
         )
     if len(set(world.pipeline_ranks)) != p or not all(0 <= r < world.size for r in world.pipeline_ranks):
@@ -355,6 +373,10 @@ def _contradictions(case: Case) -> Iterator[str]:
             yield f"a passage from stage {one.source} to stage {one.last} does not fit {stages} stages"
         if not all(one.source < s <= one.last for s in one.users):
             yield f"stages {list(one.users)} cannot use what passes from stage {one.source} to stage {one.last}"
+    if model.tied and (len(model.tied) < 2 or list(model.tied) != sorted({*model.tied} & {*range(stages)})):
+        yield f"model.tied {list(model.tied)} must be two or more ascending stages of 0…{stages - 1}"
+    if model.tied and (model.split is not None or model.classes):
+        yield "model.tied goes with neither model.split nor model.classes"
     if model.tokens != isinstance(next(case.blocks(), None), blocks.Embedding):
         yield "a token model begins with an embedding block, and only a token model does"
     if bool(model.classes) != (case.loss.kind == "cross_entropy"):

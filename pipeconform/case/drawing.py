@@ -11,7 +11,7 @@ from pipeconform.adapter import Placement, ScheduleClaim
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import World
-from pipeconform.case.focus import LEAST_SIDES, LEAST_STAGES, Focus, Limits
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.sizes import edges, shapes, some_m
 
 __all__ = ["Draw", "Drawing"]
@@ -38,14 +38,7 @@ class Drawing:
         """p, v and m that the schedule takes, or may refuse where that is the subject."""
         if self.focus is Focus.EDGE:
             return self.pick(self.pick(edges(self.limits, self.claim)))
-        p, v = self.pick(
-            shapes(
-                self.limits,
-                self.claim,
-                least_stages=LEAST_STAGES.get(self.focus, 1),
-                least_sides=LEAST_SIDES.get(self.focus, 1),
-            )
-        )
+        p, v = self.pick(shapes(self.limits, self.claim, self.focus))
         self.num_ranks = p
         return p, v, self.pick(some_m(self.claim, p, v))
 

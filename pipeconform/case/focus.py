@@ -9,6 +9,7 @@ from pipeconform.adapter import BoundaryClaim, Capabilities, Feature, Placement,
 from pipeconform.case.case import KwargKind, PassageKind
 
 __all__ = [
+    "LEAST_RANKS",
     "LEAST_SIDES",
     "LEAST_STAGES",
     "MISTAKEN",
@@ -69,6 +70,7 @@ class Focus(StrEnum):
     REENTRANT = "reentrant activation checkpointing"
     STATEFUL = "module state kept for the backward"
     TIED = "tied weights"
+    TIED_STAGES = "weights tied across stages"
     AUTOCAST = "autocast"
     OBJECTS = "keyword arguments that are no tensors"
     BATCH_DIM = "another batch dimension"
@@ -86,6 +88,8 @@ class Focus(StrEnum):
     WRONG_GRADIENT = "gradients that a hook makes wrong"
     WRONG_BATCH = "batches that cannot be split"
     RAISES = "exceptions in stages and losses"
+    MISPLANNED = "plans that are wrong"
+    NEIGHBOURS = "stages that disagree about their boundary"
 
 
 WHOLE = frozenset({Focus.WHOLE, Focus.WHOLE_CONTENTS, Focus.WHOLE_WRONG, Focus.WHOLE_SHAPES})
@@ -100,6 +104,8 @@ MISTAKEN = frozenset(
         Focus.WRONG_GRADIENT,
         Focus.WRONG_BATCH,
         Focus.RAISES,
+        Focus.MISPLANNED,
+        Focus.NEIGHBOURS,
     }
 )
 """The foci whose cases do something wrong on purpose."""
@@ -155,9 +161,13 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
             return claim.trains and claim.split_backward and Feature.STAGE_OPERATIONS in features
         case Focus.OUT_OF_ORDER:
             return claim.trains and Feature.STAGE_OPERATIONS in features
+        case Focus.MISPLANNED:
+            return capabilities.world == "distributed" and claim.max_ranks > 1
         case Focus.MISPLACED:
             several = any(v > 1 for v in claim.stages_per_rank) and claim.max_ranks > 1
             return claim.trains and several and claim.placement in (Placement.LOOP, Placement.V)
+        case Focus.TIED_STAGES:
+            return bool(_ties(claim, features))
         case Focus.VARYING:
             return bool(features & {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES})
         case Focus.SUM:
@@ -165,6 +175,15 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
         case Focus.KWARGS if capabilities.kwargs_scope == "rank":
             return Feature.KWARGS in features and 1 in claim.stages_per_rank
     return _NEEDS.get(focus) is None or _NEEDS[focus] in features
+
+
+def _ties(claim: ScheduleClaim, features: frozenset[Feature]) -> bool:
+    """Whether any two stages can be tied: of one rank, or of different ones."""
+    if claim.placement is Placement.MIRROR:
+        return False  # a stage has several owners there, which add up its gradients by themselves
+    several = any(v > 1 for v in claim.stages_per_rank) or claim.placement is Placement.SINGLE_PROCESS
+    one_rank = Feature.SHARED_ACROSS_STAGES in features and several
+    return one_rank or (Feature.SHARED_ACROSS_RANKS in features and claim.max_ranks > 1)
 
 
 def shape_kinds(boundary: BoundaryClaim) -> tuple[PassageKind, ...]:
@@ -215,6 +234,7 @@ _NEEDS = {
     Focus.OBJECTS: Feature.OBJECTS,
     Focus.GUARDED: Feature.EVAL,
     Focus.LOAD: Feature.LOADING,
+    Focus.NEIGHBOURS: Feature.DECLARED_BOUNDARIES,
 }
 _TRAINING = {
     Focus.EVAL,
@@ -239,10 +259,14 @@ LEAST_STAGES = {
     Focus.GRADIENT_LAYOUT: 2,
     Focus.FLOAT8: 2,
     Focus.SKIP: 3,
+    Focus.TIED_STAGES: 2,
     Focus.CHANGED: 2,
     Focus.CHANGED_ONCE: 2,
     Focus.TRAFFIC: 2,
+    Focus.NEIGHBOURS: 2,
 }
 """Stages without which a focus has no subject."""
+LEAST_RANKS = {Focus.MISPLANNED: 2}
+"""Ranks without which a focus has no subject."""
 LEAST_SIDES = {Focus.MISPLACED: 2}
 """Ranks, and stages per rank, without which a focus has no subject."""

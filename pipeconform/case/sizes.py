@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.edges import edge_sizes
-from pipeconform.case.focus import LEAST_SIDES, LEAST_STAGES, Focus, Limits
+from pipeconform.case.focus import LEAST_RANKS, LEAST_SIDES, LEAST_STAGES, Focus, Limits
 
 __all__ = ["edges", "reachable", "shapes", "some_m"]
 
 
 def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus | None = None) -> bool:
     """Whether any p and v inside the limits fit the schedule's claim, with stages enough for the focus."""
-    if focus is None:
-        return bool(shapes(limits, claim))
-    least = {"least_stages": LEAST_STAGES.get(focus, 1), "least_sides": LEAST_SIDES.get(focus, 1)}
-    return bool(shapes(limits, claim, **least))
+    return bool(shapes(limits, claim, focus or Focus.PLAIN))
 
 
-def shapes(
-    limits: Limits, claim: ScheduleClaim, *, least_stages: int = 1, least_sides: int = 1
-) -> list[tuple[int, int]]:
-    """The p and v to draw from; the usual ones stand several times."""
+def shapes(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> list[tuple[int, int]]:
+    """The p and v to draw from, as many as the focus needs; the usual ones stand several times."""
+    least_stages, least_sides = LEAST_STAGES.get(focus, 1), LEAST_SIDES.get(focus, 1)
+    least_ranks = max(limits.min_ranks, LEAST_RANKS.get(focus, 1))
     return [
         (p, v)
         for p in (1, 2, 2, 2, 3, 3, 4, 4, *range(5, limits.max_ranks + 1))
         for v in claim.stages_per_rank
-        if limits.min_ranks <= p <= limits.max_ranks
+        if least_ranks <= p <= limits.max_ranks
         and least_stages <= p * v <= 8
         and min(p, v) >= least_sides
         and some_m(claim, p, v)

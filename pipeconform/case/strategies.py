@@ -16,10 +16,11 @@ from msgspec import structs
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.blunders import mistaken_program
-from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Stage, Train
+from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Stage, Step, Train
 from pipeconform.case.drawing import Draw, Drawing
 from pipeconform.case.focus import MISTAKEN, WHOLE, Focus, Limits, is_claimed
 from pipeconform.case.misfortunes import disturbed
+from pipeconform.case.misplanning import misplanned
 from pipeconform.case.programs import program_of
 from pipeconform.case.sizes import reachable, some_m
 from pipeconform.case.splits import as_whole
@@ -94,9 +95,13 @@ def _case(d: Drawing) -> Case:
     if focus is Focus.DELAYED:
         found = disturbed(d, num_ranks=p, num_stages=p * v, num_microbatches=m)
         world = structs.replace(world, perturbations=found)
-    if focus in MISTAKEN:
+    if focus in (Focus.MISPLANNED, Focus.NEIGHBOURS):
+        misplan, train, model = misplanned(d, train, model, num_ranks=p)
+        world = structs.replace(world, misplan=misplan)
+    program: tuple[Step, ...] = (train,)
+    if focus in MISTAKEN and world.misplan is None:
         program = mistaken_program(d, train, model)
-    else:
+    elif world.misplan is None:
         program = program_of(d, train, evaluate, num_ranks=p, num_stages=p * v)
     return Case(
         model=model,

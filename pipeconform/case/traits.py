@@ -23,6 +23,9 @@ def _traits(case: Case) -> Iterator[Focus]:
     model = case.model
     if case.is_mistaken:
         yield from map(_mistake, case.mistakes)
+        if case.world.misplan is not None:
+            neighbours = case.world.misplan.kind is MistakeKind.NEIGHBOURS
+            yield Focus.NEIGHBOURS if neighbours else Focus.MISPLANNED
         return
     if model.split is not None:
         yield subject_of(case)
@@ -47,6 +50,8 @@ def _traits(case: Case) -> Iterator[Focus]:
         yield Focus.OBJECTS
     elif model.kwargs:
         yield Focus.KWARGS
+    if model.tied:
+        yield Focus.TIED_STAGES
     if model.batch_dim:
         yield Focus.BATCH_DIM
     if any(run.autocast for run in case.runs):

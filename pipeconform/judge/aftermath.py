@@ -19,7 +19,14 @@ from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.observation import Failed
 from pipeconform.run.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
 
-__all__ = ["Aftermath", "answers_are_right", "nobody_dies", "processes_recover"]
+__all__ = [
+    "Aftermath",
+    "answers_are_right",
+    "deaths_and_hangs",
+    "nobody_dies",
+    "outcome_of",
+    "processes_recover",
+]
 
 _LEARNT = frozenset(
     {
@@ -46,6 +53,8 @@ class Aftermath:
     """What the ranks showed, against the case without its mistakes; None unless every rank answered."""
     as_mistaken: Callable[[], Evidence]
     """The same against what the model itself does with the mistake."""
+    against: Callable[[Case], Evidence]
+    """The same against another case."""
 
     @property
     def ends(self) -> VerdictVector:
@@ -83,22 +92,22 @@ class Aftermath:
 
 def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
     """Nobody dies or hangs; what is promised is kept, and nothing is silently wrong (ERR-1 to 10)."""
-    ended = list(_deaths_and_hangs(aftermath))
+    ended = list(deaths_and_hangs(aftermath))
     if ended:
         yield from ended
         return
     for finding in _answers(aftermath):
-        yield _outcome(aftermath, Status.FAILED, finding)
+        yield outcome_of(aftermath, Status.FAILED, finding)
 
 
 def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
     """No process ends, whatever else happens (ERR-13)."""
-    yield from (one for one in _deaths_and_hangs(aftermath) if one.status is Status.CRASHED)
+    yield from (one for one in deaths_and_hangs(aftermath) if one.status is Status.CRASHED)
 
 
 def processes_recover(aftermath: Aftermath) -> Iterator[Outcome]:
     """After the error a new pipeline in the same processes gives right values (ERR-11)."""
-    ended = list(_deaths_and_hangs(aftermath))
+    ended = list(deaths_and_hangs(aftermath))
     if ended:
         yield from ended
         return
@@ -109,21 +118,23 @@ def processes_recover(aftermath: Aftermath) -> Iterator[Outcome]:
     ]
     for finding in found[:1]:
         text = f"after {_told(aftermath)}, and an error, a new pipeline is wrong: {finding.message}"
-        yield _outcome(
+        yield outcome_of(
             aftermath, Status.FAILED, _as(finding, kind=f"after an error: {finding.kind}", message=text)
         )
 
 
-def _outcome(aftermath: Aftermath, status: Status, finding: Finding) -> Outcome:
+def outcome_of(aftermath: Aftermath, status: Status, finding: Finding) -> Outcome:
+    """A finding with what became of every rank."""
     return Outcome(status, finding, verdicts=aftermath.ends.describe())
 
 
-def _deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
+def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
+    """The first rank that died, that a case without the mistake fails on, or that waits for ever."""
     ends = aftermath.ends
     for rank, one in enumerate(ends):
         if isinstance(one, Died):
             text = f"rank {rank} died ({one.how}), when {_told(aftermath)}\n{ends.describe()}"
-            yield _outcome(
+            yield outcome_of(
                 aftermath, Status.CRASHED, Finding(kind=f"died: {one.how}", message=text, rank=rank)
             )
             return
@@ -132,7 +143,7 @@ def _deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
             # the case without the mistake, executed after it
             text = f"after {_told(aftermath)}, a new pipeline fails: {one.type}: {one.message}\n{ends.describe()}"
             kind = f"after an error: raised {one.type}"
-            yield _outcome(aftermath, Status.ERROR, Finding(kind=kind, message=text, rank=rank))
+            yield outcome_of(aftermath, Status.ERROR, Finding(kind=kind, message=text, rank=rank))
             return
     for rank, one in enumerate(ends):
         if isinstance(one, Stuck):
@@ -141,11 +152,13 @@ def _deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
             text = f"rank {rank} waits for ever, when {_told(aftermath)} and {first}: {one.why}\n{ends.describe()}"
             kind = "others left waiting" if others else "hang"
             finding = Finding(kind=kind, message=f"{text}\n{one.stack}".rstrip(), rank=rank)
-            yield _outcome(aftermath, Status.HUNG, finding)
+            yield outcome_of(aftermath, Status.HUNG, finding)
             return
 
 
 def _told(aftermath: Aftermath) -> str:
+    if aftermath.case.world.misplan is not None:
+        return aftermath.case.world.misplan.told()
     step, mistake = aftermath.mistake()
     return f"in step {step} {mistake.told()}"
 

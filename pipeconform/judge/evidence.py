@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipeconform.adapter import Capabilities, Placement, placement_of
+from pipeconform.adapter import Capabilities, Placement, laid_out
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.case.data import split_sizes
 from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude
@@ -68,7 +68,7 @@ class Evidence:
     def placement(self) -> tuple[frozenset[int], ...]:
         """For each stage the pipeline ranks that own it."""
         claim = self.capabilities.schedule(self.case.schedule)
-        return placement_of(
+        return laid_out(
             claim.placement if claim else Placement.LOOP,
             num_ranks=self.case.num_ranks,
             num_stages=self.case.num_stages,

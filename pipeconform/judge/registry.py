@@ -19,6 +19,7 @@ from pipeconform.judge import (
     communication,
     forward,
     lifecycle,
+    misplanned,
     norms,
     residue,
     schedules,
@@ -156,6 +157,7 @@ def _whole_batch(evidence: Evidence) -> Iterator[Finding]:
 _CROSSING = frozenset({Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE})
 
 _TIMELINE: frozenset[Watched] = frozenset({"timeline"})
+_LONELINESS: frozenset[Watched] = frozenset({"loneliness"})
 _ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
 
 JUDGEMENTS: dict[str, Judgement] = {
@@ -215,7 +217,7 @@ JUDGEMENTS: dict[str, Judgement] = {
         trains=True,
         among=frozenset({Focus.KWARGS}),
     ),
-    "TRN-8": _about(Focus.TIED, judge=training.values_and_gradients_are_right),
+    "TRN-8": _about(Focus.TIED, Focus.TIED_STAGES, judge=training.values_and_gradients_are_right),
     "TRN-9": _about(Focus.BUFFERS, judge=training.buffers_are_right, needs=frozenset({Feature.STATE})),
     "TRN-10": _about(Focus.DROPOUT, judge=training.dropout_is_replayed, trains=True),
     "TRN-11": _about(
@@ -346,10 +348,13 @@ JUDGEMENTS: dict[str, Judgement] = {
     "ERR-5": _mistaken(Focus.WRONG_VALUES),
     "ERR-6": _mistaken(Focus.WRONG_GRADIENT),
     "ERR-7": _mistaken(Focus.WRONG_BATCH),
+    "ERR-8": _mistaken(Focus.NEIGHBOURS, aftermath=misplanned.plans_are_refused, observe=_LONELINESS),
+    "ERR-9": _mistaken(Focus.MISPLANNED, aftermath=misplanned.plans_are_refused, observe=_LONELINESS),
     "ERR-10": _mistaken(Focus.RAISES),
     "ERR-11": _mistaken(
         Focus.RAISES,
         Focus.WRONG_SHAPE,
+        Focus.MISPLANNED,
         aftermath=aftermaths.processes_recover,
         observe=frozenset({"recovery"}),
     ),

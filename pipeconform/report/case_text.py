@@ -33,6 +33,8 @@ def describe_case(case: Case) -> str:
     rows += [("model", "; ".join(_model(case.model))), ("loss", "; ".join(_loss(case.loss)))]
     rows.append(("program", describe_program(case.program)))
     rows += [("perturbed", describe_perturbation(one)) for one in case.world.perturbations]
+    if case.world.misplan is not None:
+        rows.append(("misplanned", case.world.misplan.told()))
     if case.optimizer is not None:
         optimizer = case.optimizer
         momentum = "" if isinstance(optimizer, Adam) else f", momentum {optimizer.momentum:g}"
@@ -78,6 +80,8 @@ def _model(model: Model) -> Iterator[str]:
         yield "token inputs"
     if model.classes:
         yield f"{model.classes} classes"
+    if model.tied:
+        yield f"one square map for stages {', '.join(map(str, model.tied))}"
     if model.input_requires_grad:
         yield "inputs require grad"
     if model.view_outputs:

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from torch import nn
 
 from pipeconform import adapter as contract
-from pipeconform.adapter import Placement, Plan, Ranks, placement_of
+from pipeconform.adapter import Placement, Plan, Ranks, laid_out
 from pipeconform.case import data
 from pipeconform.case.case import Adam, Case, Sgd
+from pipeconform.case.declared import declared_of
 from pipeconform.case.graph_layers import deferred_weights
+from pipeconform.case.misplans import UNKNOWN_SCHEDULE
 from pipeconform.case.modules import build_model, build_stage
 from pipeconform.case.slips import Slips
 from pipeconform.case.whole import build_whole, split_of
@@ -36,6 +38,7 @@ def plan_of(
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")
 
     placement = Placement(case.world.placement) if case.world.placement else claim.placement
+    misplan = case.world.misplan
     intruder = disturber if case.world.perturbations else None
 
     def builder(index: int) -> Callable[[], nn.Module]:
@@ -62,7 +65,7 @@ def plan_of(
         optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
     elif isinstance(case.optimizer, Adam):
         optimizer = contract.AdamStep(lr=case.optimizer.lr)
-    return Plan(
+    plan = Plan(
         stages=tuple(builder(s) for s in range(case.num_stages)),
         model=lambda: (
             build_model(case, recorder=recorder, intruder=intruder)
@@ -70,8 +73,8 @@ def plan_of(
             else build_whole(case)
         ),
         split=split_of(case),
-        schedule=case.schedule,
-        placement=placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
+        schedule=UNKNOWN_SCHEDULE if misplan is not None and misplan.how == "schedule" else case.schedule,
+        placement=laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
         loss=loss,
         optimizer=optimizer,
         num_microbatches=first.num_microbatches,
@@ -82,8 +85,15 @@ def plan_of(
         trains=bool(case.trains),
         deferred_weights=deferred_weights,
         kwarg_rules=data.kwarg_rules(case),
+        tied=data.tied_names(case),
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
         )
         > 1,
     )
+    if misplan is None or (misplan.how == "metadata" and misplan.rank == ranks.pipeline_rank):
+        return plan
+    if misplan.how not in ("metadata", "shape", "dtype"):
+        return plan
+    said = declared_of(case)
+    return dataclasses.replace(plan, declared={s: said[s] for s in plan.owned_stages()})

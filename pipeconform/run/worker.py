@@ -5,6 +5,7 @@ Runs in rank processes only; the controller names these functions and sends them
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import os
@@ -24,6 +25,7 @@ from pipeconform.adapter import Plan, Ranks
 from pipeconform.case.case import Case, Eval, Train
 from pipeconform.case.modules import seed_of, seed_process
 from pipeconform.case.slips import Slips
+from pipeconform.case.told import told_to
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.gradients import Gradients
 from pipeconform.observe.memory import Memory
@@ -114,10 +116,12 @@ def _recording(
 ) -> AbstractContextManager[TrafficRecorder | None]:
     """Record what is communicated, to be judged or to explain a hang.
 
-    Where stages lie on wrong ranks a hang is likely: what is recorded proves it, long before idleness does.
+    Where stages lie on wrong ranks, or the plan is wrong, a hang is likely: what is recorded proves it, long before
+    idleness does.
     """
     judged = "traffic" in job.observe
-    if not (judged or case.world.placement or "waits" in job.observe):
+    unlikely = case.world.placement or case.world.misplan is not None
+    if not (judged or unlikely or "waits" in job.observe):
         return nullcontext()
     recorder = TrafficRecorder(given=group, guard=judged)
     return recorder.recording()
@@ -131,10 +135,10 @@ def _run(
     group: dist.ProcessGroup | None,
     traffic: TrafficRecorder | None,
 ) -> Observation:
-    case, watches = job.case, "timeline" in job.observe
-    members = case.world.pipeline_ranks
+    members, watches = job.case.world.pipeline_ranks, "timeline" in job.observe
     single = description.capabilities.world == "single_process"
     position = 0 if single else (members.index(context.rank) if context.rank in members else None)
+    case, description = told_to(job.case, position), _asked_of(description, job.case)
     ranks = Ranks(
         device=torch.device(context.device),
         rank=context.rank,
@@ -163,9 +167,11 @@ def _run(
     try:
         pipeline = CheckedPipeline(adapter.build(plan))
     except Unsupported as reason:
+        if job.case.world.misplan is not None:
+            return structs.replace(nothing, failed=mistaken.failed_by(reason, step=None))
         return structs.replace(nothing, unsupported=str(reason))
     except Exception as error:
-        if not case.is_mistaken or isinstance(error, ContractError):
+        if not job.case.is_mistaken or isinstance(error, ContractError):
             raise
         return structs.replace(nothing, failed=mistaken.failed_by(error, step=None))
     lived_on: LivedOn | None = None
@@ -197,7 +203,7 @@ def _run(
                 group=group,
             )
     except Exception as error:
-        if not case.is_mistaken or isinstance(error, ContractError):
+        if not job.case.is_mistaken or isinstance(error, ContractError):
             raise
         steps.append(StepShown(step=len(steps), forwards=recorder.take()))
         failed = mistaken.failed_by(error, step=len(steps) - 1)
@@ -214,6 +220,15 @@ def _run(
         lived_on=lived_on,
         steps=tuple(steps),
     )
+
+
+def _asked_of(description: contract.Description, case: Case) -> contract.Description:
+    """The claims, without what all ranks must be asked for together where some of them may have failed."""
+    if case.world.misplan is None:
+        return description
+    capabilities = description.capabilities
+    features = capabilities.features - {contract.Feature.GRADIENT_NORM}
+    return dataclasses.replace(description, capabilities=dataclasses.replace(capabilities, features=features))
 
 
 def _program(

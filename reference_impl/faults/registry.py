@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from .fault import Fault, made
 from .registry_communication import COMMUNICATION
+from .registry_plans import PLANS
 from .registry_refusals import REFUSALS
 from .registry_reported import REPORTED
 
@@ -220,6 +221,25 @@ _LIST = (
     made("contents:LossScaled", "TRN-13", "Gradients of auxiliary losses are unscaled, but never scaled."),
     made("contents:StateRestored", "TRN-18", "A module's attributes are restored after each forward."),
     made("contents:TiesBroken", "TRN-8", "Tied parameters are cloned."),
+    made(
+        "ties:StagesKeepTheirOwn",
+        "TRN-8",
+        "Stages of one rank that share a parameter keep their own gradients.",
+        schedule="Interleaved1F1B",
+        tells=r"gradient of tied in stage \d",
+    ),
+    made(
+        "ties:RanksKeepTheirOwn",
+        "TRN-8",
+        "Ranks that share a parameter keep their own gradients.",
+        tells=r"gradient of tied in stage \d",
+    ),
+    made(
+        "ties:FirstHolderOnly",
+        "TRN-8",
+        "Only the first rank that shares a parameter gets the sum.",
+        tells=r"gradient of tied in stage [1-9]",
+    ),
     made("contents:Overflows", "TRN-16", "The loss is scaled by more than float16 can hold."),
     made("callers:AutocastLost", "FWD-18", "Stages after the first run without autocast."),
     made("callers:ObjectsKept", "FWD-15", "Objects among the keyword arguments are those of step one."),
@@ -298,6 +318,7 @@ _LIST = (
     *_GENERATORS,
     *COMMUNICATION,
     *REFUSALS,
+    *PLANS,
     *REPORTED,
     made("quiet:SecondGradientHalved", "FWD-4", "The second tensor of a boundary gets half its gradient."),
     made("quiet:KwargsGradientHalved", "FWD-9", "Stages with keyword arguments halve their gradients."),

@@ -29,6 +29,7 @@ def _aftermath(*verdicts, failed=None):
         failed=failed or {},
         evidence=None,
         as_mistaken=lambda: pytest.fail("somebody raised, or nobody answered"),
+        against=lambda case: pytest.fail("no plan was wrong"),
     )
 
 

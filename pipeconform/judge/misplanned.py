@@ -1,0 +1,108 @@
+"""What became of a plan that was wrong on purpose, or not the same on all ranks (ERR-8 and ERR-9).
+
+Whoever promises an error (`MistakeKind.PLAN`, `MistakeKind.NEIGHBOURS`) raises it on every rank of the pipeline. Of
+others it is asked that nobody dies or hangs, and that a plan which nobody refuses gives right values. Right is then
+what *any* rank was told: an engine may take the plan of one rank for all, have no use for what a user declares, or
+run more stages than the schedule's name allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pipeconform.case.misplans import UNKNOWN_SCHEDULE, Misplan
+from pipeconform.case.told import right_answers
+from pipeconform.judge import forward, training
+from pipeconform.judge.aftermath import Aftermath, deaths_and_hangs, outcome_of
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.judge.wording import names_stage
+from pipeconform.observe.observation import Failed
+
+__all__ = ["plans_are_refused"]
+
+
+def plans_are_refused(aftermath: Aftermath) -> Iterator[Outcome]:
+    """The promised error on every rank, which says what is wrong; otherwise right values or some error."""
+    ended = list(deaths_and_hangs(aftermath))
+    if ended:
+        yield from ended
+        return
+    misplan = aftermath.case.world.misplan
+    assert misplan is not None
+    promised = aftermath.errors.promised(misplan.kind)
+    found = _kept(aftermath, misplan, promised) if promised else _unnoticed(aftermath, misplan)
+    for finding in found:
+        yield outcome_of(aftermath, Status.FAILED, finding)
+        return
+
+
+def _unnoticed(aftermath: Aftermath, misplan: Misplan) -> Iterator[Finding]:
+    """Nobody raised: it is right if the values are those of a plan that some rank was given."""
+    if aftermath.failed:
+        return
+    wrong = []
+    for case in right_answers(aftermath.case):
+        found = list(_wrong_values(aftermath.against(case)))
+        if not found:
+            return
+        wrong.append(found[0])
+    text = f"nobody raised, although {misplan.told()}, and the result is wrong: {wrong[0].message}"
+    yield Finding(kind=f"{misplan.how}: silent wrong result", message=text, step=wrong[0].step)
+
+
+def _wrong_values(evidence: Evidence) -> Iterator[Finding]:
+    yield from forward.outputs_are_right(evidence)
+    yield from training.losses_and_gradients_are_right(evidence)
+
+
+def _kept(aftermath: Aftermath, misplan: Misplan, promised: tuple[str, ...]) -> Iterator[Finding]:
+    names = " or ".join(promised)
+
+    def finding(kind: str, text: str, rank: int | None = None) -> Finding:
+        return Finding(
+            kind=f"{misplan.how}: {kind}", message=f"{misplan.told()}; {text}; promised is {names}", rank=rank
+        )
+
+    if not aftermath.failed:
+        yield finding("accepted", "nobody raised")
+        return
+    for rank in aftermath.case.world.pipeline_ranks:
+        failed = aftermath.failed.get(rank)
+        if failed is None:
+            others = ", ".join(map(str, sorted(aftermath.failed)))
+            yield finding("not on every rank", f"rank {others} raised, rank {rank} did not", rank)
+            return
+        said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
+        if failed.type.rpartition(".")[2] not in {name.rpartition(".")[2] for name in promised}:
+            yield finding(f"raised {failed.type}", said, rank)
+            return
+        for kind, text in _lacking(aftermath, misplan, failed):
+            yield finding(kind, f"{said}; it does not {text}", rank)
+            return
+
+
+def _lacking(aftermath: Aftermath, misplan: Misplan, failed: Failed) -> Iterator[tuple[str, str]]:
+    """What an error does not say: short, and as what comes after "it does not"."""
+    case, text = aftermath.case, failed.text
+    p, v, m = case.num_ranks, case.stages_per_rank, case.trains[0].num_microbatches
+    if misplan.how in ("shape", "dtype"):
+        if failed.step is not None:
+            yield "too late", f"come while the pipeline is built, but in step {failed.step}"
+        for stage in (misplan.stage, misplan.stage + 1):
+            if not names_stage(text, stage):
+                yield "stage not named", f"name stage {stage}"
+        return
+    wanted: dict[str, tuple[str, ...]] = {
+        "remainder": (r"\bstages?\b", rf"\b{p * v + 1}\b", rf"\b{p}\b"),
+        "single": (r"\bstages?\b", re.escape(case.schedule)),
+        "schedule": (re.escape(UNKNOWN_SCHEDULE),),
+        "stages": (r"\bstages?\b", rf"\b{p * v}\b", rf"\b{p * (v + 1)}\b"),
+        "microbatches": (r"\b(micro[ _-]?batch(es)?|chunks?)\b", rf"\b{m}\b", rf"\b{misplan.number}\b"),
+        "metadata": (r"\b(metadata|declare[sd]?|boundar(y|ies)|shapes?)\b", rf"\b{misplan.rank}\b"),
+    }
+    for pattern in wanted[misplan.how]:
+        if not re.search(pattern, text, re.IGNORECASE):
+            plain = pattern.replace("\\b", "").replace("\\", "")
+            yield "not clear", f"name {plain}"

@@ -1,0 +1,162 @@
+"""Faults of agreeing on a plan: what is wrong with it is not found, found by one rank only, too late, or ill told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pipeconform.adapter import Batch, Mode, Plan, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..agreement import Agreement, Kinds, Told, problems_of
+from ..tables import OFFERS
+
+# ------------------------------------------------------------------------------------- neighbours
+
+
+class _Trusting(Agreement):
+    def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
+        yield from ()
+
+
+class NeighboursBelieved(ReferenceAdapter):
+    """What adjacent stages say of their boundary is not compared."""
+
+    agreement = _Trusting
+
+
+class _ShapesOnly(Agreement):
+    def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
+        yield from super().disagreements({s: (_shapes(i), _shapes(o)) for s, (i, o) in declared.items()})
+
+
+def _shapes(kinds: Kinds) -> Kinds:
+    return tuple(kind[kind.index("[") :] for kind in kinds)
+
+
+class DeclaredDtypesNotCompared(ReferenceAdapter):
+    """Of what adjacent stages say, shapes are compared and dtypes are not."""
+
+    agreement = _ShapesOnly
+
+
+class _OneSided(Agreement):
+    def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
+        for text in super().disagreements(declared):
+            yield text.rpartition("but ")[2]
+
+
+class OneNeighbourNamed(ReferenceAdapter):
+    """The error about two stages that disagree names one of them."""
+
+    agreement = _OneSided
+
+
+class _ComparedInFirstStep(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        Agreement().check(self.plan)
+        return super().run(mode, batch)
+
+
+class NeighboursComparedLate(ReferenceAdapter):
+    """What adjacent stages say is compared in the first step."""
+
+    agreement = _Trusting
+    pipeline = _ComparedInFirstStep
+
+
+# ------------------------------------------------------------------------------------------ plans
+
+
+class _Lonely(Agreement):
+    def mine(self, plan: Plan) -> Told:
+        for problem in problems_of(plan):
+            raise ValueError(f"pipeline rank {plan.ranks.pipeline_rank}: {problem}")
+        return super().mine(plan)
+
+
+class PlanCheckedAlone(ReferenceAdapter):
+    """A rank that finds its plan wrong raises at once, and tells nobody."""
+
+    agreement = _Lonely
+
+
+class _Partial(Agreement):
+    unseen = ""
+
+    def problems(self, everyone: Sequence[Told], *, num_ranks: int) -> Iterator[str]:
+        for problem in super().problems(everyone, num_ranks=num_ranks):
+            if self.unseen not in problem:
+                yield problem
+
+
+class _NumbersUnseen(_Partial):
+    unseen = " microbatches"
+
+
+class MicrobatchNumbersNotCompared(ReferenceAdapter):
+    """Ranks do not compare how many microbatches they were told of."""
+
+    agreement = _NumbersUnseen
+
+
+class _SilenceUnseen(_Partial):
+    unseen = "some ranks only"
+
+
+class PartlyDeclaredAccepted(ReferenceAdapter):
+    """Boundaries may be declared on some ranks only."""
+
+    agreement = _SilenceUnseen
+
+
+class _Wordless(Agreement):
+    def problems(self, everyone: Sequence[Told], *, num_ranks: int) -> Iterator[str]:
+        for _ in super().problems(everyone, num_ranks=num_ranks):
+            yield "invalid configuration"
+
+
+class PlanErrorsWordless(ReferenceAdapter):
+    """The error about a wrong plan does not say what is wrong."""
+
+    agreement = _Wordless
+
+
+class UnknownIsGpipe(ReferenceAdapter):
+    """A schedule that there is not is taken for GPipe."""
+
+    def build(self, plan: Plan) -> ReferencePipeline:
+        """Build GPipe instead."""
+        return super().build(plan if plan.schedule in OFFERS else replace(plan, schedule="GPipe"))
+
+
+class SurplusStagesDropped(ReferenceAdapter):
+    """Stages beyond a multiple of the ranks are dropped in silence."""
+
+    def build(self, plan: Plan) -> ReferencePipeline:
+        """Build the others."""
+        n = len(plan.stages) // len(plan.ranks.pipeline_ranks) * len(plan.ranks.pipeline_ranks)
+        return super().build(replace(plan, stages=plan.stages[:n], placement=plan.placement[:n]))
+
+
+# --------------------------------------------------------------------------------- after an error
+
+
+class _Refused:
+    """What a process remembers of a plan that was refused."""
+
+    once = False
+
+
+class RefusalLocks(ReferenceAdapter):
+    """After a plan that was refused the process builds nothing more."""
+
+    def build(self, plan: Plan) -> ReferencePipeline:
+        """Build, unless a plan was refused before."""
+        if _Refused.once:
+            raise RuntimeError("the engine is being initialised")
+        try:
+            return super().build(plan)
+        except ValueError:
+            _Refused.once = True
+            raise
