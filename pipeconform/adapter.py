@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from pipeconform.claims import (
     BoundaryClaim,
     Capabilities,
+    DataParallelClaim,
     Description,
     ErrorContract,
     Feature,
@@ -55,6 +56,8 @@ __all__ = [
     "Bystander",
     "Capabilities",
     "CustomSplit",
+    "DataParallel",
+    "DataParallelClaim",
     "Declared",
     "DeclaresTable",
     "Description",
@@ -185,6 +188,30 @@ class Ranks:
 
     `pipeline_ranks` ascend, so a rank's position in the pipeline is its rank in the group.
     """
+    replica: int = 0
+    """Which copy of the pipeline this rank belongs to; each gets data of its own."""
+    num_replicas: int = 1
+    replica_groups: Mapping[int, ProcessGroup] = field(default_factory=dict)
+    """Per owned stage a group of the ranks that own it in all replicas, in the order of the replicas."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataParallel:
+    """How the replicas of every stage are kept in step; options that are not claimed are not set.
+
+    `pipeconform.stage_wrapping.wrapped` wraps a stage in torch's wrappers like this, for engines that leave it to
+    their user. Buffers are every replica's own.
+    """
+
+    wrapper: Literal["ddp", "fully_shard"] = "ddp"
+    bucket_views: bool = False
+    """``gradient_as_bucket_view`` of ``DistributedDataParallel``, as are the next two."""
+    static_graph: bool = False
+    find_unused: bool = False
+    hook: Callable[..., torch.futures.Future[torch.Tensor]] | None = None
+    """``hook((stage, group), bucket)``, to be registered as the communication hook of ``DistributedDataParallel``."""
+    nested: bool = False
+    """``fully_shard`` is applied to every child of the stage's ``blocks``, then to the stage."""
 
 
 @dataclass(frozen=True)
@@ -263,6 +290,8 @@ class Plan:
 
     Given with some plans only where `Feature.DECLARED_BOUNDARIES` is claimed, and then not always right.
     """
+    data_parallel: DataParallel | None = None
+    """If given, there are ``ranks.num_replicas`` copies of the pipeline, whose gradients are to be averaged."""
     split: Split | None = None
     """If given, the front end makes the stages: `stages` says only how many, and cannot be built."""
 

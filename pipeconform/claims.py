@@ -13,6 +13,7 @@ from typing import Literal
 __all__ = [
     "BoundaryClaim",
     "Capabilities",
+    "DataParallelClaim",
     "Description",
     "ErrorContract",
     "Feature",
@@ -172,6 +173,20 @@ class TracingClaim:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataParallelClaim:
+    """Replicas of the whole pipeline, each with data of its own; see `Plan.data_parallel`.
+
+    Gradients are then the mean over replicas. The schedules claimed with a loop or a V are meant.
+    """
+
+    wrappers: tuple[Literal["ddp", "fully_shard"], ...] = ("ddp",)
+    """torch's ``DistributedDataParallel``, torch's ``fully_shard``, or what does the same."""
+    options: tuple[Literal["bucket_views", "static_graph", "find_unused", "hook", "nested"], ...] = ()
+    """The fields of `DataParallel` that may be set."""
+    accumulation: bool = False  # steps without zero_grad in between add up, every one of them synchronised
+
+
+@dataclass(frozen=True, kw_only=True)
 class GradientScale:
     """How a mean-reduced loss is averaged over m microbatches (a sum-reduced loss is never scaled)."""
 
@@ -196,7 +211,9 @@ class MistakeKind(StrEnum):
     BATCH = "batch"  # fewer samples than microbatches, or targets for another number of samples
     EXCEPTION = "exception"  # an exception inside a stage or the loss function
     PLAN = "plan"  # a plan that cannot be, or that is not the same on all ranks; every rank raises then
-    NEIGHBOURS = "neighbours"  # what two adjacent stages say of their boundary (`Plan.declared`) differs; likewise
+    NEIGHBOURS = (
+        "neighbours"  # what two adjacent stages say of their boundary (`Plan.declared`) differs; likewise
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +265,8 @@ class Capabilities:
     world: Literal["distributed", "single_process"] = "distributed"
     tracing: TracingClaim | None = None
     """A front end that splits a whole model; None: every plan brings its stages."""
+    data_parallel: DataParallelClaim | None = None
+    """Replicas of the pipeline; None: there is one."""
 
     def schedule(self, name: str) -> ScheduleClaim | None:
         """The claim for the schedule called `name`, or None when it is not claimed."""

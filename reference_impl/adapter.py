@@ -15,6 +15,7 @@ from pipeconform.adapter import (
     Boundary,
     BoundaryClaim,
     Capabilities,
+    DataParallelClaim,
     Description,
     ErrorContract,
     Feature,
@@ -31,6 +32,7 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.schedule import to_csv, without_communication
+from pipeconform.stage_wrapping import wrapped
 
 from .agreement import Agreement
 from .batches import BatchCheck, kwargs_in, sizes_in
@@ -64,6 +66,11 @@ _CAPABILITIES = Capabilities(
     sub_groups=True,
     kwargs_scope="stage",
     tracing=TracingClaim(kwargs="all", number_kwargs=True, skips=True, tied=True, knows_boundaries=True),
+    data_parallel=DataParallelClaim(
+        wrappers=("ddp", "fully_shard"),
+        options=("bucket_views", "static_graph", "find_unused", "hook", "nested"),
+        accumulation=True,
+    ),
 )
 
 
@@ -100,7 +107,8 @@ class ReferencePipeline:
         self._batches = self.check_type()
         self.placement = _checked_placement(plan)
         self.traced = self.make_traced(plan.split) if plan.split is not None else None
-        built = plan.build_owned() if self.traced is None else self._traced_modules(self.traced)
+        owned = plan.build_owned() if self.traced is None else self._traced_modules(self.traced)
+        built = {s: self.make_replicated(s, module) for s, module in owned.items()}
         found = {s: replicas_of(module) for s, module in built.items()}
         self.replicas = {s: replicas for s, replicas in found.items() if replicas is not None}
         self.modules = {s: self.replicas[s].module if s in self.replicas else built[s] for s in built}
@@ -119,6 +127,10 @@ class ReferencePipeline:
     def share_parameters(self) -> None:
         """One parameter for the stages of this rank that are to hold it together; before the optimizer is made."""
         share(self.plan.tied, self.modules)
+
+    def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
+        """A stage, wrapped for data parallelism if the plan says so; every replica calls it in the same order."""
+        return wrapped(self.plan, index, module)
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         """What the runtime works with."""

@@ -19,6 +19,7 @@ from pipeconform.adapter import (
     Boundary,
     BoundaryClaim,
     Capabilities,
+    DataParallelClaim,
     Description,
     ErrorContract,
     Feature,
@@ -38,6 +39,7 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.adapters import torch_stages, torch_tracing
+from pipeconform.stage_wrapping import bare, wrapped
 
 _CLASSES: Mapping[str, Any] = {
     "ForwardOnly": schedules._ScheduleForwardOnly,
@@ -132,6 +134,11 @@ _CAPABILITIES = Capabilities(
     sub_groups=True,
     # a keyword argument of a later stage, and a value used beyond the next stage, are not supported
     tracing=TracingClaim(kwargs="first_stage", knows_boundaries=True),
+    data_parallel=DataParallelClaim(
+        wrappers=("ddp", "fully_shard"),
+        options=("bucket_views", "static_graph", "find_unused", "hook", "nested"),
+        accumulation=True,
+    ),
 )
 
 
@@ -152,7 +159,9 @@ class _TorchPipeline:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         traced = {} if plan.split is None else torch_tracing.traced_stages(plan, plan.split)
-        self._modules = plan.build_owned() if plan.split is None else {s: traced[s].submod for s in traced}
+        built = plan.build_owned() if plan.split is None else {s: traced[s].submod for s in traced}
+        replicated = {s: wrapped(plan, s, module) for s, module in built.items()}
+        self._modules = {s: bare(module) for s, module in replicated.items()}
         self._apply = step_modules(self._modules, plan.optimizer)
         self._schedule: Any = None
         if not self._modules:
@@ -164,9 +173,9 @@ class _TorchPipeline:
                 len(plan.stages),
                 plan.ranks.device,
                 group=plan.ranks.pipeline_group,
-                dw_builder=plan.deferred_weights(module),
+                dw_builder=plan.deferred_weights(built[s]),
             )
-            for s, module in self._modules.items()
+            for s, module in replicated.items()
         }
         stages = list(self._stages.values())
         schedule_class = _CLASSES[plan.schedule]

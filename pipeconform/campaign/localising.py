@@ -26,13 +26,14 @@ def is_numeric(outcome: Outcome) -> bool:
 def localise(case: Case, outcomes: Sequence[Outcome], executor: Executor) -> Localisation | None:
     """Execute `case` once more and find the first tensor that left its class.
 
-    None where no verdict speaks of values, where the stages are made by a front end (its modules tell nothing), or
-    where not every rank returns this time.
+    None where no verdict speaks of values, where the stages are made by a front end (its modules tell nothing), where
+    there are replicas of the pipeline, or where not every rank returns this time.
 
     Raises:
         HarnessError: the harness failed.
     """
-    if case.model.split is not None or case.is_mistaken or not any(map(is_numeric, outcomes)):
+    silent = case.model.split is not None or case.world.replicas is not None
+    if silent or case.is_mistaken or not any(map(is_numeric, outcomes)):
         return None
     execution = executor.execute(case, observe=("gradients",))
     if execution.outcome() is not None:

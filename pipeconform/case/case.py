@@ -15,6 +15,7 @@ from pipeconform.case.disorder import Disorder, has_subject
 from pipeconform.case.misplans import Misplan, impossible_misplan, num_surplus
 from pipeconform.case.mistakes import Mistake, impossible_mistake
 from pipeconform.case.perturbations import AnyPerturbation, impossible
+from pipeconform.case.replicas import Replicas, impossible_replicas
 from pipeconform.errors import BadCaseError
 
 CASE_FORMAT = 1
@@ -149,6 +150,16 @@ class World(_Data, frozen=True, kw_only=True):
     placement: Literal["", "loop", "v"] = ""
     perturbations: tuple[AnyPerturbation, ...] = ()
     misplan: Misplan | None = None
+    replicas: Replicas | None = None
+
+    @property
+    def pipelines(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of every replica's pipeline; there is one at least."""
+        return (self.pipeline_ranks, *(() if self.replicas is None else self.replicas.others))
+
+    def replica_of(self, rank: int) -> int | None:
+        """The replica whose pipeline `rank` belongs to; None for a bystander."""
+        return next((d for d, ranks in enumerate(self.pipelines) if rank in ranks), None)
 
 
 class ByHand(_Data, frozen=True, kw_only=True):
@@ -330,8 +341,16 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be distinct ranks below world.size {world.size}"
     if list(world.pipeline_ranks) != sorted(world.pipeline_ranks):
         yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be ascending, as a process group's ranks are"
+    if world.replicas is not None:
+        yield from impossible_replicas(
+            world.replicas, pipeline_ranks=world.pipeline_ranks, world_size=world.size
+        )
     yield from impossible(
-        world.perturbations, num_ranks=p, num_stages=stages, runs=[run.num_microbatches for run in case.runs]
+        world.perturbations,
+        num_ranks=p,
+        num_stages=stages,
+        runs=[run.num_microbatches for run in case.runs],
+        num_replicas=len(world.pipelines),
     )
     if not case.runs:
         yield "program has no train or eval step: nothing would be run"

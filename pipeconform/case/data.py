@@ -127,12 +127,14 @@ def _last_run(case: Case) -> int:
     return max(index for index, step in enumerate(case.program) if isinstance(step, Train | Eval))
 
 
-def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu") -> Batch:
-    """The whole batch of program step `step_index`, also split into microbatches.
+def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu", replica: int = 0) -> Batch:
+    """The whole batch of program step `step_index`, also split into microbatches; every replica has its own.
 
     Raises:
         TypeError: that step runs no batch.
     """
+    if replica:
+        case = structs.replace(case, seed=seed_of(case.seed, "replica", replica))
     step, model = case.program[step_index], case.model
     if not isinstance(step, Train | Eval):
         raise TypeError(f"program[{step_index}] is {step!r}, which has no batch")

@@ -11,8 +11,8 @@ from pipeconform.adapter import Placement, ScheduleClaim
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import World
-from pipeconform.case.focus import Focus, Limits
-from pipeconform.case.sizes import edges, shapes, some_m
+from pipeconform.case.focus import REPLICATED, Focus, Limits
+from pipeconform.case.sizes import edges, replicated_shapes, shapes, some_m
 
 __all__ = ["Draw", "Drawing"]
 
@@ -28,6 +28,8 @@ class Drawing:
         self.features = limits.capabilities.features
         self.num_ranks = 0
         """p, once the shape is drawn."""
+        self.num_replicas = 1
+        """Likewise."""
 
     def pick(self, table: Sequence[T]) -> T:
         """One entry of a table; shrinks toward the first."""
@@ -38,6 +40,10 @@ class Drawing:
         """p, v and m that the schedule takes, or may refuse where that is the subject."""
         if self.focus is Focus.EDGE:
             return self.pick(self.pick(edges(self.limits, self.claim)))
+        if self.focus in REPLICATED:
+            p, v, self.num_replicas = self.pick(replicated_shapes(self.limits, self.claim))
+            self.num_ranks = p
+            return p, v, self.pick(some_m(self.claim, p, v))
         p, v = self.pick(shapes(self.limits, self.claim, self.focus))
         self.num_ranks = p
         return p, v, self.pick(some_m(self.claim, p, v))

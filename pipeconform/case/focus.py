@@ -7,12 +7,14 @@ from enum import StrEnum
 
 from pipeconform.adapter import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
 from pipeconform.case.case import KwargKind, PassageKind
+from pipeconform.case.replication_claims import options_of
 
 __all__ = [
     "LEAST_RANKS",
     "LEAST_SIDES",
     "LEAST_STAGES",
     "MISTAKEN",
+    "REPLICATED",
     "WHOLE",
     "Focus",
     "Limits",
@@ -90,6 +92,11 @@ class Focus(StrEnum):
     RAISES = "exceptions in stages and losses"
     MISPLANNED = "plans that are wrong"
     NEIGHBOURS = "stages that disagree about their boundary"
+    REPLICAS = "replicas"
+    SHARDED = "sharded replicas"
+    REPLICA_CONTENTS = "replicas whose parameters are not used alike"
+    REPLICA_OPTIONS = "options of data-parallel wrappers"
+    REPLICA_DELAYS = "replicas that are delayed"
 
 
 WHOLE = frozenset({Focus.WHOLE, Focus.WHOLE_CONTENTS, Focus.WHOLE_WRONG, Focus.WHOLE_SHAPES})
@@ -109,6 +116,16 @@ MISTAKEN = frozenset(
     }
 )
 """The foci whose cases do something wrong on purpose."""
+REPLICATED = frozenset(
+    {
+        Focus.REPLICAS,
+        Focus.SHARDED,
+        Focus.REPLICA_CONTENTS,
+        Focus.REPLICA_OPTIONS,
+        Focus.REPLICA_DELAYS,
+    }
+)
+"""The foci whose cases have replicas of the pipeline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +144,8 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
         return False
     if not claim.trains and Feature.EVAL not in features:
         return False
+    if focus in REPLICATED:
+        return _replicas_are_claimed(focus, claim, capabilities)
     if focus in WHOLE:
         tracing = capabilities.tracing
         return tracing is not None and (focus is not Focus.WHOLE_SHAPES or tracing.knows_boundaries)
@@ -270,3 +289,25 @@ LEAST_RANKS = {Focus.MISPLANNED: 2}
 """Ranks without which a focus has no subject."""
 LEAST_SIDES = {Focus.MISPLACED: 2}
 """Ranks, and stages per rank, without which a focus has no subject."""
+
+
+def _replicas_are_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
+    """Whether replicas of this kind are claimed under a schedule."""
+    own, features = capabilities.data_parallel, capabilities.features
+    if own is None or not claim.trains or not capabilities.sub_groups:
+        return False
+    if claim.placement not in (Placement.LOOP, Placement.V):
+        return False
+    match focus:
+        case Focus.REPLICAS:
+            return "ddp" in own.wrappers
+        case Focus.SHARDED:
+            return "fully_shard" in own.wrappers
+        case Focus.REPLICA_OPTIONS:
+            return bool(options_of(own))
+        case Focus.REPLICA_CONTENTS:
+            return bool(
+                features & {Feature.VARYING_MICROBATCHES, Feature.FROZEN, Feature.BUFFERS}
+                or (Feature.UNUSED_PARAMETERS in features and "find_unused" in own.options)
+            )
+    return True

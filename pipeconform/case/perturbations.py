@@ -46,27 +46,38 @@ class Perturbation(_Data, frozen=True, kw_only=True, tag="compute"):
     """Which of the program's runs, from 0; None is every one."""
     milliseconds: int = 0
     """How long a delay or a stop lasts."""
+    replica: int | None = None
+    """Of the pipeline, from 0; None is every one."""
 
 
 class SlowLink(_Data, frozen=True, kw_only=True, tag="link"):
-    """A rank that is slow to begin every send (or receive), or to go on after having begun it."""
+    """A rank that is slow to begin every send (receive, reduction over replicas), or to go on after having begun it."""
 
     rank: int
     """In the pipeline, from 0."""
-    side: Literal["send", "receive"] = "send"
+    side: Literal["send", "receive", "reduce"] = "send"
     when: Literal["before", "after"] = "before"
     milliseconds: int
+    replica: int | None = None
+    """Of the pipeline, from 0; None is every one."""
 
 
 AnyPerturbation = Perturbation | SlowLink
 
 
 def impossible(
-    perturbations: Sequence[AnyPerturbation], *, num_ranks: int, num_stages: int, runs: Sequence[int]
+    perturbations: Sequence[AnyPerturbation],
+    *,
+    num_ranks: int,
+    num_stages: int,
+    runs: Sequence[int],
+    num_replicas: int = 1,
 ) -> Iterator[str]:
     """Yield what cannot happen, in words; `runs` holds the number of microbatches of every run."""
     for number, one in enumerate(perturbations):
         name = f"world.perturbations[{number}]"
+        if one.replica is not None and not 0 <= one.replica < num_replicas:
+            yield f"{name}.replica {one.replica} is none of {num_replicas}"
         lasting = isinstance(one, SlowLink) or one.what in ("delay", "stop")
         if (one.milliseconds > 0) is not lasting:
             yield f"{name} lasts {one.milliseconds} ms: a delay or a stop takes time, an error or a death none"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.edges import edge_sizes
-from pipeconform.case.focus import LEAST_RANKS, LEAST_SIDES, LEAST_STAGES, Focus, Limits
+from pipeconform.case.focus import LEAST_RANKS, LEAST_SIDES, LEAST_STAGES, REPLICATED, Focus, Limits
 
-__all__ = ["edges", "reachable", "shapes", "some_m"]
+__all__ = ["edges", "reachable", "replicated_shapes", "shapes", "some_m"]
+
+_REPLICATED = ((1, 2), (2, 2), (2, 2), (2, 2), (1, 3), (2, 1), (3, 2), (2, 3), (2, 4), (4, 2))
+"""p and the number of replicas."""
 
 
 def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus | None = None) -> bool:
     """Whether any p and v inside the limits fit the schedule's claim, with stages enough for the focus."""
+    if focus in REPLICATED:
+        return bool(replicated_shapes(limits, claim))
     return bool(shapes(limits, claim, focus or Focus.PLAIN))
 
 
@@ -26,6 +31,16 @@ def shapes(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> 
         and least_stages <= p * v <= 8
         and min(p, v) >= least_sides
         and some_m(claim, p, v)
+    ]
+
+
+def replicated_shapes(limits: Limits, claim: ScheduleClaim) -> list[tuple[int, int, int]]:
+    """The p, v and number of replicas to draw from; the limits are about the size of the world."""
+    return [
+        (p, v, replicas)
+        for p, replicas in _REPLICATED
+        for v in claim.stages_per_rank
+        if limits.min_ranks <= p * replicas <= limits.max_ranks and p * v <= 8 and some_m(claim, p, v)
     ]
 
 

@@ -18,10 +18,17 @@ from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.blunders import mistaken_program
 from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Stage, Step, Train
 from pipeconform.case.drawing import Draw, Drawing
-from pipeconform.case.focus import MISTAKEN, WHOLE, Focus, Limits, is_claimed
+from pipeconform.case.focus import MISTAKEN, REPLICATED, WHOLE, Focus, Limits, is_claimed
 from pipeconform.case.misfortunes import disturbed
 from pipeconform.case.misplanning import misplanned
 from pipeconform.case.programs import program_of
+from pipeconform.case.replicating import (
+    optimizer_for,
+    replica_delays,
+    replicated_model,
+    replicated_program,
+    replicated_world,
+)
 from pipeconform.case.sizes import reachable, some_m
 from pipeconform.case.splits import as_whole
 from pipeconform.case.subjects import focused
@@ -91,7 +98,7 @@ def _case(d: Drawing) -> Case:
     autocast = focus is Focus.AUTOCAST
     train = Train(batch_size=batch_size, num_microbatches=m, autocast=autocast)
     evaluate = Eval(batch_size=batch_size, num_microbatches=m, autocast=autocast)
-    world = d.world(p)
+    world = replicated_world(d, p) if focus in REPLICATED else d.world(p)
     if focus is Focus.DELAYED:
         found = disturbed(d, num_ranks=p, num_stages=p * v, num_microbatches=m)
         world = structs.replace(world, perturbations=found)
@@ -99,7 +106,13 @@ def _case(d: Drawing) -> Case:
         misplan, train, model = misplanned(d, train, model, num_ranks=p)
         world = structs.replace(world, misplan=misplan)
     program: tuple[Step, ...] = (train,)
-    if focus in MISTAKEN and world.misplan is None:
+    if focus in REPLICATED:
+        model, world = replicated_model(d, model, world)
+        program = replicated_program(d, train, model, world, num_ranks=p, stages_per_rank=v)
+        optimizer = optimizer_for(program)
+        if focus is Focus.REPLICA_DELAYS:
+            world = replica_delays(d, num_ranks=p, num_stages=p * v, world=world)
+    elif focus in MISTAKEN and world.misplan is None:
         program = mistaken_program(d, train, model)
     elif world.misplan is None:
         program = program_of(d, train, evaluate, num_ranks=p, num_stages=p * v)

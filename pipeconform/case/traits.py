@@ -8,6 +8,7 @@ from pipeconform.adapter import MistakeKind
 from pipeconform.case import blocks
 from pipeconform.case.case import ByHand, Case, Eval, Load, Optimize, Passage, Train, Zero
 from pipeconform.case.mistakes import Mistake
+from pipeconform.case.replicas import Replicas
 from pipeconform.case.splits import subject_of
 from pipeconform.case.strategies import Focus
 
@@ -26,6 +27,9 @@ def _traits(case: Case) -> Iterator[Focus]:
         if case.world.misplan is not None:
             neighbours = case.world.misplan.kind is MistakeKind.NEIGHBOURS
             yield Focus.NEIGHBOURS if neighbours else Focus.MISPLANNED
+        return
+    if case.world.replicas is not None:
+        yield _replicated(case, case.world.replicas)
         return
     if model.split is not None:
         yield subject_of(case)
@@ -124,6 +128,19 @@ def _mistake(mistake: Mistake) -> Focus:
         case MistakeKind.EXCEPTION:
             return Focus.RAISES
     return Focus.WRONG_VALUES
+
+
+def _replicated(case: Case, replicas: Replicas) -> Focus:
+    """What a case with replicas is about: one thing, the least usual."""
+    if case.world.perturbations:
+        return Focus.REPLICA_DELAYS
+    frozen = any(stage.frozen or any(block.frozen for block in stage.blocks) for stage in case.model.stages)
+    sizes = {(run.batch_size, run.num_microbatches) for run in case.runs}
+    if frozen or len(sizes) > 1 or case.has(blocks.BatchNorm, blocks.Unused, blocks.Branch):
+        return Focus.REPLICA_CONTENTS
+    if replicas.has_options or Focus.ACCUMULATE in _program(case):
+        return Focus.REPLICA_OPTIONS
+    return Focus.SHARDED if replicas.wrapper == "fully_shard" else Focus.REPLICAS
 
 
 def _passage(passage: Passage) -> Focus:

@@ -34,6 +34,11 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
                 f"{found.name} cannot be exported: {found.requirement} is judged by what the harness sees inside "
                 f"the stages, or by several executions; send the result file and the replay line instead"
             )
+    if found.case.world.replicas is not None:
+        raise UsageError(
+            f"{found.name} cannot be exported: its case has replicas of the pipeline, which the script does not make; "
+            f"send the result file and the replay line instead"
+        )
     size = found.case.world.size
     with campaign_of(Options(implementation=impl, ranks=(size, size))) as campaign:
         description = campaign.executors["default"].description

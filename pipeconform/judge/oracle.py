@@ -7,7 +7,8 @@ inputs' gradients are scaled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -24,6 +25,7 @@ from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.modules import build_stage, seed_of, seed_process
 from pipeconform.case.slips import Slips, mistaken_batch
 from pipeconform.case.whole import build_whole, whole_kwargs
+from pipeconform.judge.averaging import average
 from pipeconform.judge.oracle_flow import OracleFlow
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Reference, StepExpected, Structure, arrays, named
@@ -117,7 +119,9 @@ def reference(
     flow: bool = False,
     device: str = "cpu",
 ) -> Reference:
-    """Run the program of `case` on the full model.
+    """Run the program of `case` on the full model; of every replica, where there are several, in turn.
+
+    Their gradients are averaged after every training step, and each then goes on with the mean.
 
     Microbatches are views of their batch, or `copied` from it as many engines do: kernels may round otherwise
     where memory is aligned otherwise (seen: 2 ulp of a float32 linear map), so both are right.
@@ -135,27 +139,48 @@ def reference(
     """
     seed_process(seed_of(case.seed, "oracle"), device=device)
     replay = _Replay(masks or {}, device)
+    analysis = _analysis() if bounds == "running" else None
+    with analysis or nullcontext():
+        runs = [
+            _Run(
+                case,
+                scale,
+                _stages_of(case, replay, device),
+                replay,
+                analysis,
+                device,
+                reassociated=bounds == "reassociated",
+            )
+            for _ in case.world.pipelines
+        ]
+        if flow and case.model.split is None and case.world.replicas is None:
+            runs[0].watch_flow()
+        steps: list[list[StepExpected]] = [[] for _ in runs]
+        try:
+            for index in range(len(case.program)):
+                for d, run in enumerate(runs):
+                    run.by_samples, run.copied, run.replica = loss_over == "batch", copied, d
+                ends = [run.step(index) for run in runs]
+                if isinstance(case.program[index], Train):
+                    average(runs)
+                for own, end in zip(steps, ends, strict=True):
+                    own.append(end())
+        except Exception as error:
+            if not case.is_mistaken:
+                raise
+            return Reference(steps=tuple(steps[0]), failed=f"{type(error).__name__}: {error}")
+    return Reference(steps=tuple(steps[0]), others=tuple(tuple(own) for own in steps[1:]))
+
+
+def _stages_of(case: Case, replay: _Replay, device: str) -> list[nn.Module]:
+    """The model's stages, which report to `replay`."""
     stages: list[nn.Module] = [build_stage(case, s).to(device) for s in range(case.num_stages)]
     if case.model.split is not None:
         # what a front end makes of the model is its own affair: the whole model is one stage here
         stages = [build_whole(case).to(device)]
     for stage in stages:
         stage.recorder = replay  # type: ignore[assignment]  # a listener, no tensor or module
-    analysis = _analysis() if bounds == "running" else None
-    with analysis or nullcontext():
-        run = _Run(case, scale, stages, replay, analysis, device, reassociated=bounds == "reassociated")
-        run.by_samples, run.copied = loss_over == "batch", copied
-        if flow and case.model.split is None:
-            run.watch_flow()
-        steps: list[StepExpected] = []
-        try:
-            for index in range(len(case.program)):
-                steps.append(run.step(index))  # noqa: PERF401 - what was there before an error is kept
-        except Exception as error:
-            if not case.is_mistaken:
-                raise
-            return Reference(steps=tuple(steps), failed=f"{type(error).__name__}: {error}")
-    return Reference(steps=tuple(steps))
+    return stages
 
 
 def _analysis() -> RunningError:
@@ -174,6 +199,8 @@ class _Run:
     """Whether a mean weighs samples alike; microbatches otherwise."""
     copied = False
     """Whether the inputs of a microbatch are copies of their part of the batch."""
+    replica = 0
+    """Whose data it is run on."""
 
     def __init__(
         self,
@@ -209,7 +236,8 @@ class _Run:
         for stage in self.stages:
             stage.timeline = self.replay.flow.gradients  # type: ignore[assignment]  # a listener
 
-    def step(self, index: int) -> StepExpected:
+    def step(self, index: int) -> Callable[[], StepExpected]:
+        """Run one step of the program; what is right after it is recorded when the returned function is called."""
         step = self.case.program[index]
         if isinstance(step, Train | Eval):
             live = dict(enumerate(self.stages))
@@ -225,10 +253,11 @@ class _Run:
                         value.copy_(values[name])
         elif self.optimizer is not None:
             self.optimizer.step()
-        return self._expected(index)
+        return functools.partial(self._expected, index)
 
-    def _batch(self, index: int, *, train: bool) -> StepExpected:
-        batch, step = data.make_batch(self.case, index, device=self.device), self.case.program[index]
+    def _batch(self, index: int, *, train: bool) -> Callable[[], StepExpected]:
+        batch = data.make_batch(self.case, index, device=self.device, replica=self.replica)
+        step = self.case.program[index]
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
         lose = self.slips.loss(self.loss.function)
@@ -277,7 +306,8 @@ class _Run:
                 s: {n: None if g is None else g / m for n, g in own.items()}
                 for s, own in kwarg_gradients.items()
             }
-        return self._expected(
+        return functools.partial(
+            self._expected,
             index,
             outputs=tuple(outputs),
             losses=losses,

@@ -17,10 +17,12 @@ from pipeconform.case.traits import traits
 from pipeconform.judge import aftermath as aftermaths
 from pipeconform.judge import (
     communication,
+    data_parallel,
     forward,
     lifecycle,
     misplanned,
     norms,
+    reductions,
     residue,
     schedules,
     split_backward,
@@ -324,6 +326,27 @@ JUDGEMENTS: dict[str, Judgement] = {
         evaluates=True,
         observe=_TIMELINE,
         needs=frozenset({Feature.EVAL}),
+    ),
+    "DPC-1": _about(
+        Focus.REPLICAS, Focus.SHARDED, judge=data_parallel.gradients_are_the_mean, trains=True, costly=True
+    ),
+    "DPC-2": _about(
+        Focus.REPLICAS,
+        Focus.SHARDED,
+        judge=reductions.synchronised_once,
+        trains=True,
+        costly=True,
+        observe=_TIMELINE | {"reductions"},
+    ),
+    "DPC-3": _about(Focus.REPLICA_CONTENTS, judge=data_parallel.contents_are_right, trains=True, costly=True),
+    "DPC-4": _about(
+        Focus.REPLICA_OPTIONS, judge=data_parallel.options_change_nothing, trains=True, costly=True
+    ),
+    "DPC-6": _about(
+        Focus.REPLICA_DELAYS, judge=data_parallel.timing_changes_nothing, trains=True, costly=True
+    ),
+    "DPC-8": _about(
+        Focus.SHARDED, judge=data_parallel.shards_are_the_references, trains=True, any_schedule=True
     ),
     "TRC-1": _about(Focus.WHOLE, judge=tracing.stages_equal_the_model, any_schedule=True),
     "TRC-2": _about(Focus.WHOLE, Focus.WHOLE_CONTENTS, judge=tracing.keys_are_the_models, any_schedule=True),

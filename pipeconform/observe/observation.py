@@ -61,7 +61,17 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind if self.kind == "tensor" else self.text
 
 
-Watched = Literal["gradients", "loneliness", "memory", "recovery", "rounds", "timeline", "traffic", "waits"]
+Watched = Literal[
+    "gradients",
+    "loneliness",
+    "memory",
+    "recovery",
+    "reductions",
+    "rounds",
+    "timeline",
+    "traffic",
+    "waits",
+]
 """What is observed only where a requirement asks for it.
 
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
@@ -69,6 +79,7 @@ Watched = Literal["gradients", "loneliness", "memory", "recovery", "rounds", "ti
 ``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
 `Observation.steps` are of that one. ``loneliness``: a rank that fails stays connected, so that
 whoever waits for it is seen to wait. ``traffic``: everything that is sent and received.
+``reductions``: what is added up over ranks, and when.
 ``gradients``: what arrives at the outputs of every forward and leaves at its inputs when it is differentiated
 (not together with the timeline; no verdict rests on it).
 ``waits``: as ``traffic``, but only to tell who waits for whom in a hang, and with nothing done to memory in flight.
@@ -171,6 +182,33 @@ class LivedOn(_Data, frozen=True, kw_only=True):
     """Whether the pipeline's group computed a right sum after close()."""
 
 
+class Sharding(_Data, frozen=True, kw_only=True):
+    """How a tensor is cut over a mesh of ranks; what is recorded beside it is one rank's part."""
+
+    placements: tuple[str, ...]
+    """In torch's words, per axis of the mesh."""
+    mesh: tuple[int, ...]
+    dim: int | None
+    """Of the tensor, that is cut over the mesh's first axis; None when none is."""
+    index: int
+    """This rank's place on that axis."""
+    shape: tuple[int, ...]
+    """Of the whole."""
+
+
+class Reduction(msgspec.Struct, frozen=True, array_like=True):
+    """One operation that adds up or averages over ranks, floating-point values only."""
+
+    name: str
+    """The operator of torch: ``allreduce_``, ``_reduce_scatter_base_``, …"""
+    stage: int
+    """The stage whose data-parallel group it was on; −1 for any other group."""
+    elements: int
+    """How many values each rank gave."""
+    events: int
+    """How many of the step's `Event`s had been seen when it was issued; −1 without a timeline."""
+
+
 class Answered(_Data, frozen=True, kw_only=True):
     """How a stage answered a call that was not due."""
 
@@ -213,6 +251,14 @@ class StepShown(_Data, frozen=True, kw_only=True):
     """What the implementation says; None when it was not asked or says nothing."""
     differentiable: bool = False
     """Whether any returned output or loss requires a gradient."""
+    gradient_shards: dict[int, dict[str, Sharding]] = {}
+    """Per owned stage, of the gradients of which this rank has a part: `gradients` holds that part."""
+    parameter_shards: dict[int, dict[str, Sharding]] = {}
+    """Likewise of parameters."""
+    reductions: tuple[Reduction, ...] | None = None
+    """In the order in which they were issued; None when they are not observed."""
+    hooked: dict[int, int] = {}
+    """Per stage how many elements the communication hook was given."""
 
 
 class Known(_Data, frozen=True, kw_only=True):
@@ -264,7 +310,7 @@ class Observation(_Data, frozen=True, kw_only=True):
 
 
 class StepExpected(_Data, frozen=True, kw_only=True):
-    """What is right after one step of the program."""
+    """What is right after one step of the program, for one replica."""
 
     step: int
     outputs: tuple[Structure, ...] = ()
@@ -294,6 +340,8 @@ class Reference(_Data, frozen=True, kw_only=True):
     """What the oracle computed: the full model, without any pipeline, over the same microbatches."""
 
     steps: tuple[StepExpected, ...]
+    others: tuple[tuple[StepExpected, ...], ...] = ()
+    """The steps of replicas 1, 2, …; `steps` are those of replica 0. Gradients are the mean over all."""
     failed: str | None = None
     """What the model itself raised in a mistaken case; `steps` are those before it."""
 

@@ -88,6 +88,11 @@ class Timeline:
             self._here.call = outer
 
     @property
+    def count(self) -> int:
+        """How many events there have been since the last `take`."""
+        return len(self._events)
+
+    @property
     def last(self) -> Event | None:
         """The latest event since the last `take`."""
         return next(reversed(self._events), None)

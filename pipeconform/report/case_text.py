@@ -16,12 +16,13 @@ from pipeconform.case.case import (
     Split,
     Step,
     Train,
+    World,
     Zero,
 )
 from pipeconform.case.case import Stage as StageSpec
 from pipeconform.case.perturbations import AnyPerturbation, SlowLink
 
-__all__ = ["describe_case", "describe_perturbation", "describe_program"]
+__all__ = ["describe_case", "describe_perturbation", "describe_program", "describe_replicas"]
 
 _LONGEST_CYCLE = 6  # steps
 
@@ -29,6 +30,8 @@ _LONGEST_CYCLE = 6  # steps
 def describe_case(case: Case) -> str:
     """A case as a few aligned lines."""
     rows = [("pipeline", _pipeline(case))]
+    if case.world.replicas is not None:
+        rows.append(("replicas", describe_replicas(case.world)))
     rows += [(f"stage {s}", _stage(stage)) for s, stage in enumerate(case.model.stages)]
     rows += [("model", "; ".join(_model(case.model))), ("loss", "; ".join(_loss(case.loss)))]
     rows.append(("program", describe_program(case.program)))
@@ -53,6 +56,18 @@ def _pipeline(case: Case) -> str:
         where = ""
     placed = f", placed as a {world.placement}" if world.placement else ""
     return f"{case.schedule}, p = {p}{where}, v = {case.stages_per_rank}{placed}"
+
+
+def describe_replicas(world: World) -> str:
+    """The further pipelines and how stages are wrapped: ``2, the other on ranks 2, 3; ddp, find_unused``."""
+    replicas = world.replicas
+    assert replicas is not None
+    others = " and ".join(", ".join(map(str, ranks)) for ranks in replicas.others)
+    where = {0: "1", 1: f"2, the other on ranks {others}"}.get(
+        len(replicas.others), f"{len(world.pipelines)}, the others on ranks {others}"
+    )
+    options = ("bucket_views", "static_graph", "find_unused", "hook", "nested")
+    return f"{where}; {', '.join([replicas.wrapper, *(n for n in options if getattr(replicas, n))])}"
 
 
 def _stage(stage: StageSpec) -> str:
@@ -160,13 +175,14 @@ def _step(step: Step) -> str:
 
 def describe_perturbation(one: AnyPerturbation) -> str:
     """What befalls the ranks, in a line: ``5 ms delay before the forward of stage 1, every microbatch``."""
+    of = "" if one.replica is None else f", replica {one.replica}"
     if isinstance(one, SlowLink):
-        return f"{one.milliseconds} ms delay {one.when} every {one.side} of pipeline rank {one.rank}"
+        return f"{one.milliseconds} ms delay {one.when} every {one.side} of pipeline rank {one.rank}{of}"
     lasting = f"{one.milliseconds} ms " if one.milliseconds else ""
     what = {"stop": "stop of the process", "error": "exception", "kill": "SIGKILL"}.get(one.what, one.what)
     which = "every microbatch" if one.microbatch is None else f"microbatch {one.microbatch}"
     run = "" if one.run is None else f", run {one.run}"
-    return f"{lasting}{what} {one.when} the {one.part} of stage {one.stage}, {which}{run}"
+    return f"{lasting}{what} {one.when} the {one.part} of stage {one.stage}, {which}{run}{of}"
 
 
 def _by_hand(hand: ByHand) -> str:

@@ -25,7 +25,11 @@ from pipeconform.case.perturbations import AnyPerturbation, Perturbation, SlowLi
 
 __all__ = ["DeliberateError", "Disturber"]
 
-_SIDES = {"send": ("send",), "receive": ("recv_", "recv_any_source_")}
+_SIDES = {
+    "send": ("send",),
+    "receive": ("recv_", "recv_any_source_"),
+    "reduce": ("allreduce_", "allreduce_coalesced_", "reduce_scatter_", "_reduce_scatter_base_"),
+}
 
 
 class DeliberateError(Exception):
@@ -33,11 +37,14 @@ class DeliberateError(Exception):
 
 
 class Disturber:
-    """Perturbs one rank, in position `rank` of the pipeline; None for a bystander."""
+    """Perturbs one rank, in position `rank` of a replica's pipeline; None for a bystander."""
 
-    def __init__(self, perturbations: Sequence[AnyPerturbation], *, rank: int | None) -> None:
-        self._points = [one for one in perturbations if isinstance(one, Perturbation)]
-        self._links = [one for one in perturbations if isinstance(one, SlowLink) and one.rank == rank]
+    def __init__(
+        self, perturbations: Sequence[AnyPerturbation], *, rank: int | None, replica: int = 0
+    ) -> None:
+        own = [one for one in perturbations if one.replica in (None, replica)]
+        self._points = [one for one in own if isinstance(one, Perturbation)]
+        self._links = [one for one in own if isinstance(one, SlowLink) and one.rank == rank]
         self._forwards: Counter[int] = Counter()
         self._run = -1
 
@@ -87,7 +94,7 @@ class Disturber:
 
 
 class _SlowLinks(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's subclass hook is untyped
-    """Sleeps before or after the c10d operators that send or receive."""
+    """Sleeps before or after the c10d operators that send, receive or reduce."""
 
     def __init__(self, links: Sequence[SlowLink]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

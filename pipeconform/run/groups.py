@@ -1,10 +1,11 @@
-"""The process group of a case, and what becomes of it afterwards."""
+"""The process groups of a case, and what becomes of them afterwards."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
@@ -12,7 +13,22 @@ from pipeconform.case.case import Case
 from pipeconform.run.rank import RankContext
 from pipeconform.run.retired import Retired
 
-__all__ = ["pipeline_group", "release_earlier"]
+__all__ = ["Groups", "groups_of", "release_earlier"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """The groups that a rank belongs to."""
+
+    pipeline: dist.ProcessGroup | None = None
+    """None for a bystander, and in a single-process world."""
+    replicas: Mapping[int, dist.ProcessGroup] = field(default_factory=dict)
+    """Per owned stage, its data-parallel group; empty where there is one pipeline only."""
+
+    @property
+    def all(self) -> tuple[dist.ProcessGroup, ...]:
+        """Each of them."""
+        return (*(() if self.pipeline is None else (self.pipeline,)), *self.replicas.values())
 
 
 def release_earlier() -> None:
@@ -35,33 +51,50 @@ def _retired() -> Retired:
 
 
 @contextmanager
-def pipeline_group(
-    case: Case, context: RankContext, *, distributed: bool, lingers: bool
-) -> Iterator[dist.ProcessGroup | None]:
-    """A new group for every case: no message of an earlier one can reach it, and its first use is the engine's.
+def groups_of(
+    case: Case, context: RankContext, *, distributed: bool, lingers: bool, owners: Sequence[int] = ()
+) -> Iterator[Groups]:
+    """New groups for every case: no message of an earlier one can reach them, and their first use is the engine's.
 
-    `lingers` keeps it connected after an error: a closing socket would wake up whoever waits for this rank.
+    `owners` says for each stage which pipeline rank has it; it is needed where there are replicas. `lingers`
+    keeps the groups connected after an error: a closing socket would wake up whoever waits for this rank.
     """
     if not distributed:
-        yield None
+        yield Groups()
         return
-    group = dist.new_group(list(case.world.pipeline_ranks))
+    groups = _new_groups(case, context.rank, owners)
     if dist.get_backend() == "gloo":
         # gloo connects here, and a rank that refuses the case at once would tear down what others still
-        # connect to; the barrier is the world's, so that the group's first use remains the engine's
+        # connect to; the barrier is the world's, so that the groups' first use remains the engine's
         dist.barrier()
-    member = context.rank in case.world.pipeline_ranks
-    if not member:
-        yield None
-        return
     try:
-        yield group
+        yield groups
     except BaseException:
         if lingers:
-            _lingering().append(group)
+            _lingering().extend(groups.all)
         else:
-            dist.destroy_process_group(group)
+            _destroy(groups)
         raise
-    dist.destroy_process_group(group)
+    _destroy(groups)
     if dist.get_backend() == "gloo":
-        _retired().add(group)
+        for group in groups.all:
+            _retired().add(group)
+
+
+def _new_groups(case: Case, rank: int, owners: Sequence[int]) -> Groups:
+    """Every rank of the world makes all groups, in the same order, and keeps its own."""
+    pipelines = case.world.pipelines
+    found = [(members, dist.new_group(list(members))) for members in pipelines]
+    pipeline = next((group for members, group in found if rank in members), None)
+    replicas = {}
+    for s, owner in enumerate(owners if case.world.replicas is not None else ()):
+        members = [ranks[owner] for ranks in pipelines]
+        group = dist.new_group(members)
+        if rank in members:
+            replicas[s] = group
+    return Groups(pipeline=pipeline, replicas=replicas)
+
+
+def _destroy(groups: Groups) -> None:
+    for group in groups.all:
+        dist.destroy_process_group(group)

@@ -20,8 +20,18 @@ from pipeconform.case.whole import build_whole, split_of
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.run.disturber import Disturber
+from pipeconform.run.replicas import AveragingHook, data_parallel_of
 
-__all__ = ["plan_of"]
+__all__ = ["owners_of", "plan_of"]
+
+
+def owners_of(case: Case, description: contract.Description) -> tuple[int, ...]:
+    """For each stage the pipeline rank that owns it, for a case with replicas; empty where it is not needed."""
+    claim = description.capabilities.schedule(case.schedule)
+    if claim is None or case.world.replicas is None:
+        return ()
+    placed = contract.placement_of(claim.placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+    return tuple(min(owners) for owners in placed)
 
 
 def plan_of(
@@ -31,6 +41,7 @@ def plan_of(
     recorder: ForwardRecorder | None,
     disturber: Disturber | None = None,
     slips: Slips | None = None,
+    hook: AveragingHook | None = None,
 ) -> Plan:
     """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber` and `slips`."""
     claim = description.capabilities.schedule(case.schedule)
@@ -73,6 +84,7 @@ def plan_of(
             else build_whole(case)
         ),
         split=split_of(case),
+        data_parallel=data_parallel_of(case, hook),
         schedule=UNKNOWN_SCHEDULE if misplan is not None and misplan.how == "schedule" else case.schedule,
         placement=laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
         loss=loss,

@@ -18,8 +18,17 @@ from pipeconform.case.modules import build_stage
 from pipeconform.case.slips import mistaken_batch
 from pipeconform.case.whole import build_whole
 from pipeconform.observe.array import Array
-from pipeconform.observe.observation import Answered, Named, StepShown, Structure, arrays, named
+from pipeconform.observe.observation import (
+    Answered,
+    Named,
+    Sharding,
+    StepShown,
+    Structure,
+    arrays,
+    named,
+)
 from pipeconform.observe.recorder import ForwardRecorder, hook_counts
+from pipeconform.observe.shards import local_parts, sharding_of
 from pipeconform.run import by_hand
 from pipeconform.run.answers import CheckedPipeline
 
@@ -64,7 +73,8 @@ def run_step(
     result, answers, batch = StepResult(), tuple[Answered, ...](), None
     rng = torch.get_rng_state()
     if isinstance(step, Train | Eval):
-        batch = _data_for(plan, capabilities, data.make_batch(case, index, device=plan.ranks.device))
+        whole = data.make_batch(case, index, device=plan.ranks.device, replica=plan.ranks.replica)
+        batch = _data_for(plan, capabilities, whole)
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
         with data.autocast_of(step, device=plan.ranks.device), _guard(step):
@@ -82,6 +92,7 @@ def run_step(
     state, owned = pipeline.state(), pipeline.owned()
     names = {s: {name for name, _ in _parameter_names(case, s)} for s in owned}
     kwarg_gradients = {} if batch is None else data.kwarg_gradients(batch, stages=owned)
+    gradients = pipeline.gradients()
     shown = StepShown(
         step=index,
         answers=answers,
@@ -91,7 +102,9 @@ def run_step(
         loss=None if result.loss is None else Array.of(result.loss),
         input_gradients=None if result.input_gradients is None else arrays(result.input_gradients),
         kwarg_gradients={s: named(own) for s, own in kwarg_gradients.items()},
-        gradients={s: named(values) for s, values in pipeline.gradients().items()},
+        gradients={s: named(local_parts(values)) for s, values in gradients.items()},
+        gradient_shards=_cut(gradients),
+        parameter_shards=_cut(state),
         parameters={s: _part(values, names.get(s, set()), inside=True) for s, values in state.items()},
         buffers={s: _part(values, names.get(s, set()), inside=False) for s, values in state.items()},
         forwards=recorder.take(),
@@ -99,7 +112,8 @@ def run_step(
         flow=recorder.flow(),
         hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
         rng_moved=moved,
-        gradient_norm=_norm(step, pipeline, capabilities),
+        # nobody is asked about replicas, which would communicate beside what is recorded
+        gradient_norm=_norm(step, pipeline, capabilities) if plan.data_parallel is None else None,
         differentiable=_differentiable((result.output, result.losses, result.loss)),
     )
     del result  # results that hold a graph are their user's; whatever else is kept is the implementation's
@@ -144,4 +158,12 @@ def _parameter_names(case: Case, stage: int) -> tuple[tuple[str, bool], ...]:
 
 
 def _part(values: Mapping[str, Any], parameters: set[str], *, inside: bool) -> Named:
-    return named({name: value for name, value in values.items() if (name in parameters) is inside})
+    return named(
+        local_parts({name: value for name, value in values.items() if (name in parameters) is inside})
+    )
+
+
+def _cut(values: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Sharding]]:
+    """How those are cut of which this rank has a part; stages without any are left out."""
+    found = {s: sharding_of(own) for s, own in values.items()}
+    return {s: own for s, own in found.items() if own}

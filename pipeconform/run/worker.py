@@ -37,16 +37,18 @@ from pipeconform.observe.observation import (
     Watched,
 )
 from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.observe.reductions import ReductionRecorder, reduction_recorder
 from pipeconform.observe.timeline import Timeline
 from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.run import examiner, implementation, mistaken, rounds
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.built import build_changes
 from pipeconform.run.disturber import Disturber
-from pipeconform.run.groups import pipeline_group, release_earlier
+from pipeconform.run.groups import Groups, groups_of, release_earlier
 from pipeconform.run.neighbours import neighbours_of
-from pipeconform.run.planning import plan_of
+from pipeconform.run.planning import owners_of, plan_of
 from pipeconform.run.rank import RankContext
+from pipeconform.run.replicas import AveragingHook
 from pipeconform.run.steps import run_step
 
 __all__ = ["Job", "describe", "execute"]
@@ -93,10 +95,20 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     lingers = "loneliness" in job.observe
 
     def once(case: Case) -> Observation:
-        with pipeline_group(case, context, distributed=not single, lingers=lingers) as group:
-            with _recording(case, job, group) as traffic:
+        owners = owners_of(case, description)
+        with groups_of(case, context, distributed=not single, lingers=lingers, owners=owners) as groups:
+            with (
+                _recording(case, job, groups.pipeline) as traffic,
+                reduction_recorder(job.observe, groups.replicas) as reductions,
+            ):
                 observation = _run(
-                    structs.replace(job, case=case), adapter, description, context, group, traffic
+                    structs.replace(job, case=case),
+                    adapter,
+                    description,
+                    context,
+                    groups,
+                    traffic,
+                    reductions,
                 )
             if traffic is not None and "traffic" in job.observe:
                 observation = structs.replace(observation, traffic=traffic.traffic())
@@ -121,8 +133,8 @@ def _recording(
     """
     judged = "traffic" in job.observe
     unlikely = case.world.placement or case.world.misplan is not None
-    if not (judged or unlikely or "waits" in job.observe):
-        return nullcontext()
+    if not (judged or unlikely or "waits" in job.observe) or "reductions" in job.observe:
+        return nullcontext()  # one listener at a time
     recorder = TrafficRecorder(given=group, guard=judged)
     return recorder.recording()
 
@@ -132,10 +144,12 @@ def _run(
     adapter: contract.Adapter,
     description: contract.Description,
     context: RankContext,
-    group: dist.ProcessGroup | None,
+    groups: Groups,
     traffic: TrafficRecorder | None,
+    reductions: ReductionRecorder | None,
 ) -> Observation:
-    members, watches = job.case.world.pipeline_ranks, "timeline" in job.observe
+    replica = job.case.world.replica_of(context.rank) or 0
+    members, watches = job.case.world.pipelines[replica], "timeline" in job.observe
     single = description.capabilities.world == "single_process"
     position = 0 if single else (members.index(context.rank) if context.rank in members else None)
     case, description = told_to(job.case, position), _asked_of(description, job.case)
@@ -145,7 +159,10 @@ def _run(
         world_size=context.world_size,
         pipeline_ranks=members,
         pipeline_rank=position,
-        pipeline_group=group,
+        pipeline_group=groups.pipeline,
+        replica=replica,
+        num_replicas=len(case.world.pipelines),
+        replica_groups=groups.replicas,
     )
     random.seed(seed_of(case.seed, "python", context.rank))
     np.random.seed(seed_of(case.seed, "numpy", context.rank))
@@ -156,9 +173,13 @@ def _run(
         None if traffic is None else traffic.cargo,
         gradients=Gradients() if "gradients" in job.observe else None,
     )
-    disturber = Disturber(case.world.perturbations, rank=position)
+    disturber = Disturber(case.world.perturbations, rank=position, replica=replica)
     slips = Slips(case)
-    plan = plan_of(case, description, ranks, recorder, disturber, slips)
+    hook = AveragingHook()
+    if reductions is not None and recorder.timeline is not None:
+        timeline = recorder.timeline
+        reductions.count = lambda: timeline.count
+    plan = plan_of(case, description, ranks, recorder, disturber, slips, hook)
     claim = description.capabilities.schedule(case.schedule)
     if traffic is not None and claim is not None:
         traffic.neighbours = neighbours_of(case, plan, claim)
@@ -187,8 +208,11 @@ def _run(
         program = _program(
             case, plan, pipeline, description.capabilities, recorder, disturber, slips, traffic
         )
+        if reductions is not None:
+            reductions.take()
         for shown in program:
-            steps.append(shown)  # noqa: PERF402 - what was there before an error is kept
+            reduced = None if reductions is None else reductions.take()
+            steps.append(structs.replace(shown, reductions=reduced, hooked=hook.take()))
         if "rounds" in job.observe:
             again = None
             if not description.capabilities.fresh_process_per_build:
@@ -200,7 +224,7 @@ def _run(
                 pipeline,
                 build=again,
                 run=lambda one: _run_quietly(case, plan, one, description.capabilities, recorder),
-                group=group,
+                group=groups.pipeline,
             )
     except Exception as error:
         if not job.case.is_mistaken or isinstance(error, ContractError):

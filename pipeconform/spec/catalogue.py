@@ -61,6 +61,7 @@ def chapters() -> tuple[Chapter, ...]:
         "errors",
         "communication",
         "lifecycle",
+        "data_parallel",
         "tracing",
     ):
         text = resources.files("pipeconform.spec").joinpath(f"{name}.toml").read_text("utf-8")

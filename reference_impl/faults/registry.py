@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from .fault import Fault, made
 from .registry_communication import COMMUNICATION
+from .registry_data_parallel import DATA_PARALLEL
 from .registry_plans import PLANS
 from .registry_refusals import REFUSALS
 from .registry_reported import REPORTED
@@ -317,6 +318,7 @@ _LIST = (
     made("stages:WeightPartsKept", "SPL-5", "Graphs are kept until the end of the step.", schedule="ZB-H1"),
     *_GENERATORS,
     *COMMUNICATION,
+    *DATA_PARALLEL,
     *REFUSALS,
     *PLANS,
     *REPORTED,

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeconform.adapter import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim, TracingClaim
+from pipeconform.adapter import (
+    BoundaryClaim,
+    Capabilities,
+    DataParallelClaim,
+    Feature,
+    Placement,
+    ScheduleClaim,
+    TracingClaim,
+)
 from pipeconform.case.blocks import Linear
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 
@@ -28,6 +36,11 @@ EVERYTHING = Capabilities(
         empty_tensors=True,
     ),
     tracing=TracingClaim(kwargs="all", number_kwargs=True, skips=True, tied=True, knows_boundaries=True),
+    data_parallel=DataParallelClaim(
+        wrappers=("ddp", "fully_shard"),
+        options=("bucket_views", "static_graph", "find_unused", "hook", "nested"),
+        accumulation=True,
+    ),
     reductions=("mean", "sum"),
     sub_groups=True,
 )

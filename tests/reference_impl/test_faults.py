@@ -39,6 +39,7 @@ NO_FAULTS = {
     "sources",
 }
 MOST_RANKS = 3
+MOST_WITH_REPLICAS = 4
 CASES = 12
 
 
@@ -52,8 +53,9 @@ def _cases(executor: Executor, fault: Fault) -> Iterator[Case]:
     claim = capabilities.schedule(fault.schedule)
     assert claim is not None
     judgement = JUDGEMENTS[fault.requirement]
+    most = MOST_WITH_REPLICAS if fault.requirement.startswith("DPC") else MOST_RANKS
     for focus in judgement.foci(claim, capabilities):
-        limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=MOST_RANKS)
+        limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=most)
         for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=CASES)):
             if judgement.applies(case):
                 yield case

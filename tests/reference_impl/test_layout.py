@@ -10,7 +10,13 @@ import pytest
 
 HERE = Path(pipeconform.reference_impl.__file__).parent
 MODULES = sorted(HERE.rglob("*.py"))
-ALLOWED = ("torch", "pipeconform.adapter", "pipeconform.schedule", "pipeconform.errors")
+ALLOWED = (
+    "torch",
+    "pipeconform.adapter",
+    "pipeconform.stage_wrapping",
+    "pipeconform.schedule",
+    "pipeconform.errors",
+)
 STANDARD = {
     "__future__",
     "ast",

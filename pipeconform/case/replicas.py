@@ -1,0 +1,69 @@
+"""Further copies of the pipeline, each with data of its own, and how their stages are kept in step.
+
+All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.run.replicas` makes the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+__all__ = ["Replicas", "impossible_replicas"]
+
+
+class Replicas(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+):
+    """Replica 0 is the world's own pipeline; replica d runs on ``others[d - 1]``, in the order of its stages.
+
+    The ranks at one place of all pipelines ascend: a rank's place in a stage's data-parallel group is then
+    the number of its replica.
+    """
+
+    others: tuple[tuple[int, ...], ...]
+    wrapper: Literal["ddp", "fully_shard"] = "ddp"
+    bucket_views: bool = False
+    """With ``ddp``: gradients are views of the buckets that are reduced."""
+    static_graph: bool = False
+    """With ``ddp``: every step uses the same parameters, in the same order."""
+    find_unused: bool = False
+    """With ``ddp``: some steps, or replicas, may not use every parameter."""
+    hook: bool = False
+    """With ``ddp``: a communication hook of the user's averages the buckets."""
+    nested: bool = False
+    """With ``fully_shard``: the blocks of a stage are sharded one by one, and the stage around them."""
+
+    @property
+    def has_options(self) -> bool:
+        """Whether the wrapper ``ddp`` is told anything."""
+        return self.bucket_views or self.static_graph or self.find_unused or self.hook
+
+
+def impossible_replicas(
+    replicas: Replicas, *, pipeline_ranks: Sequence[int], world_size: int
+) -> Iterator[str]:
+    """Yield what cannot be, in words."""
+    pipelines = (tuple(pipeline_ranks), *replicas.others)
+    everybody = [rank for pipeline in pipelines for rank in pipeline]
+    name = "world.replicas.others"
+    if len({len(pipeline) for pipeline in pipelines}) > 1:
+        yield f"{name} {list(map(list, replicas.others))} must have as many ranks each as world.pipeline_ranks"
+    elif any(list(place) != sorted(place) for place in zip(*pipelines, strict=True)):
+        yield f"{name} {list(map(list, replicas.others))} must ascend from replica to replica at every place"
+    if len(set(everybody)) != len(everybody) or not all(0 <= rank < world_size for rank in everybody):
+        yield f"pipelines on ranks {list(map(list, pipelines))} must be distinct ranks below world.size {world_size}"
+    if any(list(pipeline) != sorted(pipeline) for pipeline in replicas.others):
+        yield f"{name} {list(map(list, replicas.others))} must be ascending, as a process group's ranks are"
+    if replicas.wrapper != "ddp" and replicas.has_options:
+        yield "world.replicas: bucket_views, static_graph, find_unused and hook are options of 'ddp'"
+    if replicas.wrapper != "fully_shard" and replicas.nested:
+        yield "world.replicas.nested is an option of 'fully_shard'"
+    if replicas.static_graph and replicas.find_unused:
+        yield "world.replicas cannot have both a static graph and parameters to be found unused"

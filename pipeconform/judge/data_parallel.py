@@ -1,0 +1,219 @@
+"""Judgements of chapter DPC: replicas of a pipeline, each with data of its own.
+
+Every replica is judged like a pipeline of its own, with the oracle's mean in the place of its gradients; where
+ranks hold parts, so is the oracle's value cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from msgspec import structs
+
+from pipeconform.case.case import Optimize, Train
+from pipeconform.judge import training
+from pipeconform.judge.evidence import Evidence, Finding, Judge, shown_step
+from pipeconform.judge.forward import outputs_are_right
+from pipeconform.judge.oracle import Bounds
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Named, Observation, Reference, Sharding, StepExpected, StepShown
+
+__all__ = [
+    "contents_are_right",
+    "gradients_are_the_mean",
+    "options_change_nothing",
+    "replicas_of",
+    "shards_are_the_references",
+    "timing_changes_nothing",
+]
+
+Shards = dict[int, dict[str, Sharding]]
+
+
+def replicas_of(evidence: Evidence) -> Iterator[Evidence]:
+    """The evidence about each replica, as if there were no other."""
+    for d, ranks in enumerate(evidence.case.world.pipelines):
+        shown = tuple(one for one in evidence.shown if one.rank in ranks)
+        yield dataclasses.replace(
+            evidence,
+            shown=shown,
+            expected=_of_replica(evidence.expected, d, shown),
+            bounded=functools.partial(_bounded, evidence.bounded, d, shown),
+        )
+
+
+def _bounded(
+    bounded: Callable[[Bounds], Reference], replica: int, shown: tuple[Observation, ...], bounds: Bounds
+) -> Reference:
+    return _of_replica(bounded(bounds), replica, shown)
+
+
+def _of_replica(reference: Reference, replica: int, shown: tuple[Observation, ...]) -> Reference:
+    steps = reference.steps if replica == 0 else reference.others[replica - 1]
+    return Reference(steps=tuple(_cut(step, shown) for step in steps))
+
+
+def _cut(expected: StepExpected, shown: tuple[Observation, ...]) -> StepExpected:
+    """What is right of what the ranks hold: parts, where they hold parts."""
+    gradients: Shards = {}
+    parameters: Shards = {}
+    for one in shown:
+        gradients |= one.steps[expected.step].gradient_shards
+        parameters |= one.steps[expected.step].parameter_shards
+    if not gradients and not parameters:
+        return expected
+    return structs.replace(
+        expected,
+        gradients=_parts(expected.gradients, gradients),
+        gradient_bounds=_parts(expected.gradient_bounds, gradients),
+        parameters=_parts(expected.parameters, parameters),
+        parameter_bounds=_parts(expected.parameter_bounds, parameters),
+    )
+
+
+def _parts(values: Mapping[int, Named], shards: Shards) -> dict[int, Named]:
+    return {
+        s: {name: _part(array, shards.get(s, {}).get(name)) for name, array in own.items()}
+        for s, own in values.items()
+    }
+
+
+def _part(array: Array | None, cut: Sharding | None) -> Array | None:
+    """One rank's part of a value that is cut into as many chunks of equal size as possible, the last ones smaller."""
+    if array is None or cut is None or cut.dim is None or cut.dim >= len(array.shape):
+        return array
+    length = array.shape[cut.dim]
+    size = -(-length // cut.mesh[0])
+    start = min(cut.index * size, length)
+    return Array.of(array.tensor().narrow(cut.dim, start, min(size, length - start)))
+
+
+def _each(*judges: Judge) -> Judge:
+    """Judge every replica by all of `judges`."""
+
+    def each(evidence: Evidence) -> Iterator[Finding]:
+        for one in replicas_of(evidence):
+            for judge in judges:
+                yield from judge(one)
+
+    return each
+
+
+def _alike(evidence: Evidence) -> Iterator[Finding]:
+    """Replicas have the same gradients and parameters, bit for bit, after every step that changes them."""
+    replicas = list(replicas_of(evidence))
+    for expected in evidence.runs((Train, Optimize)):
+        for s in range(evidence.case.num_stages):
+            owners = [one for replica in replicas for one in replica.owners(s)]
+            steps = [shown_step(one, expected.step) for one in owners]
+            for what in ("gradients", "parameters"):
+                if any(s in step.gradient_shards or s in step.parameter_shards for step in steps):
+                    continue  # they hold different parts
+                held = [getattr(step, what).get(s, {}) for step in steps]
+                name = next((n for n in held[0] if len({own.get(n) for own in held}) > 1), None)
+                if name is not None:
+                    text = (
+                        f"the {what[:-1]} of {name} in stage {s} is not the same on all replicas: "
+                        + "; ".join(
+                            f"rank {one.rank} has {_shown(own.get(name))}"
+                            for one, own in zip(owners, held, strict=True)
+                        )
+                    )
+                    yield Finding(
+                        kind="replicas differ", message=text, step=expected.step, rank=owners[0].rank, stage=s
+                    )
+
+
+def _shown(array: Array | None) -> str:
+    if array is None:
+        return "none"
+    values: Any = array.tensor().reshape(-1)[:4].tolist()
+    return f"{', '.join(f'{value:.6g}' for value in values)}{', …' if array.size > 4 else ''}"
+
+
+def _outputs(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs bit for bit, as long as parameters are: another order of additions over replicas changes updates."""
+    if not any(isinstance(step, Optimize) for step in evidence.case.program):
+        yield from outputs_are_right(evidence)
+
+
+_EVERYTHING = _each(_outputs, training.losses_and_gradients_are_right, training.updates_are_right)
+
+
+def gradients_are_the_mean(evidence: Evidence) -> Iterator[Finding]:
+    """Values are each replica's own, gradients the mean over all, the same everywhere (DPC-1)."""
+    yield from _EVERYTHING(evidence)
+    yield from _alike(evidence)
+
+
+def contents_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Unused and frozen parameters, buffers, another m in the next step (DPC-3)."""
+    yield from _each(training.buffers_are_right)(evidence)
+    yield from gradients_are_the_mean(evidence)
+
+
+def options_change_nothing(evidence: Evidence) -> Iterator[Finding]:
+    """Accumulation over steps and the wrapper's options (DPC-4)."""
+    replicas = evidence.case.world.replicas
+    assert replicas is not None
+    for one in replicas_of(evidence) if replicas.hook else ():
+        yield from _hook_is_called(one)
+    yield from gradients_are_the_mean(evidence)
+
+
+def _hook_is_called(evidence: Evidence) -> Iterator[Finding]:
+    """In every training step the hook is given all gradients of a stage that has any."""
+    for expected in evidence.runs(Train):
+        for s, gradients in expected.gradients.items():
+            num = sum(array.size for array in gradients.values() if array is not None)
+            for one in evidence.owners(s):
+                given = shown_step(one, expected.step).hooked.get(s, 0)
+                if given < num:
+                    text = f"the communication hook of stage {s} was given {given or 'none'} of {num} gradient values"
+                    yield Finding(
+                        kind="hook not called", message=text, step=expected.step, rank=one.rank, stage=s
+                    )
+
+
+def timing_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
+    """Delays change nothing (DPC-6)."""
+    yield from gradients_are_the_mean(evidence)
+
+
+def shards_are_the_references(evidence: Evidence) -> Iterator[Finding]:
+    """Every shard is that of the reference, under the builder's name; gradients are cut as parameters (DPC-8)."""
+    for one in evidence.members:
+        for step in one.steps:
+            for s, gradients in step.gradients.items():
+                yield from _cut_alike(
+                    one.rank, step, s, gradients, replica=evidence.case.world.replica_of(one.rank)
+                )
+    yield from gradients_are_the_mean(evidence)
+
+
+def _cut_alike(
+    rank: int, step: StepShown, s: int, gradients: Named, *, replica: int | None
+) -> Iterator[Finding]:
+    """A parameter is held in parts, this rank's is the one of its replica, and the gradient is cut in the same way."""
+    parameters, cuts = step.parameter_shards.get(s, {}), step.gradient_shards.get(s, {})
+    for name in step.parameters.get(s, {}):
+        held, cut = parameters.get(name), cuts.get(name)
+        if held is None or held.dim is None:
+            kind, text = "not sharded", f"is whole on rank {rank}"
+        elif held.index != replica:
+            kind, text = (
+                "another shard",
+                f"is shard {held.index} on rank {rank}, which is in replica {replica}",
+            )
+        elif gradients.get(name) is not None and cut != held:
+            how = "whole" if cut is None else f"{', '.join(cut.placements)} of {list(cut.shape)}"
+            kind = "gradient cut otherwise"
+            text = f"is {', '.join(held.placements)} of {list(held.shape)} on rank {rank}, its gradient {how}"
+        else:
+            continue
+        where: dict[str, Any] = {"step": step.step, "rank": rank, "stage": s}
+        yield Finding(kind=kind, message=f"parameter {name} of stage {s} {text}", **where)
+        return

@@ -1,0 +1,93 @@
+"""How often, and when, the gradients of a stage are added up over its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pipeconform.case.case import Train
+from pipeconform.errors import HarnessError
+from pipeconform.judge.data_parallel import replicas_of
+from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.training import gradients_are_right
+from pipeconform.observe.observation import Event, Named, Reduction, StepExpected, StepShown
+
+__all__ = ["synchronised_once"]
+
+
+def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
+    """Every stage's gradients are reduced once in a step, when its last backward has begun, and right (DPC-2)."""
+    num = len(evidence.case.world.pipelines)
+    for replica in replicas_of(evidence):
+        for expected in evidence.runs(Train):
+            for s in range(evidence.case.num_stages) if num > 1 else ():
+                for one in replica.owners(s):
+                    step = shown_step(one, expected.step)
+                    yield from _stage(evidence, expected, step, s, rank=one.rank)
+        yield from gradients_are_right(replica)
+
+
+def _stage(
+    evidence: Evidence, expected: StepExpected, step: StepShown, s: int, *, rank: int
+) -> Iterator[Finding]:
+    if step.reductions is None or step.events is None:
+        raise HarnessError(f"rank {rank} was asked for its reductions and recorded none")
+    found = [one for one in step.reductions if one.stage == s]
+    given = sum(one.elements for one in found)
+    least, most = _sizes(evidence, expected.gradients.get(s, {}))
+    where: dict[str, Any] = {"step": expected.step, "rank": rank, "stage": s}
+    m = len(evidence.sizes(expected.step))
+    if given < least:
+        kind = "never synchronised" if not given else "partly synchronised"
+        text = (
+            f"stage {s} has {least} gradient values; rank {rank} reduces {given or 'none'} of them in step "
+            f"{expected.step}"
+        )
+        elsewhere = sum(one.elements for one in step.reductions if one.stage < 0)
+        if elsewhere:
+            text += f", and {elsewhere} values on other groups than the stage's"
+        yield Finding(kind=kind, message=text, **where)
+    elif given > most:
+        text = (
+            f"stage {s} has {most} gradient values; rank {rank} reduces {given} in step {expected.step}, "
+            f"{given / most:.3g} times as many, in {len(found)} operations (m = {m})"
+        )
+        yield Finding(kind="synchronised more than once", message=text, **where)
+    begun = _last_backward(step.events, s)
+    early = next((one for one in found if begun is not None and one.events <= begun), None)
+    if early is not None:
+        text = (
+            f"rank {rank} reduces {early.elements} values of stage {s} ({early.name.strip('_')}) before the stage's "
+            f"last backward has begun: {_passed(step.events, s, early)} of {m} had"
+        )
+        yield Finding(kind="synchronised too early", message=text, **where)
+
+
+def _sizes(evidence: Evidence, gradients: Named) -> tuple[int, int]:
+    """How many values there are, and how many with the rows that sharding fills up to equal shards."""
+    replicas = evidence.case.world.replicas
+    assert replicas is not None
+    num = len(evidence.case.world.pipelines)
+    least = most = 0
+    for array in gradients.values():
+        if array is None:
+            continue
+        least += array.size
+        rows = array.shape[0] if array.shape else 1
+        padded = -(-rows // num) * num if replicas.wrapper == "fully_shard" else rows
+        most += array.size // max(rows, 1) * padded
+    return least, most
+
+
+def _last_backward(events: Sequence[Event], s: int) -> int | None:
+    """Where the weight gradients of the stage's last backward, or weight part, begin; None where there are none."""
+    weights = [(index, event.call) for index, event in enumerate(events) if _is_weight(event, s)]
+    return next((index for index, call in weights if call == weights[-1][1]), None)
+
+
+def _passed(events: Sequence[Event], s: int, one: Reduction) -> int:
+    return len({event.call for event in events[: one.events] if _is_weight(event, s)})
+
+
+def _is_weight(event: Event, s: int) -> bool:
+    return event.kind == "W" and event.stage == s

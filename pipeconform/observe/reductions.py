@@ -1,0 +1,107 @@
+"""What a rank adds up with others, and when in the order of its computations.
+
+Every operator of ``torch.distributed`` passes, whatever API it came by: see `traffic.kernels`. Nothing is done to
+memory in flight. Integers and flags are not noted: replicas may agree on something in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipeconform.observe.observation import Reduction
+from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
+
+__all__ = ["ReductionRecorder", "reduction_recorder"]
+
+_REDUCE = frozenset(
+    {
+        "allreduce_",
+        "allreduce_coalesced_",
+        "reduce_",
+        "reduce_scatter_",
+        "_reduce_scatter_base_",
+        "reduce_scatter_tensor_coalesced_",
+    }
+)
+_SCATTER = frozenset({"reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"})
+
+
+class ReductionRecorder:
+    """The reductions since the last `take`; `groups` are the data-parallel groups by stage.
+
+    `count` says how many events of the timeline have been seen.
+    """
+
+    def __init__(
+        self, groups: Mapping[int, dist.ProcessGroup], *, count: Callable[[], int] | None = None
+    ) -> None:
+        self._stages = {group.group_name: s for s, group in groups.items()}
+        self.count = count
+        self._found: list[Reduction] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> tuple[Reduction, ...]:
+        """Hand over what was recorded and begin anew."""
+        with self._lock:
+            taken, self._found = tuple(self._found), []
+        return taken
+
+    # What the listener is told, see `kernels.Listener`.
+
+    def called(self, call: Call) -> Any:
+        """Note a reduction; run whatever it is."""
+        if call.name in _REDUCE:
+            self._note(call)
+        return call.run(call.arguments)
+
+    def batched(self, run: Callable[[], Any]) -> Any:
+        """Run it."""
+        return run()
+
+    def waited(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
+        """Wait."""
+        return wait()
+
+    def polled(self, work: dist.Work, complete: bool) -> None:
+        """Nothing."""
+
+    def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
+        """Wait."""
+        return wait()
+
+    def _note(self, call: Call) -> None:
+        tensors = [one for one in tensors_in(call.arguments) if one.is_floating_point()]
+        if not tensors:
+            return
+        sizes = [one.numel() for one in tensors]
+        count = self.count
+        found = Reduction(
+            call.name,
+            self._stages.get(call.group.group_name, -1),
+            # what is given and what comes back are both among the arguments of a scatter
+            sum(sizes) * call.group.size() // (call.group.size() + 1)
+            if call.name in _SCATTER
+            else sum(sizes),
+            -1 if count is None else count(),
+        )
+        with self._lock:
+            self._found.append(found)
+
+
+@contextmanager
+def reduction_recorder(
+    observe: tuple[str, ...], groups: Mapping[int, dist.ProcessGroup]
+) -> Iterator[ReductionRecorder | None]:
+    """Record if ``reductions`` are to be observed; None otherwise."""
+    if "reductions" not in observe:
+        yield None
+        return
+    recorder = ReductionRecorder(groups)
+    with listening(recorder):
+        yield recorder

@@ -1,0 +1,34 @@
+"""Tensors of which a rank holds a part: what is recorded is the part, and how the whole was cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.distributed.tensor import DTensor, Shard
+
+from pipeconform.observe.observation import Sharding
+
+__all__ = ["local_parts", "sharding_of"]
+
+
+def local_parts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value, or this rank's part of it; communicates nothing."""
+    return {name: value.to_local() if isinstance(value, DTensor) else value for name, value in values.items()}
+
+
+def sharding_of(values: Mapping[str, Any]) -> dict[str, Sharding]:
+    """By name how the values are cut; those that are whole are left out."""
+    return {name: _sharding(value) for name, value in values.items() if isinstance(value, DTensor)}
+
+
+def _sharding(value: DTensor) -> Sharding:
+    mesh, (first, *_) = value.device_mesh, value.placements
+    coordinates = mesh.get_coordinate() or [0]
+    return Sharding(
+        placements=tuple(map(str, value.placements)),
+        mesh=tuple(mesh.shape),
+        dim=first.dim if isinstance(first, Shard) else None,
+        index=coordinates[0],
+        shape=tuple(value.shape),
+    )

@@ -1,0 +1,188 @@
+"""Faults of replicas: accumulation over steps, options of wrappers, lateness, shards."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from pipeconform.adapter import Batch, Mode, StepResult
+from pipeconform.stage_wrapping import wrapped
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..runtime import Step, Work
+from .replicas import gradients_of
+
+# ----------------------------------------------------- DPC-4: accumulation and the wrapper's options
+
+
+class _EarlierForgotten(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        for replicas in self.replicas.values():
+            replicas.module.zero_grad()
+        return super().run(mode, batch)
+
+
+class EarlierForgotten(ReferenceAdapter):
+    """What earlier steps have accumulated is lost where a stage has replicas."""
+
+    pipeline = _EarlierForgotten
+
+
+class _EarlierStep(Step):
+    def _average(self, s: int) -> None:
+        super()._average(s)
+        for p in self.replicas[s].module.parameters():
+            earlier: Tensor | None = self.earlier.get(p)
+            if p.grad is not None and earlier is not None:
+                p.grad.add_(earlier)
+
+    earlier: dict[nn.Parameter, Tensor]
+
+
+class _EarlierAddedAgain(ReferencePipeline):
+    step_type = _EarlierStep
+
+    def make_step(self, work: Work) -> Step:
+        step = super().make_step(work)
+        assert isinstance(step, _EarlierStep)
+        modules = [replicas.module for replicas in self.replicas.values()]
+        kept = [p for module in modules for p in module.parameters()]
+        step.earlier = {p: p.grad.clone() for p in kept if p.grad is not None}
+        return step
+
+
+class EarlierAddedAgain(ReferenceAdapter):
+    """What earlier steps have accumulated is added once more after the reduction."""
+
+    pipeline = _EarlierAddedAgain
+
+
+class _HookLeftOut(ReferencePipeline):
+    def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
+        how = self.plan.data_parallel
+        plan = self.plan if how is None else dataclasses.replace(self.plan, data_parallel=_unhooked(how))
+        return wrapped(plan, index, module)
+
+
+def _unhooked(how: Any) -> Any:
+    return dataclasses.replace(how, hook=None)
+
+
+class HookLeftOut(ReferenceAdapter):
+    """The user's communication hook is not registered."""
+
+    pipeline = _HookLeftOut
+
+
+# ------------------------------------------------------------------------ DPC-6: late replicas
+
+
+class _ImpatientStep(Step):
+    def _average(self, s: int) -> None:
+        gradients = gradients_of(self, s)
+        if any(isinstance(gradient, DTensor) for gradient in gradients) or not gradients:
+            super()._average(s)
+            return
+        group, ends = self.replicas[s].groups[0], time.monotonic() + 0.004
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) / group.size()
+        work = dist.all_reduce(flat, group=group, async_op=True)
+        while not work.is_completed() and time.monotonic() < ends:
+            time.sleep(0.0002)
+        parts = torch.split(flat.clone(), [gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+        work.wait()
+
+
+class _Impatient(ReferencePipeline):
+    step_type = _ImpatientStep
+
+
+class Impatient(ReferenceAdapter):
+    """What a reduction has given after four milliseconds is taken for its result."""
+
+    pipeline = _Impatient
+
+
+class _PunctualStep(Step):
+    def _average(self, s: int) -> None:
+        gradients, group = gradients_of(self, s), self.replicas[s].groups[0]
+        now = torch.tensor(time.monotonic(), dtype=torch.float64)
+        first = now.clone()
+        dist.all_reduce(first, op=dist.ReduceOp.MIN, group=group)
+        if float(now - first) > 0.004:
+            for gradient in gradients:
+                gradient.zero_()
+        super()._average(s)
+
+
+class _LateReplicaLeftOut(ReferencePipeline):
+    step_type = _PunctualStep
+
+
+class LateReplicaLeftOut(ReferenceAdapter):
+    """A replica that comes four milliseconds after the first one gives zeros."""
+
+    pipeline = _LateReplicaLeftOut
+
+
+# ------------------------------------------------------------------------------- DPC-8: shards
+
+
+class _PrefixedNames(ReferencePipeline):
+    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+        found = super().state()
+        return {s: {f"module.{name}": value for name, value in own.items()} for s, own in found.items()}
+
+
+class PrefixedNames(ReferenceAdapter):
+    """The state has a wrapper's prefix before every name."""
+
+    pipeline = _PrefixedNames
+
+
+class _WholeGradients(ReferencePipeline):
+    def gradients(self) -> Mapping[int, Mapping[str, Tensor | None]]:
+        found = super().gradients()
+        return {s: {name: _whole(value) for name, value in own.items()} for s, own in found.items()}
+
+
+def _whole(value: Tensor | None) -> Tensor | None:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+class WholeGradients(ReferenceAdapter):
+    """Parameters are sharded, gradients are not."""
+
+    pipeline = _WholeGradients
+
+
+class _NeighboursShards(ReferencePipeline):
+    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+        found = super().state()
+        return {s: {name: _neighbours(value) for name, value in own.items()} for s, own in found.items()}
+
+
+def _neighbours(value: Tensor) -> Tensor:
+    if not isinstance(value, DTensor):
+        return value
+    whole, mesh = value.full_tensor(), value.device_mesh
+    parts = list(whole.chunk(mesh.size()))
+    parts += [whole[:0]] * (mesh.size() - len(parts))
+    part = parts[(mesh.get_local_rank() + 1) % mesh.size()]
+    return DTensor.from_local(
+        part, mesh, value.placements, run_check=False, shape=value.shape, stride=value.stride()
+    )
+
+
+class NeighboursShards(ReferenceAdapter):
+    """A rank tells its neighbour's shards for its own."""
+
+    pipeline = _NeighboursShards

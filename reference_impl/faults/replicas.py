@@ -1,0 +1,252 @@
+"""Faults of replicas: what is averaged, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeconform.adapter import Plan
+from pipeconform.schedule import Action, Kind
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..runtime import Step, Work, Yield
+
+_WHOLE = (Kind.B, Kind.W)
+
+
+def gradients_of(step: Step, s: int) -> list[Tensor]:
+    """The gradients of a stage with replicas."""
+    return [p.grad for p in step.replicas[s].module.parameters() if p.grad is not None]
+
+
+def _num_replicas(step: Step, s: int) -> int:
+    return dist.get_world_size(step.replicas[s].groups[0])
+
+
+def _backwards(
+    step: Step, actions: Sequence[Action], *, kinds: tuple[Kind, ...] = _WHOLE
+) -> dict[int, list[int]]:
+    """By stage where its backwards stand in the list of actions."""
+    found: dict[int, list[int]] = {}
+    for position, action in enumerate(actions):
+        if action.kind in kinds and action.stage in step.replicas:
+            found.setdefault(action.stage, []).append(position)
+    return found
+
+
+# ------------------------------------------------------------------- DPC-1: the mean over replicas
+
+
+class _NeverStep(Step):
+    def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
+        return {}
+
+
+class _NeverSynchronised(ReferencePipeline):
+    step_type = _NeverStep
+
+
+class NeverSynchronised(ReferenceAdapter):
+    """Every replica keeps its own gradients."""
+
+    pipeline = _NeverSynchronised
+
+
+class _LastStageStep(Step):
+    def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
+        last = len(self.placement) - 1
+        found = super().complete_after(actions)
+        return {position: [s for s in stages if s == last] for position, stages in found.items()}
+
+
+class _OnlyTheLastStage(ReferencePipeline):
+    step_type = _LastStageStep
+
+
+class OnlyTheLastStage(ReferenceAdapter):
+    """Only the stage that computes the loss is synchronised."""
+
+    pipeline = _OnlyTheLastStage
+
+
+class _SummingStep(Step):
+    def _average(self, s: int) -> None:
+        super()._average(s)
+        for gradient in gradients_of(self, s):
+            gradient.mul_(_num_replicas(self, s))
+
+
+class _SummedOverReplicas(ReferencePipeline):
+    step_type = _SummingStep
+
+
+class SummedOverReplicas(ReferenceAdapter):
+    """Gradients are the sum over replicas instead of the mean."""
+
+    pipeline = _SummedOverReplicas
+
+
+class _WorldStep(Step):
+    def _average(self, s: int) -> None:
+        super()._average(s)
+        for gradient in gradients_of(self, s):
+            gradient.mul_(_num_replicas(self, s) / dist.get_world_size())
+
+
+class _DividedByTheWorld(ReferencePipeline):
+    step_type = _WorldStep
+
+
+class DividedByTheWorld(ReferenceAdapter):
+    """The sum over replicas is divided by the number of all ranks there are."""
+
+    pipeline = _DividedByTheWorld
+
+
+# ----------------------------------------------------------------------- DPC-2: synchronised once
+
+
+class _AlwaysStep(Step):
+    def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
+        found: dict[int, list[int]] = {}
+        for s, positions in _backwards(self, actions).items():
+            for position in positions:
+                found.setdefault(position, []).append(s)
+        return found
+
+
+class _SynchronisedPerMicrobatch(ReferencePipeline):
+    step_type = _AlwaysStep
+
+
+class SynchronisedPerMicrobatch(ReferenceAdapter):
+    """Gradients are averaged after every backward: the mean of what was averaged before is what it was."""
+
+    pipeline = _SynchronisedPerMicrobatch
+
+
+class _TwiceStep(Step):
+    def _average(self, s: int) -> None:
+        super()._average(s)
+        super()._average(s)
+
+
+class _SynchronisedTwice(ReferencePipeline):
+    step_type = _TwiceStep
+
+
+class SynchronisedTwice(ReferenceAdapter):
+    """Gradients are averaged, and then once more."""
+
+    pipeline = _SynchronisedTwice
+
+
+class _EarlyStep(Step):
+    def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
+        found: dict[int, list[int]] = {}
+        for s, positions in _backwards(self, actions).items():
+            found.setdefault(positions[-2:][0], []).append(s)
+        return found
+
+
+class _BeforeTheLastBackward(ReferencePipeline):
+    step_type = _EarlyStep
+
+
+class BeforeTheLastBackward(ReferenceAdapter):
+    """Gradients are averaged after the last backward but one."""
+
+    pipeline = _BeforeTheLastBackward
+
+
+class _InputPartsStep(Step):
+    def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
+        found: dict[int, list[int]] = {}
+        for s, positions in _backwards(self, actions, kinds=(Kind.B, Kind.I)).items():
+            found.setdefault(positions[-1], []).append(s)
+        return found
+
+
+class _BeforeTheWeightParts(ReferencePipeline):
+    step_type = _InputPartsStep
+
+
+class BeforeTheWeightParts(ReferenceAdapter):
+    """Gradients are averaged when the last input part has run; weight parts follow."""
+
+    pipeline = _BeforeTheWeightParts
+
+
+# ------------------------------------------------------- DPC-3: parameters that are not used alike
+
+
+class _CountingStep(Step):
+    known: dict[int, int]
+
+    def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
+        found: dict[int, list[int]] = {}
+        for s, positions in _backwards(self, actions).items():
+            due = self.known.setdefault(s, len(positions))
+            if due <= len(positions):
+                found.setdefault(positions[due - 1], []).append(s)
+        return found
+
+
+class _FirstCountRemembered(ReferencePipeline):
+    step_type = _CountingStep
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._known: dict[int, int] = {}
+
+    def make_step(self, work: Work) -> Step:
+        step = super().make_step(work)
+        assert isinstance(step, _CountingStep)
+        step.known = self._known
+        return step
+
+
+class FirstCountRemembered(ReferenceAdapter):
+    """Gradients are averaged after as many backwards as there were in the first step."""
+
+    pipeline = _FirstCountRemembered
+
+
+class _UnusedStep(Step):
+    def _average(self, s: int) -> None:
+        unused = [p for p in self.replicas[s].module.parameters() if p.grad is None]
+        super()._average(s)
+        for parameter in unused:
+            parameter.grad = None
+
+
+class _UnusedLeftOut(ReferencePipeline):
+    step_type = _UnusedStep
+
+
+class UnusedLeftOut(ReferenceAdapter):
+    """A replica that does not use a parameter gets no gradient of it, whatever the others have."""
+
+    pipeline = _UnusedLeftOut
+
+
+class _BufferStep(Step):
+    def run(self, actions: Sequence[Action]) -> Yield:
+        done = super().run(actions)
+        for replicas in self.replicas.values():
+            for buffer in replicas.module.buffers():
+                first = dist.get_global_rank(replicas.groups[0], 0)
+                dist.broadcast(buffer, first, group=replicas.groups[0])
+        return done
+
+
+class _BuffersOfTheFirst(ReferencePipeline):
+    step_type = _BufferStep
+
+
+class BuffersOfTheFirst(ReferenceAdapter):
+    """After every step all replicas have the first one's buffers."""
+
+    pipeline = _BuffersOfTheFirst

@@ -1,0 +1,1 @@
+"""Chapter DPC: data parallelism around and inside stages."""
