@@ -84,8 +84,7 @@ class DataParallel(nn.Module):
         self._parameters_kept = {name: p for name, p in kept.items() if p.requires_grad}
         if not self._parameters_kept:
             raise ValueError("no parameter requires a gradient: there is nothing to keep in step")
-        verify({**kept, **self._buffers_kept()}, self.group)
-        broadcast([*kept.values(), *self._buffers_kept().values()], self.group)
+        self._begin_equal({**kept, **self._buffers_kept()})
         self.attendance = Attendance(self.group)
         self._hook: tuple[Hook, Any] | None = None
         self._synchronises, self._blind, self._in_pass, self._settled = True, False, False, False
@@ -102,6 +101,10 @@ class DataParallel(nn.Module):
         for name, parameter in self._parameters_kept.items():
             arrived = functools.partial(self._arrived, name)
             parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
+
+    def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
+        verify(tensors, self.group)
+        broadcast(tensors.values(), self.group)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on this rank's own data."""

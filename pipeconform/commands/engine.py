@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Ended", "arguments", "drive"]
+__all__ = ["Ended", "arguments", "drive", "isolated"]
 
 _ISOLATED = {
     # Other people's plugins reorder, repeat and time out tests; `-- -p NAME` loads one on purpose.
@@ -77,12 +77,17 @@ def arguments(
 def drive(command: Sequence[str]) -> Ended:
     """Run pytest in this process."""
     ended, refusal = Ended(), io.StringIO()
-    with _environment(_ISOLATED), contextlib.ExitStack() as parsing:
+    with isolated(), contextlib.ExitStack() as parsing:
         parsing.enter_context(contextlib.redirect_stderr(refusal))
         ended.code = int(pytest.main(list(command), plugins=[_Watcher(ended, parsing)]))
     if ended.code == pytest.ExitCode.USAGE_ERROR and not ended.usage:
         ended.usage.append(_refused(refusal.getvalue()))
     return ended
+
+
+def isolated() -> contextlib.AbstractContextManager[None]:
+    """Surround a pytest session in which only our own plugins have a part."""
+    return _environment(_ISOLATED)
 
 
 def _refused(text: str) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,8 +54,8 @@ def resolve(reference: str) -> str:
     return full
 
 
-def load(reference: str) -> Any:
-    """Import the implementation and return its adapter object, checked against the contract.
+def load(reference: str, *, methods: Sequence[str] = METHODS) -> Any:
+    """Import the implementation and return its adapter object, checked against the contract's `methods`.
 
     Raises:
         BadAdapterError: it cannot be imported, is not there, lacks a method or describes itself wrongly.
@@ -74,11 +75,11 @@ def load(reference: str) -> Any:
             f"--impl {reference!r}: {name}() raised {_told(error, where)}; "
             f"an adapter class is called without arguments"
         ) from error
-    missing = [method for method in METHODS if not callable(getattr(adapter, method, None))]
+    missing = [method for method in methods if not callable(getattr(adapter, method, None))]
     if missing:
         raise BadAdapterError(
             f"--impl {reference!r}: {where}:{name} lacks {', '.join(f'{m}()' for m in missing)}; a valid adapter has "
-            f"{', '.join(f'{m}()' for m in METHODS)} (see pipeconform.adapter.Adapter, or run 'pipeconform init FILE')"
+            f"{', '.join(f'{m}()' for m in methods)} (see pipeconform.adapter.Adapter, or run 'pipeconform init FILE')"
         )
     return adapter
 

@@ -14,6 +14,7 @@ ALLOWED = (
     "torch",
     "pipeconform.adapter",
     "pipeconform.stage_wrapping",
+    "pipeconform.wrapper",
     "pipeconform.schedule",
     "pipeconform.errors",
 )

@@ -1,0 +1,312 @@
+"""Judgements about wrapper cases: pure functions from what the ranks showed and the oracle's answer to findings.
+
+Values are bounded, not bit-equal: a wrapper may compute from another memory layout and add up in another order. The
+bound is the unit round-off of a value's dtype times a number of operations times the largest gradient of any replica;
+modules compute in float64 wherever the case allows, so a wrong factor exceeds it by ten orders of magnitude.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeconform.judge.evidence import Finding
+from pipeconform.judge.numerics import compare, magnitude
+from pipeconform.observe.array import Array
+from pipeconform.replication.case import WrapperCase
+from pipeconform.replication.observation import Expected, Failure, PassExpected, PassShown, Shown
+from pipeconform.wrapper import WrapperClaims
+
+__all__ = [
+    "WrapperEvidence",
+    "WrapperJudge",
+    "begins_equal",
+    "hook_is_used",
+    "is_right",
+    "refuses_early_end",
+    "refuses_hook",
+    "refuses_shapes",
+    "right_or_refused_by_name",
+]
+
+_ROUND_OFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_OPERATIONS = {"float64": 256, "float32": 256, "float16": 16, "bfloat16": 16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapperEvidence:
+    """One execution in which every rank answered."""
+
+    case: WrapperCase
+    claims: WrapperClaims
+    shown: tuple[Shown, ...]
+    expected: Callable[[], Expected]
+    """Asked only where every rank came to its end."""
+
+
+WrapperJudge = Callable[[WrapperEvidence], Iterator[Finding]]
+
+
+def is_right(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """No rank failed; outputs, gradients, updates and buffers are right, and replicas are equal."""
+    failures = list(_failures(evidence))
+    yield from failures
+    if failures:
+        return
+    expected = evidence.expected()
+    for findings in (
+        _nothing_between(evidence, expected),
+        _passes_are_right(evidence, expected),
+        _states_are_right(evidence, expected),
+        _replicas_are_equal(evidence, expected),
+    ):
+        found = list(findings)
+        yield from found
+        if found:
+            return  # what follows from a wrong gradient is no defect of its own
+
+
+def begins_equal(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """Replicas that were built with other values have the first rank's when they are wrapped; then all is right."""
+    failures = list(_failures(evidence))
+    yield from failures
+    if failures:
+        return
+    first = evidence.expected().initial[0]
+    for shown in evidence.shown:
+        for name, value in first.items():
+            if name in evidence.case.options.ignored:
+                continue
+            mismatch = compare(value, shown.initial.get(name))
+            if mismatch is not None:
+                text = (
+                    f"rank {shown.rank}: {name} is not the first rank's after wrapping\n{mismatch.describe()}"
+                )
+                yield Finding(kind="replicas begin apart", message=text, rank=shown.rank, mismatch=mismatch)
+                return
+    yield from is_right(evidence)
+
+
+def refuses_shapes(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """Every rank raises when it is wrapped; the message names the parameter, and a rank."""
+    yield from _refused(evidence, where="wrap", words=(r"\benter\.weight\b|\benter\b", r"\brank"))
+
+
+def refuses_early_end(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """Every rank raises when the first runs out of batches, and says so."""
+    yield from _refused(
+        evidence, where="step|end of join", words=(r"uneven|exhaust|no batches|early|joined",)
+    )
+
+
+def refuses_hook(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """Registering raises `TypeError`, `ValueError` or `RuntimeError` on every rank, with words about hooks."""
+    types = ("TypeError", "ValueError", "RuntimeError")
+    yield from _refused(evidence, where="hook|step 0", words=("hook|argument",), types=types)
+
+
+def right_or_refused_by_name(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """A parameter without gradient is an error on every rank that names it, or its position; or all is right."""
+    if all(shown.failed is None for shown in evidence.shown):
+        yield from is_right(evidence)
+        return
+    expected = evidence.expected()
+    unused = [n for n in expected.parameters if n.startswith("towers.b")]
+    by_index = [str(expected.parameters.index(name)) for name in unused]
+    names = "|".join(re.escape(name) for name in unused)
+    words = rf"{names}|indices.*\b({'|'.join(by_index)})\b"
+    yield from _refused(evidence, where="step", words=(words,))
+
+
+def hook_is_used(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """The user's hook is given every gradient once, with its state, and its result is the gradient."""
+    if any(True for _ in _failures(evidence)):
+        yield from is_right(evidence)
+        return
+    trained = evidence.expected().trained
+    for shown in evidence.shown:
+        for index, step in enumerate(shown.steps):
+            for seen, one in zip(step.passes, evidence.case.steps[index].passes, strict=True):
+                given, due = seen.hook_elements, trained if one.synchronises else 0
+                if given != due:
+                    text = f"rank {shown.rank}: the hook was given {given} elements of gradients, expected are {due}"
+                    yield Finding(
+                        kind="hook given other gradients", message=text, step=index, rank=shown.rank
+                    )
+                    return
+    yield from is_right(evidence)
+
+
+# ---------------------------------------------------------------------------------------------- parts
+
+
+def _failures(evidence: WrapperEvidence) -> Iterator[Finding]:
+    for shown in evidence.shown:
+        if shown.unsupported is not None:
+            text = f"rank {shown.rank}: claimed, but refused: {shown.unsupported}"
+            yield Finding(kind="claimed, but refused", message=text, rank=shown.rank)
+        elif shown.failed is not None:
+            what = shown.failed
+            text = f"rank {shown.rank} raised {what.type} in {what.where}: {what.message.strip()}"
+            yield Finding(kind=f"raised {what.type}", message=text, rank=shown.rank)
+
+
+def _refused(
+    evidence: WrapperEvidence, *, where: str, words: tuple[str, ...], types: tuple[str, ...] = ()
+) -> Iterator[Finding]:
+    for shown in evidence.shown:
+        failed = shown.failed
+        if failed is None:
+            text = f"rank {shown.rank} raised nothing; every rank was to raise"
+            yield Finding(kind="not refused everywhere", message=text, rank=shown.rank)
+        else:
+            yield from _badly_refused(shown.rank, failed, where=where, words=words, types=types)
+
+
+def _badly_refused(
+    rank: int, failed: Failure, *, where: str, words: tuple[str, ...], types: tuple[str, ...]
+) -> Iterator[Finding]:
+    told = f"rank {rank} raised {failed.type} in {failed.where}: {failed.message.strip()}"
+    if re.search("connection|closed by|reset by peer|timed out|timeout", failed.message, re.IGNORECASE):
+        yield Finding(kind="only an echo", message=f"{told}\nexpected: an error of its own", rank=rank)
+    elif not re.search(where, failed.where):
+        yield Finding(kind="refused late", message=f"{told}\nexpected: in {where}", rank=rank)
+    elif types and failed.type not in types:
+        text = f"{told}\nexpected: one of {', '.join(types)}"
+        yield Finding(kind="refused with another error", message=text, rank=rank)
+    else:
+        lacking = [one for one in words if not re.search(one, failed.message, re.IGNORECASE | re.DOTALL)]
+        if lacking:
+            text = f"{told}\nexpected in its message: {' and '.join(lacking)}"
+            yield Finding(kind="unclear refusal", message=text, rank=rank)
+
+
+def _nothing_between(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
+    """Wrapping leaves equal replicas as they are, and what is ignored in any case; steps follow one another."""
+    for shown in evidence.shown:
+        ignored = evidence.case.options.ignored
+        built = {
+            name: value
+            for name, value in expected.initial[shown.rank].items()
+            if name in ignored or not (evidence.case.own_values or evidence.claims.sharded)
+        }
+        states = [(built, shown.initial, "when it is wrapped")]
+        afters = [shown.initial, *(step.after for step in shown.steps)]
+        for index, (after, step) in enumerate(zip(afters, shown.steps, strict=False)):
+            states.append((after, step.before, f"before step {index}"))
+        for due, found, when in states:
+            for name, value in due.items():
+                mismatch = compare(value, found.get(name))
+                if mismatch is not None:
+                    text = f"rank {shown.rank}: {name} changes {when}\n{mismatch.describe()}"
+                    yield Finding(kind="state changed by nobody", message=text, rank=shown.rank)
+                    return
+
+
+def _passes_are_right(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
+    for rank, shown in enumerate(evidence.shown):
+        for index, step in enumerate(shown.steps):
+            for number, (one, due) in enumerate(zip(step.passes, expected.steps[index], strict=True)):
+                yield from _pass_is_right(evidence.case, rank, index, number, one, due)
+
+
+def _states_are_right(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
+    for rank, shown in enumerate(evidence.shown):
+        for index, step in enumerate(shown.steps):
+            scale = max(due.scale for due in expected.steps[index])
+            yield from _state_is_right(
+                evidence.case, rank, index, expected.after[index][rank], step.after, scale
+            )
+
+
+def _pass_is_right(
+    case: WrapperCase, rank: int, step: int, number: int, one: PassShown, due: PassExpected
+) -> Iterator[Finding]:
+    where = f"rank {rank}, step {step}, pass {number} ({case.steps[step].passes[number].sync})"
+    if one.skeleton != due.skeleton:
+        text = f"{where}: the output is {one.skeleton}\nexpected {due.skeleton}"
+        yield Finding(kind="output in another container", message=text, step=step, rank=rank)
+        return
+    for index, (value, right) in enumerate(zip(one.outputs, due.outputs[rank], strict=True)):
+        mismatch = compare(right, value, bound=_bound(right, 1.0 + _most(right)))
+        if mismatch is not None:
+            text = f"{where}: output {index}\n{mismatch.describe()}"
+            yield Finding(kind="output differs", message=text, step=step, rank=rank, mismatch=mismatch)
+            return
+    if one.gradients is None:
+        return
+    for name, gradient in due.gradients[rank].items():
+        shown = one.gradients.get(name)
+        if gradient is None and shown is not None and not any(shown.data):
+            continue  # zeros are as good as nothing
+        if shown is None and gradient is not None and not any(gradient.data):
+            continue
+        bound = None if gradient is None else _bound(gradient, due.scale, compressed=case.hook)
+        mismatch = compare(gradient, shown, bound=bound)
+        if mismatch is not None:
+            text = f"{where}: gradient of {name}\n{mismatch.describe()}"
+            yield Finding(kind="gradient differs", message=text, step=step, rank=rank, mismatch=mismatch)
+            return
+
+
+def _state_is_right(
+    case: WrapperCase,
+    rank: int,
+    step: int,
+    right: Mapping[str, Array],
+    shown: Mapping[str, Array],
+    scale: float,
+) -> Iterator[Finding]:
+    for name, value in right.items():
+        bound = _bound(value, scale + 1.0 + _most(value), compressed=case.hook)
+        mismatch = compare(value, shown.get(name), bound=bound)
+        if mismatch is not None:
+            text = f"rank {rank}, after step {step}: {name}\n{mismatch.describe()}"
+            yield Finding(kind="state differs", message=text, step=step, rank=rank, mismatch=mismatch)
+            return
+
+
+def _replicas_are_equal(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
+    """Parameters are the same bits on every rank that ran a step; after ``join`` everywhere."""
+    case = evidence.case
+    for index in range(len(expected.steps)):
+        states = {rank: evidence.shown[rank].steps[index].after for rank in case.present(index)}
+        yield from _equal(case, expected, states, f"after step {index}", index)
+    if case.uneven is not None:
+        finals = {shown.rank: shown.final for shown in evidence.shown}
+        yield from _equal(case, expected, finals, "after join", None)
+
+
+def _equal(
+    case: WrapperCase,
+    expected: Expected,
+    states: Mapping[int, Mapping[str, Array]],
+    when: str,
+    step: int | None,
+) -> Iterator[Finding]:
+    first = min(states)
+    for rank, state in states.items():
+        for name in expected.parameters:
+            if name in case.options.ignored:
+                continue
+            mismatch = compare(states[first][name], state[name])
+            if mismatch is not None:
+                text = f"{when}, {name} on rank {rank} is not that of rank {first}\n{mismatch.describe()}"
+                yield Finding(kind="replicas apart", message=text, step=step, rank=rank, mismatch=mismatch)
+                return
+
+
+def _most(array: Array) -> float:
+    return magnitude([array]) if array.dtype in _ROUND_OFF else 0.0
+
+
+def _bound(right: Array, scale: float, *, compressed: str = "") -> Array | None:
+    """The largest allowed difference of every element; None where bits are to be equal."""
+    if right.dtype not in _ROUND_OFF:
+        return None
+    dtype = compressed if compressed in ("float16", "bfloat16") else right.dtype
+    most = _ROUND_OFF[dtype] * _OPERATIONS[dtype] * scale
+    return Array("float64", right.shape, np.full(right.shape, most).tobytes())

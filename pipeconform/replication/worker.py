@@ -1,0 +1,183 @@
+"""What a rank does with a wrapper case. Runs in rank processes only."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from pipeconform.case.modules import seed_process
+from pipeconform.errors import Unsupported
+from pipeconform.observe.array import Array
+from pipeconform.replication.case import Pass, Step, WrapperCase
+from pipeconform.replication.modules import batch_of, build, loss_of, skeleton_of, tensors_in
+from pipeconform.replication.observation import Failure, PassShown, Shown, StepShown
+from pipeconform.run.implementation import load
+from pipeconform.run.rank import RankContext
+from pipeconform.wrapper import Wrapper, WrapperAdapter
+
+__all__ = ["LR", "Job", "describe", "execute"]
+
+LR = 0.125
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One case for one implementation."""
+
+    implementation: str
+    case: WrapperCase
+
+
+@functools.lru_cache(maxsize=8)
+def _adapter(reference: str) -> WrapperAdapter:
+    adapter: WrapperAdapter = load(reference, methods=("describe", "wrap"))
+    return adapter
+
+
+def describe(context: RankContext, payload: bytes) -> bytes:
+    """Return the implementation's description as MessagePack; `payload` is its reference."""
+    return msgspec.msgpack.encode(_adapter(payload.decode()).describe())
+
+
+def execute(context: RankContext, payload: bytes) -> bytes:
+    """Run one `Job` and return what this rank shows, both as MessagePack; exceptions are data, too."""
+    job = msgspec.msgpack.decode(payload, type=Job)
+    seed_process(job.case.seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an engine's advice about options is no matter of conformance
+        return msgspec.msgpack.encode(_Rank(job.case, context.rank).run(_adapter(job.implementation)))
+
+
+class _Rank:
+    """One rank's way through a case, noting what it sees as it goes."""
+
+    def __init__(self, case: WrapperCase, rank: int) -> None:
+        self.case, self.rank, self.where = case, rank, "wrap"
+        self.shown = Shown(rank=rank)
+        self.hook_elements = 0
+
+    def run(self, adapter: WrapperAdapter) -> Shown:
+        try:
+            self._run(adapter)
+        except Unsupported as reason:
+            self._note(unsupported=str(reason))
+        except Exception as error:
+            told = Failure(where=self.where, type=type(error).__qualname__, message=str(error))
+            self._note(failed=told)
+        return self.shown
+
+    def _note(self, **changes: Any) -> None:
+        self.shown = msgspec.structs.replace(self.shown, **changes)
+
+    def _run(self, adapter: WrapperAdapter) -> None:
+        case = self.case
+        wrapper = adapter.wrap(build(case, rank=self.rank), case.options)
+        self._note(initial=_state(wrapper))
+        self.where = "hook"
+        self._register(wrapper)
+        optimizer = torch.optim.SGD(list(wrapper.parameters()), lr=LR)
+        with self._join(wrapper):
+            for index, step in enumerate(case.steps[: case.num_steps(self.rank)]):
+                self.where = f"step {index}"
+                shown = self._step(wrapper, optimizer, index, step)
+                self._note(steps=(*self.shown.steps, shown))
+            self.where = "the end of join"
+        self._note(final=_state(wrapper))
+
+    def _join(self, wrapper: Wrapper) -> AbstractContextManager[Any]:
+        how = self.case.uneven
+        if how is None:
+            return nullcontext()
+        return wrapper.join(divide_by_initial=how.divide_by_initial, raise_early=how.raise_early)
+
+    def _step(self, wrapper: Wrapper, optimizer: torch.optim.Optimizer, index: int, step: Step) -> StepShown:
+        if step.zero != "keep":
+            optimizer.zero_grad(set_to_none=step.zero == "none")
+        before = _state(wrapper)
+        passes = tuple(self._passes(wrapper, index, step))
+        optimizer.step()
+        return StepShown(before=before, passes=passes, after=_state(wrapper))
+
+    def _passes(self, wrapper: Wrapper, index: int, step: Step) -> Iterator[PassShown]:
+        for number, one in enumerate(step.passes):
+            self.hook_elements = 0
+            yield self._pass(wrapper, index, number, one)
+
+    def _pass(self, wrapper: Wrapper, step: int, number: int, one: Pass) -> PassShown:
+        with ExitStack() as whole:
+            for _ in range({"no": 1, "nested": 2}.get(one.sync, 0)):
+                whole.enter_context(wrapper.no_sync())
+            if one.sync == "nested":
+                with wrapper.no_sync():
+                    pass  # entered and left: what surrounds it still holds
+            with wrapper.no_sync() if one.sync == "forward_inside" else nullcontext():
+                outputs = [self._forward(wrapper, step, number, f, one) for f in range(one.forwards)]
+            loss = sum((loss_of(output) for output in outputs), torch.zeros((), dtype=torch.float64))
+            with wrapper.no_sync() if one.sync == "backward_inside" else nullcontext():
+                loss.backward()  # type: ignore[no-untyped-call]
+            gradients = wrapper.gradients()
+        return PassShown(
+            gradients=None if gradients is None else {n: _array(g) for n, g in gradients.items()},
+            outputs=tuple(Array.of(tensor) for tensor in tensors_in(outputs)),
+            skeleton=skeleton_of(outputs),
+            hook_elements=self.hook_elements,
+        )
+
+    def _forward(self, wrapper: Wrapper, step: int, number: int, forward: int, one: Pass) -> Any:
+        batch = batch_of(self.case, rank=self.rank, step=step, index=number, forward=forward)
+        return wrapper.run(batch, *([one.uses[self.rank]] if one.uses else []))
+
+    # ------------------------------------------------------------------ hooks
+
+    def _register(self, wrapper: Wrapper) -> None:
+        match self.case.hook:
+            case "":
+                return
+            case "user":
+                # without annotations: wrappers check them against types of their own
+                wrapper.register_hook(self, lambda state, bucket: _doubled(wrapper, state, bucket))
+            case "not_callable":
+                wrapper.register_hook(None, "no hook")
+            case "one_argument":
+                wrapper.register_hook(None, _one_argument)
+            case "annotated":
+                wrapper.register_hook(None, _annotated)
+            case "second":
+                wrapper.register_hook(*wrapper.compression("none"))
+                wrapper.register_hook(*wrapper.compression("none"))
+            case kind:
+                wrapper.register_hook(*wrapper.compression(kind))
+
+
+def _doubled(wrapper: Wrapper, state: Any, bucket: Any) -> Any:
+    """A user's hook: twice the mean, and a note in its state of what it was given."""
+    buffer = wrapper.buffer_of(bucket)
+    state.hook_elements += buffer.numel()
+    work = dist.all_reduce(buffer.mul_(2 / dist.get_world_size()), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def _one_argument(bucket: Any) -> Any:
+    return bucket
+
+
+def _annotated(state: object, bucket: int) -> Future[Tensor]:
+    raise AssertionError("a hook with a wrong annotation was called")
+
+
+def _state(wrapper: Wrapper) -> dict[str, Array]:
+    return {name: Array.of(tensor) for name, tensor in wrapper.state().items()}
+
+
+def _array(gradient: Tensor | None) -> Array | None:
+    if gradient is None:
+        return None
+    return Array.of(gradient.to_dense() if gradient.is_sparse else gradient)

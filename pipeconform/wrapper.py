@@ -1,0 +1,148 @@
+"""The contract between pipeconform and a module wrapper that keeps data-parallel replicas in step.
+
+A *wrapper adapter* is any object with the methods of :class:`WrapperAdapter`; nothing is subclassed. On every rank
+the harness calls, in this order::
+
+    adapter.describe()                      what it is and what it claims (plain data)
+    wrapper = adapter.wrap(module, options)
+        wrapper.run(*args)                  the forward of the wrapped module
+        wrapper.gradients() / .state()      by the names that `module` had before it was wrapped
+
+Every rank has another replica of the module and other data. Options that are not claimed are never asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = [
+    "Compression",
+    "WrapOptions",
+    "Wrapper",
+    "WrapperAdapter",
+    "WrapperClaims",
+    "WrapperDescription",
+    "WrapperFeature",
+]
+
+Compression = Literal["none", "float16", "bfloat16"]
+
+
+class WrapperFeature(StrEnum):
+    """Optional features. An adapter claims what its wrapper documents; nothing is on by default."""
+
+    BROADCASTS = "broadcasts"  # replicas that begin with other values get the first rank's
+    VERIFIES = "verifies"  # replicas whose parameters have other shapes are refused
+    SEVERAL_DTYPES = "several_dtypes"  # parameters of several dtypes in one module
+    IGNORES = "ignores"  # parameters and buffers may be left alone, by name
+    NO_SYNC = "no_sync"  # forwards and backwards that only add up
+    FORWARD_DECIDES = "forward_decides"  # whether a backward synchronises is decided where its forward ran
+    FIND_UNUSED = (
+        "find_unused"  # parameters may go without a gradient, other ones in every step and on every rank
+    )
+    STATIC_GRAPH = "static_graph"  # likewise, the same ones in every step
+    NEEDS_ALL = "needs_all"  # without these options an unused parameter is an error
+    BUCKETS = "buckets"  # the size of buckets may be chosen
+    BUCKET_VIEW = "bucket_view"  # gradients may be views of the buckets
+    BROADCASTS_BUFFERS = (
+        "broadcasts_buffers"  # before every forward buffers become the first rank's, unless switched off
+    )
+    HOOKS = "hooks"  # communication hooks, built-in and the user's
+    JOIN = "join"  # ranks may have different numbers of batches
+    TWO_FORWARDS = "two_forwards"  # two forwards before one backward
+    CHECKPOINT = "checkpoint"  # activation checkpointing, not reentrant
+    REENTRANT = "reentrant"  # reentrant activation checkpointing, each parameter used once
+    STRUCTURED = "structured"  # outputs may be dicts, dataclasses, nested
+    CHANNELS_LAST = "channels_last"  # parameters that are not contiguous
+    SPARSE = "sparse"  # sparse gradients of embeddings
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapOptions:
+    """How a module is to be wrapped; None and False leave the wrapper's default."""
+
+    bucket_mib: float | None = None
+    find_unused: bool = False
+    static_graph: bool = False
+    bucket_view: bool = False
+    broadcast_buffers: bool = True
+    ignored: tuple[str, ...] = ()
+    """Names of parameters and buffers that are the user's own business."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapperClaims:
+    """What a wrapper claims. Cases ask for nothing else."""
+
+    features: frozenset[WrapperFeature] = frozenset()
+    sharded: bool = False
+    """Whether gradients and state are gathered to be shown, and gradients are unknown while they only add up."""
+    compressions: tuple[Compression, ...] = ("none", "float16", "bfloat16")
+    """The built-in communication hooks that run on this machine's device, where `HOOKS` is claimed."""
+    max_ranks: int = 3
+    patience: float = 2.0
+    """Seconds for which all ranks may use no processor time before that is a hang."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapperDescription:
+    """Which wrapper it is and what it claims."""
+
+    name: str
+    version: str
+    claims: WrapperClaims
+
+
+@runtime_checkable
+class Wrapper(Protocol):
+    """One wrapped replica."""
+
+    def run(self, *args: Any) -> Any:
+        """The forward of the wrapped module."""
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """What an optimizer is to be made of."""
+
+    def gradients(self) -> Mapping[str, torch.Tensor | None] | None:
+        """Whole gradients by name, None for a parameter without; None for all where they are not known now."""
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """Whole parameters and buffers by name."""
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """A context in which gradients only add up."""
+
+    def join(self, *, divide_by_initial: bool, raise_early: bool) -> AbstractContextManager[Any]:
+        """A context around a loop over batches of which other ranks may have another number."""
+
+    def register_hook(self, state: Any, hook: Any) -> None:
+        """Register a communication hook as the wrapper takes it: ``hook(state, bucket) -> Future``."""
+
+    def compression(self, kind: Compression) -> tuple[Any, Callable[..., Any]]:
+        """State and hook of a built-in hook: a plain all-reduce, or one in a smaller dtype."""
+
+    def buffer_of(self, bucket: Any) -> torch.Tensor:
+        """The flat tensor of gradients in the bucket that a hook was called with."""
+
+
+@runtime_checkable
+class WrapperAdapter(Protocol):
+    """What `--impl` names."""
+
+    def describe(self) -> WrapperDescription:
+        """Say what is wrapped with; called in every process, without a process group perhaps."""
+
+    def wrap(self, module: nn.Module, options: WrapOptions) -> Wrapper:
+        """Wrap this rank's replica; called on all ranks of the default process group.
+
+        Raises:
+            pipeconform.errors.Unsupported: the options are not claimed.
+        """

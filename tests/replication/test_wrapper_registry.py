@@ -1,0 +1,84 @@
+"""Requirements, judgements, suite, claims and faults of wrappers belong together; cases are data."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import msgspec
+import pytest
+from pipeconform.reference_impl.faults.registry_wrappers import WRAPPER_FAULTS
+
+from pipeconform.errors import BadCaseError, UnknownNameError
+from pipeconform.replication.case import Pass, Step, Uneven, WrapperCase, decode_case
+from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.replication.setup import selected
+from pipeconform.spec.wrappers import wrapper_capabilities, wrapper_chapter, wrapper_requirement
+from pipeconform.wrapper import WrapperClaims, WrapperFeature
+
+IDS = [row.id for row in wrapper_chapter().requirements]
+EVERYTHING = WrapperClaims(features=frozenset(WrapperFeature))
+
+
+def test_requirements_are_numbered_and_each_has_one_test_a_judgement_and_a_fault() -> None:
+    folder = resources.files("pipeconform.suites.data_parallel_wrappers")
+    texts = [path.read_text() for path in folder.iterdir() if path.name.startswith("test_")]
+    in_suite = [one for text in texts for one in re.findall(r'requirement\("(DPW-\d+)"\)', text)]
+
+    assert [f"DPW-{i + 1}" for i in range(len(IDS))] == IDS
+    assert sorted(in_suite) == sorted(IDS)
+    assert list(WRAPPER_JUDGEMENTS) == IDS
+    assert {fault.requirement for fault in WRAPPER_FAULTS.values()} == set(IDS)
+    assert len(WRAPPER_FAULTS) >= 40
+
+
+def test_what_a_judgement_needs_is_what_the_standard_says() -> None:
+    needs = {one: frozenset(map(str, j.needs)) for one, j in WRAPPER_JUDGEMENTS.items()}
+
+    assert needs == wrapper_capabilities()
+
+
+def test_without_claims_only_what_every_wrapper_owes_is_judged() -> None:
+    drawn = {one for one, j in WRAPPER_JUDGEMENTS.items() if j.drawn(WrapperClaims(), seed=0)}
+
+    assert drawn == {one for one, needs in wrapper_capabilities().items() if not needs}
+    for judgement in WRAPPER_JUDGEMENTS.values():
+        for case in judgement.drawn(WrapperClaims(), seed=0):
+            assert case.options == type(case.options)()
+
+
+def test_every_case_is_data_and_differs_from_the_others() -> None:
+    for judgement in WRAPPER_JUDGEMENTS.values():
+        cases = judgement.drawn(EVERYTHING, seed=0)
+        again = [decode_case(msgspec.json.encode(case), source="case") for case in cases]
+        assert again == list(cases)
+        assert len({case.digest for case in cases}) == len(cases)
+        assert {case.seed for case in judgement.drawn(EVERYTHING, seed=1)}.isdisjoint(
+            case.seed for case in cases
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"steps": ()}, "at least one rank"),
+        ({"uneven": Uneven(steps=(1, 2, 3))}, "3 entries for 2 ranks"),
+        ({"steps": (Step(passes=(Pass(uses=("a", "b")),)),)}, "with towers"),
+        ({"module": "towers", "steps": (Step(passes=(Pass(uses=("a",)),)),)}, "towers of every rank"),
+    ],
+)
+def test_an_impossible_case_is_refused(wrong: dict, words: str) -> None:
+    with pytest.raises(BadCaseError, match=words):
+        WrapperCase(**wrong)
+
+
+def test_a_damaged_case_is_refused_with_its_source() -> None:
+    with pytest.raises(BadCaseError, match=r"file\.json: not a wrapper case"):
+        decode_case(b'{"module": "unheard"}', source="file.json")
+
+
+def test_requirements_are_selected_in_order_and_unknown_ones_refused() -> None:
+    assert selected(()) == selected(["dpw"]) == tuple(IDS)
+    assert selected(["DPW-12", "dpw-2"]) == ("DPW-2", "DPW-12")
+    with pytest.raises(UnknownNameError, match="DPW-99"):
+        wrapper_requirement("DPW-99")

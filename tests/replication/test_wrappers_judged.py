@@ -1,0 +1,72 @@
+"""The reference meets every requirement; every fault is caught by its own; torch's wrappers have known verdicts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pipeconform.reference_impl.faults.registry_wrappers import WRAPPER_FAULTS, WrapperFault
+
+from pipeconform.replication.campaign import WrapperCampaign, describe
+from pipeconform.replication.implementations import WRAPPERS
+from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.run.pools import Pools
+from pipeconform.spec.wrappers import wrapper_requirement
+
+TORCH_BREAKS = {
+    "torch-ddp": {
+        "DPW-3": "hang",  # the first rank is not told
+        "DPW-6": "gradient differs",  # parameters of the outermost module are reduced although ignored
+        "DPW-24": "gradient differs",  # a dataclass with a static graph: the first step is not reduced
+    },
+    "torch-fully-shard": {},
+    "torch-fsdp": {},
+}
+"""Each confirmed by a script in docs/findings."""
+
+
+def _campaign(pools: Pools, reference: str) -> WrapperCampaign:
+    return WrapperCampaign(
+        implementation=reference, reference=reference, description=describe(pools, reference), pools=pools
+    )
+
+
+@pytest.mark.parametrize("identifier", WRAPPER_JUDGEMENTS)
+def test_the_reference_meets_every_requirement(pools: Pools, identifier: str) -> None:
+    cell = _campaign(pools, WRAPPERS["reference-wrapper"]).judge_cell(wrapper_requirement(identifier))
+
+    assert cell.violations == ()
+    assert cell.status == "passed"
+    assert cell.judgements > 0
+
+
+@pytest.mark.parametrize("fault", WRAPPER_FAULTS.values(), ids=WRAPPER_FAULTS)
+def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: WrapperFault) -> None:
+    campaign = _campaign(pools, fault.reference)
+    seen = []
+    for case in WRAPPER_JUDGEMENTS[fault.requirement].drawn(campaign.description.claims, seed=0):
+        outcomes = campaign.judge_case(fault.requirement, case)
+        seen += [f"{outcome.status}: {outcome.finding.message}" for outcome in outcomes]
+        if any(
+            o.status == fault.expected_status and re.search(fault.tells, o.finding.message) for o in outcomes
+        ):
+            return
+    pytest.fail(f"{fault.requirement} did not catch it as {fault.expected_status}; seen: {seen}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TORCH_BREAKS)
+def test_torchs_wrappers_break_what_is_known_and_nothing_else(pools: Pools, name: str) -> None:
+    campaign = _campaign(pools, WRAPPERS[name])
+    cells = [campaign.judge_cell(wrapper_requirement(one)) for one in WRAPPER_JUDGEMENTS]
+    broken = {c.requirement: {v.signature for v in c.violations} for c in cells if c.violations}
+
+    assert broken == {one: {kind} for one, kind in TORCH_BREAKS[name].items()}
+    assert sum(cell.status == "passed" for cell in cells) >= 7
+
+
+def test_what_is_not_claimed_is_said_to_be(pools: Pools) -> None:
+    cell = _campaign(pools, WRAPPERS["torch-fully-shard"]).judge_cell(wrapper_requirement("DPW-19"))
+
+    assert cell.status == "not_claimed"
+    assert cell.reason == "torch fully_shard does not claim join"
