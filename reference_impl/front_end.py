@@ -54,15 +54,33 @@ def boundaries_of(info: PipeInfo, stages: Sequence[int], *, batch_dim: int) -> t
     )
 
 
+def share(shared: Sequence[Mapping[int, str]], modules: Mapping[int, nn.Module]) -> None:
+    """Let stages of this rank hold one parameter where they are to: autograd then adds up by itself."""
+    for where in shared:
+        own = [s for s in where if s in modules]
+        for s in own[1:]:
+            module, name = modules[s], where[s]
+            path, _, last = name.rpartition(".")
+            setattr(module.get_submodule(path), last, modules[own[0]].get_parameter(where[own[0]]))
+
+
 class Ties:
-    """This rank's parameters that stages of other ranks use, too; `position` is its place in the pipeline."""
+    """This rank's parameters that stages of other ranks use, too; `position` is its place in the pipeline.
+
+    `shared` holds for every parameter its name in each of its stages. Stages of one rank hold it together.
+    """
 
     def __init__(
-        self, info: PipeInfo, modules: Mapping[int, nn.Module], *, placement: Sequence[int], position: int
+        self,
+        shared: Sequence[Mapping[int, str]],
+        modules: Mapping[int, nn.Module],
+        *,
+        placement: Sequence[int],
+        position: int,
     ) -> None:
         self._position = position
         self._tied: list[tuple[nn.Parameter, list[int]]] = []
-        for where in info.shared:
+        for where in shared:
             holders = sorted({placement[s] for s in where})
             own = [s for s in where if s in modules]
             if own and len(holders) > 1:

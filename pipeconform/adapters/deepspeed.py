@@ -11,7 +11,7 @@ model to float32), outputs (an evaluation returns the last microbatch's only), s
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ _CAPABILITIES = Capabilities(
     features=frozenset(
         {Feature.EVAL, Feature.TOKENS, Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT}
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
-        | {Feature.OPTIMIZER, Feature.STATE}
+        | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
     ),
     boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
     fused_optimizer=True,
@@ -70,7 +70,7 @@ class _DeepSpeedPipeline:
         self.apply(ZeroGrad())
         before = set(_groups())
         module = PipelineModule(
-            [Chained(layer) for layer in layers],
+            [_layer(s, layer, plan.tied) for s, layer in enumerate(layers)],
             num_stages=len(layers),
             loss_fn=plan.loss.function,
             partition_method="uniform",
@@ -175,6 +175,20 @@ class DeepSpeed:
                 f"{len(plan.stages)} stages on {len(ranks.pipeline_ranks)} ranks of {ranks.world_size}"
             )
         return _DeepSpeedPipeline(plan)
+
+
+def _layer(stage: int, module: nn.Module, tied: Sequence[Mapping[int, str]]) -> Any:
+    """What the engine takes as a layer; it adds up the gradients of a parameter that layers with one key name.
+
+    Layers of one key are one module inside a rank, but a rank has one stage here.
+    """
+    from deepspeed.pipe import TiedLayerSpec
+
+    for number, where in enumerate(tied):
+        if stage in where:
+            names = [f"inner.{where[stage]}"]
+            return TiedLayerSpec(f"tied{number}", Chained, module, tied_weight_attr=names)
+    return Chained(module)
 
 
 def _groups() -> list[dist.ProcessGroup]:

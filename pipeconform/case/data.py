@@ -42,6 +42,7 @@ __all__ = [
     "make_batch",
     "split",
     "split_sizes",
+    "tied_names",
 ]
 
 IGNORED = -100
@@ -256,6 +257,11 @@ def decoy_of(value: Any) -> Any:
 
 def _mean_or_sum(values: Tensor, spec: LossSpec) -> Tensor:
     return values.mean() if spec.reduction == "mean" else values.sum()
+
+
+def tied_names(case: Case) -> tuple[dict[int, str], ...]:
+    """The parameters that several stages hold, as `Plan.tied` tells them."""
+    return (dict.fromkeys(case.model.tied, "tied"),) if case.model.tied else ()
 
 
 def loaded_state(case: Case, step_index: int) -> dict[int, dict[str, Tensor]]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pipeconform.case import passages
 from pipeconform.case.case import Case, KwargKind, Model, Stage
@@ -29,6 +30,7 @@ __all__ = [
     "build_stage",
     "seed_of",
     "seed_process",
+    "tie",
 ]
 
 
@@ -100,6 +102,8 @@ class StageModule(nn.Module):
         self.blocks = nn.ModuleList(module_of(block, model) for block in stage.blocks)
         if any(one.kind == "learned" for one in passages.leaving(model, index) if one.source == index):
             self.learned = nn.Parameter(torch.empty(model.width))
+        if index in model.tied:
+            self.tied = nn.Parameter(torch.empty(model.width, model.width))
         self.kwargs = {f"gain_{index}": kwarg.kind for kwarg in model.kwargs if kwarg.stage == index}
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -140,6 +144,8 @@ class StageModule(nn.Module):
                 x = passages.use(passage.kind, x, value)
         for block in self.blocks[1:] if self.model.tokens and self.index == 0 else self.blocks:
             x = block(x)
+        if self.index in self.model.tied:
+            x = x + torch.tanh(functional.linear(x, self.tied))
         if not self.model.view_outputs:
             # a linear map over a sequence returns a view; engines' handling of views is a subject of its own
             x = x * 1.0
@@ -229,12 +235,21 @@ def build_stage(case: Case, index: int) -> StageModule:
                 parameter.normal_(std=fan_in**-0.5)
                 if name.endswith("weight") and parameter.ndim == 1:
                     parameter.add_(1.0)
+            if index in model.tied:
+                seed_process(seed_of(case.seed, "tied"))
+                module.tied.normal_(std=model.width**-0.5)
     module.to(getattr(torch, model.dtype))
     frozen_stage = model.stages[index].frozen
     for block, built in zip(model.stages[index].blocks, module.blocks, strict=True):
         if frozen_stage or block.frozen:
             built.requires_grad_(requires_grad=False)
     return module
+
+
+def tie(case: Case, stages: Sequence[nn.Module]) -> None:
+    """Let the stages that `case` ties hold one parameter instead of equal ones."""
+    for s in case.model.tied[1:]:
+        stages[s].tied = stages[case.model.tied[0]].tied
 
 
 class _Model(nn.Module):
@@ -258,6 +273,7 @@ def build_model(
 ) -> nn.Module:
     """The whole model on the CPU; parameter names are ``stages.<s>.<builder's name>``."""
     stages = [build_stage(case, index) for index in range(case.num_stages)]
+    tie(case, stages)
     for stage in stages:
         stage.recorder, stage.intruder = recorder, intruder
     return _Model(stages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeconform.adapter import Feature
+from pipeconform.adapter import Feature, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Adam, Carried, Kwarg, LossSpec, Model, Passage, PassageKind, Sgd, Stage
@@ -55,6 +55,9 @@ def focused(d: Drawing, model: Model, loss: LossSpec) -> tuple[Model, LossSpec, 
         case Focus.TIED:
             ties: list[AnyBlock] = [blocks.Tied(), blocks.Tied(what="bias")]
             model = _insert(model, d.pick(some_stage), d.pick(ties))
+        case Focus.TIED_STAGES:
+            tables = _tied_stages(d, last + 1)
+            model = _replace(model, tied=d.pick(tables) if tables else ())
         case Focus.HOOKS:
             hooks: list[AnyBlock] = [blocks.Hooked(), blocks.Hooked(), blocks.Accumulating()]
             model = _insert(model, d.pick(some_stage), d.pick(hooks))
@@ -106,6 +109,20 @@ def _told_apart(d: Drawing, num_stages: int) -> bool:
     """Whether a keyword argument can be given to one stage alone."""
     scope = d.limits.capabilities.kwargs_scope
     return scope == "stage" or (scope == "rank" and d.num_ranks == num_stages)
+
+
+def _tied_stages(d: Drawing, num_stages: int) -> list[tuple[int, ...]]:
+    """Stages that may be tied under the claim: two of one rank, two of different ranks, or more."""
+    owners = placement_of(d.claim.placement, num_ranks=d.num_ranks, num_stages=num_stages)
+    pairs = [(a, b) for a in range(num_stages) for b in range(a + 1, num_stages)]
+    inside = [pair for pair in pairs if owners[pair[0]] == owners[pair[1]]]
+    across = [pair for pair in pairs if owners[pair[0]] != owners[pair[1]]]
+    found: list[tuple[int, ...]] = []
+    found += inside if Feature.SHARED_ACROSS_STAGES in d.features else []
+    found += across if Feature.SHARED_ACROSS_RANKS in d.features else []
+    if {Feature.SHARED_ACROSS_STAGES, Feature.SHARED_ACROSS_RANKS} <= d.features and num_stages > 2:
+        found.append(tuple(range(num_stages)))
+    return found
 
 
 def _graph(d: Drawing, model: Model) -> Model:

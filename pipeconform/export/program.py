@@ -95,6 +95,7 @@ def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
         trains=bool(case.trains),
         deferred_weights=deferred_weights,
         kwarg_rules=data.kwarg_rules(case),
+        tied=data.tied_names(case),
         varying_shapes=len(sizes) > 1,
     )
 

@@ -22,7 +22,7 @@ from pipeconform.adapter import GradientScale, Microbatch
 from pipeconform.case import data
 from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
 from pipeconform.case.graph_layers import deferred_weights
-from pipeconform.case.modules import build_stage, seed_of, seed_process
+from pipeconform.case.modules import build_stage, seed_of, seed_process, tie
 from pipeconform.case.slips import Slips, mistaken_batch
 from pipeconform.case.whole import build_whole, whole_kwargs
 from pipeconform.judge.averaging import average
@@ -175,6 +175,7 @@ def reference(
 def _stages_of(case: Case, replay: _Replay, device: str) -> list[nn.Module]:
     """The model's stages, which report to `replay`."""
     stages: list[nn.Module] = [build_stage(case, s).to(device) for s in range(case.num_stages)]
+    tie(case, stages)
     if case.model.split is not None:
         # what a front end makes of the model is its own affair: the whole model is one stage here
         stages = [build_whole(case).to(device)]
@@ -220,7 +221,7 @@ class _Run:
         self.loss, self.slips = data.loss_of(case), Slips(case)
         for s, stage in enumerate(stages):
             self.slips.attach(s, stage)
-        self.parameters = [p for stage in stages for p in stage.parameters()]
+        self.parameters = list(dict.fromkeys(p for stage in stages for p in stage.parameters()))
         trainable = [p for p in self.parameters if p.requires_grad]
         self.optimizer: torch.optim.Optimizer | None = None
         if trainable and isinstance(case.optimizer, Sgd):

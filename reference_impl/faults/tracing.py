@@ -61,8 +61,8 @@ class _NamesPrefixed(ReferencePipeline):
         wrapped = tuple(_Wrapped(module) for module in pipe.modules) if pipe else ()
         return pipe and replace(pipe, modules=cast("tuple[fx.GraphModule, ...]", wrapped))
 
-    def make_ties(self, traced: TracedPipe) -> Ties:
-        return super().make_ties(replace(traced, info=replace(traced.info, shared=())))
+    def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
+        return super().make_ties(())
 
 
 class NamesPrefixed(ReferenceAdapter):
@@ -84,8 +84,8 @@ class SkipsDetached(ReferenceAdapter):
 
 
 class _TiesNotAdded(ReferencePipeline):
-    def make_ties(self, traced: TracedPipe) -> Ties:
-        return super().make_ties(replace(traced, info=replace(traced.info, shared=())))
+    def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
+        return super().make_ties(())
 
 
 class TiesNotAdded(ReferenceAdapter):

@@ -113,3 +113,16 @@ def test_a_process_is_seeded_as_torch_would_seed_it():
         expected = torch.randn(4)
         seed_process(5)
         assert torch.equal(expected, torch.randn(4))
+
+
+def test_tied_stages_begin_with_equal_parameters_and_a_whole_model_holds_one():
+    stage = Stage(blocks=(blocks.Linear(),))
+    case = with_model(small_case(), stages=(stage, stage), tied=(0, 1))
+
+    one, other = (build_stage(case, s) for s in (0, 1))
+    model = build_model(case)
+
+    assert one.tied is not other.tied
+    assert torch.equal(one.tied, other.tied)
+    assert not torch.equal(one.blocks[0].weight, other.blocks[0].weight)
+    assert model.stages[0].tied is model.stages[1].tied

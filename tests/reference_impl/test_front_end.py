@@ -54,7 +54,7 @@ def _both(step) -> list[BaseException | None]:
 
     def run(rank: int) -> None:
         pipe = pipes[rank]
-        ties = Ties(pipe.info, {rank: pipe.modules[rank]}, placement=(0, 1), position=rank)
+        ties = Ties(pipe.info.shared, {rank: pipe.modules[rank]}, placement=(0, 1), position=rank)
         try:
             with ties.step(_Wire(mailboxes, rank)):
                 step(rank, pipe)
@@ -108,7 +108,7 @@ def test_a_failure_reaches_the_holder_that_had_ended_well() -> None:
 
 def test_a_parameter_of_one_rank_is_left_alone() -> None:
     pipe = _pipe()
-    ties = Ties(pipe.info, dict(enumerate(pipe.modules)), placement=(0, 0), position=0)
+    ties = Ties(pipe.info.shared, dict(enumerate(pipe.modules)), placement=(0, 0), position=0)
     weight = pipe.modules[0].get_parameter("ends.weight")
     weight.grad = torch.ones_like(weight)
     with ties.step(_Wire([], 0)):
