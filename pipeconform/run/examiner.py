@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pipeconform.run.flight import Flight, flights_of_this_rank
 from pipeconform.run.standing import Standing, Wait
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def _answer(path: str) -> None:
         signal.sigwait({QUESTION})
         with contextlib.suppress(Exception):  # a rank in disorder says nothing; that must not be its end
             began = time.monotonic()
-            standing = msgspec.structs.replace(_standing(), began=began, ended=time.monotonic())
+            standing = _with_flights(_standing())
+            standing = msgspec.structs.replace(standing, began=began, ended=time.monotonic())
             body = msgspec.json.encode(standing)
             with open(f"{path}.part", "wb") as part:
                 part.write(body)
@@ -83,6 +85,19 @@ def _standing() -> Standing:
         return Standing(doing=doing, wait=_called(stack), alone=not others)
     blocked = next((one for one in pending() if one.blocks), None)
     return _recorded(*found, blocked, stack, doing=doing, alone=not others)
+
+
+def _with_flights(standing: Standing) -> Standing:
+    """The same with what the backend says; of a rank that waits nowhere in Python that is all there is."""
+    if "torch" not in sys.modules:
+        return standing
+    flights: tuple[Flight, ...] = ()
+    with contextlib.suppress(Exception):  # of another version of torch the rest is said all the same
+        flights = flights_of_this_rank()
+    if not flights:
+        return standing
+    wait = standing.wait or Wait(words=str(flights[0]), peers=flights[0].peers)
+    return msgspec.structs.replace(standing, wait=wait, flights=flights)
 
 
 def _recorded(

@@ -369,4 +369,5 @@ class Pending:
                 waited=max(0.0, now - standing.since) if wait is not None and standing.since else None,
                 stack=stacks.get(rank, ""),
                 output=self._crew.printed(rank),
+                flights=tuple(map(str, standing.flights)),
             )

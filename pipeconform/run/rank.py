@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from pipeconform.run import examiner
+from pipeconform.run.flight import SIZE
 from pipeconform.run.verdict import Cause, Raised
 from pipeconform.run.wire import HEADER, Address, Kind, RankSpec, frame
 
@@ -230,6 +231,9 @@ def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReade
         return
     import torch.distributed as dist
 
+    if spec.backend == "nccl":
+        # what an NCCL kernel waits for is told by torch's flight recorder only (`flight`)
+        os.environ.setdefault(SIZE, "2000")
     dist.init_process_group(
         spec.backend,
         store=_store(spec, connection, stream),

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from pipeconform.run.flight import Flight
+
 __all__ = ["Standing", "Wait", "deadlocked"]
 
 _NEED_ALL = frozenset({"allreduce_", "allreduce_coalesced_", "barrier", "allgather_", "_allgather_base_"})
@@ -71,6 +73,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Sends and receives issued, as (``send`` or ``recv_``, group, peer in the world, tag, number)."""
     collectives: tuple[tuple[str, int], ...] = ()
     """Collectives issued, as (group, number)."""
+    flights: tuple[Flight, ...] = ()
+    """What its backend has not ended, where torch's flight recorder runs."""
     any_source: bool = False
     """Whether it ever received from any source: what was sent cannot be told from what arrived, then."""
 

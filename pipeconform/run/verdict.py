@@ -106,6 +106,8 @@ class Stuck(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     """The stage of this rank that the operation is for; None where that cannot be told."""
     microbatch: int | None = None
     """The microbatch that is due in it by the schedule, likewise."""
+    flights: tuple[str, ...] = ()
+    """What its backend had not ended, by torch's flight recorder, in words."""
 
     @property
     def after(self) -> float:
@@ -233,6 +235,7 @@ def _place(rank: int, verdict: Verdict) -> Place:
         doing=verdict.doing,
         stage=verdict.stage,
         microbatch=verdict.microbatch,
+        flights=verdict.flights,
         stack=verdict.stack,
     )
 

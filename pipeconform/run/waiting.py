@@ -27,6 +27,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The stage of this rank that the operation is for; None where that cannot be told."""
     microbatch: int | None = None
     """The microbatch that is due in it by the schedule, likewise."""
+    flights: tuple[str, ...] = ()
+    """What its backend had not ended, by torch's flight recorder, in words, oldest first."""
     ended: str = ""
     """Of a rank that is not stuck, what became of it: ``died (SIGKILL)``."""
     stack: str = ""
@@ -51,6 +53,10 @@ class Blocked(Protocol):
     @property
     def waited(self) -> float | None:
         """For how many seconds; None where that is not known."""
+
+    @property
+    def flights(self) -> tuple[str, ...]:
+        """What its backend had not ended, in words."""
 
 
 def circle_of(blocked: Mapping[int, Blocked]) -> tuple[int, ...]:
@@ -80,6 +86,11 @@ def explain_waiting(blocked: Mapping[int, Blocked], ended: Mapping[int, str]) ->
     known to wait for another.
     """
     lines = [f"rank {rank} {_waits(one)}" for rank, one in blocked.items() if one.waits]
+    lines += [
+        f"rank {rank}, flight recorder: {'; '.join(one.flights)}"
+        for rank, one in blocked.items()
+        if one.flights
+    ]
     circle = circle_of(blocked)
     if circle:
         lines.append("a circle: " + " waits for ".join(f"rank {rank}" for rank in (*circle, circle[0])))

@@ -130,3 +130,24 @@ def timed_wait(context: RankContext, payload: bytes) -> str:
     except RuntimeError as error:
         return "timed out" if "imeout" in str(error) or "Timed out" in str(error) else str(error)
     return "received"
+
+
+def half_a_collective(context: RankContext, payload: bytes) -> None:
+    """One rank comes to a sum, the other waits for a message; nothing of ours records it."""
+    dist.all_reduce(torch.ones(3))
+    if context.rank == 0:
+        dist.all_reduce(torch.ones(2, 3))
+    else:
+        dist.recv(torch.zeros(1), src=0)
+
+
+def polled_collective(context: RankContext, payload: bytes) -> None:
+    """One rank waits where no frame of torch tells so, as kernels of NCCL let it."""
+    dist.all_reduce(torch.ones(3))
+    if context.rank == 0:
+        work = dist.all_reduce(torch.ones(2, 3), async_op=True)
+        assert work is not None
+        while not work.is_completed():
+            time.sleep(0.2)
+    else:
+        dist.recv(torch.zeros(1), src=0)
