@@ -33,6 +33,7 @@ from pipeconform.adapter import (
     ScheduleClaim,
     StageOperations,
     StepResult,
+    TensorSpec,
     TracingClaim,
     module_gradients,
     module_state,
@@ -117,6 +118,7 @@ _CAPABILITIES = Capabilities(
             Feature.BATCH_DIM,
             Feature.SPLIT_DIMS,
             Feature.LOADING,
+            Feature.DECLARED_BOUNDARIES,
         }
     ),
     boundary=BoundaryClaim(
@@ -172,14 +174,17 @@ class _TorchPipeline:
                 s,
                 len(plan.stages),
                 plan.ranks.device,
+                **_declared(plan, s),
                 group=plan.ranks.pipeline_group,
                 dw_builder=plan.deferred_weights(built[s]),
             )
             for s, module in replicated.items()
         }
         stages = list(self._stages.values())
-        schedule_class = _CLASSES[plan.schedule]
-        several = issubclass(schedule_class, schedules.PipelineScheduleMulti)
+        # what is wrong with a plan is for torch to say: an unknown name, or several stages for a schedule of one
+        known = plan.schedule in _CLASSES
+        schedule_class: Any = _CLASSES[plan.schedule] if known else _named(plan.schedule)
+        several = len(stages) > 1 or issubclass(schedule_class, schedules.PipelineScheduleMulti)
         self._schedule = schedule_class(
             stages if several else stages[0],
             plan.num_microbatches,
@@ -250,6 +255,26 @@ class _TorchPipeline:
 
     def close(self) -> None:
         self._schedule, self._stages = None, {}
+
+
+def _named(schedule: str) -> Any:
+    """What torch makes of a name."""
+    return schedules.get_schedule_class(schedule)
+
+
+def _declared(plan: Plan, stage: int) -> dict[str, Any]:
+    """What the user says of a stage's boundaries: torch then does without its exchange of shapes."""
+    if plan.declared is None:
+        return {}
+
+    def example(specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            torch.empty(one.shape, dtype=one.dtype, device="meta", requires_grad=one.requires_grad)
+            for one in specs
+        )
+
+    said = plan.declared[stage]
+    return {"input_args": example(said.inputs), "output_args": example(said.outputs)}
 
 
 def _split_along(batch_dim: int) -> dict[str, Any]:
