@@ -39,6 +39,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("device", "cpu, auto or a torch device type", default="cpu")
     option("backend", "gloo, nccl, auto or another torch.distributed backend", default="auto")
     option("ranks-per-device", "let this many ranks share one device", default=1, type=int)
+    option("attach", "HOST:PORT at which agents connect whose ranks execute the cases", default=None)
+    option(
+        "min-agents",
+        "agents without which the run stops (default: the largest of --ranks)",
+        default=None,
+        type=int,
+    )
+    option("agent-wait", "seconds to wait for agents", default=120.0, type=float)
+    option("token-file", "file with the token that agents know (default: PIPECONFORM_TOKEN)", default=None)
     option("expectations", "file of failures that are expected", default=None)
     option("keep-cases", "folder in which every judged case is kept", default=None)
     parser.addini("pipeconform_ranks_marker", "another name of the marker pipeconform_ranks, such as: ranks")

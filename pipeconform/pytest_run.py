@@ -22,6 +22,8 @@ import msgspec
 import pytest
 
 import pipeconform
+from pipeconform.attach.launch import host_and_port
+from pipeconform.attach.session import Attach
 from pipeconform.campaign.pairs import Point, pairwise, reachable_points
 from pipeconform.campaign.setup import (
     Options,
@@ -31,7 +33,13 @@ from pipeconform.campaign.setup import (
     implementation_report,
 )
 from pipeconform.case.strategies import reachable
-from pipeconform.errors import ContractError, HarnessError, PipeconformError, UsageError
+from pipeconform.errors import (
+    ContractError,
+    HarnessError,
+    PipeconformError,
+    TooFewAgentsError,
+    UsageError,
+)
 from pipeconform.gate.expectations import read_expectations, require_sane_clock
 from pipeconform.gate.strict import problems
 from pipeconform.report.location import RESULT_NAME
@@ -225,6 +233,8 @@ class PytestRun:
         else:
             try:
                 cell = campaign.judge_cell(requirement(identifier), schedule, variant)
+            except TooFewAgentsError as error:
+                pytest.exit(f"the harness failed: {error}", returncode=3)
             except (HarnessError, ContractError) as error:
                 reason = str(error) if isinstance(error, ContractError) else f"the harness failed: {error}"
                 cell = Cell(
@@ -497,11 +507,39 @@ def _options(config: pytest.Config) -> Options:
             device=get("pipeconform_device"),
             backend=get("pipeconform_backend"),
             ranks_per_device=get("pipeconform_ranks_per_device"),
+            attach=_attach(config),
             expectations=None if file is None else read_expectations(Path(file)),
             keep_cases=None if kept is None else Path(kept),
         )
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def _attach(config: pytest.Config) -> Attach | None:
+    get = config.getoption
+    where, least, file = (
+        get("pipeconform_attach"),
+        get("pipeconform_min_agents"),
+        get("pipeconform_token_file"),
+    )
+    if where is None:
+        if least is not None or file is not None:
+            raise UsageError(
+                "--min-agents and --token-file say something about --attach, which was not given"
+            )
+        return None
+    if hasattr(config, "workerinput") or get("dist", "no") != "no":
+        raise UsageError("--attach and -n do not go together: one controller drives all agents")
+    if least is not None and least < 1:
+        raise UsageError(f"--min-agents {least}: a run needs at least 1")
+    host, port = host_and_port(where, option="--attach")
+    return Attach(
+        host=host,
+        port=port,
+        least=least,
+        patience=get("pipeconform_agent_wait"),
+        token_file=None if file is None else Path(file),
+    )
 
 
 def _today() -> datetime.date:

@@ -36,6 +36,7 @@ MAGIC = b"pcattach"
 _LENGTH = struct.Struct(">H")
 _MOST = 4096  # bytes of one message
 _NONCE = 32
+_EXECUTED = ("adapters", "attach", "case", "judge", "observe", "run", "schedule")
 
 
 class Versions(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class Versions(msgspec.Struct, frozen=True):
     protocol: int
     pipeconform: str
     source: str
-    """A digest of pipeconform's own files: between two releases the version says little."""
+    """A digest of the files that ranks execute: between two releases the version says little."""
     torch: str
     python: str
 
@@ -63,7 +64,8 @@ def own_versions() -> Versions:
 
 def _digest(folder: Path) -> str:
     found = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    paths = (path for part in _EXECUTED for path in folder.glob(f"{part}/**/*.py"))
+    for path in sorted([*folder.glob("*.py"), *paths]):
         text = path.read_bytes()
         found.update(f"{path.relative_to(folder).as_posix()}\0{len(text)}\0".encode() + text)
     return found.hexdigest()[:16]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from pipeconform.attach.crew import RemoteCrew, Setting
+from pipeconform.attach.greeting import Identity, printable
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.muster import Muster
+from pipeconform.attach.placement import placed
 from pipeconform.errors import PoolError
 from pipeconform.run.devices import Devices
 from pipeconform.run.environment import Environment
@@ -99,6 +102,7 @@ class AttachedPools:
             backend=self.devices.backend,
         )
         self._local = Pools(environment, preload=preload)
+        self._oracle: Pool | None = None
         self._pools: OrderedDict[int, Pool] = OrderedDict()
         self._closed = False
         for agent in controller.hub.agents:
@@ -113,9 +117,22 @@ class AttachedPools:
         self.close()
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of the agents that are attached now."""
+        agents = self._controller.hub.agents
+        return tuple(sorted({f"attached {printable(agent.identity.host)}" for agent in agents}))
+
+    @property
     def oracle(self) -> Pool:
-        """One process of this machine, on its CPU."""
-        return self._local.oracle
+        """One process of this machine; where ranks are on other devices than its CPU, one on theirs.
+
+        Its kernels must be the ranks', or numbers could not be compared.
+        """
+        if self.devices.device_type == "cpu":
+            return self._local.oracle
+        if self._oracle is None:
+            self._oracle = self.bare(1, backend=None)
+        return self._oracle
 
     def of_size(self, world_size: int) -> Steadfast:
         """The pool of `world_size` ranks; the least recently used gives way when there are many.
@@ -133,13 +150,35 @@ class AttachedPools:
         self._pools.move_to_end(world_size)
         return Steadfast(self._pools[world_size], self._controller.say)
 
-    def bare(self, world_size: int) -> Pool:
-        """A pool of its own, whose verdicts tell of lost hosts at once; close it."""
+    def everywhere(
+        self, task: str, payload: bytes, *, time_limit: float
+    ) -> tuple[VerdictVector, tuple[Identity, ...]]:
+        """Run a task on every agent, without a process group; the verdicts, and whose they are.
+
+        Raises:
+            PoolError: as for `of_size`.
+        """
+        pool = self.bare(len(self._controller.hub.agents), backend=None)
+        try:
+            pool.wait_until_formed()
+            identities = tuple(one.identity for one in self._controller.hub.agents)
+            vector = pool.run(task, payload, time_limit=time_limit)
+        finally:
+            pool.close()
+        order = placed(identities, len(vector))
+        return vector, tuple(identities[index] for index in order)
+
+    def bare(self, world_size: int, *, backend: str | None = "") -> Pool:
+        """A pool of its own, whose verdicts tell of lost hosts at once; close it.
+
+        `backend` None is for ranks without a process group, the empty one for that of the devices.
+        """
         controller = self._controller
+        setting = self._setting if backend == "" else replace(self._setting, backend=backend)
         crew = RemoteCrew(
             controller.hub,
             controller.muster,
-            self._setting,
+            setting,
             size=world_size,
             formation_limit=_FORMATION_LIMIT,
         )
@@ -148,6 +187,8 @@ class AttachedPools:
     def close(self) -> None:
         """End every rank and the oracle; the agents stay. Closing twice is harmless."""
         self._closed = True
+        if self._oracle is not None:
+            self._oracle.close()
         while self._pools:
             self._pools.popitem()[1].close()
         self._local.close()

@@ -18,7 +18,7 @@ from pipeconform.judge.masks import Masks, masks_of
 from pipeconform.judge.oracle import Bounds, Question
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
 from pipeconform.observe.observation import Failed, Observation, Reference, Watched
-from pipeconform.run.pools import Pools
+from pipeconform.run.protocols import RankPools
 from pipeconform.run.verdict import Returned, VerdictVector
 from pipeconform.run.worker import Job
 
@@ -57,7 +57,7 @@ class Executor:
 
     implementation: str
     description: Description
-    pools: Pools
+    pools: RankPools
     time_limit: float = 60.0
     _bounds_known: OrderedDict[bytes, bytes] = field(
         default_factory=OrderedDict, init=False, repr=False, compare=False
@@ -247,7 +247,7 @@ def _decoded(answer: bytes) -> Reference:
     return msgspec.msgpack.decode(answer, type=Reference)
 
 
-def describe(pools: Pools, implementation: str, *, time_limit: float = 120.0) -> Description:
+def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0) -> Description:
     """Let a rank process import the implementation and describe it.
 
     Raises:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import msgspec
 
 from pipeconform.adapter import Description
+from pipeconform.attach.pools import AttachedPools
+from pipeconform.attach.session import Attach, attached_devices, controller_of, require_same_source
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.executor import Executor, describe
@@ -73,6 +76,8 @@ class Options:
     expectations: ExpectationsFile | None = None
     keep_cases: Path | None = None
     """A folder for every case that is judged."""
+    attach: Attach | None = None
+    """Where agents connect whose ranks execute the cases; None for ranks of this machine."""
     earlier: Path | None = None
     """The result file of the run before, if there is one; what it found is executed first."""
 
@@ -109,16 +114,16 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
         HarnessError: processes cannot be started.
     """
     reference = implementations.resolve(options.implementation)
-    devices = resolve(options.device, backend=options.backend, ranks_per_device=options.ranks_per_device)
-    most = _most_ranks(devices, options.ranks)
     with ExitStack() as stack:
-        pools = stack.enter_context(Pools(preload=PRELOAD, devices=devices))
+        places = _places(options, stack)
+        devices, most = places.devices, _most_ranks(places.reason_against, options.ranks)
+        pools = stack.enter_context(places.pools(None))
         description = describe(pools, reference)
         pools.idle_limit = description.capabilities.patience
 
         def start(name: str) -> Executor:
             environment = Environment(name, dict(description.variants[name]))
-            variant = stack.enter_context(Pools(environment, preload=PRELOAD, devices=devices))
+            variant = stack.enter_context(places.pools(environment))
             variant.idle_limit = description.capabilities.patience
             # what is promised may depend on the settings; what is claimed, and so drawn, must not
             own = describe(variant, reference)
@@ -130,6 +135,9 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
 
         default = Executor(implementation=reference, description=description, pools=pools)
         executors = Executors(default, start)
+        source = source_of(default)
+        if isinstance(pools, AttachedPools):
+            require_same_source(pools, reference, source)
         yield Campaign(
             executors=executors,
             profile=options.sized(),
@@ -140,7 +148,7 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
             schedules=chosen_schedules(description, options.schedules) if options.schedules else (),
             expectations=() if options.expectations is None else options.expectations.entries,
             device=devices.device_type,
-            source=source_of(default),
+            source=source,
             kept=None if options.keep_cases is None else KeptCases(options.keep_cases),
             earlier=Earlier()
             if options.earlier is None
@@ -148,11 +156,40 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
         )
 
 
-def _most_ranks(devices: Devices, wanted: tuple[int, int]) -> int:
+@dataclass(frozen=True)
+class _Places:
+    """Where ranks run: on this machine, or on the agents that have come."""
+
+    devices: Devices
+    reason_against: Callable[[int], str | None]
+    pools: Callable[[Environment | None], AbstractContextManager[Pools | AttachedPools]]
+
+
+def _places(options: Options, stack: ExitStack) -> _Places:
+    device, backend, share = options.device, options.backend, options.ranks_per_device
+    if options.attach is None:
+        devices = resolve(device, backend=backend, ranks_per_device=share)
+        return _Places(
+            devices, devices.reason_against, lambda one: Pools(one, preload=PRELOAD, devices=devices)
+        )
+    devices = attached_devices(device, backend=backend, ranks_per_device=share)
+    controller = stack.enter_context(
+        controller_of(options.attach, devices=devices, largest=options.ranks[1], say=_say)
+    )
+    return _Places(
+        devices, controller.muster.reason_against, lambda one: controller.pools(one, preload=PRELOAD)
+    )
+
+
+def _say(text: str) -> None:
+    print(f"pipeconform: {text}", file=sys.stderr, flush=True)
+
+
+def _most_ranks(reason_against: Callable[[int], str | None], wanted: tuple[int, int]) -> int:
     least, most = wanted
-    while most > least and devices.reason_against(most) is not None:
+    while most > least and reason_against(most) is not None:
         most -= 1
-    reason = devices.reason_against(least)
+    reason = reason_against(least)
     if reason is not None:
         raise UsageError(reason)
     return most
@@ -175,6 +212,7 @@ def environment_report(campaign: Campaign) -> EnvironmentReport:
         cpus=os.cpu_count() or 1,
         device=devices.device_type,
         backend=devices.backend,
+        device_names=campaign.executors["default"].pools.hosts,
         variables=variables,
     )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["device_options", "impl_option", "names"]
+__all__ = ["attach_options", "device_options", "impl_option", "names"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -44,6 +45,37 @@ def device_options(command: Command) -> Command:
             default="cpu",
             show_default=True,
             help="cpu, auto (this machine's accelerator) or a torch device type such as cuda.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def attach_options(command: Command) -> Command:
+    """``--attach`` and what belongs to it: ranks on other hosts."""
+    for option in (
+        click.option(
+            "--token-file",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="The token that agents know, too.  [default: the variable PIPECONFORM_TOKEN]",
+        ),
+        click.option(
+            "--agent-wait",
+            metavar="SECONDS",
+            type=click.FloatRange(min=0),
+            help="How long to wait for agents, at the start and when some are lost.  [default: 120]",
+        ),
+        click.option(
+            "--min-agents",
+            metavar="N",
+            type=click.IntRange(min=1),
+            help="Agents without which the run stops.  [default: the largest of --ranks]",
+        ),
+        click.option(
+            "--attach",
+            metavar="HOST:PORT",
+            help="Listen there for agents (python -m pipeconform.agent) and run the ranks on them.",
         ),
     ):
         command = option(command)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pipeconform.commands.options import device_options, impl_option, names
+from pipeconform.commands.options import attach_options, device_options, impl_option, names
 from pipeconform.errors import BadResultError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
@@ -84,6 +84,7 @@ _FAILED, _STOPPED = 1, 2  # pytest's codes; -x stops a distributed run with the 
     help="Failures that are known and expected; everything else, and every wrong entry, fails the run.",
 )
 @device_options
+@attach_options
 @click.argument("pytest_args", metavar="[-- PYTEST_ARGS]", nargs=-1, type=click.UNPROCESSED)
 def run(
     *,
@@ -124,7 +125,7 @@ def run(
         "requirements": ",".join(names(requirements)) or None,
         "ranks": ranks,
         "expectations": None if expectations is None else str(expectations),
-        **{name.replace("_", "-"): value for name, value in others.items()},
+        **{name.replace("_", "-"): _text(value) for name, value in others.items()},
     }
     with _claimed(out):
         if sys.stderr.isatty() and not quiet:
@@ -146,6 +147,10 @@ def run(
         )
         written = path if _stamp(path) != before else None
         return _conclude(ended, written, show="json" if as_json else "verdict" if quiet else "summary")
+
+
+def _text(value: Any) -> str | int | None:
+    return value if isinstance(value, str | int) or value is None else str(value)
 
 
 def _check(

@@ -286,6 +286,9 @@ class Pending:
                 moved=sum(self._group.channels[rank].moved for rank in waiting),
                 failure=failure,
             )
+            lost = next((v.lost for v in self._verdicts.values() if isinstance(v, Died) and v.lost), "")
+            if lost:  # no answer of the others would say anything about the task
+                why = f"not waited for any longer: {lost}"
             if why is None and any(self._mute(rank) for rank in waiting):
                 why = f"rank {next(filter(self._mute, waiting))} closed its connection without answering"
             standings = None if why or failure else prover.check(waiting, idle=watch.idle)
@@ -366,8 +369,8 @@ class Pending:
                 waits_for=() if wait is None else wait.peers,
                 stage=None if wait is None else wait.stage,
                 microbatch=None if wait is None else wait.microbatch,
+                flights=tuple(map(str, standing.flights)),
                 waited=max(0.0, now - standing.since) if wait is not None and standing.since else None,
                 stack=stacks.get(rank, ""),
                 output=self._crew.printed(rank),
-                flights=tuple(map(str, standing.flights)),
             )

@@ -69,6 +69,11 @@ class Pools:
         return self._server
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Where the ranks are, where that is not this machine: nowhere."""
+        return ()
+
+    @property
     def oracle(self) -> Pool:
         """One process like a rank (threads, environment, device), without a process group."""
         server = self.server

@@ -154,8 +154,12 @@ class RankPools(Protocol):
     """Seconds; pools made from now on have it."""
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Where the ranks are, where that is not this machine."""
+
+    @property
     def oracle(self) -> Pool:
-        """One process of this machine."""
+        """One process like a rank, without a process group."""
 
     def of_size(self, world_size: int) -> CasePool:
         """The pool of `world_size` ranks; do not keep it over requests for other sizes."""

@@ -1,0 +1,208 @@
+"""``pipeconform run --attach`` from the command line to the verdict."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from pipeconform.attach.session import attached_devices, require_same_source
+from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.setup import PRELOAD
+from pipeconform.case.case import decode_case
+from pipeconform.errors import UsageError
+from pipeconform.report.result import read_result
+from pipeconform.run.pools import Pools
+from pipeconform.run.source import Source
+from tests.attach.sites import GUARD, TOKEN, wait_for
+
+REFERENCE = "reference_impl.adapter:ReferenceAdapter"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture
+def launched():
+    """Start processes with the token; none outlives its test."""
+    processes = []
+
+    def launch(*command, **variables):
+        environment = {**os.environ, "PIPECONFORM_TOKEN": TOKEN, **variables}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", *command],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        return processes[-1]
+
+    yield launch
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def run_command(port, out, *more):
+    return [
+        "pipeconform",
+        "run",
+        "--impl",
+        REFERENCE,
+        "--schedules",
+        "1F1B",
+        "--requirements",
+        "FWD-1,TRN-1",
+        "--examples",
+        "3",
+        "--ranks",
+        "1-2",
+        "--out",
+        str(out),
+        *more,
+        *(["--attach", f"127.0.0.1:{port}"] if port else []),
+    ]
+
+
+def outcomes(folder):
+    cells = read_result(folder / "result.json").cells
+    return {(c.requirement, c.schedule): (c.status, c.judgements, c.distinct_cases) for c in cells}
+
+
+def test_a_run_on_attached_ranks_gives_the_same_cells_and_says_where_it_ran(launched, tmp_path):
+    port = free_port()
+    agents = [
+        launched("pipeconform.agent", "--controller", f"127.0.0.1:{port}", RANK=str(rank)) for rank in (0, 1)
+    ]
+    attached = launched(*run_command(port, tmp_path / "attached"))
+    said, _ = attached.communicate(timeout=GUARD)
+    local = launched(*run_command(None, tmp_path / "local"))
+    local.communicate(timeout=GUARD)
+
+    assert (attached.returncode, local.returncode) == (0, 0), said
+    assert [agent.wait(GUARD) for agent in agents] == [0, 0]
+    assert outcomes(tmp_path / "attached") == outcomes(tmp_path / "local")
+    place = read_result(tmp_path / "attached" / "result.json").environment
+    assert place.device_names == (f"attached {socket.gethostname()}",)
+    assert f"listens on 127.0.0.1:{port} for agents; needs 2" in said
+
+
+def test_ctrl_c_ends_the_run_the_agents_and_the_ranks(launched, tmp_path):
+    port = free_port()
+    agent = launched("pipeconform.agent", "--controller", f"127.0.0.1:{port}")
+    run = launched(*run_command(port, tmp_path / "out", "--min-agents", "1", "--examples", "500"))
+    servers = []
+    wait_for(lambda: servers.extend(children(agent.pid)) or servers)
+    wait_for(lambda: children(servers[0]))
+    ranks = children(servers[0])
+    run.send_signal(signal.SIGINT)
+    said, _ = run.communicate(timeout=GUARD)
+
+    assert run.returncode == 130, said
+    assert agent.wait(GUARD) == 0
+    wait_for(lambda: not any(map(alive, [*servers, *ranks])))
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def alive(pid):
+    return os.path.exists(f"/proc/{pid}")
+
+
+def test_a_run_without_agents_ends_with_3_and_says_what_is_missing(launched, tmp_path):
+    run = launched(*run_command(free_port(), tmp_path / "out", "--agent-wait", "0.1"))
+    said, _ = run.communicate(timeout=GUARD)
+
+    assert run.returncode == 3
+    assert "0 agent(s) attached at 127.0.0.1:" in said
+    assert "the run needs 2: start more, or lower --min-agents" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--attach", "nonsense"], "--attach 'nonsense': expected HOST:PORT"),
+        (["--attach", "127.0.0.1:0", "-n", "2"], "--attach and -n do not go together"),
+        (["--min-agents", "2"], "--attach, which was not given"),
+        (["--attach", "127.0.0.1:0", "--device", "auto"], "name the type that the agents have"),
+        (["--attach", "127.0.0.1:0", "--token-file", "nowhere"], "cannot read the token in nowhere"),
+    ],
+)
+def test_what_cannot_be_attached_is_a_usage_error(launched, tmp_path, more, said):
+    run = launched(*run_command(None, tmp_path / "out", *more))
+    text, _ = run.communicate(timeout=GUARD)
+
+    assert said in text
+    assert run.returncode == 2
+
+
+def test_devices_of_agents_need_not_be_here():
+    assert attached_devices("cuda", backend="auto", ranks_per_device=2).backend == "nccl"
+    with pytest.raises(UsageError, match="no default backend"):
+        attached_devices("abacus", backend="auto", ranks_per_device=1)
+
+
+# ---------------------------------------------------------------- executions
+
+CASES = [
+    # p = 2, the pipeline is the world
+    '{"model":{"width":4,"stages":[{"blocks":[{"block":"linear"},{"block":"mlp"}]},{"blocks":[{"block":"norm"},'
+    '{"block":"linear"}]}],"sequence":3,"dtype":"float32"},"schedule":"1F1B","world":{"size":2,"pipeline_ranks":'
+    '[0,1]},"program":[{"step":"train","batch_size":8,"num_microbatches":4}],"loss":{},"optimizer":null,'
+    '"stages_per_rank":1,"seed":62,"format":1}',
+    # a sub-group in an order of its own, with a bystander
+    '{"model":{"width":4,"stages":[{"blocks":[{"block":"linear"}]},{"blocks":[{"block":"linear"}]}]},"schedule":'
+    '"GPipe","world":{"size":3,"pipeline_ranks":[2,0]},"program":[{"step":"train","batch_size":4,'
+    '"num_microbatches":2}],"loss":{},"optimizer":null,"stages_per_rank":1,"seed":7,"format":1}',
+]
+
+
+@pytest.fixture(scope="module")
+def executors(two_agents):
+    with two_agents[1].pools(preload=PRELOAD) as remote, Pools(preload=PRELOAD) as local:
+        description = describe(local, REFERENCE)
+        yield tuple(
+            Executor(implementation=REFERENCE, description=description, pools=pools)
+            for pools in (local, remote)
+        )
+
+
+@pytest.mark.parametrize("case", CASES, ids=["world", "sub-group"])
+def test_what_attached_ranks_show_is_what_local_ranks_show_bit_for_bit(executors, case):
+    case = decode_case(case.encode(), source="here")
+    local, remote = (executor.execute(case) for executor in executors)
+
+    assert local.verdicts.ok
+    assert remote.verdicts.ok
+    assert msgspec.msgpack.encode(remote.shown) == msgspec.msgpack.encode(local.shown)
+    assert any(step.gradients for one in local.shown for step in one.steps)
+
+
+def test_agents_with_another_copy_of_the_adapter_are_refused(two_agents):
+    with two_agents[1].pools(preload=PRELOAD) as pools:
+        vector, identities = pools.everywhere(
+            "pipeconform.run.source:answer", REFERENCE.encode(), time_limit=GUARD
+        )
+        here = msgspec.msgpack.decode(vector.values[0], type=Source)
+        require_same_source(pools, REFERENCE, here)
+        with pytest.raises(
+            UsageError, match=r"agent 0 on host .* has another adapter\.py than this machine's"
+        ):
+            require_same_source(pools, REFERENCE, msgspec.structs.replace(here, text=b"edited"))
+
+    assert [one.rank for one in identities] == [0, 1]
