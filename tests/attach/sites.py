@@ -22,9 +22,13 @@ PRELOAD = ("torch", "torch.distributed", "attach_tasks")
 
 
 def wait_for(
-    condition: Callable[[], object], *, step: Callable[[], object] = lambda: time.sleep(0.02)
+    condition: Callable[[], object],
+    *,
+    step: Callable[[], object] = lambda: time.sleep(0.02),
+    limit: float = GUARD,
 ) -> None:
-    deadline = time.monotonic() + GUARD
+    """Return when something is so; it is a failure when that takes longer than `limit` seconds."""
+    deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline, "what was waited for never came"
         step()

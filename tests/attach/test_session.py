@@ -167,7 +167,7 @@ CASES = [
     '"stages_per_rank":1,"seed":62,"format":1}',
     # a sub-group in an order of its own, with a bystander
     '{"model":{"width":4,"stages":[{"blocks":[{"block":"linear"}]},{"blocks":[{"block":"linear"}]}]},"schedule":'
-    '"GPipe","world":{"size":3,"pipeline_ranks":[2,0]},"program":[{"step":"train","batch_size":4,'
+    '"GPipe","world":{"size":3,"pipeline_ranks":[0,2]},"program":[{"step":"train","batch_size":4,'
     '"num_microbatches":2}],"loss":{},"optimizer":null,"stages_per_rank":1,"seed":7,"format":1}',
 ]
 
