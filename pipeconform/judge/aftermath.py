@@ -24,6 +24,7 @@ __all__ = [
     "answers_are_right",
     "deaths_and_hangs",
     "nobody_dies",
+    "nobody_waits",
     "outcome_of",
     "processes_recover",
 ]
@@ -102,7 +103,12 @@ def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
 
 def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
     """No process ends, whatever else happens (ERR-13)."""
-    yield from (one for one in deaths_and_hangs(aftermath) if one.status is Status.CRASHED)
+    yield from (one for one in deaths_and_hangs(aftermath) if one.status is not Status.HUNG)
+
+
+def nobody_waits(aftermath: Aftermath) -> Iterator[Outcome]:
+    """Nobody waits for ever for a rank that failed and stays connected (ERR-14)."""
+    yield from (one for one in deaths_and_hangs(aftermath) if one.status is not Status.CRASHED)
 
 
 def processes_recover(aftermath: Aftermath) -> Iterator[Outcome]:

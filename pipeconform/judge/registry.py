@@ -385,6 +385,7 @@ JUDGEMENTS: dict[str, Judgement] = {
         Focus.OUT_OF_ORDER, judge=split_backward.mistakes_are_refused, trains=True, any_schedule=True
     ),
     "ERR-13": _mistaken(*MISTAKEN, aftermath=aftermaths.nobody_dies),
+    "ERR-14": _mistaken(Focus.RAISES, aftermath=aftermaths.nobody_waits, observe=frozenset({"loneliness"})),
     "COM-1": _recorded(communication.matched),
     "COM-2": _recorded(communication.only_the_given_group),
     "COM-3": _recorded(communication.gets_through),

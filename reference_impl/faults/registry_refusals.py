@@ -112,6 +112,13 @@ REFUSALS = (
         "mishaps:StageUnnamed", "ERR-10", "Errors do not name the stage.", tells=r"it does not name stage \d"
     ),
     made(
+        "mishaps:NoticeOmitted",
+        "ERR-14",
+        "A rank that fails sends no notice.",
+        status="hung",
+        tells=r"rank \d waits for ever, when in step \d .* raises.* and rank \d raised",
+    ),
+    made(
         "mishaps:OthersNotTold",
         "ERR-10",
         "Other ranks do not learn who failed.",

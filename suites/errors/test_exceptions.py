@@ -19,6 +19,12 @@ def test_after_an_error(pipeconform_judge: Callable[[], None]) -> None:
     pipeconform_judge()
 
 
+@pytest.mark.pipeconform_requirement("ERR-14")
+def test_nobody_waits_for_who_failed(pipeconform_judge: Callable[[], None]) -> None:
+    """An exception on one rank ends the step on all, though no connection closes (ERR-14)."""
+    pipeconform_judge()
+
+
 @pytest.mark.pipeconform_requirement("ERR-13")
 def test_nobody_dies(pipeconform_judge: Callable[[], None]) -> None:
     """No process ends from any mistake of this chapter (ERR-13)."""
