@@ -26,6 +26,7 @@ __all__ = [
     "nobody_dies",
     "nobody_waits",
     "outcome_of",
+    "pipelines_recover",
     "processes_recover",
 ]
 
@@ -127,6 +128,31 @@ def processes_recover(aftermath: Aftermath) -> Iterator[Outcome]:
         yield outcome_of(
             aftermath, Status.FAILED, _as(finding, kind=f"after an error: {finding.kind}", message=text)
         )
+
+
+def pipelines_recover(aftermath: Aftermath) -> Iterator[Outcome]:
+    """After a promised error about a batch, on all ranks, the same pipeline gives right values (ERR-15).
+
+    Whoever died or waits is the matter of other requirements; so is who should have raised and did not.
+    """
+    step, mistake = aftermath.mistake()
+    if not aftermath.errors.promised(mistake.kind) or not _is_due(aftermath.case, step, mistake):
+        return
+    for rank, one in enumerate(aftermath.verdicts):
+        if isinstance(one, Raised):  # what ended the mistaken step itself is among `failed`
+            text = (
+                f"after {_told(aftermath)}, and an error, the same pipeline fails: {one.type}: {one.message}"
+            )
+            finding = Finding(kind=f"after an error: raised {one.type}", message=text, step=step, rank=rank)
+            yield outcome_of(aftermath, Status.ERROR, finding)
+            return
+    if aftermath.evidence is None or not set(aftermath.case.world.pipeline_ranks) <= set(aftermath.failed):
+        return
+    for finding in training.losses_and_gradients_are_right(aftermath.evidence):
+        text = f"after {_told(aftermath)}, and an error, the same pipeline is wrong: {finding.message}"
+        kind = f"after an error: {finding.kind}"
+        yield outcome_of(aftermath, Status.FAILED, _as(finding, kind=kind, message=text))
+        return
 
 
 def outcome_of(aftermath: Aftermath, status: Status, finding: Finding) -> Outcome:

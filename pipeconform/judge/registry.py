@@ -386,6 +386,13 @@ JUDGEMENTS: dict[str, Judgement] = {
     ),
     "ERR-13": _mistaken(*MISTAKEN, aftermath=aftermaths.nobody_dies),
     "ERR-14": _mistaken(Focus.RAISES, aftermath=aftermaths.nobody_waits, observe=frozenset({"loneliness"})),
+    "ERR-15": _mistaken(
+        Focus.WRONG_SHAPE,
+        Focus.WRONG_DTYPE,
+        Focus.WRONG_BATCH,
+        aftermath=aftermaths.pipelines_recover,
+        observe=frozenset({"resumption"}),
+    ),
     "COM-1": _recorded(communication.matched),
     "COM-2": _recorded(communication.only_the_given_group),
     "COM-3": _recorded(communication.gets_through),

@@ -66,6 +66,7 @@ Watched = Literal[
     "loneliness",
     "memory",
     "recovery",
+    "resumption",
     "reductions",
     "rounds",
     "timeline",
@@ -77,8 +78,9 @@ Watched = Literal[
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
 (needs the timeline). ``rounds``: what stays behind after more steps, and after more pipelines (`LivedOn`).
 ``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
-`Observation.steps` are of that one. ``loneliness``: a rank that fails stays connected, so that
-whoever waits for it is seen to wait. ``traffic``: everything that is sent and received.
+`Observation.steps` are of that one. ``resumption``: when the mistaken step has ended on all ranks, the same step
+without its mistake on the same pipeline, in whose place it is shown. ``loneliness``: a rank that fails stays
+connected, so that whoever waits for it is seen to wait. ``traffic``: everything that is sent and received.
 ``reductions``: what is added up over ranks, and when.
 ``gradients``: what arrives at the outputs of every forward and leaves at its inputs when it is differentiated
 (not together with the timeline; no verdict rests on it).

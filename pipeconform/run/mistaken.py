@@ -7,11 +7,15 @@ from collections.abc import Callable
 import torch.distributed as dist
 from msgspec import structs
 
+from pipeconform.adapter import Description, Plan, ZeroGrad
 from pipeconform.case.case import Case
-from pipeconform.observe.observation import Failed, Observation
+from pipeconform.observe.observation import Failed, Observation, StepShown
+from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.rank import raised_from
+from pipeconform.run.steps import run_step
 
-__all__ = ["CaseEnded", "failed_by", "live_through"]
+__all__ = ["CaseEnded", "failed_by", "live_through", "resumed"]
 
 
 class CaseEnded(Exception):  # noqa: N818 - it carries what was observed, and says nothing was wrong with us
@@ -48,3 +52,23 @@ def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers
     if dist.is_initialized():
         dist.barrier()  # the world's own group, of which the implementation knows nothing
     return structs.replace(execute(case.without_mistakes), failed=observation.failed)
+
+
+def resumed(
+    case: Case,
+    step: int,
+    plan: Plan,
+    pipeline: CheckedPipeline,
+    description: Description,
+    recorder: ForwardRecorder,
+) -> StepShown:
+    """The step that failed once more, without its mistake, on the same pipeline, when all ranks are through with it.
+
+    Raises:
+        Exception: whatever the implementation raises now.
+    """
+    if dist.is_initialized():
+        dist.barrier()
+    recorder.take()
+    pipeline.apply(ZeroGrad())
+    return run_step(case.without_mistakes, step, plan, pipeline, description.capabilities, recorder)

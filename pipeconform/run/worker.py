@@ -213,6 +213,8 @@ def _run(
         for shown in program:
             reduced = None if reductions is None else reductions.take()
             steps.append(structs.replace(shown, reductions=reduced, hooked=hook.take()))
+        if "resumption" in job.observe:  # another rank may have failed
+            steps[-1] = mistaken.resumed(case, len(steps) - 1, plan, pipeline, description, recorder)
         if "rounds" in job.observe:
             again = None
             if not description.capabilities.fresh_process_per_build:
@@ -231,6 +233,8 @@ def _run(
             raise
         steps.append(StepShown(step=len(steps), forwards=recorder.take()))
         failed = mistaken.failed_by(error, step=len(steps) - 1)
+        if "resumption" in job.observe:
+            steps[-1] = mistaken.resumed(case, len(steps) - 1, plan, pipeline, description, recorder)
         return structs.replace(nothing, failed=failed, steps=tuple(steps))
     finally:
         if lived_on is None:  # otherwise it was closed already, twice

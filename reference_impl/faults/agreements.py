@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,8 @@ from pipeconform.adapter import Batch, Mode, Plan, StepResult
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..agreement import Agreement, Kinds, Told, problems_of
+from ..batches import BatchCheck
+from ..runtime import Work
 from ..tables import OFFERS
 
 # ------------------------------------------------------------------------------------- neighbours
@@ -160,3 +163,64 @@ class RefusalLocks(ReferenceAdapter):
         except ValueError:
             _Refused.once = True
             raise
+
+
+class _ClosesItself(ReferencePipeline):
+    broken = False
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if self.broken:
+            raise RuntimeError("the pipeline is closed")
+        try:
+            return super().run(mode, batch)
+        except ValueError:
+            self.broken = True
+            raise
+
+
+class RefusalClosesPipeline(ReferenceAdapter):
+    """A pipeline that refused a batch runs no other."""
+
+    pipeline = _ClosesItself
+
+
+class _RemembersAll(BatchCheck):
+    def check(self, batch: Batch) -> None:
+        try:
+            super().check(batch)
+        except (TypeError, ValueError):
+            self._first = None
+            with contextlib.suppress(TypeError, ValueError):
+                super().check(batch)
+            raise
+
+
+class _RemembersRefused(ReferencePipeline):
+    check_type = _RemembersAll
+
+
+class RefusedBatchRemembered(ReferenceAdapter):
+    """What a refused batch looked like is what the next ones must look like."""
+
+    pipeline = _RemembersRefused
+
+
+class _CountsRefused(ReferencePipeline):
+    refused = 0
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        try:
+            return super().run(mode, batch)
+        except ValueError:
+            self.refused += 1
+            raise
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work = super().make_work(mode, batch)
+        return replace(work, divisor=work.divisor * (1 + self.refused))
+
+
+class RefusedBatchCounted(ReferenceAdapter):
+    """A batch that was refused counts in the mean over microbatches."""
+
+    pipeline = _CountsRefused

@@ -1,4 +1,4 @@
-"""The faults of chapter ERR that are about plans."""
+"""The faults of chapter ERR that are about plans, and about what comes after a refusal."""
 
 from __future__ import annotations
 
@@ -75,5 +75,25 @@ PLANS = (
         "After a refused plan nothing is built.",
         status="error",
         tells="a new pipeline fails: RuntimeError: the engine is being initialised",
+    ),
+    made(
+        "agreements:RefusalClosesPipeline",
+        "ERR-15",
+        "A pipeline that refused a batch is closed.",
+        status="error",
+        tells="the same pipeline fails: RuntimeError: the pipeline is closed",
+    ),
+    made(
+        "agreements:RefusedBatchRemembered",
+        "ERR-15",
+        "A refused batch is what the next is compared with.",
+        status="error",
+        tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another",
+    ),
+    made(
+        "agreements:RefusedBatchCounted",
+        "ERR-15",
+        "A refused batch counts in the mean.",
+        tells="the same pipeline is wrong: .*gradient",
     ),
 )

@@ -29,3 +29,9 @@ def test_nobody_waits_for_who_failed(pipeconform_judge: Callable[[], None]) -> N
 def test_nobody_dies(pipeconform_judge: Callable[[], None]) -> None:
     """No process ends from any mistake of this chapter (ERR-13)."""
     pipeconform_judge()
+
+
+@pytest.mark.pipeconform_requirement("ERR-15")
+def test_the_same_pipeline_after_an_error(pipeconform_judge: Callable[[], None]) -> None:
+    """After a batch that was refused on all ranks the same pipeline is right (ERR-15)."""
+    pipeconform_judge()

@@ -1,15 +1,19 @@
 """What became of mistaken cases, judged from verdicts written by hand."""
 
+import dataclasses
+
 import pytest
+from msgspec import structs
 
 from pipeconform.adapter import ErrorContract
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.mistakes import Mistake
-from pipeconform.judge.aftermath import Aftermath, answers_are_right, nobody_dies
+from pipeconform.judge.aftermath import Aftermath, answers_are_right, nobody_dies, pipelines_recover
 from pipeconform.judge.outcome import Status
 from pipeconform.observe.observation import Failed
-from pipeconform.run.verdict import Died, Returned, Stuck, VerdictVector
+from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
+from tests.judge.honest import honest_example
 
 CASE = Case(
     model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * 2),
@@ -62,3 +66,50 @@ def test_only_deaths_count_where_nobody_may_die():
     assert [one.status for one in nobody_dies(_aftermath(Died(exit_code=3), Returned(None)))] == [
         Status.CRASHED
     ]
+
+
+REFUSED = {rank: Failed(type="ValueError", message="one sample", step=0) for rank in (0, 1)}
+PROMISED = ErrorContract(promises={"batch": ("ValueError",)})
+RIGHT = honest_example("plain")
+WRONG = dataclasses.replace(RIGHT, expected=honest_example("sum").expected)
+
+
+def _refused(*verdicts, failed=REFUSED, errors=PROMISED, evidence=RIGHT):
+    mistake = Mistake(where="batch", how="scarce")
+    case = structs.replace(CASE, program=(Train(batch_size=4, num_microbatches=2, mistake=mistake),))
+    found = _aftermath(*(verdicts or (Returned(None), Returned(None))), failed=failed)
+    found = dataclasses.replace(found, case=case, errors=errors, evidence=evidence)
+    return list(pipelines_recover(found))
+
+
+def test_a_pipeline_that_goes_on_after_a_refused_batch_is_right():
+    assert _refused() == []
+
+
+def test_a_pipeline_that_is_wrong_after_a_refused_batch_is_wrong():
+    (found,) = _refused(evidence=WRONG)
+
+    assert found.status is Status.FAILED
+    assert "after in step 0 the batch has one sample only, and an error, the same pipeline is wrong" in (
+        found.finding.message
+    )
+
+
+def test_a_pipeline_that_fails_after_a_refused_batch_fails():
+    closed = Raised(type="RuntimeError", message="closed")
+    (found,) = _refused(closed, closed, failed={}, evidence=None)
+
+    assert (found.status, found.finding.kind) == (Status.ERROR, "after an error: raised RuntimeError")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"errors": ErrorContract(), "evidence": WRONG},
+        {"failed": {0: REFUSED[0]}, "evidence": WRONG},
+        {"evidence": None},
+    ],
+    ids=["nothing promised", "not on every rank", "somebody waits"],
+)
+def test_what_was_no_refusal_by_all_is_the_matter_of_others(others):
+    assert _refused(**others) == []
