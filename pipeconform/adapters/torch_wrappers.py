@@ -100,7 +100,9 @@ class TorchDdp:
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> _Ddp:
         if options.ignored:
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, options.ignored)  # type: ignore[no-untyped-call]
+            # the documented form is "{module_name}.{param_name}", also for the outermost module, whose name is empty
+            named = [name if "." in name else f".{name}" for name in options.ignored]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, named)  # type: ignore[no-untyped-call]
         return _Ddp(
             DistributedDataParallel(
                 module,

@@ -96,7 +96,7 @@ def _accumulated(claims: WrapperClaims) -> Iterator[WrapperCase]:
         Step(passes=(inside, outside), zero="keep"),
         Step(zero="zeros"),
     )
-    yield from _under(WrapperCase(steps=interleaved), claims, F.BUCKET_VIEW, F.BUCKETS, F.FIND_UNUSED)
+    yield from _under(WrapperCase(steps=interleaved), claims)
     yield WrapperCase(steps=interleaved, ranks=3)
 
 

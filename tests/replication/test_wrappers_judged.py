@@ -16,8 +16,9 @@ from pipeconform.spec.wrappers import wrapper_requirement
 TORCH_BREAKS = {
     "torch-ddp": {
         "DPW-3": "hang",  # the first rank is not told
-        "DPW-6": "gradient differs",  # parameters of the outermost module are reduced although ignored
-        "DPW-24": "gradient differs",  # a dataclass with a static graph: the first step is not reduced
+        "DPW-6": "state changed by nobody",  # what the outermost module has is broadcast although ignored
+        "DPW-7": "raised RuntimeError",  # accumulation before the first reduction of a static graph
+        "DPW-24": "gradient differs",  # a dataclass with a static graph is never reduced
     },
     "torch-fully-shard": {},
     "torch-fsdp": {},
