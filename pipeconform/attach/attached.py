@@ -92,9 +92,10 @@ class RemoteRank:
                 self.unfit = reason
             case Answer():
                 self._answered(word)
-            case Gone(code=code, after=after, output=output):
+            case Gone(code=code, after=after, output=output, lost=lost):
                 self.printed = output
-                self._ended(code, self.began + after)
+                why = f"{self.agent.identity}: {printable(lost)}" if lost else ""
+                self._ended(code, self.began + after, lost=why)
             case Standing() | Stacks():
                 self.replies[word.ticket] = word
 

@@ -38,7 +38,8 @@ class _Knock:
 
     def __init__(self, connection: socket.socket, peer: str, greeter: Greeter) -> None:
         self.connection, self.peer, self.greeter = connection, peer, greeter
-        self.since = time.monotonic()
+        self.age = 0.0
+        """Seconds that it has had, while the controller listened."""
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -190,9 +191,11 @@ class Hub:
 
     def _expire(self) -> None:
         now = time.monotonic()
-        for knock in [one for one in self._knocking if now - one.since > self._greeting_limit]:
-            self._turn_away(knock, f"did not finish the handshake within {self._greeting_limit:g} s")
         gap, self._stepped = min(now - self._stepped, _LONGEST_GAP), now
+        for knock in list(self._knocking):
+            knock.age += gap
+            if knock.age > self._greeting_limit:
+                self._turn_away(knock, f"did not finish the handshake within {self._greeting_limit:g} s")
         for agent in self.agents:
             agent.quiet = agent.quiet + gap if agent.busy else 0.0
             if agent.quiet > self._silence:

@@ -30,7 +30,6 @@ __all__ = ["Member"]
 
 _OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
 _ANSWER_LIMIT = MESSAGE_LIMIT - (1 << 16)
-_SERVER_DIED = 70  # the code of a rank whose fork server is gone
 
 
 class _Chore(Protocol):
@@ -124,20 +123,20 @@ class Member:
         for chore in [chore for chore in self._chores if chore.over]:
             self._chores.remove(chore)
             yield chore.word()
-        if not self.over and (exited is not None or not self._served()):
+        if not self.over and exited is not None:
             self.over = True
-            code = _SERVER_DIED if exited is None else exited.code
-            moment = time.monotonic() if exited is None else exited.moment
             yield Gone(
-                member=self.number, code=code, after=moment - self._began, output=self._last_words(exited)
+                member=self.number,
+                code=exited.code,
+                after=exited.moment - self._began,
+                output=tail(self._output),
             )
+        elif not self.over and (why := self._unserved()):
+            self.over = True
+            yield Gone(member=self.number, code=0, after=time.monotonic() - self._began, output="", lost=why)
 
-    def _served(self) -> bool:
-        return self.server.alive and self._group.failure is None
-
-    def _last_words(self, exited: object) -> str:
-        if exited is not None:
-            return tail(self._output)
+    def _unserved(self) -> str:
+        """Why its fork server tells nothing of it any more; empty while it does."""
         try:
             self.server.require_alive()
         except PoolError as error:

@@ -124,12 +124,16 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):
-    """The rank's process ended; `code` as in ``subprocess``; `output` is the end of what it printed."""
+    """The rank's process ended; `code` as in ``subprocess``; `output` is the end of what it printed.
+
+    `lost` says why the agent cannot know how it ended: what it was forked by is gone.
+    """
 
     member: int
     code: int
     after: float
     output: str
+    lost: str = ""
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):

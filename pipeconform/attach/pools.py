@@ -21,7 +21,8 @@ from pipeconform.run.verdict import VerdictVector
 
 __all__ = ["AttachedPools", "Controller"]
 
-_IDLE_AFTER_FAILURE = 0.5  # seconds: several pulses of every agent
+_LEAST_IDLE = 5.0  # seconds: a packet that is lost is sent again in less
+_IDLE_AFTER_FAILURE = 1.0  # seconds: several pulses of every agent, and what was on its way has come
 _FORMATION_LIMIT = 180.0  # seconds; a fork server that imports torch over a network takes its time
 
 
@@ -46,6 +47,8 @@ class Controller:
             ranks_per_device=devices.ranks_per_device,
             say=say,
         )
+        self.least_idle = _LEAST_IDLE
+        """Seconds without progress that pools wait at least before they call it a hang."""
         self._environments = 0
 
     def gather(self, *, limit: float) -> None:
@@ -182,7 +185,8 @@ class AttachedPools:
             size=world_size,
             formation_limit=_FORMATION_LIMIT,
         )
-        return Pool.over(crew, idle_limit=self.idle_limit, idle_limit_after_failure=_IDLE_AFTER_FAILURE)
+        idle_limit = max(self.idle_limit, self._controller.least_idle)
+        return Pool.over(crew, idle_limit=idle_limit, idle_limit_after_failure=_IDLE_AFTER_FAILURE)
 
     def close(self) -> None:
         """End every rank and the oracle; the agents stay. Closing twice is harmless."""

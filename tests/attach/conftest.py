@@ -33,6 +33,7 @@ def two_agents() -> Iterator[tuple[Site, Controller]]:
             site.start(rank)
         controller = controller_of(site, least=2)
         controller.gather(limit=GUARD)
+        controller.least_idle = 1.0
         yield site, controller
     finally:
         site.close()

@@ -116,6 +116,17 @@ def test_a_slow_loris_is_cut_off_and_keeps_nobody_out(site):
         assert len(here.hub.agents) == 1
 
 
+def test_a_controller_that_was_held_up_does_not_hold_it_against_who_knocked(site):
+    """While it judges, it reads nothing: that time is not the agent's."""
+    here = site(greeting_limit=1.0)
+    with connect(here) as good:
+        here.hub.step(0.1)
+        time.sleep(1.2)
+        greet(here, good)
+
+        assert len(here.hub.agents) == 1
+
+
 def test_many_who_say_nothing_do_not_keep_an_agent_out(site):
     here = site(greeting_limit=0.3)
     idle = [connect(here) for _ in range(300)]

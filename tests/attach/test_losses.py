@@ -131,6 +131,22 @@ def test_no_agents_at_all_stop_a_run_before_it_begins(site):
         controller_of(site(), least=1).gather(limit=0.1)
 
 
+def test_a_fork_server_that_ends_is_lost_too_and_no_fault_of_the_ranks(duo, tmp_path):
+    here, controller = duo()
+    with controller.pools(preload=PRELOAD) as pools:
+        pool = pools.bare(2)
+        pending, pids = start_and_wait(here, pool, tmp_path)
+        server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(server, signal.SIGKILL)
+        vector = pending.wait()
+
+        assert vector.first_failure == 0
+        assert "agent 0 on host" in vector.lost
+        assert "the fork server ended" in vector.lost
+        assert pool.run("attach_tasks:total", time_limit=LIMIT).values == (b"3.0", b"3.0")
+        pool.close()
+
+
 @pytest.mark.parametrize("how", ["home", "killed", "terminated"])
 def test_nothing_is_left_of_ranks_and_their_children_when_the_controller_or_the_agents_end(
     duo, tmp_path, how
