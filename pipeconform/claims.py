@@ -56,6 +56,7 @@ class Feature(StrEnum):
     DECLARED_TABLE = "declared_table"  # the pipeline has table(), see DeclaresTable
     CUSTOM_FUNCTIONS = "custom_functions"  # stages may use torch.autograd.Function
     CHECKPOINTING = "checkpointing"  # stages may use torch.utils.checkpoint
+    COMPILED = "compiled"  # stages may hold modules under torch.compile
     AUTOCAST = "autocast"  # run() may be called under torch.autocast
     OBJECTS = "objects"  # keyword arguments that are no tensors, given whole to every microbatch
     BATCH_DIM = "batch_dim"  # the batch may be dimension 1 of inputs, outputs and targets

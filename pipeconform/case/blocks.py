@@ -93,6 +93,12 @@ class Checkpointed(Block, frozen=True, kw_only=True):
     dropout: bool = False
 
 
+class Compiled(Block, frozen=True, kw_only=True):
+    """An `Mlp` under torch.compile (backend aot_eager, which needs no C++ compiler): wrapped, or compiled in place."""
+
+    how: Literal["wrapped", "in_place"] = "wrapped"
+
+
 class Stateful(Block, frozen=True, kw_only=True):
     """A linear map that keeps on the module, per forward, what a custom autograd function needs in the backward."""
 
@@ -151,6 +157,7 @@ AnyBlock = (
     | Layout
     | Auxiliary
     | Checkpointed
+    | Compiled
     | Stateful
     | Tied
 )

@@ -73,6 +73,7 @@ class Focus(StrEnum):
     STATEFUL = "module state kept for the backward"
     TIED = "tied weights"
     TIED_STAGES = "weights tied across stages"
+    COMPILED = "compiled modules"
     AUTOCAST = "autocast"
     OBJECTS = "keyword arguments that are no tensors"
     BATCH_DIM = "another batch dimension"
@@ -249,6 +250,7 @@ _NEEDS = {
     Focus.CHECKPOINT: Feature.CHECKPOINTING,
     Focus.REENTRANT: Feature.CHECKPOINTING,
     Focus.STATEFUL: Feature.CUSTOM_FUNCTIONS,
+    Focus.COMPILED: Feature.COMPILED,
     Focus.TIED: Feature.SHARED_IN_STAGE,
     Focus.OBJECTS: Feature.OBJECTS,
     Focus.GUARDED: Feature.EVAL,

@@ -186,6 +186,16 @@ class _Checkpointed(nn.Module):
         return found
 
 
+def _compiled(width: int, how: str) -> nn.Module:
+    # a process sees many cases, and dynamo gives up on code that it has compiled too often
+    torch._dynamo.reset()
+    module = _Mlp(width)
+    if how == "in_place":
+        module.compile(backend="aot_eager")
+        return module
+    return torch.compile(module, backend="aot_eager")  # type: ignore[return-value]  # an OptimizedModule
+
+
 _REMEMBERED = 64  # forwards; more than are ever in flight
 
 
@@ -265,6 +275,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Auxiliary(width)
         case blocks.Checkpointed(reentrant=reentrant, dropout=dropout):
             return _Checkpointed(width, reentrant=reentrant, dropout=dropout)
+        case blocks.Compiled(how=how):
+            return _compiled(width, how)
         case blocks.Stateful():
             return _Stateful(width)
         case blocks.Tied(what=what):

@@ -50,6 +50,9 @@ def focused(d: Drawing, model: Model, loss: LossSpec) -> tuple[Model, LossSpec, 
             model = _insert(model, d.pick(some_stage), blocks.Checkpointed(dropout=dropout))
         case Focus.REENTRANT:
             model = _insert(model, d.pick(some_stage), blocks.Checkpointed(reentrant=True))
+        case Focus.COMPILED:
+            compiled: list[AnyBlock] = [blocks.Compiled(), blocks.Compiled(how="in_place")]
+            model = _insert(model, d.pick(some_stage), d.pick(compiled))
         case Focus.STATEFUL:
             model = _insert(model, d.pick(some_stage), blocks.Stateful())
         case Focus.TIED:

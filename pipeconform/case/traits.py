@@ -101,6 +101,7 @@ _BLOCKS: tuple[tuple[tuple[type[blocks.Block], ...], Focus], ...] = (
     ((blocks.Dropout,), Focus.DROPOUT),
     ((blocks.Auxiliary,), Focus.AUXILIARY),
     ((blocks.Stateful,), Focus.STATEFUL),
+    ((blocks.Compiled,), Focus.COMPILED),
     ((blocks.Tied,), Focus.TIED),
 )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from pipeconform.adapter import Feature
-from pipeconform.case.case import Train
+from pipeconform.case.case import Case, Train
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, missing, shown_step, unheld
 from pipeconform.judge.numerics import Mismatch, compare
 from pipeconform.observe.array import Array
@@ -18,6 +18,7 @@ from pipeconform.observe.observation import Forward, Named, Observation, Referen
 __all__ = [
     "batch_order_is_kept",
     "boundaries_arrive",
+    "compilation_is_named",
     "containers_are_kept",
     "hooks_run_once",
     "outputs_are_right",
@@ -287,6 +288,17 @@ def tensors_without_gradient_arrive(evidence: Evidence) -> Iterator[Finding]:
                                 stage=s,
                             )
                             return
+
+
+def compilation_is_named(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
+    """A refusal of compiled stages says that this is the reason; `texts` has what each rank said."""
+    for text in texts:
+        if "compil" not in text.lower():
+            yield Finding(
+                kind="compilation not named",
+                message=f"stages hold compiled modules, but the error does not say so: {text.strip()[:200]!r}",
+            )
+            return
 
 
 def hooks_run_once(evidence: Evidence) -> Iterator[Finding]:

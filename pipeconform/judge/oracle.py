@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from pipeconform import adapter as contract
 from pipeconform.adapter import GradientScale, Microbatch
 from pipeconform.case import data
+from pipeconform.case.blocks import Compiled
 from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
 from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.modules import build_stage, seed_of, seed_process, tie
@@ -140,7 +141,7 @@ def reference(
     seed_process(seed_of(case.seed, "oracle"), device=device)
     replay = _Replay(masks or {}, device)
     analysis = _analysis() if bounds == "running" else None
-    with analysis or nullcontext():
+    with _uncompiled(case), analysis or nullcontext():
         runs = [
             _Run(
                 case,
@@ -182,6 +183,11 @@ def _stages_of(case: Case, replay: _Replay, device: str) -> list[nn.Module]:
     for stage in stages:
         stage.recorder = replay  # type: ignore[assignment]  # a listener, no tensor or module
     return stages
+
+
+def _uncompiled(case: Case) -> AbstractContextManager[object]:
+    """What a compiler makes of a module is the engine's affair: right is what the module itself gives."""
+    return torch.compiler.set_stance("force_eager") if case.has(Compiled) else nullcontext()
 
 
 def _analysis() -> RunningError:

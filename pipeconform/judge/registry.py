@@ -200,6 +200,12 @@ JUDGEMENTS: dict[str, Judgement] = {
     "FWD-22": _about(Focus.RULES, judge=_with_gradients(forward.outputs_are_right), any_schedule=True),
     "FWD-17": _about(Focus.HOOKS, judge=forward.hooks_run_once),
     "FWD-18": _about(Focus.AUTOCAST, judge=_with_gradients(forward.containers_are_kept), any_schedule=True),
+    "FWD-20": _about(
+        Focus.COMPILED,
+        judge=training.losses_and_gradients_are_right,
+        tolerates=frozenset({Focus.COMPILED}),
+        refusal=forward.compilation_is_named,
+    ),
     "FWD-21": _about(
         Focus.FLOAT8,
         judge=_with_gradients(forward.boundaries_arrive),

@@ -25,6 +25,12 @@ def test_the_models_own_hooks_run_once(pipeconform_judge: Callable[[], None]) ->
     pipeconform_judge()
 
 
+@pytest.mark.pipeconform_requirement("FWD-20")
+def test_compiled_stages(pipeconform_judge: Callable[[], None]) -> None:
+    """Compiled modules give what they give uncompiled, or every rank refuses them in words (FWD-20)."""
+    pipeconform_judge()
+
+
 @pytest.mark.pipeconform_requirement("FWD-18")
 def test_autocast(pipeconform_judge: Callable[[], None]) -> None:
     """A step under autocast has the reference's dtypes, values and gradients (FWD-18)."""

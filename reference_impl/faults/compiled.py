@@ -1,0 +1,47 @@
+"""Faults of compiled stages: a compiled region is one node of the graph, and no two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..stage import Stage
+
+
+def _kept_nodes(part: Any) -> list[Any]:
+    return [kept for kept in part.kept if "Compiled" not in type(kept.node).__name__]
+
+
+class _SeamlessStage(Stage):
+    def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        found = super().backward_input(microbatch, gradients)
+        part = getattr(self._weight_parts[microbatch], "__self__", None)
+        if part is not None:
+            part.kept = _kept_nodes(part)
+        return found
+
+
+class _CompiledSkipped(ReferencePipeline):
+    stage_type = _SeamlessStage
+
+
+class CompiledSkipped(ReferenceAdapter):
+    """The weight part looks for seams in the graph and passes over a compiled region, which has none."""
+
+    pipeline = _CompiledSkipped
+
+
+class _BareRefusal(ReferencePipeline):
+    def __init__(self, plan: Any) -> None:
+        super().__init__(plan)
+        if any(hasattr(part, "_orig_mod") for module in self.modules.values() for part in module.modules()):
+            raise ValueError("unsupported module")
+
+
+class CompiledRefusedBlindly(ReferenceAdapter):
+    """Compiled modules are refused, but the error does not say what it is about, nor on every rank."""
+
+    pipeline = _BareRefusal
