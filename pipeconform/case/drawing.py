@@ -46,7 +46,10 @@ class Drawing:
             return p, v, self.pick(some_m(self.claim, p, v))
         p, v = self.pick(shapes(self.limits, self.claim, self.focus))
         self.num_ranks = p
-        return p, v, self.pick(some_m(self.claim, p, v))
+        table = some_m(self.claim, p, v)
+        if self.focus is Focus.UNEVEN:  # one microbatch cannot be smaller than another
+            table = [m for m in table if m > 1] or table
+        return p, v, self.pick(table)
 
     def world(self, p: int) -> World:
         """Mostly the whole world; sometimes a pipeline among bystanders that need not begin at rank 0."""

@@ -44,6 +44,15 @@ def test_every_requirement_has_examples_in_the_smallest_corpus(identifier) -> No
     assert served >= 4
 
 
+def test_every_case_about_uneven_batches_has_one() -> None:
+    """Also the smallest of all, which a small corpus begins with."""
+    for schedule in EVERYTHING.schedules:
+        if is_claimed(Focus.UNEVEN, schedule, EVERYTHING):
+            runs = [run for case in _corpus(schedule, Focus.UNEVEN, size=4) for run in case.runs]
+            assert runs
+            assert all(run.batch_size % run.num_microbatches for run in runs), schedule.name
+
+
 def test_the_usual_numbers_of_ranks_stages_and_microbatches_are_reached() -> None:
     drawn_cases = _corpus(EVERYTHING.schedules[0], Focus.PLAIN, size=200)
     ranks = Counter(case.num_ranks for case in drawn_cases)
