@@ -62,7 +62,7 @@ def test_addresses_have_two_parts(text, parts):
 
 @pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:x", "host:65536", "host:-1"])
 def test_what_is_no_address_is_refused_by_option(text):
-    with pytest.raises(UsageError, match="--attach .* expected HOST:PORT"):
+    with pytest.raises(UsageError, match=r"--attach .* expected HOST:PORT"):
         host_and_port(text, option="--attach")
 
 
