@@ -89,13 +89,13 @@ COMMUNICATION = (
         "races:StampedInFlight",
         "COM-4",
         "A message is numbered after it has been handed to the transport.",
-        tells=r"the memory of rank \d's send of uint8\[\d+\] to rank \d, operation \d+ changed",
+        tells=r"the memory of rank \d's send of uint8\[\d+\] to rank \d, operation \d+( \(.*\))? changed",
     ),
     made(
         "races:ClearedInFlight",
         "COM-4",
         "A receive buffer is cleared after the receive has been posted.",
-        tells=r"the memory of rank \d's receive of uint8\[\d+\] from rank \d, operation \d+ changed",
+        tells=r"the memory of rank \d's receive of uint8\[\d+\] from rank \d, operation \d+( \(.*\))? changed",
     ),
     made(
         "communication:Padded",
