@@ -112,6 +112,44 @@ def test_ctrl_c_ends_the_run_the_agents_and_the_ranks(launched, tmp_path):
     wait_for(lambda: not any(map(alive, [*servers, *ranks])))
 
 
+@pytest.mark.slow
+def test_agents_that_are_killed_come_back_by_torchrun_and_the_verdict_is_that_of_the_implementation(
+    launched, tmp_path
+):
+    port = free_port()
+    launcher = launched(
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--max-restarts=10",
+        f"--master-port={free_port()}",
+        "-m",
+        "pipeconform.agent",
+        "--controller",
+        f"127.0.0.1:{port}",
+    )
+    run = launched(*run_command(port, tmp_path / "out", "--examples", "150"))
+    for _ in range(2):
+        agents = []
+        wait_for(
+            lambda found=agents: (found.clear(), found.extend(busy_agents(launcher.pid)), len(found) == 2)[-1]
+        )
+        os.kill(agents[1], signal.SIGKILL)
+        wait_for(lambda pid=agents[1]: not alive(pid))
+    said, _ = run.communicate(timeout=2 * GUARD)
+
+    assert run.returncode == 0, said
+    assert said.count("lost agent 1 on host") >= 2
+    assert "re-join" in said
+    assert {status for status, _, _ in outcomes(tmp_path / "out").values()} == {"passed"}
+    assert launcher.wait(GUARD) == 0
+
+
+def busy_agents(launcher):
+    """The agents of a launcher whose ranks run; none while one of them has no rank."""
+    found = [agent for agent in children(launcher) if any(map(children, children(agent)))]
+    return sorted(found)
+
+
 def children(pid):
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as file:
