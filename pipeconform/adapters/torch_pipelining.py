@@ -113,6 +113,7 @@ _CAPABILITIES = Capabilities(
             Feature.DEFERRED_WEIGHTS,
             Feature.CUSTOM_FUNCTIONS,
             Feature.CHECKPOINTING,
+            Feature.COMPILED,
             Feature.AUTOCAST,
             Feature.OBJECTS,
             Feature.BATCH_DIM,

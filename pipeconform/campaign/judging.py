@@ -111,7 +111,8 @@ def _with_timeline(finding: Finding, evidence: Evidence, *, observed: bool) -> O
 def _unclear(requirement: Requirement, execution: Execution) -> Iterator[Outcome]:
     """What is wrong with the words of a refusal."""
     check = JUDGEMENTS[requirement.id].refusal
-    texts = [one.message for one in execution.verdicts if isinstance(one, Raised)]
+    raised = [one for one in execution.verdicts if isinstance(one, Raised)]
+    texts = ["\n".join([one.message, *(cause.message for cause in one.causes)]) for one in raised]
     for finding in check(execution.case, texts) if check is not None else ():
         yield Outcome(Status.FAILED, finding, verdicts=execution.verdicts.describe())
 

@@ -291,14 +291,15 @@ def tensors_without_gradient_arrive(evidence: Evidence) -> Iterator[Finding]:
 
 
 def compilation_is_named(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
-    """A refusal of compiled stages says that this is the reason; `texts` has what each rank said."""
-    for text in texts:
-        if "compil" not in text.lower():
-            yield Finding(
-                kind="compilation not named",
-                message=f"stages hold compiled modules, but the error does not say so: {text.strip()[:200]!r}",
-            )
-            return
+    """A refusal of compiled stages says that this is the reason; `texts` has what each rank said.
+
+    Ranks without compiled stages may only hear that another one has left.
+    """
+    if texts and not any("compil" in text.lower() for text in texts):
+        yield Finding(
+            kind="compilation not named",
+            message=f"stages hold compiled modules, but no error says so: {texts[0].strip()[:200]!r}",
+        )
 
 
 def hooks_run_once(evidence: Evidence) -> Iterator[Finding]:

@@ -204,6 +204,7 @@ JUDGEMENTS: dict[str, Judgement] = {
         Focus.COMPILED,
         judge=training.losses_and_gradients_are_right,
         tolerates=frozenset({Focus.COMPILED}),
+        echoes=True,  # a schedule looks at the stages of its own rank
         refusal=forward.compilation_is_named,
     ),
     "FWD-21": _about(

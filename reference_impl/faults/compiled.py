@@ -42,6 +42,6 @@ class _BareRefusal(ReferencePipeline):
 
 
 class CompiledRefusedBlindly(ReferenceAdapter):
-    """Compiled modules are refused, but the error does not say what it is about, nor on every rank."""
+    """Compiled modules are refused, but no error says what it is about."""
 
     pipeline = _BareRefusal
