@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeconform.adapter import Placement, placement_of
+from pipeconform.adapter import Placement, laid_out
 from pipeconform.case.case import Case
 from pipeconform.errors import UnknownNameError
 from pipeconform.report.result import Implementation
@@ -33,7 +33,7 @@ def owners_of(case: Case, implementation: Implementation) -> Owners:
     """Which pipeline ranks own each stage: as the case places them, else as claimed; a loop where none can be read."""
     placed = case.world.placement or _claim(implementation, case.schedule).get("placement")
     placement = Placement(placed) if placed in set(Placement) else Placement.LOOP
-    return placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+    return laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
 
 
 def family_of(case: Case, implementation: Implementation) -> Family | None:
