@@ -149,6 +149,17 @@ class DataParallel(nn.Module):
         broadcast(state, self.group, source=self.attendance.source)
         self.attendance.source = 0
 
+    def reduce(self, used: Iterable[Tensor]) -> None:
+        """Average what the parameters in `used` have added up, outside a backward; every rank names the same ones.
+
+        For whoever runs several backwards of `module` in a step, such as a pipeline's stage.
+        """
+        ours = {id(parameter) for parameter in used}
+        self.synchronise_buffers()
+        self._expect_all()
+        self._arrivals = {name: 1 for name, p in self._parameters_kept.items() if id(p) in ours}
+        self.end_pass(lenient=True)
+
     def _stand_in(self, what: int) -> None:
         """Take part in a step of the others with nothing of one's own."""
         if what & BUFFERS:
@@ -238,8 +249,8 @@ class DataParallel(nn.Module):
                 )
             self._launched.append(future)
 
-    def end_pass(self) -> None:
-        """Reduce what is left, and hand out the means.
+    def end_pass(self, *, lenient: bool = False) -> None:
+        """Reduce what is left, and hand out the means; `lenient` allows for what has no gradient anywhere.
 
         Raises:
             ReplicaError: A parameter has no gradient on some rank, and was not allowed to; on every rank.
@@ -247,7 +258,7 @@ class DataParallel(nn.Module):
         if not self._in_pass:
             return
         self._in_pass = False
-        missing = [name for bucket in self._buckets for name in bucket.missing if name in self._expected]
+        missing = [name for name, due in self._expected.items() if self._arrivals.get(name, 0) < due]
         for bucket in self._buckets:
             for name in tuple(bucket.missing):
                 self._put(bucket, name)
@@ -256,7 +267,7 @@ class DataParallel(nn.Module):
             raise ReplicaError(
                 f"no gradient for {', '.join(missing)}, but static_graph says that the graph stays"
             )
-        holders = self._holders()
+        holders = self._holders(lenient=lenient or self.options.find_unused or self.options.static_graph)
         scale = self.attendance.correction()
         for bucket, future in zip(self._buckets, self._launched, strict=True):
             reduced = future.wait()
@@ -273,9 +284,9 @@ class DataParallel(nn.Module):
         if not self._settled:
             self._settle(holders)
 
-    def _holders(self) -> dict[str, int]:
+    def _holders(self, *, lenient: bool) -> dict[str, int]:
         """On how many ranks each parameter has a gradient."""
-        kept, lenient = self._parameters_kept, self.options.find_unused or self.options.static_graph
+        kept = self._parameters_kept
         if self._settled and self.options.static_graph:
             return dict.fromkeys(kept, 1)
         own = [name in self._arrivals or (lenient and p.grad is not None) for name, p in kept.items()]

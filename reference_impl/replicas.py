@@ -1,6 +1,6 @@
 """Replicas of a stage: their gradients are averaged once per step, after the stage's last backward.
 
-torch's data-parallel wrappers reduce gradients from inside a backward pass. Here a stage has one backward
+Data-parallel wrappers reduce gradients from inside a backward pass. Here a stage has one backward
 per microbatch, perhaps in two parts, and the table says in which order; so all of them only add up, and
 the reduction is asked for when the last one has run:
 
@@ -8,6 +8,7 @@ the reduction is asked for when the last one has run:
   module, past the wrapper. For the reduction the wrapper runs once, around a module that hands out the
   parameters: the backward brings zeros, which change nothing, and the wrapper reduces what is there. To a wrapper
   with ``static_graph`` that is the graph, the same at every step; it is shown once when the pipeline is built.
+* Our own `DataParallel` averages what is there when it is asked to. The stage runs the wrapped module, likewise.
 * ``fully_shard`` adds up as long as it is told that no synchronisation is due. The parameters stay gathered
   for the whole step: backwards in two parts need them when the wrapper does not know.
 
@@ -29,6 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from .data_parallel import DataParallel
 from .errors import PeerError
 
 
@@ -115,6 +117,17 @@ class _Wrapped(Replicas):
             parameter.grad = None
 
 
+class _Own(Replicas):
+    """Replicas behind the wrapper of `data_parallel`."""
+
+    def __init__(self, wrapper: DataParallel) -> None:
+        super().__init__(wrapper.module, [wrapper.group])
+        self._wrapper = wrapper
+
+    def _average(self, used: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
+        self._wrapper.reduce(used)
+
+
 class _Sharded(Replicas):
     """Replicas that hold a share of every parameter each (``fully_shard``)."""
 
@@ -160,4 +173,6 @@ def replicas_of(module: nn.Module) -> Replicas | None:
     """
     if isinstance(module, DistributedDataParallel):
         return _Wrapped(module)
+    if isinstance(module, DataParallel):
+        return _Own(module)
     return _Sharded(module) if isinstance(module, FSDPModule) else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from ..wrapper_adapter import ReferenceWrapper
-from . import wrappers
+from . import wrapper_promises, wrappers
 from .fault import Status
 
 __all__ = ["WRAPPER_FAULTS", "WrapperFault"]
@@ -91,7 +90,7 @@ _LIST: tuple[tuple[str, str, str, Status, str], ...] = (
 
 def _adapter(name: str) -> ReferenceWrapper:
     adapter = ReferenceWrapper()
-    adapter.wrapper = getattr(wrappers, name)
+    adapter.wrapper = getattr(wrappers if hasattr(wrappers, name) else wrapper_promises, name)
     return adapter
 
 
@@ -103,8 +102,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _fault(where: str, requirement: str, summary: str, status: Status, tells: str) -> WrapperFault:
-    words = re.sub(r"(?<!^)(?=[A-Z])", "-", where).lower()
-    name = f"{words}-{requirement.lower()}"
+    words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in where)
+    name = f"{words.lstrip('-')}-{requirement.lower()}"
     return WrapperFault(
         name=name,
         summary=summary,

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pipeconform.reference_impl.adapter import ReferencePipeline
+from pipeconform.reference_impl.communication_hooks import all_reduce_hook
+from pipeconform.reference_impl.data_parallel import DataParallel, Options
+from pipeconform.reference_impl.gradient_buckets import Bucket
 from pipeconform.reference_impl.runtime import Step
 from reference_ranks import Scenario, Unpipelined, batch_of, plan_of, same
 from torch import nn
@@ -33,7 +36,8 @@ from pipeconform.run.rank import RankContext
 from pipeconform.schedule import Action, Kind
 
 STAGES, REPLICAS = 2, 2
-DDP = ("ddp", "ddp_views", "ddp_unused", "ddp_static", "ddp_static_views")
+OWN = ("own", "own_views", "own_unused", "own_static")
+DDP = ("ddp", "ddp_views", "ddp_unused", "ddp_static", "ddp_static_views", *OWN)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,10 @@ class Reductions:
         self._hooked[stage] += bucket.index() == 0
         return allreduce_hook(group, bucket)
 
+    def own_hook(self, state: tuple[int, Any], bucket: Bucket) -> Any:
+        self._hooked[state[0]] += bucket.index == 0
+        return all_reduce_hook(state[1], bucket)
+
     @contextmanager
     def counting(self) -> Iterator[None]:
         outer = self
@@ -81,6 +89,15 @@ class Reductions:
 def wrapped(module: nn.Module, stage: int, wrap: str, mesh: DeviceMesh, reductions: Reductions) -> nn.Module:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module
+    if wrap in OWN:
+        options = Options(
+            gradient_as_bucket_view=wrap.endswith("views"),
+            find_unused=wrap.endswith("unused"),
+            static_graph=wrap.endswith("static"),
+        )
+        own = DataParallel(module, group=mesh.get_group(), options=options)
+        own.register_comm_hook((stage, mesh.get_group()), reductions.own_hook)
+        return own
     if wrap in DDP:
         ddp = DistributedDataParallel(
             module,

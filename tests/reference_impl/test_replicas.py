@@ -35,7 +35,7 @@ def _scenario(schedule: str, *, model: str = "plain", v: int = 1, steps=STEPS) -
     return Scenario(model=model, schedule=schedule, v=v, steps=steps)
 
 
-@pytest.mark.parametrize("wrap", ["ddp", "sharded"])
+@pytest.mark.parametrize("wrap", ["ddp", "own", "sharded"])
 @pytest.mark.parametrize(
     ("schedule", "v"),
     [
@@ -59,7 +59,7 @@ def test_gradients_are_the_mean_and_reduced_once(pools: Pools, schedule: str, v:
     _check(pools, Replicated(scenario=_scenario(schedule, v=v, steps=steps), wrap=wrap))
 
 
-@pytest.mark.parametrize("wrap", ["ddp_views", "ddp_unused", "sharded_inside"])
+@pytest.mark.parametrize("wrap", ["ddp_views", "ddp_unused", "own_views", "own_unused", "sharded_inside"])
 @pytest.mark.parametrize(
     "model", ["plain", "normed", "shared", "unused", "deaf", "detached", "frozen_part", "frozen_first"]
 )
@@ -73,9 +73,11 @@ def test_awkward_stages_have_replicas_too(pools: Pools, model: str, wrap: str) -
         ("always", "GPipe", "ddp", "reductions per stage are {0: 3}, expected are {0: 1}"),
         ("always", "ZB-H1", "sharded", "3 reductions, expected are 1"),
         ("early", "1F1B", "ddp", "stage 0, gradient of"),
+        ("early", "1F1B", "own", "stage 0, gradient of"),
         ("early", "1F1B", "sharded", "reductions, expected are 1"),
         ("early", "ZB-H1", "ddp", "stage 0, gradient of"),
         ("never", "1F1B", "ddp", "reductions per stage are {}, expected are {0: 1}"),
+        ("never", "1F1B", "own", "reductions per stage are {}, expected are {0: 1}"),
         ("never", "GPipe", "sharded", "gradient of"),
         ("never", "ZB-H1", "sharded", "gradient of"),
         ("after_input", "ZB-H1", "ddp", "stage 0, gradient of"),
@@ -92,7 +94,7 @@ def test_a_reduction_at_another_time_is_caught(
     assert any("AssertionError" in text and words in text for text in told), told
 
 
-@pytest.mark.parametrize(("schedule", "wrap"), [("1F1B", "ddp"), ("ZB-H1", "sharded")])
+@pytest.mark.parametrize(("schedule", "wrap"), [("1F1B", "ddp"), ("ZB-H1", "own"), ("ZB-H1", "sharded")])
 def test_a_replica_that_fails_ends_the_others(pools: Pools, schedule: str, wrap: str) -> None:
     steps = (("train", 6, 3), ("train", 6, 3))
 
@@ -106,7 +108,7 @@ def test_a_replica_that_fails_ends_the_others(pools: Pools, schedule: str, wrap:
     assert list(healthy) == ["PeerError: a replica failed, so gradients were not averaged"] * 2
 
 
-@pytest.mark.parametrize("wrap", ["ddp_static", "ddp_static_views"])
+@pytest.mark.parametrize("wrap", ["ddp_static", "ddp_static_views", "own_static"])
 @pytest.mark.parametrize(("schedule", "model"), [("1F1B", "plain"), ("ZB-H1", "unused"), ("ZB-H1", "normed")])
 def test_a_static_graph_is_the_same_whatever_the_number_of_microbatches(
     pools: Pools, schedule: str, model: str, wrap: str
@@ -114,6 +116,6 @@ def test_a_static_graph_is_the_same_whatever_the_number_of_microbatches(
     _check(pools, Replicated(scenario=_scenario(schedule, model=model), wrap=wrap))
 
 
-@pytest.mark.parametrize("wrap", ["ddp", "sharded"])
+@pytest.mark.parametrize("wrap", ["ddp", "own", "sharded"])
 def test_gradients_are_the_mean_when_stages_are_driven_by_hand(pools: Pools, wrap: str) -> None:
     _check(pools, Replicated(scenario=_scenario("ZBVZeroBubble", v=2), wrap=wrap, by_hand=True))
