@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.report.result import read_result
 from tests.attach.sites import HERE, TOKEN, wait_for
 
 ROOT = HERE.parents[1]
@@ -178,6 +179,44 @@ def test_a_host_whose_cable_is_pulled_costs_one_verdict_that_names_it(tmp_path, 
         assert told("back")["values"] == ["10.0"] * 4
         wait_for(lambda: all(p.poll() is not None for p in network.processes), limit=30)
         assert [process.returncode for process in network.processes] == [0, 0, 0]
+
+
+def test_a_run_over_three_hosts_gives_the_same_cells_as_on_one_machine(tmp_path):
+    reason = reason_against()
+    if reason:
+        pytest.skip(reason)
+    asked = ["--impl", "reference_impl.adapter:ReferenceAdapter", "--schedules", "GPipe,1F1B,Interleaved1F1B"]
+    asked += ["--requirements", "FWD-1,TRN-1,TRN-3,LIF-5,SCH-1", "--ranks", "1-3", "--examples", "6"]
+    with Network(3) as network:
+        run = [sys.executable, "-m", "pipeconform", "run", *asked]
+        network.start(
+            network.switch,
+            "controller",
+            *run,
+            "--attach",
+            f"{SWITCH}:29600",
+            "--out",
+            str(tmp_path / "attached"),
+        )
+        for index, host in enumerate(network.hosts, start=1):
+            command = [sys.executable, "-m", "pipeconform.agent", "--controller", f"{SWITCH}:29600"]
+            network.start(host, f"host-{index}", *command)
+        wait_for(lambda: all(p.poll() is not None for p in network.processes), limit=180)
+        assert [p.returncode for p in network.processes] == [0] * 4, network.said
+    local = subprocess.run(
+        [*run, "--out", str(tmp_path / "local")], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+
+    assert local.returncode == 0, local.stdout
+    assert outcomes(tmp_path / "attached") == outcomes(tmp_path / "local")
+    place = read_result(tmp_path / "attached" / "result.json").environment
+    assert place.device_names == ("attached host-1", "attached host-2", "attached host-3")
+
+
+def outcomes(folder):
+    """By cell its status, and how much was judged."""
+    cells = read_result(folder / "result.json").cells
+    return {(c.requirement, c.schedule): (c.status, c.judgements, c.distinct_cases) for c in cells}
 
 
 def step_of(lines, step):
