@@ -1,0 +1,111 @@
+"""Generated cases on the reference: every one passes every requirement that has something to say about it.
+
+    python benchmarks/generated_cases.py [--cases N] [--seed S] [--ranks P] [--out FILE]
+
+Cases are drawn as a run draws them, schedule by schedule and subject by subject, from seed S on upwards until N
+different ones were judged. FILE keeps what has been done, so a run that was stopped goes on; exit code 1 when a case
+does not pass. Requirements that execute a case several times are left to `pipeconform run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+from measure import ROOT
+
+from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.judging import judge
+from pipeconform.campaign.setup import PRELOAD
+from pipeconform.case.focus import Focus, Limits, is_claimed
+from pipeconform.case.sizes import reachable
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.run.pools import Pools
+from pipeconform.spec import requirements
+
+IMPLEMENTATION = "reference"
+EACH = 8
+"""Cases drawn per schedule, subject and seed."""
+
+
+def asked(case, claim, capabilities):
+    """The requirements that are judged, the most that is to be observed first."""
+    rows = [
+        row
+        for row in requirements()
+        if (judgement := JUDGEMENTS.get(row.id)) is not None
+        and not judgement.repeats
+        and "rounds" not in judgement.observe
+        and judgement.applies(case)
+        and judgement.foci(claim, capabilities)
+    ]
+    return sorted(rows, key=lambda row: sorted(JUDGEMENTS[row.id].observe))
+
+
+def judged(executor, claim, case):
+    """Execute once per set of observations; yields what is not met, in words."""
+    rows = asked(case, claim, executor.capabilities)
+    for observe, own in itertools.groupby(rows, key=lambda row: JUDGEMENTS[row.id].observe):
+        execution = executor.execute(case, observe=observe)
+        for row in own:
+            for outcome in judge(row, execution, executor):
+                finding = outcome.finding
+                yield f"{row.id} {outcome.status} under {case.schedule}: {finding.kind} ({finding.where()})"
+
+
+def corpora(executor, first_seed, most_ranks):
+    """Without end: schedule, name of the corpus, and the corpus."""
+    capabilities = executor.capabilities
+    limits = Limits(capabilities=capabilities, max_ranks=most_ranks)
+    for seed in itertools.count(first_seed):
+        for claim in capabilities.schedules:
+            for focus in Focus:
+                if is_claimed(focus, claim, capabilities) and reachable(limits, claim, focus):
+                    corpus = Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=EACH)
+                    yield claim, f"{seed}/{claim.name}/{focus}", corpus
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "generated_cases.json")
+    chosen = parser.parse_args()
+    state = {"seed": chosen.seed, "ranks": chosen.ranks, "corpora": [], "cases": [], "wrong": []}
+    if chosen.out.exists():
+        kept = json.loads(chosen.out.read_text())
+        same = (kept["seed"], kept["ranks"]) == (chosen.seed, chosen.ranks)
+        state = kept if same else state
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    done, known, begun = set(state["corpora"]), set(state["cases"]), time.monotonic()
+    with Pools(preload=PRELOAD) as pools:
+        executor = Executor(
+            implementation=IMPLEMENTATION, description=describe(pools, IMPLEMENTATION), pools=pools
+        )
+        for claim, name, corpus in corpora(executor, chosen.seed, chosen.ranks):
+            if len(known) >= chosen.cases:
+                break
+            if name in done:
+                continue
+            for case in drawn(corpus):
+                if case.digest not in known and len(known) < chosen.cases:
+                    known.add(case.digest)
+                    state["wrong"] += [f"{case.digest}: {one}" for one in judged(executor, claim, case)]
+            done.add(name)
+            chosen.out.write_text(json.dumps(state | {"corpora": sorted(done), "cases": sorted(known)}))
+            spent = time.monotonic() - begun
+            print(f"{len(known)} cases, {len(state['wrong'])} wrong, {spent:.0f} s: {name}", file=sys.stderr)
+    print(f"{len(known)} cases, {len(state['wrong'])} that do not pass")
+    for one in state["wrong"]:
+        print(f"  {one}")
+    return int(bool(state["wrong"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
