@@ -41,7 +41,7 @@ class Drawing:
         if self.focus is Focus.EDGE:
             return self.pick(self.pick(edges(self.limits, self.claim)))
         if self.focus in REPLICATED:
-            p, v, self.num_replicas = self.pick(replicated_shapes(self.limits, self.claim))
+            p, v, self.num_replicas = self.pick(replicated_shapes(self.limits, self.claim, self.focus))
             self.num_ranks = p
             return p, v, self.pick(some_m(self.claim, p, v))
         p, v = self.pick(shapes(self.limits, self.claim, self.focus))

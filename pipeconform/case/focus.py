@@ -98,6 +98,7 @@ class Focus(StrEnum):
     REPLICA_CONTENTS = "replicas whose parameters are not used alike"
     REPLICA_OPTIONS = "options of data-parallel wrappers"
     REPLICA_DELAYS = "replicas that are delayed"
+    REPLICA_TIES = "weights tied across stages, in replicas"
 
 
 WHOLE = frozenset({Focus.WHOLE, Focus.WHOLE_CONTENTS, Focus.WHOLE_WRONG, Focus.WHOLE_SHAPES})
@@ -124,6 +125,7 @@ REPLICATED = frozenset(
         Focus.REPLICA_CONTENTS,
         Focus.REPLICA_OPTIONS,
         Focus.REPLICA_DELAYS,
+        Focus.REPLICA_TIES,
     }
 )
 """The foci whose cases have replicas of the pipeline."""
@@ -307,6 +309,9 @@ def _replicas_are_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capa
             return "fully_shard" in own.wrappers
         case Focus.REPLICA_OPTIONS:
             return bool(options_of(own))
+        case Focus.REPLICA_TIES:
+            needed = {Feature.SHARED_ACROSS_RANKS, Feature.OPTIMIZER}
+            return needed <= features and "ddp" in own.wrappers and claim.max_ranks > 1
         case Focus.REPLICA_CONTENTS:
             return bool(
                 features & {Feature.VARYING_MICROBATCHES, Feature.FROZEN, Feature.BUFFERS}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from pipeconform.adapter import Feature
+from pipeconform.adapter import Feature, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.case import Model, Optimize, Sgd, Stage, Step, Train, World, Zero
 from pipeconform.case.drawing import Drawing
@@ -35,7 +35,7 @@ def replicated_world(d: Drawing, p: int) -> World:
 def _wrapping(d: Drawing) -> dict[str, Any]:
     claim = d.limits.capabilities.data_parallel
     assert claim is not None
-    if d.focus is Focus.REPLICAS:
+    if d.focus in (Focus.REPLICAS, Focus.REPLICA_TIES):
         return {"wrapper": "ddp"}
     if d.focus is Focus.SHARDED:
         return {"wrapper": "fully_shard", "nested": "nested" in claim.options and d.pick([False, True])}
@@ -46,6 +46,8 @@ def _wrapping(d: Drawing) -> dict[str, Any]:
 
 def replicated_model(d: Drawing, model: Model, world: World) -> tuple[Model, World]:
     """Add to the model what makes averaging hard, where that is the focus."""
+    if d.focus is Focus.REPLICA_TIES:
+        return structs.replace(model, tied=d.pick(_on_two_ranks(d, len(model.stages)))), world
     if d.focus is not Focus.REPLICA_CONTENTS or world.replicas is None:
         return model, world
     capabilities = d.limits.capabilities
@@ -73,6 +75,13 @@ def replicated_model(d: Drawing, model: Model, world: World) -> tuple[Model, Wor
     if what in ("unused", "branch") and finds:
         world = structs.replace(world, replicas=structs.replace(world.replicas, find_unused=True))
     return structs.replace(model, stages=stages), world
+
+
+def _on_two_ranks(d: Drawing, num_stages: int) -> list[tuple[int, int]]:
+    """Two stages of different ranks: one rank's stages would share a parameter that two wrappers know."""
+    owners = placement_of(d.claim.placement, num_ranks=d.num_ranks, num_stages=num_stages)
+    pairs = [(a, b) for a in range(num_stages) for b in range(a + 1, num_stages)]
+    return [(a, b) for a, b in pairs if owners[a] != owners[b]]
 
 
 def replica_delays(d: Drawing, *, num_ranks: int, num_stages: int, world: World) -> World:
@@ -107,6 +116,8 @@ def replicated_program(
     claim = d.limits.capabilities.data_parallel
     assert claim is not None
     plain: tuple[Step, ...] = (train, zero, train)
+    if d.focus is Focus.REPLICA_TIES:
+        return ((train, Optimize(), zero) * d.pick([2, 3, 4]))[:-1]
     if d.focus is Focus.REPLICA_OPTIONS and claim.accumulation:
         adding: list[tuple[Step, ...]] = [(train, train), (train, Zero(set_to_none=False), train, train)]
         return d.pick(

@@ -15,7 +15,7 @@ _REPLICATED = ((1, 2), (2, 2), (2, 2), (2, 2), (1, 3), (2, 1), (3, 2), (2, 3), (
 def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus | None = None) -> bool:
     """Whether any p and v inside the limits fit the schedule's claim, with stages enough for the focus."""
     if focus in REPLICATED:
-        return bool(replicated_shapes(limits, claim))
+        return bool(replicated_shapes(limits, claim, focus))
     return bool(shapes(limits, claim, focus or Focus.PLAIN))
 
 
@@ -34,13 +34,17 @@ def shapes(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> 
     ]
 
 
-def replicated_shapes(limits: Limits, claim: ScheduleClaim) -> list[tuple[int, int, int]]:
+def replicated_shapes(limits: Limits, claim: ScheduleClaim, focus: Focus) -> list[tuple[int, int, int]]:
     """The p, v and number of replicas to draw from; the limits are about the size of the world."""
+    least = 2 if focus is Focus.REPLICA_TIES else 1
     return [
         (p, v, replicas)
         for p, replicas in _REPLICATED
         for v in claim.stages_per_rank
-        if limits.min_ranks <= p * replicas <= limits.max_ranks and p * v <= 8 and some_m(claim, p, v)
+        if limits.min_ranks <= p * replicas <= limits.max_ranks
+        and least <= p <= claim.max_ranks
+        and p * v <= 8
+        and some_m(claim, p, v)
     ]
 
 

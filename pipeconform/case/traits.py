@@ -135,6 +135,8 @@ def _replicated(case: Case, replicas: Replicas) -> Focus:
     """What a case with replicas is about: one thing, the least usual."""
     if case.world.perturbations:
         return Focus.REPLICA_DELAYS
+    if case.model.tied:
+        return Focus.REPLICA_TIES
     frozen = any(stage.frozen or any(block.frozen for block in stage.blocks) for stage in case.model.stages)
     sizes = {(run.batch_size, run.num_microbatches) for run in case.runs}
     if frozen or len(sizes) > 1 or case.has(blocks.BatchNorm, blocks.Unused, blocks.Branch):

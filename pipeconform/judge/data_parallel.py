@@ -27,6 +27,7 @@ __all__ = [
     "options_change_nothing",
     "replicas_of",
     "shards_are_the_references",
+    "ties_stay_equal",
     "timing_changes_nothing",
 ]
 
@@ -176,6 +177,24 @@ def _hook_is_called(evidence: Evidence) -> Iterator[Finding]:
                     yield Finding(
                         kind="hook not called", message=text, step=expected.step, rank=one.rank, stage=s
                     )
+
+
+def ties_stay_equal(evidence: Evidence) -> Iterator[Finding]:
+    """A tied weight is the same in every stage and replica that has it, and right, after every step (DPC-5)."""
+    for expected in evidence.runs((Train, Optimize)):
+        held = {
+            (one.rank, s): shown_step(one, expected.step).parameters.get(s, {}).get("tied")
+            for one in evidence.members
+            for s in evidence.case.model.tied
+            if one.pipeline_rank in evidence.placement[s]
+        }
+        if len(set(held.values())) > 1:
+            text = "the tied weight is not the same everywhere: " + "; ".join(
+                f"rank {rank}, stage {s} has {_shown(array)}" for (rank, s), array in held.items()
+            )
+            rank, s = next(iter(held))
+            yield Finding(kind="ties differ", message=text, step=expected.step, rank=rank, stage=s)
+    yield from gradients_are_the_mean(evidence)
 
 
 def timing_changes_nothing(evidence: Evidence) -> Iterator[Finding]:

@@ -349,6 +349,7 @@ JUDGEMENTS: dict[str, Judgement] = {
     "DPC-4": _about(
         Focus.REPLICA_OPTIONS, judge=data_parallel.options_change_nothing, trains=True, costly=True
     ),
+    "DPC-5": _about(Focus.REPLICA_TIES, judge=data_parallel.ties_stay_equal, trains=True, costly=True),
     "DPC-6": _about(
         Focus.REPLICA_DELAYS, judge=data_parallel.timing_changes_nothing, trains=True, costly=True
     ),

@@ -93,6 +93,18 @@ DATA_PARALLEL = (
         tells=r"the communication hook of stage \d was given none of \d+ gradient values",
     ),
     made(
+        "replica_options:TiedInOneReplica",
+        "DPC-5",
+        "Only the first replica adds up the gradients of stages that hold a weight together.",
+        tells=r"the tied weight is not the same everywhere: rank \d, stage \d has",
+    ),
+    made(
+        "replica_options:TiedSumOfAll",
+        "DPC-5",
+        "Gradients of a weight that stages hold together are added up over the replicas once more.",
+        tells=r"the gradient of tied in stage \d is not the reference's",
+    ),
+    made(
         "replica_options:Impatient",
         "DPC-6",
         "What a reduction has given after four milliseconds is taken for its result.",

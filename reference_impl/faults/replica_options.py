@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from pipeconform.adapter import Batch, Mode, StepResult
 from pipeconform.stage_wrapping import wrapped
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..front_end import Ties
 from ..runtime import Step, Work
 from .replicas import gradients_of
 
@@ -79,6 +80,39 @@ class HookLeftOut(ReferenceAdapter):
     """The user's communication hook is not registered."""
 
     pipeline = _HookLeftOut
+
+
+# ------------------------------------------------------------- DPC-5: tied weights in replicas
+
+
+class _TiedInOneReplica(ReferencePipeline):
+    def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
+        return super().make_ties(shared if self.plan.ranks.replica == 0 else ())
+
+
+class TiedInOneReplica(ReferenceAdapter):
+    """Only the first replica adds up the gradients of stages that hold a weight together."""
+
+    pipeline = _TiedInOneReplica
+
+
+class _TiedSumOfAll(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        done = super().run(mode, batch)
+        for s, module in self.modules.items():
+            gradient = module.get_parameter("tied").grad if self._is_tied(s) else None
+            if gradient is not None and mode is Mode.TRAIN:
+                dist.all_reduce(gradient, group=self.plan.ranks.replica_groups[s])
+        return done
+
+    def _is_tied(self, s: int) -> bool:
+        return any(s in where for where in self.plan.tied)
+
+
+class TiedSumOfAll(ReferenceAdapter):
+    """Gradients of a weight that stages hold together are added up over the replicas once more."""
+
+    pipeline = _TiedSumOfAll
 
 
 # ------------------------------------------------------------------------ DPC-6: late replicas

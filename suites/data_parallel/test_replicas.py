@@ -31,6 +31,12 @@ def test_accumulation_and_options(pipeconform_judge: Callable[[], None]) -> None
     pipeconform_judge()
 
 
+@pytest.mark.pipeconform_requirement("DPC-5")
+def test_tied_weights_in_replicas(pipeconform_judge: Callable[[], None]) -> None:
+    """A weight tied across stages is the same in all stages and replicas after every step (DPC-5)."""
+    pipeconform_judge()
+
+
 @pytest.mark.pipeconform_requirement("DPC-6")
 def test_late_replicas(pipeconform_judge: Callable[[], None]) -> None:
     """A replica that is late changes nothing (DPC-6)."""

@@ -17,7 +17,7 @@ def test_every_requirement_and_every_level_has_its_place():
 
 
 def test_a_level_that_is_not_available_says_so():
-    assert "**Not available in this version of the standard**: it has no DPC-5, DPC-7, DPC-9 yet." in standard_page()
+    assert "**Not available in this version of the standard**: it has no DPC-7, DPC-9 yet." in standard_page()
 
 
 def test_what_looks_like_markup_means_itself():
