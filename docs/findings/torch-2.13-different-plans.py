@@ -2,7 +2,8 @@
 
 What: two ranks, one stage each, GPipe. Rank 1 alone is told of a schedule that there is not, of four stages instead of
   two, or of four microbatches instead of two. It raises by itself (of the microbatches only in the first step, in the
-  loss function); rank 0, whose process knows nothing of it, waits until the group's time-out.
+  loss function); rank 0, whose process knows nothing of it, waits until the group's time-out. Where both are told of
+  three stages, rank 0 has two and raises alone.
 Where: torch 2.13.0, distributed/pipelining: get_schedule_class and PipelineStage look at their own rank's arguments;
   the only exchange before the first step (schedules.py, _initialize_pp_stages) is a vote on static or dynamic mode.
 Why: neither num_stages, nor n_microbatches, nor the schedule's class is compared between ranks.
@@ -33,11 +34,12 @@ TOLD = {
     "rank 1 is told of another schedule": {"schedule": "NoSuchSchedule"},
     "rank 1 is told of four stages": {"stages": 4},
     "rank 1 is told of four microbatches": {"microbatches": 4},
+    "both ranks are told of three stages": {"stages": 3},
 }
 
 
 def run(rank, told):
-    plan = {**RIGHT, **(TOLD[told] if rank else {})}
+    plan = {**RIGHT, **(TOLD[told] if rank or told.startswith("both") else {})}
     torch.manual_seed(rank)
     own = [s for s in range(plan["stages"]) if s % WORLD == rank]
     stages = [PipelineStage(nn.Linear(3, 3), s, plan["stages"], torch.device("cpu")) for s in own]
