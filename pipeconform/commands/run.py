@@ -26,6 +26,7 @@ __all__ = ["run"]
 INTERRUPTED = 130
 _LOG_WIDTH = 110
 Show = Literal["summary", "verdict", "json"]
+_TYPED = click.core.ParameterSource.COMMANDLINE
 _FAILED, _STOPPED = 1, 2  # pytest's codes; -x stops a distributed run with the second
 
 
@@ -105,9 +106,16 @@ def run(
 ) -> int:
     """Judge an implementation and say which requirements it meets, and which not by what smallest case.
 
-    Every requirement is judged under every schedule that the implementation claims. What follows -- goes to
+    Every requirement is judged under every schedule that the implementation claims; of a data-parallel wrapper
+    (torch-ddp, torch-fully-shard, torch-fsdp, reference-wrapper) those of chapter DPW. What follows -- goes to
     pytest, the engine; it loads no other plugin unless told to by -- -p NAME.
     """
+    from pipeconform.replication.implementations import WRAPPERS
+
+    if impl in WRAPPERS:
+        given = click.get_current_context()
+        chosen = {name for name in given.params if given.get_parameter_source(name) is _TYPED}
+        return _of_a_wrapper(impl, requirements=requirements, seed=others["seed"], out=out, chosen=chosen)
     _check(
         profile=profile, requirements=names(requirements), ranks=ranks, workers=workers, others=pytest_args
     )
@@ -147,6 +155,24 @@ def run(
         )
         written = path if _stamp(path) != before else None
         return _conclude(ended, written, show="json" if as_json else "verdict" if quiet else "summary")
+
+
+def _of_a_wrapper(impl: str, *, requirements: str | None, seed: int, out: Path, chosen: set[str]) -> int:
+    """Judge a data-parallel wrapper, which has a chapter of its own and no schedules.
+
+    Raises:
+        UsageError: an option was given that says nothing about a wrapper.
+    """
+    from pipeconform.commands.wrappers import judge_wrapper
+
+    others = sorted(chosen - {"impl", "requirements", "seed", "out"})
+    if others:
+        shown = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        raise UsageError(
+            f"{impl} is a wrapper: of run's options --requirements, --seed and --out apply, not {shown}"
+        )
+    with _claimed(out):
+        return judge_wrapper(impl, requirements=names(requirements), seed=seed, out=out)
 
 
 def _text(value: Any) -> str | int | None:

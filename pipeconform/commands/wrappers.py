@@ -13,7 +13,7 @@ from pipeconform.errors import BadCaseError, HarnessError, NothingJudgedError, U
 from pipeconform.report.location import DEFAULT_OUT
 from pipeconform.run.supported import require_supported_torch
 
-__all__ = ["wrappers"]
+__all__ = ["judge_wrapper", "wrappers"]
 
 _RESULT = "wrappers.json"
 
@@ -54,6 +54,16 @@ def run(*, impl: str, requirements: str | None, seed: int, out: Path) -> int:
 
     Exit code 0: every claimed requirement is met; 1: violations; 2: a wrong name or adapter; 3: the harness failed.
     """
+    return judge_wrapper(impl, requirements=names(requirements), seed=seed, out=out)
+
+
+def judge_wrapper(impl: str, *, requirements: tuple[str, ...], seed: int, out: Path) -> int:
+    """Judge a wrapper, print what was found and return the exit code.
+
+    Raises:
+        UsageError: a wrong name or adapter.
+        HarnessError: the harness failed, or nothing was judged.
+    """
     require_supported_torch()
     import pytest
 
@@ -61,7 +71,7 @@ def run(*, impl: str, requirements: str | None, seed: int, out: Path) -> int:
     from pipeconform.replication.pytest_wrappers import WrapperRun
     from pipeconform.replication.text import result_text
 
-    judged = WrapperRun(impl, requirements=names(requirements), seed=seed, out=out)
+    judged = WrapperRun(impl, requirements=requirements, seed=seed, out=out)
     said = io.StringIO()
     with isolated(), redirect_stdout(said):
         code = pytest.main(_arguments(), plugins=[judged])

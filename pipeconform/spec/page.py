@@ -19,6 +19,7 @@ from pipeconform.spec import (
     profiles,
     standard_versions,
 )
+from pipeconform.spec.wrappers import wrapper_chapter
 
 __all__ = ["standard_page"]
 
@@ -38,8 +39,9 @@ def _head() -> Iterator[str]:
     yield "# The standard"
     yield ""
     yield (
-        f"Version {STANDARD_VERSION}: {count} requirements in {len(chapters())} chapters. MUST, SHOULD and MAY are "
-        f"those of RFC 2119. *p* is the number of pipeline ranks, *v* of stages per rank, *m* of microbatches. "
+        f"Version {STANDARD_VERSION}: {count} requirements in {len(chapters())} chapters, and a chapter about module "
+        f"wrappers. MUST, SHOULD and MAY are those of RFC 2119. *p* is the number of pipeline ranks, *v* of stages per "
+        f"rank, *m* of microbatches. "
         f"The *reference* is the same model run without a pipeline over the same microbatches."
     )
     yield ""
@@ -97,11 +99,18 @@ def _profiles() -> Iterator[str]:
 def _chapters() -> Iterator[str]:
     for chapter in chapters():
         yield from _chapter(chapter)
+    yield from _chapter(
+        wrapper_chapter(),
+        about="Of module wrappers, not of pipelines: `pipeconform run --impl torch-ddp`, or `pipeconform wrappers`.",
+    )
 
 
-def _chapter(chapter: Chapter) -> Iterator[str]:
+def _chapter(chapter: Chapter, *, about: str = "") -> Iterator[str]:
     yield f"## {chapter.id}: {chapter.title}"
     yield ""
+    if about:
+        yield about
+        yield ""
     for row in chapter.requirements:
         yield from _requirement(row)
 

@@ -42,3 +42,15 @@ def test_the_chapter_is_listed(typed) -> None:
     assert code == 0
     assert len(out.splitlines()) == 26
     assert "DPW-19 MUST   Uneven inputs" in out
+
+
+def test_run_judges_a_wrapper_by_its_name_and_refuses_what_says_nothing_about_one(typed, tmp_path) -> None:
+    code, out, _ = typed("run", "--impl", "reference-wrapper", "--requirements", "DPW-3", "--out", "found")
+
+    assert code == 0
+    assert "1 met, 0 not met, 0 not claimed" in out
+    assert (tmp_path / "found" / "wrappers.json").is_file()
+
+    code, _, err = typed("run", "--impl", "reference-wrapper", "--schedules", "GPipe")
+    assert code == 2
+    assert "not --schedules" in err
