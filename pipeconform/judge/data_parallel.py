@@ -42,7 +42,7 @@ def replicas_of(evidence: Evidence) -> Iterator[Evidence]:
             evidence,
             shown=shown,
             expected=_of_replica(evidence.expected, d, shown),
-            bounded=functools.partial(_bounded, evidence.bounded, d, shown),
+            bounded=functools.cache(functools.partial(_bounded, evidence.bounded, d, shown)),
         )
 
 
