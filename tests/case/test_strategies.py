@@ -106,7 +106,8 @@ def test_only_what_is_claimed_is_drawn() -> None:
     assert {case.num_ranks for case in found} == {2, 3}
     assert all(case.model.sequence for case in found)
     assert all(case.world.size == case.num_ranks for case in found)
-    assert all(run.num_microbatches >= case.num_stages for case in found for run in case.runs)
+    planned = [case for case in found if case.world.misplan is None]  # a wrong plan has a stage too many
+    assert all(run.num_microbatches >= case.num_stages for case in planned for run in case.runs)
 
 
 def test_what_is_not_claimed_cannot_be_drawn() -> None:
