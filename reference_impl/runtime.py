@@ -204,6 +204,10 @@ class Step:
             self.replicas[s].reduce(failed=self._failure is not None)
         except PeerError as error:
             self._failure = self._failure or error
+        except Exception as error:  # of a communication hook
+            text = f"{self._name}, stage {s}, reduction of its gradients: {type(error).__name__}: {error}"
+            self._failure = StageError(text)
+            self._failure.__cause__ = error
 
     def _check_finished(self) -> None:
         for s, stage in self.stages.items():

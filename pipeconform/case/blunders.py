@@ -54,6 +54,9 @@ def _drawn(d: Drawing, train: Train, model: Model) -> tuple[Mistake, bool]:
         case Focus.WRONG_BATCH:
             splits: list[How] = ["targets", "scarce"] if train.num_microbatches > 1 else ["targets"]
             return Mistake(where="batch", how=d.pick(splits)), d.pick([False, True])
+        case Focus.HOOK_RAISES:
+            stage = d.pick(range(last + 1))
+            return Mistake(where="reduction", how="raise", stage=stage), d.pick([False, True])
     places: list[Where] = ["forward", "backward", "loss"]
     place = d.pick(places)
     stage = 0 if place == "loss" else d.pick(range(last + 1))

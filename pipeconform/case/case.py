@@ -373,6 +373,8 @@ def _contradictions(case: Case) -> Iterator[str]:
         if isinstance(step, Train) and step.mistake is not None:
             name, m = f"program[{index}].mistake", step.num_microbatches
             yield from impossible_mistake(step.mistake, name=name, num_stages=stages, num_microbatches=m)
+            if step.mistake.where == "reduction" and not (world.replicas and world.replicas.hook):
+                yield f"{name} is made by a communication hook: it needs world.replicas.hook"
         if isinstance(step, Optimize) and case.optimizer is None:
             yield f"program[{index}] is an optimizer step, but the case has no optimizer"
     if model.width < 1 or model.sequence < 0:

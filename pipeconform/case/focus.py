@@ -99,6 +99,7 @@ class Focus(StrEnum):
     REPLICA_OPTIONS = "options of data-parallel wrappers"
     REPLICA_DELAYS = "replicas that are delayed"
     REPLICA_TIES = "weights tied across stages, in replicas"
+    HOOK_RAISES = "communication hooks that raise"
 
 
 WHOLE = frozenset({Focus.WHOLE, Focus.WHOLE_CONTENTS, Focus.WHOLE_WRONG, Focus.WHOLE_SHAPES})
@@ -113,6 +114,7 @@ MISTAKEN = frozenset(
         Focus.WRONG_GRADIENT,
         Focus.WRONG_BATCH,
         Focus.RAISES,
+        Focus.HOOK_RAISES,
         Focus.MISPLANNED,
         Focus.NEIGHBOURS,
     }
@@ -126,6 +128,7 @@ REPLICATED = frozenset(
         Focus.REPLICA_OPTIONS,
         Focus.REPLICA_DELAYS,
         Focus.REPLICA_TIES,
+        Focus.HOOK_RAISES,
     }
 )
 """The foci whose cases have replicas of the pipeline."""
@@ -309,6 +312,8 @@ def _replicas_are_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capa
             return "fully_shard" in own.wrappers
         case Focus.REPLICA_OPTIONS:
             return bool(options_of(own))
+        case Focus.HOOK_RAISES:
+            return "ddp" in own.wrappers and "hook" in own.options
         case Focus.REPLICA_TIES:
             needed = {Feature.SHARED_ACROSS_RANKS, Feature.OPTIMIZER}
             return needed <= features and "ddp" in own.wrappers and claim.max_ranks > 1

@@ -14,7 +14,7 @@ from pipeconform.adapter import MistakeKind
 
 __all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
 
-Where = Literal["input", "output", "gradient", "batch", "forward", "backward", "loss"]
+Where = Literal["input", "output", "gradient", "batch", "forward", "backward", "loss", "reduction"]
 How = Literal[
     "inner",
     "ndim",
@@ -43,6 +43,7 @@ _ALLOWED: dict[Where, tuple[How, ...]] = {
     "forward": ("raise",),
     "backward": ("raise",),
     "loss": ("raise",),
+    "reduction": ("raise",),
 }
 
 
@@ -61,8 +62,8 @@ class Mistake(
     behind the batch's in one (``flattened``; all in one where there are but two), one sample more or less
     (``batch``), in a smaller or larger floating dtype (``down``, ``up``), as integers or complex numbers; there is
     a tensor ``more`` or ``fewer``, None or a text in its place. A `batch` has ``scarce`` samples, one for all
-    microbatches, or ``targets`` for one sample less. A stage's `forward` or `backward`, or the `loss` function,
-    raises.
+    microbatches, or ``targets`` for one sample less. A stage's `forward` or `backward`, the `loss` function, or
+    on every replica the communication hook in the `reduction` of a stage's gradients, raises.
     """
 
     where: Where
@@ -82,7 +83,7 @@ class Mistake(
                 return MistakeKind.GRADIENT
             case "batch":
                 return MistakeKind.BATCH
-            case "forward" | "backward" | "loss":
+            case "forward" | "backward" | "loss" | "reduction":
                 return MistakeKind.EXCEPTION
         if self.how in ("more", "fewer"):
             return MistakeKind.ARITY
@@ -102,6 +103,8 @@ class Mistake(
                 ]
             case "loss":
                 return f"the loss function raises{which}"
+            case "reduction":
+                return f"the communication hook of stage {self.stage} raises"
             case "forward" | "backward":
                 return f"the {self.where} of stage {self.stage} raises{which}"
         what = _WORDS[self.how]
@@ -137,5 +140,5 @@ def impossible_mistake(one: Mistake, *, name: str, num_stages: int, num_microbat
         yield f"{name}.stage {one.stage} is outside 0…{num_stages - 1}"
     if one.microbatch is not None and not 0 <= one.microbatch < num_microbatches:
         yield f"{name}.microbatch {one.microbatch} is outside 0…{num_microbatches - 1}"
-    if one.microbatch is not None and one.where in ("input", "batch"):
+    if one.microbatch is not None and one.where in ("input", "batch", "reduction"):
         yield f"{name} is made with the whole batch, not with microbatch {one.microbatch}"

@@ -37,6 +37,8 @@ def _wrapping(d: Drawing) -> dict[str, Any]:
     assert claim is not None
     if d.focus in (Focus.REPLICAS, Focus.REPLICA_TIES):
         return {"wrapper": "ddp"}
+    if d.focus is Focus.HOOK_RAISES:
+        return {"wrapper": "ddp", "hook": True}
     if d.focus is Focus.SHARDED:
         return {"wrapper": "fully_shard", "nested": "nested" in claim.options and d.pick([False, True])}
     if d.focus is Focus.REPLICA_OPTIONS:

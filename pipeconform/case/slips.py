@@ -21,7 +21,7 @@ _UP = {torch.float32: torch.float64, torch.bfloat16: torch.float32, torch.float1
 
 
 class DeliberateError(Exception):
-    """What a stage or the loss function raises on purpose; its text names no place, so that others must."""
+    """What a stage, a loss or a communication hook raises on purpose; its text names no place, so others must."""
 
     def __init__(self) -> None:
         super().__init__("raised on purpose")
@@ -100,6 +100,11 @@ class Slips:
             return function(*args, **kwargs)
 
         return loss
+
+    def reduction(self, stage: int) -> None:
+        """What a communication hook calls before it reduces gradients of `stage`: it raises where it has to."""
+        if self._now is not None and self._now.where == "reduction" and self._now.stage == stage:
+            raise DeliberateError
 
     def _on_stages(self) -> tuple[Mistake, ...]:
         made = (step.mistake for step in self._case.trains if step.mistake is not None)

@@ -108,7 +108,10 @@ def _case(d: Drawing) -> Case:
     program: tuple[Step, ...] = (train,)
     if focus in REPLICATED:
         model, world = replicated_model(d, model, world)
-        program = replicated_program(d, train, model, world, num_ranks=p, stages_per_rank=v)
+        if focus in MISTAKEN:
+            program = mistaken_program(d, train, model)
+        else:
+            program = replicated_program(d, train, model, world, num_ranks=p, stages_per_rank=v)
         optimizer = optimizer_for(program)
         if focus is Focus.REPLICA_DELAYS:
             world = replica_delays(d, num_ranks=p, num_stages=p * v, world=world)

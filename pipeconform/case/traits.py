@@ -115,6 +115,8 @@ def _by_hand(hand: ByHand) -> Focus:
 
 def _mistake(mistake: Mistake) -> Focus:
     """What a mistake is about."""
+    if mistake.where == "reduction":
+        return Focus.HOOK_RAISES
     match mistake.kind:
         case MistakeKind.INPUT_SHAPE:
             return Focus.WRONG_SHAPE

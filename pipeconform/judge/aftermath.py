@@ -7,6 +7,7 @@ gives. Chapter ERR is judged by this module.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from pipeconform.adapter import ErrorContract, MistakeKind
 from pipeconform.case.case import Case, Train
 from pipeconform.case.mistakes import Mistake
 from pipeconform.judge import forward, training, wording
+from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.observation import Failed
@@ -85,11 +87,11 @@ class Aftermath:
     def owners(self, mistake: Mistake) -> frozenset[int]:
         """The ranks, in the world, on which a mistake shows first."""
         assert self.evidence is not None
-        placement, ranks = self.evidence.placement, self.case.world.pipeline_ranks
+        placement, pipelines = self.evidence.placement, self.case.world.pipelines
         if mistake.where == "batch":
-            return frozenset(ranks)
+            return frozenset(rank for ranks in pipelines for rank in ranks)
         stage = {"input": 0, "loss": len(placement) - 1}.get(mistake.where, mistake.stage)
-        return frozenset(ranks[position] for position in placement[stage])
+        return frozenset(ranks[position] for ranks in pipelines for position in placement[stage])
 
 
 def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
@@ -216,7 +218,11 @@ def _unnoticed(aftermath: Aftermath, step: int, mistake: Mistake) -> Iterator[Fi
         text = f"nobody raised, although {_told(aftermath)}; the model by itself raises {evidence.expected.failed}"
         yield Finding(kind=f"{mistake.kind}: accepted", message=text, step=step, stage=mistake.stage)
         return
-    wrong = [*forward.outputs_are_right(evidence), *training.losses_and_gradients_are_right(evidence)]
+    alone = [evidence] if aftermath.case.world.replicas is None else list(replicas_of(evidence))
+    wrong = [
+        *itertools.chain.from_iterable(map(forward.outputs_are_right, alone)),
+        *itertools.chain.from_iterable(map(training.losses_and_gradients_are_right, alone)),
+    ]
     for finding in wrong[:1]:
         text = f"nobody raised, although {_told(aftermath)}, and the result is not the model's: {finding.message}"
         yield _as(finding, kind=f"{mistake.kind}: silent wrong result", message=text)

@@ -381,7 +381,7 @@ JUDGEMENTS: dict[str, Judgement] = {
     "ERR-7": _mistaken(Focus.WRONG_BATCH),
     "ERR-8": _mistaken(Focus.NEIGHBOURS, aftermath=misplanned.plans_are_refused, observe=_LONELINESS),
     "ERR-9": _mistaken(Focus.MISPLANNED, aftermath=misplanned.plans_are_refused, observe=_LONELINESS),
-    "ERR-10": _mistaken(Focus.RAISES),
+    "ERR-10": _mistaken(Focus.RAISES, Focus.HOOK_RAISES),
     "ERR-11": _mistaken(
         Focus.RAISES,
         Focus.WRONG_SHAPE,

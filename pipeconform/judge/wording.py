@@ -20,7 +20,12 @@ __all__ = ["Lacking", "lacking", "names_shape", "names_stage", "sent_wrongly"]
 
 _TENSOR = r"\b(outputs?|inputs?|arguments?|args?|activations?|gradients?|tensors?)\b"
 _BACKWARD = r"backward|input part|weight part|gradient"
-_DIRECTIONS = {"forward": r"forward", "backward": _BACKWARD, "loss": r"loss|forward"}
+_DIRECTIONS = {
+    "forward": r"forward",
+    "backward": _BACKWARD,
+    "loss": r"loss|forward",
+    "reduction": rf"{_BACKWARD}|reduc|averag",
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ def _lacking(
     if mistake.where != "input" and not names_stage(text, stage):
         yield Lacking("stage not named", f"name stage {stage}")
     if kind is MistakeKind.EXCEPTION:
-        ranks = {rank, case.world.pipeline_ranks.index(rank)}
+        pipeline = case.world.pipelines[case.world.replica_of(rank) or 0]
+        ranks = {rank, pipeline.index(rank)}
         if not any(_names(text, r"rank", one) for one in ranks):
             yield Lacking("rank not named", f"name rank {rank}")
         if not re.search(_DIRECTIONS[mistake.where], text, re.IGNORECASE):

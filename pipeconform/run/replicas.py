@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,15 +16,20 @@ __all__ = ["AveragingHook", "data_parallel_of"]
 
 
 class AveragingHook:
-    """A communication hook as a user writes it, which counts what it was given, by stage."""
+    """A communication hook as a user writes it, which counts what it was given, by stage.
 
-    def __init__(self) -> None:
+    It calls `before` with the stage first, which may raise.
+    """
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        self._before = before
         self._given: Counter[int] = Counter()
 
     # torch refuses annotations that are text
     def average(self, state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
         """Average one bucket over the group."""
         stage, group = state
+        self._before(stage)
         buffer = bucket.buffer()
         self._given[stage] += buffer.numel()
         buffer.div_(group.size())

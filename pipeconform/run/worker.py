@@ -175,7 +175,7 @@ def _run(
     )
     disturber = Disturber(case.world.perturbations, rank=position, replica=replica)
     slips = Slips(case)
-    hook = AveragingHook()
+    hook = AveragingHook(slips.reduction)
     if reductions is not None and recorder.timeline is not None:
         timeline = recorder.timeline
         reductions.count = lambda: timeline.count

@@ -106,25 +106,6 @@ class BackwardsSkipped(ReferenceAdapter):
     pipeline = _BackwardsSkipped
 
 
-class _HastyStep(Step):
-    """Raises where it stands; what was to be sent is not."""
-
-    def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
-        super()._fail(s, k, what, error)
-        assert self._failure is not None
-        raise self._failure
-
-
-class _NoticeOmitted(ReferencePipeline):
-    step_type = _HastyStep
-
-
-class NoticeOmitted(ReferenceAdapter):
-    """A rank that fails leaves the step at once, and sends no notice."""
-
-    pipeline = _NoticeOmitted
-
-
 class _BriefStep(Step):
     """Says which stage failed, and not with which microbatch."""
 

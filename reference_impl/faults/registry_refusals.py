@@ -112,7 +112,19 @@ REFUSALS = (
         "mishaps:StageUnnamed", "ERR-10", "Errors do not name the stage.", tells=r"it does not name stage \d"
     ),
     made(
-        "mishaps:NoticeOmitted",
+        "exceptions:HookUnplaced",
+        "ERR-10",
+        "Exceptions of a communication hook pass without their place.",
+        tells="communication hook.*promised is StageError",
+    ),
+    made(
+        "exceptions:HookSwallowed",
+        "ERR-10",
+        "A communication hook that raises is forgotten.",
+        tells="communication hook.*nobody raised; promised is StageError",
+    ),
+    made(
+        "exceptions:NoticeOmitted",
         "ERR-14",
         "A rank that fails sends no notice.",
         status="hung",

@@ -50,6 +50,7 @@ def cell(monkeypatch):
             return () if kind is None else (Outcome(Status.FAILED, Finding(kind=kind, message=message)),)
 
         monkeypatch.setattr(module, "judge", judge)
+        monkeypatch.setattr(module, "localise", lambda *_: None)
         limits = Limits(capabilities=CAPABILITIES, min_ranks=1)
         run = Campaign(
             executors={"default": _Executor()},

@@ -10,6 +10,7 @@ from pipeconform.case.case import Case, Model, Stage, Train, World, Zero, decode
 from pipeconform.case.focus import MISTAKEN, Focus
 from pipeconform.case.mistakes import _ALLOWED, Mistake
 from pipeconform.case.modules import build_stage
+from pipeconform.case.replicas import Replicas
 from pipeconform.case.slips import DeliberateError, Slips, changed, mistaken_batch
 from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
@@ -17,25 +18,28 @@ from pipeconform.errors import BadCaseError
 EVERY = [Mistake(where=where, how=how) for where, hows in _ALLOWED.items() for how in hows]
 
 
-def _case(mistake: Mistake | None, *, num_stages: int = 2) -> Case:
+def _case(mistake: Mistake | None, *, num_stages: int = 2, hooked: bool = False) -> Case:
     right = Train(batch_size=4, num_microbatches=2)
+    ranks = tuple(range(num_stages))
+    replicas = Replicas(others=(tuple(rank + num_stages for rank in ranks),), hook=True) if hooked else None
     return Case(
         model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * num_stages),
         schedule="GPipe",
-        world=World(size=num_stages, pipeline_ranks=tuple(range(num_stages))),
+        world=World(size=num_stages * (1 + hooked), pipeline_ranks=ranks, replicas=replicas),
         program=(right, Zero(), structs.replace(right, mistake=mistake)),
     )
 
 
 @pytest.mark.parametrize("mistake", EVERY, ids=str)
 def test_a_mistake_is_a_subject_of_its_own_and_survives_its_json(mistake):
-    case = _case(mistake)
+    hooked = mistake.where == "reduction"
+    case = _case(mistake, hooked=hooked)
 
     assert traits(case) <= MISTAKEN
     assert decode_case(encode_case(case)) == case
     assert case.is_mistaken
     assert not case.without_mistakes.is_mistaken
-    assert traits(case.without_mistakes) == {Focus.PLAIN}
+    assert traits(case.without_mistakes) == {Focus.REPLICA_OPTIONS if hooked else Focus.PLAIN}
     assert mistake.told()
 
 
@@ -46,6 +50,7 @@ def test_a_mistake_is_a_subject_of_its_own_and_survives_its_json(mistake):
         (Mistake(where="output", how="inner", stage=2), "stage 2 is outside"),
         (Mistake(where="output", how="inner", microbatch=2), "microbatch 2 is outside"),
         (Mistake(where="input", how="inner", microbatch=0), "with the whole batch"),
+        (Mistake(where="reduction", how="raise"), "needs world.replicas.hook"),
     ],
 )
 def test_a_mistake_that_cannot_be_made_is_no_case(mistake, words):

@@ -352,6 +352,8 @@ CASES: Mapping[str, Case] = {
     "tied": of_blocks(blocks.Tied()),
     "autocast": with_model(plain_case(Train(**RUN, autocast=True)), dtype="float32"),
     "objects": with_model(plain_case(), kwargs=(Kwarg(stage=1, kind="objects"),)),
+    "ruled": with_model(plain_case(), kwargs=(Kwarg(stage=0, kind="turned"), Kwarg(stage=1, kind="listed"))),
+    "compiled": of_blocks(_LINEAR, blocks.Compiled()),
     "sequence first": with_model(plain_case(), sequence=2, batch_dim=1),
     "guarded": plain_case(Eval(**RUN, guard="inference_mode"), TRAIN),
     "loaded": plain_case(Load(), TRAIN, Zero(), Load(), TRAIN),

@@ -48,6 +48,7 @@ OTHER = {
     "model.input_requires_grad": True,
     "model.view_outputs": True,
     "model.split": Split(),
+    "model.tied": (0, 1),
     "schedule": "1F1B",
     "world": World(size=3, pipeline_ranks=(0, 1)),
     "program": (TRAIN, EVAL),

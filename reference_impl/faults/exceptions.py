@@ -1,0 +1,62 @@
+"""Faults of exceptions: who is not told, and those of communication hooks."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..runtime import Step
+
+
+class _UnplacedStep(Step):
+    """What a communication hook raises leaves the step as it is."""
+
+    def _average(self, s: int) -> None:
+        self.replicas[s].reduce(failed=self._failure is not None)
+
+
+class _HookUnplaced(ReferencePipeline):
+    step_type = _UnplacedStep
+
+
+class HookUnplaced(ReferenceAdapter):
+    """Exceptions of a communication hook pass without their place."""
+
+    pipeline = _HookUnplaced
+
+
+class _DeafStep(Step):
+    """What a communication hook raises is forgotten."""
+
+    def _average(self, s: int) -> None:
+        with contextlib.suppress(Exception):
+            self.replicas[s].reduce(failed=self._failure is not None)
+
+
+class _HookSwallowed(ReferencePipeline):
+    step_type = _DeafStep
+
+
+class HookSwallowed(ReferenceAdapter):
+    """A communication hook that raises leaves the replicas with gradients of their own, and no word."""
+
+    pipeline = _HookSwallowed
+
+
+class _HastyStep(Step):
+    """Raises where it stands; what was to be sent is not."""
+
+    def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
+        super()._fail(s, k, what, error)
+        assert self._failure is not None
+        raise self._failure
+
+
+class _NoticeOmitted(ReferencePipeline):
+    step_type = _HastyStep
+
+
+class NoticeOmitted(ReferenceAdapter):
+    """A rank that fails leaves the step at once, and sends no notice."""
+
+    pipeline = _NoticeOmitted
