@@ -206,6 +206,7 @@ JUDGEMENTS: dict[str, Judgement] = {
         tolerates=frozenset({Focus.COMPILED}),
         echoes=True,  # a schedule looks at the stages of its own rank
         refusal=forward.compilation_is_named,
+        costly=True,
     ),
     "FWD-21": _about(
         Focus.FLOAT8,
