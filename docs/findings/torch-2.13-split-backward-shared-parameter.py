@@ -1,7 +1,8 @@
 """Split backward counts a parameter twice, or raises, when it meets the input's path in several groups.
 
 What: two parameters a and b, and c used with both (a shared bias, a shared low-rank delta), registered after
-  them. Gradients of a and c come out doubled when the nodes involved save nothing for the backward; when they
+  them. Gradients of c, and of a, b or both, come out doubled when the nodes involved save nothing for the
+  backward; when they
   do (two linear maps with a common bias), "Trying to backward through the graph a second time" is raised.
 Where: torch 2.13.0, distributed/pipelining/_backward.py, get_param_groups, lines 113-125.
 Why: c meets the groups of a and of b. It is merged into the first, then the first into the second, but the
@@ -90,9 +91,9 @@ def run(rank):
             reference(same, x, x, nn.functional.mse_loss)
             pairs = zip(modules[1].named_parameters(), same[1].parameters(), strict=True)
             wrong = [n for (n, a), e in pairs if not torch.allclose(a.grad, e.grad, atol=1e-6)]
-            lines.append(
-                f"{name}, {module.__name__}: wrong gradients in stage 1: expected [], actual {wrong}"
-            )
+            # which of them are wrong besides c depends on the order of a set, from run to run
+            told = "c and another" if "c" in wrong and len(wrong) > 1 else wrong
+            lines.append(f"{name}, {module.__name__}: wrong gradients in stage 1: expected [], actual {told}")
     return lines
 
 
