@@ -2,8 +2,8 @@
 
 What: two parameters a and b, and c used with both (a shared bias, a shared low-rank delta), registered after
   them. Gradients of c, and of a, b or both, come out doubled when the nodes involved save nothing for the
-  backward; when they
-  do (two linear maps with a common bias), "Trying to backward through the graph a second time" is raised.
+  backward; when they do (two linear maps with a common bias), "Trying to backward through the graph a second
+  time" is raised.
 Where: torch 2.13.0, distributed/pipelining/_backward.py, get_param_groups, lines 113-125.
 Why: c meets the groups of a and of b. It is merged into the first, then the first into the second, but the
   nodes of the first group still point to the old one: both groups stay, and a and c are in both.
