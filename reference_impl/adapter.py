@@ -264,7 +264,7 @@ class ReferencePipeline:
         Raises:
             ValueError: On every rank alike: the batch cannot be split as asked.
         """
-        sizes_in(batch)
+        kwargs_in(batch, sizes=sizes_in(batch))  # which refuses what does not fit its rule
         if not self.modules:
             return {}
         step = self.make_step(self.make_work(Mode.TRAIN, batch))

@@ -44,7 +44,7 @@ class BatchCheck:
                     f"argument {position} of stage 0 has another {what} than in the first step: "
                     f"expected {first}, got {one}"
                 )
-        sizes_in(batch)
+        kwargs_in(batch, sizes=sizes_in(batch))  # which refuses what does not fit its rule
         self._first = self._first or now
 
 
@@ -63,9 +63,7 @@ def sizes_in(batch: Batch) -> tuple[int, ...]:
     known = {size for size in found.values() if size is not None}
     if len(known) != 1:
         raise ValueError(f"the batch size is not clear: {found}")
-    sizes = sizes_of(known.pop(), num_microbatches=batch.num_microbatches)
-    kwargs_in(batch, sizes=sizes)  # which refuses what does not fit its rule
-    return sizes
+    return sizes_of(known.pop(), num_microbatches=batch.num_microbatches)
 
 
 def kwargs_in(batch: Batch, *, sizes: Sequence[int]) -> dict[int, list[dict[str, Any]]]:

@@ -40,6 +40,8 @@ __all__ = [
     "loaded_state",
     "loss_of",
     "make_batch",
+    "reassembled",
+    "specs_of",
     "split",
     "split_sizes",
     "tied_names",
@@ -231,6 +233,19 @@ def assemble(
     )
 
 
+def reassembled(batch: Batch, *, args: tuple[Any, ...], target: Any) -> Batch:
+    """The batch with other inputs and another target, split again; everything else is as it was."""
+    return assemble(
+        args=args,
+        kwargs=batch.kwargs,
+        target=target,
+        loss_kwargs=batch.loss_kwargs,
+        batch_dim=batch.batch_dim,
+        num_microbatches=batch.num_microbatches,
+        rules=batch.kwarg_rules,
+    )
+
+
 def kwarg_gradients(batch: Batch, *, stages: Iterable[int]) -> dict[int, dict[str, Tensor | None]]:
     """Per stage the gradients of those of its keyword arguments that require one."""
     found = {
@@ -301,6 +316,19 @@ def loss_of(case: Case) -> Loss:
     return Loss(function=loss, reduction=spec.reduction)
 
 
+def specs_of(case: Case, values: Iterable[Tensor]) -> tuple[TensorSpec, ...]:
+    """What there is to say about tensors at a boundary."""
+    return tuple(
+        TensorSpec(
+            shape=tuple(value.shape),
+            dtype=value.dtype,
+            requires_grad=value.requires_grad,
+            batch_dim=case.model.batch_dim,
+        )
+        for value in values
+    )
+
+
 def boundaries_of(case: Case) -> tuple[Boundary, ...]:
     """Shapes and dtypes between neighbouring stages for the first microbatch of the first run."""
     index = next(i for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
@@ -313,15 +341,6 @@ def boundaries_of(case: Case) -> tuple[Boundary, ...]:
         for s in range(case.num_stages - 1):
             output = build_stage(case, s)(*values, **micro.kwargs.get(s, {}))
             values = tuple(output) if isinstance(output, tuple | list) else (output,)
-            tensors = tuple(
-                TensorSpec(
-                    shape=tuple(value.shape),
-                    dtype=value.dtype,
-                    requires_grad=value.requires_grad,
-                    batch_dim=case.model.batch_dim,
-                )
-                for value in values
-            )
-            found.append(Boundary(producer=s, consumer=s + 1, tensors=tensors))
+            found.append(Boundary(producer=s, consumer=s + 1, tensors=specs_of(case, values)))
             values = tuple(value.detach().requires_grad_(value.requires_grad) for value in values)
     return tuple(found)

@@ -25,7 +25,7 @@ def declared_of(case: Case) -> Mapping[int, Declared]:
         for s in range(case.num_stages):
             output = build_stage(case, s)(*values, **micro.kwargs.get(s, {}))
             given = tuple(output) if isinstance(output, tuple | list) else (output,)
-            found[s] = Declared(inputs=_specs(case, values), outputs=_specs(case, given))
+            found[s] = Declared(inputs=data.specs_of(case, values), outputs=data.specs_of(case, given))
             values = tuple(value.detach().requires_grad_(value.requires_grad) for value in given)
     one = case.world.misplan
     if one is not None and one.how in ("shape", "dtype"):
@@ -33,18 +33,6 @@ def declared_of(case: Case) -> Mapping[int, Declared]:
         wrong = _changed(taken.inputs[0], one.how)
         found[one.stage + 1] = Declared(inputs=(wrong, *taken.inputs[1:]), outputs=taken.outputs)
     return found
-
-
-def _specs(case: Case, values: tuple[Any, ...]) -> tuple[TensorSpec, ...]:
-    return tuple(
-        TensorSpec(
-            shape=tuple(value.shape),
-            dtype=value.dtype,
-            requires_grad=value.requires_grad,
-            batch_dim=case.model.batch_dim,
-        )
-        for value in values
-    )
 
 
 def _changed(spec: TensorSpec, how: str) -> TensorSpec:

@@ -187,12 +187,4 @@ def mistaken_batch(batch: Batch, mistake: Mistake) -> Batch:
         target = target.narrow(batch.batch_dim, 0, size - 1)
     else:
         return batch
-    return data.assemble(
-        args=args,
-        kwargs=batch.kwargs,
-        target=target,
-        loss_kwargs=batch.loss_kwargs,
-        batch_dim=batch.batch_dim,
-        num_microbatches=batch.num_microbatches,
-        rules=batch.kwarg_rules,
-    )
+    return data.reassembled(batch, args=args, target=target)

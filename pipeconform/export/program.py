@@ -112,14 +112,10 @@ def batch_for(case: Any, index: int, plan: Any, capabilities: Any) -> Any:
     batch = data.make_batch(case, index)
     inputs = consumes(capabilities.inputs_consumed_by)
     targets = consumes(capabilities.targets_consumed_by)
-    return data.assemble(
+    return data.reassembled(
+        batch,
         args=batch.args if inputs else tuple(map(data.decoy_of, batch.args)),
-        kwargs=batch.kwargs,
         target=batch.target if targets else data.decoy_of(batch.target),
-        loss_kwargs=batch.loss_kwargs,
-        batch_dim=batch.batch_dim,
-        num_microbatches=batch.num_microbatches,
-        rules=batch.kwarg_rules,
     )
 
 

@@ -49,14 +49,10 @@ def _data_for(plan: Plan, capabilities: contract.Capabilities, batch: Batch) -> 
     targets = _consumes(plan, capabilities.targets_consumed_by)
     if inputs and targets:
         return batch
-    return data.assemble(
+    return data.reassembled(
+        batch,
         args=batch.args if inputs else tuple(map(data.decoy_of, batch.args)),
-        kwargs=batch.kwargs,
         target=batch.target if targets else data.decoy_of(batch.target),
-        loss_kwargs=batch.loss_kwargs,
-        batch_dim=batch.batch_dim,
-        num_microbatches=batch.num_microbatches,
-        rules=batch.kwarg_rules,
     )
 
 
