@@ -5,7 +5,7 @@ It runs as it is, around ToyGPipe, the small engine at the end of this file:
     pipeconform run --impl THIS_FILE.py:MyAdapter --profile smoke
 
 Put your engine in place of the toy wherever a comment says REPLACE, and run again. Everything an
-adapter can claim, return and refuse is described in pipeconform/adapter.py.
+adapter can claim, return and refuse is described in pipeconform/adapter.py, claims.py and contract/.
 """
 
 from __future__ import annotations

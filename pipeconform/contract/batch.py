@@ -1,0 +1,45 @@
+"""The data of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeconform.contract.rules import SplitRule
+
+__all__ = [
+    "Batch",
+    "Microbatch",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatch:
+    """One microbatch, for engines that want an iterator."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[int, Mapping[str, Any]]
+    target: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The data of one step.
+
+    A rank that neither consumes inputs nor targets gets decoys of the same shape (other values, NaN
+    where floating). Tensors in `args`, `kwargs` and `target` carry the batch in `batch_dim`; other
+    values in `kwargs` are replicated to every microbatch. `kwarg_rules` names the keyword arguments that
+    are split otherwise.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[int, Mapping[str, Any]]
+    """Keyword arguments per stage."""
+    target: Any
+    loss_kwargs: Mapping[str, Any]
+    batch_dim: int
+    num_microbatches: int
+    microbatches: tuple[Microbatch, ...]
+    kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
+    """Those of the plan."""

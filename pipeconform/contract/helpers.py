@@ -1,0 +1,136 @@
+"""What adapters of many engines would otherwise write for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pipeconform.claims import Placement
+from pipeconform.contract.batch import Batch
+from pipeconform.contract.operations import LoadState, Mode, Operation, StepResult, ZeroGrad
+from pipeconform.contract.plan import AdamStep, SgdStep
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = [
+    "Bystander",
+    "laid_out",
+    "module_gradients",
+    "module_state",
+    "optimizer_of",
+    "placement_of",
+    "step_modules",
+]
+
+
+def placement_of(placement: Placement, *, num_ranks: int, num_stages: int) -> tuple[frozenset[int], ...]:
+    """For each stage the set of pipeline ranks that own it.
+
+    Raises:
+        ValueError: `num_stages` cannot be laid out that way on `num_ranks` ranks.
+    """
+    if placement is not Placement.SINGLE_PROCESS and num_stages % num_ranks:
+        raise ValueError(f"{num_stages} stages are not a multiple of {num_ranks} ranks")
+    return laid_out(placement, num_ranks=num_ranks, num_stages=num_stages)
+
+
+def laid_out(placement: Placement, *, num_ranks: int, num_stages: int) -> tuple[frozenset[int], ...]:
+    """As `placement_of`, for any number of stages: the last round may be incomplete."""
+    p = num_ranks
+    if placement is Placement.SINGLE_PROCESS:
+        return (frozenset({0}),) * num_stages
+    if placement is Placement.LOOP:
+        return tuple(frozenset({s % p}) for s in range(num_stages))
+    if placement is Placement.V:
+        return tuple(frozenset({s % p if (s // p) % 2 == 0 else p - 1 - s % p}) for s in range(num_stages))
+    return tuple(frozenset({s % p, p - 1 - s % p}) for s in range(num_stages))
+
+
+def _each(modules: Mapping[int, nn.Module]) -> Iterator[tuple[int, nn.Module]]:
+    return iter(sorted(modules.items()))
+
+
+class Bystander:
+    """The pipeline of a rank outside the pipeline group: owns nothing and does nothing."""
+
+    def owned(self) -> dict[int, nn.Module]:
+        """No stage."""
+        return {}
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        """Return an empty result."""
+        return StepResult()
+
+    def apply(self, operation: Operation) -> None:
+        """Do nothing."""
+
+    def gradients(self) -> dict[int, dict[str, torch.Tensor | None]]:
+        """No stage."""
+        return {}
+
+    def state(self) -> dict[int, dict[str, torch.Tensor]]:
+        """No stage."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def module_gradients(modules: Mapping[int, nn.Module]) -> dict[int, dict[str, torch.Tensor | None]]:
+    """`gradients()` for an engine that trains the modules it was given in place."""
+    return {s: {name: p.grad for name, p in module.named_parameters()} for s, module in _each(modules)}
+
+
+def module_state(modules: Mapping[int, nn.Module]) -> dict[int, dict[str, torch.Tensor]]:
+    """`state()` for an engine that trains the modules it was given in place."""
+    return {
+        s: {**dict(module.named_parameters()), **dict(module.named_buffers())} for s, module in _each(modules)
+    }
+
+
+def optimizer_of(
+    parameters: Iterable[nn.Parameter], spec: SgdStep | AdamStep | None
+) -> torch.optim.Optimizer | None:
+    """The optimizer of torch over those that require a gradient; None where there is nothing to do."""
+    import torch
+
+    trainable = [p for p in dict.fromkeys(parameters) if p.requires_grad]  # one of two stages steps once
+    if spec is None or not trainable:
+        return None
+    if isinstance(spec, SgdStep):
+        return torch.optim.SGD(trainable, lr=spec.lr, momentum=spec.momentum)
+    return torch.optim.Adam(trainable, lr=spec.lr)
+
+
+def step_modules(
+    modules: Mapping[int, nn.Module], spec: SgdStep | AdamStep | None
+) -> Callable[[Operation], None]:
+    """`apply()` for an engine that leaves zero_grad, the optimizer and loading to its user.
+
+    Raises (when the returned function is called):
+        ValueError: an optimizer step without an optimizer in the plan.
+    """
+    import torch
+
+    # a parameter that two stages hold is one
+    held = dict.fromkeys(p for _, module in _each(modules) for p in module.parameters())
+    parameters = [p for p in held if p.requires_grad]
+    optimizer = optimizer_of(parameters, spec)
+
+    def apply(operation: Operation) -> None:
+        if isinstance(operation, ZeroGrad):
+            for _, module in _each(modules):
+                module.zero_grad(set_to_none=operation.set_to_none)
+        elif isinstance(operation, LoadState):
+            with torch.no_grad():
+                for s, values in module_state(modules).items():
+                    for name, value in values.items():
+                        value.copy_(operation.state[s][name])
+        elif optimizer is not None:
+            optimizer.step()
+        elif parameters:
+            raise ValueError("the plan has no optimizer, but an optimizer step was asked for")
+
+    return apply

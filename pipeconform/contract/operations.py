@@ -1,0 +1,68 @@
+"""What a pipeline is told to do, and what it has afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "LoadState",
+    "Mode",
+    "Operation",
+    "OptimizerStep",
+    "StepResult",
+    "ZeroGrad",
+]
+
+
+class Mode(StrEnum):
+    """What one run does."""
+
+    TRAIN = "train"  # forward, loss, backward
+    EVAL = "eval"  # forward only, modules in eval mode, no gradient anywhere
+
+
+@dataclass(frozen=True)
+class ZeroGrad:
+    """``set_to_none=True``: gradients become None; False: they become zeros."""
+
+    set_to_none: bool = True
+
+
+@dataclass(frozen=True)
+class OptimizerStep:
+    """One step of ``plan.optimizer`` on every owned stage."""
+
+
+@dataclass(frozen=True)
+class LoadState:
+    """Take over these parameters and buffers, per stage and builder's name; every rank is given all stages'."""
+
+    state: Mapping[int, Mapping[str, torch.Tensor]]
+
+
+Operation = ZeroGrad | OptimizerStep | LoadState
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What this rank has after a run; everything optional, gathered from all ranks by the harness."""
+
+    output: Any = None
+    """Merged over microbatches, in batch order."""
+    losses: Sequence[torch.Tensor] | None = None
+    """One 0-d tensor per microbatch, in batch order, before any division by m."""
+    loss: torch.Tensor | None = None
+    """The mean (or sum) over microbatches, 0-d, for engines that return one number."""
+    microbatches: Sequence[int] | None = None
+    """The microbatches that output, losses and loss speak of, ascending; None: all of them.
+
+    A two-direction engine finishes one half of a batch on the first rank and the other on the last.
+    """
+    input_gradients: Sequence[torch.Tensor | None] | None = None
+    """Per positional input of the first stage."""

@@ -1,0 +1,219 @@
+"""What an adapter is to build: the plan, and what it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeconform.contract.rules import SplitRule
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.distributed import ProcessGroup
+
+__all__ = [
+    "AdamStep",
+    "Boundary",
+    "DataParallel",
+    "Declared",
+    "Loss",
+    "Plan",
+    "Ranks",
+    "SgdStep",
+    "Split",
+    "SplitPoint",
+    "TensorSpec",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """Shape (per microbatch), dtype and gradient flag of one boundary tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    batch_dim: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """What stage `producer` hands to stage `consumer` for one microbatch."""
+
+    producer: int
+    consumer: int
+    tensors: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the user says that a stage takes and gives for one microbatch, before anything has run."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """The loss of one microbatch: ``function(output, target, **loss_kwargs) -> 0-d tensor``."""
+
+    function: Callable[..., torch.Tensor]
+    reduction: Literal["mean", "sum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SgdStep:
+    """Plain SGD: ``p -= lr * grad``, with momentum if not zero."""
+
+    lr: float
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamStep:
+    """``torch.optim.Adam`` with its default betas and epsilon."""
+
+    lr: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Where this process stands. Ranks inside `pipeline_ranks` are global; `pipeline_rank` counts in them."""
+
+    device: torch.device
+    rank: int
+    world_size: int
+    pipeline_ranks: tuple[int, ...]
+    pipeline_rank: int | None
+    """This process's position in the pipeline, or None for a bystander."""
+    pipeline_group: ProcessGroup | None
+    """A group of exactly `pipeline_ranks`, new for every case; None in a single-process world.
+
+    `pipeline_ranks` ascend, so a rank's position in the pipeline is its rank in the group.
+    """
+    replica: int = 0
+    """Which copy of the pipeline this rank belongs to; each gets data of its own."""
+    num_replicas: int = 1
+    replica_groups: Mapping[int, ProcessGroup] = field(default_factory=dict)
+    """Per owned stage a group of the ranks that own it in all replicas, in the order of the replicas."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataParallel:
+    """How the replicas of every stage are kept in step; options that are not claimed are not set.
+
+    `pipeconform.stage_wrapping.wrapped` wraps a stage in torch's wrappers like this, for engines that leave it to
+    their user. Buffers are every replica's own.
+    """
+
+    wrapper: Literal["ddp", "fully_shard"] = "ddp"
+    bucket_views: bool = False
+    """``gradient_as_bucket_view`` of ``DistributedDataParallel``, as are the next two."""
+    static_graph: bool = False
+    find_unused: bool = False
+    hook: Callable[..., torch.futures.Future[torch.Tensor]] | None = None
+    """``hook((stage, group), bucket)``, to be registered as the communication hook of ``DistributedDataParallel``."""
+    nested: bool = False
+    """``fully_shard`` is applied to every child of the stage's ``blocks``, then to the stage."""
+
+
+@dataclass(frozen=True)
+class SplitPoint:
+    """A cut before, or after, the call of the submodule with this qualified name."""
+
+    module: str
+    after: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How a front end is to split the whole model into ``len(plan.stages)`` stages.
+
+    The stages' parameters and buffers keep the whole model's qualified names: `Pipeline.gradients` and
+    `Pipeline.state` are keyed by them.
+    """
+
+    by: Literal["annotations", "policy", "points"]
+    annotated: Callable[[Callable[[], None]], nn.Module]
+    """``annotated(mark)`` builds the whole model; its forward calls ``mark()`` wherever a stage ends."""
+    points: tuple[SplitPoint, ...]
+    """For ``points``: one per cut, to be applied to ``plan.model()``."""
+    units: tuple[str, ...]
+    """For ``policy``: submodules of ``plan.model()`` in the order in which they run, with at most one value
+    between two of them that a later one uses. Where to cut is the policy's choice: about equal numbers of
+    parameters in every stage."""
+    example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
+    """Positional and keyword arguments of the whole model for the first microbatch, on the CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to build, the same on every rank but for `ranks`.
+
+    ``stages[s]()`` builds stage s on the CPU with its initial parameters; any rank can build any
+    stage, and two calls give equal modules. ``model()`` builds the whole model, whose forward is
+    the composition of the stages.
+    """
+
+    stages: tuple[Callable[[], nn.Module], ...]
+    model: Callable[[], nn.Module]
+    schedule: str
+    placement: tuple[frozenset[int], ...]
+    """For each stage the *set* of pipeline ranks that own it."""
+    loss: Loss
+    optimizer: SgdStep | AdamStep | None
+    num_microbatches: int
+    """m of the first step."""
+    microbatch_size: int
+    """Samples in the first microbatch of the first step."""
+    batch_dim: int
+    boundaries: Callable[[], tuple[Boundary, ...]]
+    """Computed when called (a dry run on the meta device): most engines do not need it."""
+    ranks: Ranks
+    trains: bool = True
+    """False when the program has no training step."""
+    deferred_weights: Callable[[nn.Module], Callable[[], Callable[..., None]] | None] = lambda module: None
+    """For a stage's module as built: its deferred-weight builder, or None where autograd does everything.
+
+    The builder is called once after each microbatch's backward through the stage, and returns a function that
+    adds the weight gradients which that backward left out. The function runs exactly once: as the weight part,
+    or at the end of a full backward. It is what torch's ``PipelineStage`` takes as ``dw_builder``.
+    """
+    kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
+    """Per stage and name, how a keyword argument becomes microbatches where that is not as usual: a tensor along
+    `batch_dim`, everything else whole. The same in every batch."""
+    tied: tuple[Mapping[int, str], ...] = ()
+    """Parameters that several stages hold: of each, by stage, the name it has there. Stages are built with one of
+    their own, of equal values. After a training step every holder's gradient is the sum of all; an optimizer moves
+    each of them, and all alike. Never empty only where `Feature.SHARED_ACROSS_STAGES` or ``_RANKS`` is claimed."""
+    varying_shapes: bool = False
+    """Microbatches of other sizes than the first will come, for engines that ask for a setting then."""
+    declared: Mapping[int, Declared] | None = None
+    """Of each stage that this rank owns, for engines that can be told; None, as mostly: the user says nothing.
+
+    Given with some plans only where `Feature.DECLARED_BOUNDARIES` is claimed, and then not always right.
+    """
+    data_parallel: DataParallel | None = None
+    """If given, there are ``ranks.num_replicas`` copies of the pipeline, whose gradients are to be averaged."""
+    split: Split | None = None
+    """If given, the front end makes the stages: `stages` says only how many, and cannot be built."""
+
+    def owned_stages(self) -> tuple[int, ...]:
+        """The stages this rank owns, ascending; empty on a bystander."""
+        return tuple(s for s, owners in enumerate(self.placement) if self.ranks.pipeline_rank in owners)
+
+    def build_owned(self) -> dict[int, nn.Module]:
+        """Build the stages this rank owns, on its device."""
+        return {s: self.stages[s]().to(self.ranks.device) for s in self.owned_stages()}
+
+    @property
+    def first_rank(self) -> int:
+        """The pipeline rank that owns the first stage (the lowest, when several do)."""
+        return min(self.placement[0])
+
+    @property
+    def last_rank(self) -> int:
+        """The pipeline rank that owns the last stage (the lowest, when several do)."""
+        return min(self.placement[-1])
