@@ -1,0 +1,101 @@
+"""How a requirement is judged: about which cases, drawn how, what is recorded. `judge.chapters` holds the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
+from pipeconform.case.case import Case
+from pipeconform.case.strategies import Focus, is_claimed
+from pipeconform.case.traits import traits
+from pipeconform.judge import schedules, training
+from pipeconform.judge.aftermath import Aftermath
+from pipeconform.judge.evidence import Evidence, Finding, Judge
+from pipeconform.judge.outcome import Outcome
+from pipeconform.observe.observation import Watched
+
+__all__ = ["LONELINESS", "TIMELINE", "Judgement", "about", "with_gradients"]
+
+TIMELINE: frozenset[Watched] = frozenset({"timeline"})
+LONELINESS: frozenset[Watched] = frozenset({"loneliness"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """How one requirement is judged.
+
+    A case is judged when one of its traits is in `about` and all of them are in `among`.
+    """
+
+    judge: Judge
+    about: frozenset[Focus]
+    among: frozenset[Focus]
+    needs: frozenset[Feature] = frozenset()
+    trains: bool = False
+    """Whether only training steps are judged."""
+    splits: bool = False
+    """Whether the requirement is about schedules that split the backward pass."""
+    tolerates: frozenset[Focus] = frozenset()
+    """Subjects whose cases an implementation may also refuse, with an error on every rank."""
+    refuses: frozenset[Focus] = frozenset()
+    """Subjects whose cases an implementation must refuse, with an error on every rank."""
+    echoes: bool = False
+    """Whether the error of one rank is refusal enough when the others only lose their connection to it."""
+    repeats: bool = False
+    """Whether the case is executed several times and the executions compared."""
+    evaluates: bool = False
+    """Whether only evaluation steps are judged."""
+    draws: frozenset[Focus] = frozenset()
+    """The foci to draw cases from, if they are other than `about`."""
+    observe: frozenset[Watched] = frozenset()
+    """What the ranks must record besides the values."""
+    aftermath: Callable[[Aftermath], Iterator[Outcome]] | None = None
+    """How cases are judged in which something is done wrong on purpose; `judge` is then not asked."""
+    named: bool = False
+    """Whether the schedule's claim must name the family that it belongs to."""
+    any_schedule: bool = False
+    """Whether the subject has nothing to do with the schedule: a small run judges it under two of them."""
+    costly: bool = False
+    """It is about every schedule, but the smallest run judges it under one of them only."""
+    refusal: Callable[[Case, Sequence[str]], Iterator[Finding]] | None = None
+    """What is wrong with a refusal that is tolerated, by what the errors of the ranks say."""
+
+    def applies(self, case: Case) -> bool:
+        """Whether the requirement says something about `case`."""
+        found = traits(case)
+        return (
+            bool(found & self.about)
+            and found <= self.among
+            and (not self.trains or bool(case.trains))
+            and (not self.evaluates or len(case.trains) < len(case.runs))
+        )
+
+    def foci(self, claim: ScheduleClaim, capabilities: Capabilities) -> tuple[Focus, ...]:
+        """The foci to draw cases from; empty when nothing the requirement needs is claimed."""
+        if not self.needs <= capabilities.features or (self.trains and not claim.trains):
+            return ()
+        if self.splits and not claim.split_backward:
+            return ()
+        if self.evaluates and not claim.evaluates:
+            return ()
+        if self.named and not schedules.is_named(claim):
+            return ()
+        wanted = self.draws or self.about
+        return tuple(f for f in Focus if f in wanted and is_claimed(f, claim, capabilities))
+
+
+def about(*foci: Focus, judge: Judge, among: frozenset[Focus] = frozenset(), **others: object) -> Judgement:
+    """A row about these foci, and among them and `among`."""
+    own = frozenset(foci)
+    return Judgement(judge=judge, about=own, among=own | among, **others)  # type: ignore[arg-type]
+
+
+def with_gradients(judge: Judge) -> Judge:
+    """What a case is about must be right in both directions."""
+
+    def both(evidence: Evidence) -> Iterator[Finding]:
+        yield from judge(evidence)
+        yield from training.gradients_are_right(evidence)
+
+    return both
