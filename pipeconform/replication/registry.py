@@ -2,65 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from types import MappingProxyType
 
 from msgspec import structs
 
 from pipeconform.replication import judge
 from pipeconform.replication.case import Pass, Step, Uneven, WrapperCase
-from pipeconform.replication.judge import WrapperJudge
+from pipeconform.replication.judgement import TINY, WrapperJudgement, judged, under
 from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperFeature
 
 __all__ = ["WRAPPER_JUDGEMENTS", "WrapperJudgement"]
 
 F = WrapperFeature
 _PLAIN = WrapperCase()
-_TINY = 1e-6  # MiB: every parameter has a bucket of its own
-_OPTIONS = {
-    F.FIND_UNUSED: WrapOptions(find_unused=True),
-    F.STATIC_GRAPH: WrapOptions(static_graph=True),
-    F.BUCKETS: WrapOptions(bucket_mib=_TINY),
-    F.BUCKET_VIEW: WrapOptions(bucket_view=True),
-}
-"""One option each, for the cases that are run under all that are claimed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrapperJudgement:
-    """How one requirement is judged: on every case that `cases` gives, smallest first."""
-
-    cases: Callable[[WrapperClaims], Iterator[WrapperCase]]
-    judge: WrapperJudge = judge.is_right
-    needs: frozenset[WrapperFeature] = frozenset()
-    """What a wrapper must claim for the requirement to say anything about it."""
-
-    def drawn(self, claims: WrapperClaims, *, seed: int) -> tuple[WrapperCase, ...]:
-        """The cases inside the claims, each with values of its own; empty when what it needs is not claimed."""
-        if not self.needs <= claims.features:
-            return ()
-        found = dict.fromkeys(case for case in self.cases(claims) if case.ranks <= claims.max_ranks)
-        return tuple(structs.replace(case, seed=1000 * seed + i) for i, case in enumerate(found))
-
-
-def _under(case: WrapperCase, claims: WrapperClaims, *features: WrapperFeature) -> Iterator[WrapperCase]:
-    """The case as it is, and under each of these options that is claimed."""
-    yield case
-    for feature in features or tuple(_OPTIONS):
-        if feature in claims.features:
-            yield structs.replace(case, options=_and(case.options, _OPTIONS[feature]))
-
-
-def _and(one: WrapOptions, other: WrapOptions) -> WrapOptions:
-    changed = {name: getattr(other, name) for name in ("find_unused", "static_graph", "bucket_view")}
-    more = {name: value for name, value in changed.items() if value}
-    return replace(one, **more, bucket_mib=other.bucket_mib or one.bucket_mib)
 
 
 def _mean(claims: WrapperClaims) -> Iterator[WrapperCase]:
     yield WrapperCase(steps=(Step(),))
-    yield from _under(WrapperCase(steps=(Step(),) * 3), claims)
+    yield from under(WrapperCase(steps=(Step(),) * 3), claims)
     yield WrapperCase(ranks=3)
     yield WrapperCase(ranks=1)
 
@@ -73,17 +33,17 @@ def _begin(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 
 def _dtypes(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    yield from _under(WrapperCase(module="dtypes"), claims)
+    yield from under(WrapperCase(module="dtypes"), claims)
 
 
 def _shared_and_frozen(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    yield from _under(WrapperCase(module="shared"), claims)
-    yield from _under(WrapperCase(module="frozen"), claims)
+    yield from under(WrapperCase(module="shared"), claims)
+    yield from under(WrapperCase(module="frozen"), claims)
 
 
 def _ignored(claims: WrapperClaims) -> Iterator[WrapperCase]:
     options = WrapOptions(ignored=("own", "own_seen"))
-    yield from _under(WrapperCase(module="ignored", options=options), claims)
+    yield from under(WrapperCase(module="ignored", options=options), claims)
 
 
 def _accumulated(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -96,7 +56,7 @@ def _accumulated(claims: WrapperClaims) -> Iterator[WrapperCase]:
         Step(passes=(inside, outside), zero="keep"),
         Step(zero="zeros"),
     )
-    yield from _under(WrapperCase(steps=interleaved), claims)
+    yield from under(WrapperCase(steps=interleaved), claims)
     yield WrapperCase(steps=interleaved, ranks=3)
 
 
@@ -117,7 +77,7 @@ def _unused(claims: WrapperClaims) -> Iterator[WrapperCase]:
         (("ab", "ab"), ("", ""), ("a", "")),
     ):
         case = WrapperCase(module="towers", steps=_towers(*uses), options=found)
-        yield from _under(case, claims, F.BUCKETS, F.BUCKET_VIEW)
+        yield from under(case, claims, F.BUCKETS, F.BUCKET_VIEW)
         yield structs.replace(case, steps=tuple(structs.replace(step, zero="zeros") for step in case.steps))
 
 
@@ -125,7 +85,7 @@ def _static(claims: WrapperClaims) -> Iterator[WrapperCase]:
     static = WrapOptions(static_graph=True)
     for uses in (("a", "a"), ("a", "b"), ("ab", "ab")):
         case = WrapperCase(module="towers", steps=_towers(uses, uses, uses), options=static)
-        yield from _under(case, claims, F.BUCKETS, F.BUCKET_VIEW)
+        yield from under(case, claims, F.BUCKETS, F.BUCKET_VIEW)
 
 
 def _unexpected(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -133,17 +93,17 @@ def _unexpected(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 
 def _buckets(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    for size in (_TINY, 1e-4, 100.0):
+    for size in (TINY, 1e-4, 100.0):
         options = WrapOptions(bucket_mib=size)
-        yield from _under(WrapperCase(steps=(Step(),) * 4, options=options), claims, F.BUCKET_VIEW)
-    yield WrapperCase(ranks=3, module="dtypes", steps=(Step(),) * 3, options=WrapOptions(bucket_mib=_TINY))
+        yield from under(WrapperCase(steps=(Step(),) * 4, options=options), claims, F.BUCKET_VIEW)
+    yield WrapperCase(ranks=3, module="dtypes", steps=(Step(),) * 3, options=WrapOptions(bucket_mib=TINY))
 
 
 def _views(claims: WrapperClaims) -> Iterator[WrapperCase]:
     for zeros in ("none", "zeros", "keep"):
         steps = tuple(Step(zero=zeros) for _ in range(3))
         case = WrapperCase(steps=steps, options=WrapOptions(bucket_view=True))
-        yield from _under(case, claims, F.BUCKETS, F.FIND_UNUSED)
+        yield from under(case, claims, F.BUCKETS, F.FIND_UNUSED)
 
 
 def _zeroed(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -160,12 +120,12 @@ def _buffers(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 def _hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
     for hook in claims.compressions:
-        yield from _under(WrapperCase(hook=hook), claims, F.BUCKETS, F.BUCKET_VIEW)
+        yield from under(WrapperCase(hook=hook), claims, F.BUCKETS, F.BUCKET_VIEW)
 
 
 def _user_hook(claims: WrapperClaims) -> Iterator[WrapperCase]:
     steps = (Step(), Step(passes=(Pass(sync="no"), Pass())), Step())
-    yield from _under(WrapperCase(hook="user", steps=steps), claims, F.BUCKETS, F.BUCKET_VIEW)
+    yield from under(WrapperCase(hook="user", steps=steps), claims, F.BUCKETS, F.BUCKET_VIEW)
 
 
 def _wrong_hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -180,7 +140,7 @@ def _join(claims: WrapperClaims) -> Iterator[WrapperCase]:
                 steps=(Step(),) * max(counts),
                 uneven=Uneven(steps=counts, divide_by_initial=initial),
             )
-            yield from _under(case, claims, F.BUCKETS)
+            yield from under(case, claims, F.BUCKETS)
     accumulated = (Step(passes=(Pass(sync="no"), Pass())),) * 2
     yield WrapperCase(ranks=3, steps=accumulated, uneven=Uneven(steps=(2, 0, 1), divide_by_initial=False))
 
@@ -191,21 +151,21 @@ def _early(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 
 def _two_forwards(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    yield from _under(WrapperCase(steps=(Step(passes=(Pass(forwards=2),)),) * 2), claims)
+    yield from under(WrapperCase(steps=(Step(passes=(Pass(forwards=2),)),) * 2), claims)
 
 
 def _checkpointed(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    yield from _under(WrapperCase(module="checkpoint", steps=(Step(),) * 3), claims)
+    yield from under(WrapperCase(module="checkpoint", steps=(Step(),) * 3), claims)
 
 
 def _reentrant(claims: WrapperClaims) -> Iterator[WrapperCase]:
     # not with the search for unused parameters: what such parts use does not show in the graph, as is documented
     case = WrapperCase(module="reentrant", steps=(Step(),) * 3)
-    yield from _under(case, claims, F.STATIC_GRAPH, F.BUCKETS, F.BUCKET_VIEW)
+    yield from under(case, claims, F.STATIC_GRAPH, F.BUCKETS, F.BUCKET_VIEW)
 
 
 def _channels_last(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    yield from _under(WrapperCase(module="conv", steps=(Step(),) * 3), claims)
+    yield from under(WrapperCase(module="conv", steps=(Step(),) * 3), claims)
 
 
 def _sparse(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -215,15 +175,7 @@ def _sparse(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 def _structured(claims: WrapperClaims) -> Iterator[WrapperCase]:
     for form in ("tuple", "dict", "dataclass", "nested"):
-        yield from _under(WrapperCase(form=form), claims, F.FIND_UNUSED, F.STATIC_GRAPH)
-
-
-def _one(
-    cases: Callable[[WrapperClaims], Iterator[WrapperCase]],
-    *needs: WrapperFeature,
-    by: WrapperJudge = judge.is_right,
-) -> WrapperJudgement:
-    return WrapperJudgement(cases=cases, judge=by, needs=frozenset(needs))
+        yield from under(WrapperCase(form=form), claims, F.FIND_UNUSED, F.STATIC_GRAPH)
 
 
 def _shapes(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -233,32 +185,32 @@ def _shapes(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 WRAPPER_JUDGEMENTS = MappingProxyType(
     {
-        "DPW-1": _one(_mean),
-        "DPW-2": _one(_begin, F.BROADCASTS, by=judge.begins_equal),
-        "DPW-3": _one(_shapes, F.VERIFIES, by=judge.refuses_shapes),
-        "DPW-4": _one(_dtypes, F.SEVERAL_DTYPES),
-        "DPW-5": _one(_shared_and_frozen),
-        "DPW-6": _one(_ignored, F.IGNORES),
-        "DPW-7": _one(_accumulated, F.NO_SYNC),
-        "DPW-8": _one(_forward_decides, F.NO_SYNC, F.FORWARD_DECIDES),
-        "DPW-9": _one(_unused, F.FIND_UNUSED),
-        "DPW-10": _one(_static, F.STATIC_GRAPH),
-        "DPW-11": _one(_unexpected, F.NEEDS_ALL, by=judge.right_or_refused_by_name),
-        "DPW-12": _one(_buckets, F.BUCKETS),
-        "DPW-13": _one(_views, F.BUCKET_VIEW),
-        "DPW-14": _one(_zeroed),
-        "DPW-15": _one(_buffers, F.BROADCASTS_BUFFERS),
-        "DPW-16": _one(_hooks, F.HOOKS),
-        "DPW-17": _one(_user_hook, F.HOOKS, by=judge.hook_is_used),
-        "DPW-18": _one(_wrong_hooks, F.HOOKS, by=judge.refuses_hook),
-        "DPW-19": _one(_join, F.JOIN),
-        "DPW-20": _one(_early, F.JOIN, by=judge.refuses_early_end),
-        "DPW-21": _one(_two_forwards, F.TWO_FORWARDS),
-        "DPW-22": _one(_checkpointed, F.CHECKPOINT),
-        "DPW-23": _one(_reentrant, F.REENTRANT),
-        "DPW-24": _one(_structured, F.STRUCTURED),
-        "DPW-25": _one(_channels_last, F.CHANNELS_LAST),
-        "DPW-26": _one(_sparse, F.SPARSE),
+        "DPW-1": judged(_mean),
+        "DPW-2": judged(_begin, F.BROADCASTS, by=judge.begins_equal),
+        "DPW-3": judged(_shapes, F.VERIFIES, by=judge.refuses_shapes),
+        "DPW-4": judged(_dtypes, F.SEVERAL_DTYPES),
+        "DPW-5": judged(_shared_and_frozen),
+        "DPW-6": judged(_ignored, F.IGNORES),
+        "DPW-7": judged(_accumulated, F.NO_SYNC),
+        "DPW-8": judged(_forward_decides, F.NO_SYNC, F.FORWARD_DECIDES),
+        "DPW-9": judged(_unused, F.FIND_UNUSED),
+        "DPW-10": judged(_static, F.STATIC_GRAPH),
+        "DPW-11": judged(_unexpected, F.NEEDS_ALL, by=judge.right_or_refused_by_name),
+        "DPW-12": judged(_buckets, F.BUCKETS),
+        "DPW-13": judged(_views, F.BUCKET_VIEW),
+        "DPW-14": judged(_zeroed),
+        "DPW-15": judged(_buffers, F.BROADCASTS_BUFFERS),
+        "DPW-16": judged(_hooks, F.HOOKS),
+        "DPW-17": judged(_user_hook, F.HOOKS, by=judge.hook_is_used),
+        "DPW-18": judged(_wrong_hooks, F.HOOKS, by=judge.refuses_hook),
+        "DPW-19": judged(_join, F.JOIN),
+        "DPW-20": judged(_early, F.JOIN, by=judge.refuses_early_end),
+        "DPW-21": judged(_two_forwards, F.TWO_FORWARDS),
+        "DPW-22": judged(_checkpointed, F.CHECKPOINT),
+        "DPW-23": judged(_reentrant, F.REENTRANT),
+        "DPW-24": judged(_structured, F.STRUCTURED),
+        "DPW-25": judged(_channels_last, F.CHANNELS_LAST),
+        "DPW-26": judged(_sparse, F.SPARSE),
     }
 )
 """By requirement."""

@@ -1,0 +1,67 @@
+"""How a requirement of chapter DPW is judged: its cases, its judge, and what has to be claimed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from msgspec import structs
+
+from pipeconform.replication import judge
+from pipeconform.replication.case import WrapperCase
+from pipeconform.replication.judge import WrapperJudge
+from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperFeature
+
+__all__ = ["TINY", "Cases", "WrapperJudgement", "judged", "under"]
+
+Cases = Callable[[WrapperClaims], Iterator[WrapperCase]]
+
+TINY = 1e-6
+"""MiB: every parameter has a bucket of its own."""
+
+_OPTIONS: Mapping[WrapperFeature, WrapOptions] = MappingProxyType(
+    {
+        WrapperFeature.FIND_UNUSED: WrapOptions(find_unused=True),
+        WrapperFeature.STATIC_GRAPH: WrapOptions(static_graph=True),
+        WrapperFeature.BUCKETS: WrapOptions(bucket_mib=TINY),
+        WrapperFeature.BUCKET_VIEW: WrapOptions(bucket_view=True),
+    }
+)
+"""One option each, for the cases that are run under all that are claimed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapperJudgement:
+    """How one requirement is judged: on every case that `cases` gives, smallest first."""
+
+    cases: Cases
+    judge: WrapperJudge = judge.is_right
+    needs: frozenset[WrapperFeature] = frozenset()
+    """What a wrapper must claim for the requirement to say anything about it."""
+
+    def drawn(self, claims: WrapperClaims, *, seed: int) -> tuple[WrapperCase, ...]:
+        """The cases inside the claims, each with values of its own; empty when what it needs is not claimed."""
+        if not self.needs <= claims.features:
+            return ()
+        found = dict.fromkeys(case for case in self.cases(claims) if case.ranks <= claims.max_ranks)
+        return tuple(structs.replace(case, seed=1000 * seed + i) for i, case in enumerate(found))
+
+
+def judged(cases: Cases, *needs: WrapperFeature, by: WrapperJudge = judge.is_right) -> WrapperJudgement:
+    """A judgement of a requirement that needs these features."""
+    return WrapperJudgement(cases=cases, judge=by, needs=frozenset(needs))
+
+
+def under(case: WrapperCase, claims: WrapperClaims, *features: WrapperFeature) -> Iterator[WrapperCase]:
+    """The case as it is, and under each of these options (without any: of all) that is claimed."""
+    yield case
+    for feature in features or tuple(_OPTIONS):
+        if feature in claims.features:
+            yield structs.replace(case, options=_and(case.options, _OPTIONS[feature]))
+
+
+def _and(one: WrapOptions, other: WrapOptions) -> WrapOptions:
+    changed = {name: getattr(other, name) for name in ("find_unused", "static_graph", "bucket_view")}
+    more = {name: value for name, value in changed.items() if value}
+    return replace(one, **more, bucket_mib=other.bucket_mib or one.bucket_mib)
