@@ -19,7 +19,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,41 +27,20 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.distributed import ProcessGroup
 from torch.futures import Future
+from torch.optim import Optimizer
 
 from .communication_hooks import Hook, all_reduce_hook, check_hook
 from .errors import ReplicaError
 from .gradient_buckets import Bucket, buckets_of
 from .replica_join import BUFFERS, GRADIENTS, Attendance
-from .replica_precision import MixedPrecision, run_mixed
-from .replica_state import broadcast, verify
+from .replica_log import Log
+from .replica_options import Options
+from .replica_precision import run_mixed
+from .replica_state import broadcast, check_devices, verify
 
 __all__ = ["DataParallel", "Options"]
 
 _MIB = float(1 << 20)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """How replicas are kept in step.
-
-    `find_unused` lets parameters go without a gradient: what no replica has stays as it is, what one has is averaged
-    with zeros. With `static_graph` the first pass tells which parameters get gradients, and how often each.
-    """
-
-    bucket_mib: float = 25.0
-    first_bucket_mib: float = 1.0
-    rebuild_buckets: bool = True
-    """Whether the second pass takes the order in which gradients arrived in the first."""
-    find_unused: bool = False
-    static_graph: bool = False
-    gradient_as_bucket_view: bool = False
-    broadcast_buffers: bool = True
-    buffer_hook: Callable[[Mapping[str, Tensor], ProcessGroup], None] | None = None
-    """Synchronises buffers instead of the broadcast."""
-    buffers_when: Literal["before_forward", "after_forward"] = "before_forward"
-    ignored: frozenset[str] = frozenset()
-    """Parameters and buffers, by name, that are the user's own business."""
-    mixed_precision: MixedPrecision | None = None
 
 
 class DataParallel(nn.Module):
@@ -74,7 +53,7 @@ class DataParallel(nn.Module):
 
         Raises:
             ReplicaError: The modules differ; on every rank, with the parameters' names.
-            ValueError: There is nothing to train.
+            ValueError: There is nothing to train, or it is on other devices.
         """
         super().__init__()
         self.module, self.options = module, options or Options()
@@ -84,9 +63,13 @@ class DataParallel(nn.Module):
         self._parameters_kept = {name: p for name, p in kept.items() if p.requires_grad}
         if not self._parameters_kept:
             raise ValueError("no parameter requires a gradient: there is nothing to keep in step")
+        check_devices(kept, self.options.device)
         self._begin_equal({**kept, **self._buffers_kept()})
         self.attendance = Attendance(self.group)
         self._hook: tuple[Hook, Any] | None = None
+        self._steps: dict[str, Callable[[], Any]] = {}
+        """By parameter, what is done once its gradient is reduced."""
+        self.alone, self.log = False, Log()
         self._synchronises, self._blind, self._in_pass, self._settled = True, False, False, False
         self._arrivals: dict[str, int] = {}
         self._expected: dict[str, int] = {}
@@ -108,7 +91,7 @@ class DataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on this rank's own data."""
-        synchronises = self._synchronises
+        synchronises = self._synchronises and not self.alone
         trains = synchronises and torch.is_grad_enabled() and self.training
         self.attendance.announce(buffers=synchronises, gradients=trains)
         if synchronises and self.options.buffers_when == "before_forward":
@@ -148,6 +131,52 @@ class DataParallel(nn.Module):
         state = [*self._parameters_kept.values(), *self._buffers_kept().values()]
         broadcast(state, self.group, source=self.attendance.source)
         self.attendance.source = 0
+
+    def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], Optimizer]) -> None:
+        """Take a step with every parameter as soon as its gradient is reduced, and clear that."""
+
+        def step(parameter: nn.Parameter, optimizer: Optimizer) -> None:
+            optimizer.step()
+            parameter.grad = None
+
+        for name, parameter in self._parameters_kept.items():
+            self._steps[name] = functools.partial(step, parameter, optimizer_of(parameter))
+
+    def change_group(self, group: ProcessGroup) -> None:
+        """Go on with the replicas of `group`, between two steps; a rank outside is alone from now on."""
+        self.alone = dist.get_rank(group) < 0
+        if not self.alone:
+            self.group, self.attendance = group, Attendance(group)
+        self._settled, self._expected = False, {}
+        self._buckets = self._lay_out(list(reversed(self._parameters_kept)))
+
+    def full_state(self) -> Mapping[str, Tensor]:
+        """The module's state dict, the same for any number of replicas."""
+        found: Mapping[str, Tensor] = self.module.state_dict()
+        return found
+
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        """Load a module's state dict, the same on all ranks."""
+        self.module.load_state_dict(state)
+
+    def logged(self) -> dict[str, object]:
+        """What there is to tell about it; `seconds` is how long the last measured pass waited for reductions."""
+        return {
+            "world_size": dist.get_world_size(self.group),
+            "rank": dist.get_rank(self.group),
+            "module_name": type(self.module).__name__,
+            "bucket_sizes": [bucket.buffer.numel() for bucket in self._buckets],
+            "passes": self.log.passes,
+            "seconds": self.log.seconds,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the module and the options; what comes back is wrapped anew, on all ranks, without a hook."""
+        if self.group is not dist.group.WORLD:
+            raise ReplicaError(
+                "only a wrapper for the default process group can be pickled: others have no name"
+            )
+        return functools.partial(type(self), options=self.options), (self.module,)
 
     def reduce(self, used: Iterable[Tensor]) -> None:
         """Average what the parameters in `used` have added up, outside a backward; every rank names the same ones.
@@ -202,7 +231,15 @@ class DataParallel(nn.Module):
         if not self._in_pass:
             self._expect_all()
             # no public name tells when a backward ends; torch's own wrappers ask the same way
-            Variable._execution_engine.queue_callback(self.end_pass)
+            Variable._execution_engine.queue_callback(self._backward_ended)
+
+    def _backward_ended(self) -> None:
+        if self._arrivals:
+            self.end_pass()
+        else:
+            self._in_pass = (
+                False  # gradients of something else, such as inputs, for a loss that has them in it
+            )
 
     def _expect_all(self) -> None:
         self._in_pass, self._blind = True, False
@@ -268,6 +305,13 @@ class DataParallel(nn.Module):
                 f"no gradient for {', '.join(missing)}, but static_graph says that the graph stays"
             )
         holders = self._holders(lenient=lenient or self.options.find_unused or self.options.static_graph)
+        with self.log.reducing():
+            self._hand_out(holders)
+        if not self._settled:
+            self._settle(holders)
+
+    def _hand_out(self, holders: Mapping[str, int]) -> None:
+        """Wait for the reductions, in order, and make the means the gradients."""
         scale = self.attendance.correction()
         for bucket, future in zip(self._buckets, self._launched, strict=True):
             reduced = future.wait()
@@ -281,8 +325,7 @@ class DataParallel(nn.Module):
             for name in bucket.parameters:
                 if holders[name]:
                     bucket.take(name, reduced, as_view=self.options.gradient_as_bucket_view)
-        if not self._settled:
-            self._settle(holders)
+                    self._steps.get(name, _nothing)()
 
     def _holders(self, *, lenient: bool) -> dict[str, int]:
         """On how many ranks each parameter has a gradient."""
@@ -317,12 +360,18 @@ class DataParallel(nn.Module):
 
     def _lay_out(self, names: list[str]) -> list[Bucket]:
         options, mixed = self.options, self.options.mixed_precision
+        names = sorted(names, key=lambda name: name in options.delayed)
         return buckets_of(
             {name: self._parameters_kept[name] for name in names},
             bytes_each=[options.first_bucket_mib * _MIB, options.bucket_mib * _MIB],
             dtype=None if mixed is None else mixed.reduce_dtype,
             sparse=self._sparse,
+            apart=options.delayed,
         )
+
+
+def _nothing() -> None:
+    """What is done with most gradients once they are reduced."""
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -85,13 +85,17 @@ def buckets_of(
     bytes_each: Sequence[float],
     dtype: torch.dtype | None,
     sparse: frozenset[str],
+    apart: frozenset[str] = frozenset(),
 ) -> list[Bucket]:
-    """Lay `parameters` out in order; bucket i ends when it has ``bytes_each[i]``, later ones as the last of them."""
+    """Lay `parameters` out in order; bucket i ends when it has ``bytes_each[i]``, later ones as the last of them.
+
+    Those `apart` share no bucket with others.
+    """
     groups: list[dict[str, nn.Parameter]] = []
     before: object = None
     room = 0.0
     for name, parameter in parameters.items():
-        kind = (parameter.dtype, parameter.device, name in sparse)
+        kind = (parameter.dtype, parameter.device, name in sparse, name in apart)
         if kind != before or name in sparse or room <= 0:
             room = bytes_each[min(len(groups), len(bytes_each) - 1)]
             groups.append({})

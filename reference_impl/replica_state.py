@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from .errors import ReplicaError
 
-__all__ = ["broadcast", "verify"]
+__all__ = ["broadcast", "check_devices", "verify"]
 
 
 def verify(tensors: Mapping[str, Tensor], group: ProcessGroup) -> None:
@@ -33,6 +33,18 @@ def verify(tensors: Mapping[str, Tensor], group: ProcessGroup) -> None:
         wrong.append("the names come in another order")
     if wrong:
         raise ReplicaError("replicas of different modules cannot be kept in step: " + "; ".join(wrong))
+
+
+def check_devices(tensors: Mapping[str, Tensor], device: torch.device | None) -> None:
+    """Refuse tensors on several kinds of devices, or on another one than `device`.
+
+    Raises:
+        ValueError: It names one tensor of each kind.
+    """
+    found = {tensor.device.type: f"{name} on {tensor.device}" for name, tensor in tensors.items()}
+    if len(found) > 1 or (device is not None and device.type not in found):
+        wanted = "one kind of device" if device is None else f"the device {device}"
+        raise ValueError(f"the module has to be on {wanted}, but has {', '.join(found.values())}")
 
 
 def _words(what: tuple[tuple[int, ...], str, bool] | None) -> str:

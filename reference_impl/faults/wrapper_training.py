@@ -1,0 +1,240 @@
+"""Data-parallel wrappers that are wrong about scaled losses, precision, steps in backward, groups, state or pickles.
+
+Every class changes one thing in the reference's wrapper; `wrappers` has those that are wrong about gradients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from ..data_parallel import DataParallel, Options, tensors_in
+from ..replica_log import Log
+from ..replica_precision import MixedPrecision
+from ..replica_state import broadcast
+from .wrappers import AfterPass
+
+__all__: list[str] = []
+
+
+class InfinityAtHome(AfterPass):
+    """What is infinite on one rank is zero on the others, as if it were the first rank's business to look."""
+
+    def _spoil(self, name: str, parameter: nn.Parameter) -> None:
+        if dist.get_rank():
+            parameter.grad.nan_to_num_(0.0, 0.0, 0.0)  # type: ignore[union-attr]
+
+
+class InfinityCutOff(AfterPass):
+    def _spoil(self, name: str, parameter: nn.Parameter) -> None:
+        parameter.grad.nan_to_num_(0.0, 0.0, 0.0)  # type: ignore[union-attr]
+
+
+class _OtherPrecision(DataParallel):
+    def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
+        mixed = options.mixed_precision
+        changed = None if mixed is None else self._other(mixed)
+        super().__init__(module, options=dataclasses.replace(options, mixed_precision=changed), **how)
+
+    def _other(self, mixed: MixedPrecision) -> MixedPrecision:
+        raise NotImplementedError
+
+
+class ReducedAsComputed(_OtherPrecision):
+    def _other(self, mixed: MixedPrecision) -> MixedPrecision:
+        return dataclasses.replace(mixed, reduce_dtype=mixed.param_dtype)
+
+
+class ReducedInFull(_OtherPrecision):
+    def _other(self, mixed: MixedPrecision) -> MixedPrecision:
+        return dataclasses.replace(mixed, reduce_dtype=None)
+
+
+class ComputedInFull(_OtherPrecision):
+    def _other(self, mixed: MixedPrecision) -> MixedPrecision:
+        return dataclasses.replace(mixed, param_dtype=None)
+
+
+class BuffersInFull(_OtherPrecision):
+    def _other(self, mixed: MixedPrecision) -> MixedPrecision:
+        return dataclasses.replace(mixed, buffer_dtype=None)
+
+
+class DelayedForEver(DataParallel):
+    """What is delayed is taken for ignored."""
+
+    def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
+        ignored = options.ignored | options.delayed
+        super().__init__(module, options=dataclasses.replace(options, ignored=ignored), **how)
+
+
+class DelayedSummed(AfterPass):
+    def _spoil(self, name: str, parameter: nn.Parameter) -> None:
+        if name in self.options.delayed:
+            parameter.grad.mul_(self.group.size())  # type: ignore[union-attr]
+
+
+class StepBeforeReduction(DataParallel):
+    """Steps are taken with each rank's own gradient."""
+
+    def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], Optimizer]) -> None:
+        for parameter in self._parameters_kept.values():
+            step = functools.partial(_step, optimizer_of(parameter))
+            parameter.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+
+
+def _step(optimizer: Optimizer, _: Tensor) -> None:
+    optimizer.step()
+
+
+class StepTwice(DataParallel):
+    def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], Optimizer]) -> None:
+        super().step_in_backward(optimizer_of)
+        for name, parameter in self._parameters_kept.items():
+            optimizer = optimizer_of(parameter)
+            self._steps[name] = functools.partial(_both, optimizer.step, self._steps[name])
+
+
+def _both(one: Callable[[], Any], other: Callable[[], Any]) -> None:
+    one()
+    other()
+
+
+class OldDivisor(AfterPass):
+    """Means are over the ranks that there were at first."""
+
+    first = 0
+
+    def change_group(self, group: ProcessGroup) -> None:
+        self.first = self.group.size()
+        super().change_group(group)
+
+    def _spoil(self, name: str, parameter: nn.Parameter) -> None:
+        if self.first:
+            parameter.grad.mul_(self.group.size() / self.first)  # type: ignore[union-attr]
+
+
+class OldGroup(DataParallel):
+    def change_group(self, group: ProcessGroup) -> None:
+        pass
+
+
+class AnyBackwardEnds(DataParallel):
+    """Gradients of inputs end the pass, too, and are taken for a backward that reaches no parameter."""
+
+    def _backward_ended(self) -> None:
+        self.end_pass()
+
+
+class _Sink(torch.autograd.Function):
+    """Passes tensors on, as views, and gradients without what made them."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple(gradient.detach() for gradient in gradients)
+
+
+class SecondOrderLost(DataParallel):
+    """Gradients go through a function of the wrapper's that cannot be differentiated itself."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        return _Sink.apply(result)[0] if isinstance(result, Tensor) else result  # type: ignore[no-untyped-call]
+
+
+class OutputsAreViews(DataParallel):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        return _Sink.apply(result, result.sum())[0] if isinstance(result, Tensor) else result  # type: ignore[no-untyped-call]
+
+
+class OutputsShared(DataParallel):
+    """Gradients are scaled by what the outputs are when backward comes, not by what they were."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        for tensor in tensors_in(result):
+            if tensor.requires_grad and not tensor.is_leaf:
+                seen = tensor.detach()
+                ratio = functools.partial(_ratio, seen, seen.clone())
+                tensor.register_hook(ratio)  # type: ignore[no-untyped-call]
+        return result
+
+
+def _ratio(now: Tensor, then: Tensor, gradient: Tensor) -> Tensor:
+    return gradient * (now / then)
+
+
+class BufferHookMissed(DataParallel):
+    def synchronise_buffers(self) -> None:
+        broadcast(self._buffers_kept().values(), self.group)
+
+
+class BufferHookAlwaysBefore(DataParallel):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.options = dataclasses.replace(self.options, buffers_when="before_forward")
+        return super().forward(*args, **kwargs)
+
+
+class SavedWithPrefix(DataParallel):
+    def full_state(self) -> Mapping[str, Tensor]:
+        return {f"module.{name}": value for name, value in super().full_state().items()}
+
+
+class SavedWithoutBuffers(DataParallel):
+    def full_state(self) -> Mapping[str, Tensor]:
+        return dict(self.module.named_parameters(remove_duplicate=False))
+
+
+class LoadedOnOneRank(DataParallel):
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        if dist.get_rank() == 0:
+            super().load_full_state(state)
+
+
+class PickledAnywhere(DataParallel):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(type(self), options=self.options), (self.module,)
+
+
+class PickledAlone(DataParallel):
+    """What comes back from a pickle knows of no other replicas."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.alone = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return *super().__reduce__(), {}
+
+
+class LogOfOthers(DataParallel):
+    def logged(self) -> dict[str, object]:
+        return {**super().logged(), "rank": 0}
+
+
+class _AnyRate(Log):
+    def set_rate(self, rate: int) -> None:
+        pass
+
+
+class AnyRate(DataParallel):
+    def __init__(self, module: nn.Module, **how: Any) -> None:
+        super().__init__(module, **how)
+        self.log = _AnyRate()
+
+
+class AnyDevice(DataParallel):
+    def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
+        super().__init__(module, options=dataclasses.replace(options, device=None), **how)
