@@ -1,0 +1,18 @@
+"""Which ranks keep a parameter in step with each other."""
+
+from __future__ import annotations
+
+from pipeconform.replication.case import WrapperCase
+from pipeconform.sharding import EXPERT
+
+__all__ = ["group_of"]
+
+
+def group_of(case: WrapperCase, name: str, rank: int) -> tuple[int, ...]:
+    """The ranks over which a parameter is averaged, seen from one of them: all, itself alone, or an expert's."""
+    if name in case.options.ignored:
+        return (rank,)
+    sharding = case.options.sharding
+    if sharding is not None and sharding.expert_groups and name.startswith(f"{EXPERT}."):
+        return next(group for group in sharding.expert_groups if rank in group)
+    return tuple(range(case.ranks))

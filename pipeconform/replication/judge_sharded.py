@@ -1,0 +1,60 @@
+"""Judgements about sharded training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipeconform.judge.evidence import Finding
+from pipeconform.judge.numerics import compare, magnitude
+from pipeconform.observe.array import Array
+from pipeconform.replication.judge import WrapperEvidence, is_right, refused
+
+__all__ = ["refuses_combination", "trains_like_ddp"]
+
+_HALF = 2.0**-26
+"""Half of a double's digits: what steps make of rounding grows from one to the next, by no more than that in a few."""
+
+
+def trains_like_ddp(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """Every step is that of the module without a wrapper; after all of them DDP, trained beside, is where this is."""
+    found = list(is_right(evidence))
+    yield from found
+    if found:
+        return
+    for shown in evidence.shown:
+        for name, value in shown.beside.items():
+            most = _HALF * (1.0 + magnitude([value]))
+            bound = Array("float64", value.shape, np.full(value.shape, most).tobytes())
+            mismatch = compare(value, shown.final.get(name), bound=bound)
+            if mismatch is not None:
+                text = f"rank {shown.rank}: {name} after training is not what DDP has\n{mismatch.describe()}"
+                yield Finding(kind="trained apart", message=text, rank=shown.rank, mismatch=mismatch)
+                return
+
+
+def refuses_combination(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """Every rank raises when it is wrapped, in the words that the wrapper documents."""
+    says = [
+        one.says
+        for one in evidence.claims.sharding.refusals
+        if one.says and _is_of(evidence, dict(one.combination))
+    ]
+    yield from refused(evidence, where="wrap", words=tuple(says))
+
+
+def _is_of(evidence: WrapperEvidence, combination: dict[str, str]) -> bool:
+    case, sharding = evidence.case, evidence.case.options.sharding
+    told = {
+        "module": case.module,
+        "ranks": str(case.ranks),
+        "strategy": "" if sharding is None else sharding.strategy,
+        "nesting": "" if sharding is None else sharding.nesting,
+        "original_parameters": "" if sharding is None else str(sharding.original_parameters),
+        "forward_prefetch": "" if sharding is None else str(sharding.forward_prefetch),
+        "backward_prefetch": "" if sharding is None else str(sharding.backward_prefetch),
+        "optimizer": case.optimizer,
+        "compiled": str(case.compiled),
+    }
+    return all(told.get(axis) == value for axis, value in combination.items())

@@ -1,0 +1,70 @@
+"""What a rank does for a sharded case besides what all cases do: compile, delay, and train DDP beside the wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeconform.observe.array import Array
+from pipeconform.replication.case import WrapperCase
+from pipeconform.replication.modules import batch_of, build, objective
+from pipeconform.replication.sharded_modules import DELAY
+from pipeconform.replication.special import LR
+from pipeconform.wrapper_tools.collectives import Collective, delayed
+
+__all__ = ["EPS", "beside", "has_ddp_beside", "late", "optimizer_of"]
+
+EPS = LR
+"""Of Adam: as large as the learning rate, so that no update is more sensitive to a gradient than SGD's."""
+
+_LATE: dict[str, tuple[Collective, ...]] = {
+    "reduction": ("reduce_scatter", "all_reduce"),
+    "gathering": ("all_gather",),
+}
+
+
+def optimizer_of(case: WrapperCase, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer that a case asks for."""
+    if case.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=LR, eps=EPS)
+    return torch.optim.SGD(parameters, lr=LR)
+
+
+def late(case: WrapperCase) -> AbstractContextManager[Any]:
+    """The last rank is late with what it communicates, where the case says so; entered and left by all ranks."""
+    stack = ExitStack()
+    for what in _LATE.get(case.slow, ()):
+        stack.enter_context(delayed(what, DELAY, ranks={case.ranks - 1}))
+    return stack
+
+
+def has_ddp_beside(case: WrapperCase) -> bool:
+    """Whether DDP can train the same: it has no dtypes of its own and no experts, and ranks that raised are apart."""
+    options = case.options
+    return (
+        options.sharding is not None
+        and case.module in ("blocks", "few", "partly")
+        and options.param_dtype is None
+        and options.reduce_dtype is None
+        and not case.slow
+    )
+
+
+def beside(case: WrapperCase, rank: int) -> dict[str, Array]:
+    """Parameters after DDP has trained the same module by the same steps; every rank calls it."""
+    wrapped = DistributedDataParallel(build(case, rank=rank))
+    optimizer = optimizer_of(case, wrapped.parameters())
+    for index, step in enumerate(case.steps):
+        optimizer.zero_grad()
+        for number, one in enumerate(step.passes):
+            batch = batch_of(case, rank=rank, step=index, index=number, forward=0)
+            with nullcontext() if one.synchronises else wrapped.no_sync():
+                loss = objective(case, [wrapped(batch)], [batch])
+                loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return {name: Array.of(p) for name, p in wrapped.module.named_parameters()}

@@ -1,0 +1,70 @@
+"""A model that takes its time: on one rank, after the loss, before gradients are reduced, before parameters are freed.
+
+A wrapper that forgets to wait for its own communication is right as long as all ranks are equally fast.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeconform.errors import UsageError
+
+__all__ = ["Delayed"]
+
+
+class Delayed(nn.Module):
+    """`module`, which sleeps; its output must be a tensor. All delays are seconds on this rank.
+
+    - `loss`: when the gradient of the output arrives, before any parameter has one. That is after the loss.
+    - `reduction`: in the backward pass, when the gradient of the inputs is there: then the gradients of this module's
+      parameters are, or are about to be, reduced. Needs inputs that require a gradient.
+    - `freeing`: at the end of the forward. A sharded wrapper around this module frees the whole parameters after that.
+    """
+
+    def __init__(
+        self, module: nn.Module, *, loss: float = 0.0, reduction: float = 0.0, freeing: float = 0.0
+    ) -> None:
+        """Surround a module.
+
+        Raises:
+            UsageError: a delay is negative.
+        """
+        super().__init__()
+        for name, seconds in (("loss", loss), ("reduction", reduction), ("freeing", freeing)):
+            if seconds < 0:
+                raise UsageError(f"Delayed: {name} is {seconds} s; a delay is at least 0")
+        self.module = module
+        self.loss, self.reduction, self.freeing = loss, reduction, freeing
+
+    def forward(self, *args: Any) -> Tensor:
+        """Run the module."""
+        given = [_Sleep.apply(one, self.reduction) if _counts(one, self.reduction) else one for one in args]
+        output: Tensor = self.module(*given)
+        if self.freeing:
+            time.sleep(self.freeing)
+        if _counts(output, self.loss):
+            slow: Tensor = _Sleep.apply(output, self.loss)  # type: ignore[no-untyped-call]
+            return slow
+        return output
+
+
+def _counts(value: Any, seconds: float) -> bool:
+    return seconds > 0 and isinstance(value, Tensor) and value.requires_grad
+
+
+class _Sleep(torch.autograd.Function):
+    """The same values; sleeps in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, seconds: float) -> Tensor:
+        ctx.seconds = seconds
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        time.sleep(ctx.seconds)
+        return gradient, None

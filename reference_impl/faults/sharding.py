@@ -1,0 +1,319 @@
+"""Sharded wrappers that are wrong on purpose; `registry_sharding` says what each breaks.
+
+Every class changes one thing in the reference's sharded wrapper, or in its shards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ReplicaError
+from ..sharded import Sharded, Unit
+from ..shards import Groups, Shard
+
+__all__: list[str] = []
+
+
+class StaleWholes(Sharded):
+    """Whole parameters that were kept for the backward are kept for the next step, too."""
+
+    def __call__(self, *args: Any) -> Any:
+        return self.module(*args) if self.param_dtype is None else super().__call__(*args)
+
+
+class PrefetchesOldValues(Sharded):
+    """The next step's first parameters are asked for when backward ends, which is before the optimizer's step."""
+
+    def __call__(self, *args: Any) -> Any:
+        early = self._order[:1] if self.sharding.forward_prefetch else []
+        for unit in self.units:
+            if unit not in early:
+                unit.reshard()
+        cast = self.param_dtype
+        result = self.module(*(a.to(cast) if cast and a.is_floating_point() else a for a in args))
+        for unit in self._order[:1]:
+            if result.requires_grad and self.sharding.forward_prefetch:
+                unit.begin_gathering()
+        return result
+
+
+class _Parts(Shard):
+    """Spoils the reduced gradient."""
+
+    def reduced(self, gradient: Tensor) -> Tensor:
+        return self.spoilt(gradient, super().reduced(gradient))
+
+    def spoilt(self, gradient: Tensor, part: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class _PaddingShard(_Parts):
+    def spoilt(self, gradient: Tensor, part: Tensor) -> Tensor:
+        padded = self.slots[-1].end < self.size * self.groups.parts
+        last = self.groups.position == self.groups.parts - 1
+        return part.roll(1) if padded and last else part
+
+
+class PaddingLeaks(Sharded):
+    """On the rank with the padding it comes first, and everything else one place later."""
+
+    shard_class = _PaddingShard
+
+
+class _RestShard(_Parts):
+    def spoilt(self, gradient: Tensor, part: Tensor) -> Tensor:
+        kept = self.slots[-1].end // self.groups.parts * self.groups.parts
+        mine = torch.arange(self.size) + self.groups.position * self.size
+        return part.masked_fill(mine >= kept, 0)
+
+
+class RestForgotten(Sharded):
+    """Elements that are left over when parameters are divided by the ranks get no gradient."""
+
+    shard_class = _RestShard
+
+
+class _SmallShard(_Parts):
+    def spoilt(self, gradient: Tensor, part: Tensor) -> Tensor:
+        own = self._own(gradient)
+        for slot in self.slots:
+            if slot.shape.numel() < self.groups.parts:
+                part[self._cut(slot)] = own[self._cut(slot)]
+        return part
+
+
+class SmallReducedAlone(Sharded):
+    """A parameter that some ranks have nothing of keeps the gradient of the rank that has it."""
+
+    shard_class = _SmallShard
+
+
+class _InnerShard(_Parts):
+    def spoilt(self, gradient: Tensor, part: Tensor) -> Tensor:
+        inner = all(slot.name.startswith("middle.first.") for slot in self.slots)
+        return part / self.groups.ranks if inner else part
+
+
+class InnerDividedTwice(Sharded):
+    """Gradients of a unit inside another are divided for both."""
+
+    shard_class = _InnerShard
+
+
+class _SummedShard(_Parts):
+    def spoilt(self, gradient: Tensor, part: Tensor) -> Tensor:
+        return part * self.groups.ranks if self.groups.over is None else part
+
+
+class UnshardedSummed(Sharded):
+    """Where every rank has all, gradients are summed."""
+
+    shard_class = _SummedShard
+
+
+class _ApartShard(Shard):
+    def reduced(self, gradient: Tensor) -> Tensor:
+        across, groups = self.groups.across, self.groups
+        if groups.over is None or across is None:
+            return super().reduced(gradient)
+        self.groups = Groups(over=groups.over, across=None)
+        try:
+            return super().reduced(gradient)
+        finally:
+            self.groups = groups
+
+
+class ReducedInOneGroup(Sharded):
+    """Hybrid: gradients are averaged over the ranks that share a copy, and not over the copies."""
+
+    shard_class = _ApartShard
+
+
+class _WrongGroupShard(Shard):
+    def reduced(self, gradient: Tensor) -> Tensor:
+        part = super().reduced(gradient)
+        if any(slot.name.startswith("expert.") for slot in self.slots):
+            dist.all_reduce(part)
+            part /= dist.get_world_size()
+        return part
+
+
+class ExpertsOfAllAveraged(Sharded):
+    """The gradients of experts are averaged over all ranks, whoever has them."""
+
+    shard_class = _WrongGroupShard
+
+
+class IgnoredAveraged(Sharded):
+    """The gradients of what is ignored are averaged nevertheless."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        for parameter in self._kept.values():
+            parameter.register_post_accumulate_grad_hook(_average)  # type: ignore[no-untyped-call]
+
+
+def _average(parameter: Tensor) -> None:
+    dist.all_reduce(parameter.grad)
+    parameter.grad.div_(dist.get_world_size())  # type: ignore[union-attr]
+
+
+class IgnoredSharded(Sharded):
+    """What is ignored is sharded like everything else."""
+
+    def __init__(self, *args: Any, ignored: object, **how: Any) -> None:
+        super().__init__(*args, **how)
+
+
+class _ForgetfulShard(Shard):
+    def post_backward(self, gradient: Tensor, *, synchronises: bool) -> None:
+        if synchronises:
+            self.pending = None
+        super().post_backward(gradient, synchronises=synchronises)
+
+
+class AccumulatedForgotten(Sharded):
+    """What passes added up that did not synchronise is dropped by the one that does."""
+
+    shard_class = _ForgetfulShard
+
+
+class _RepeatingShard(Shard):
+    def post_backward(self, gradient: Tensor, *, synchronises: bool) -> None:
+        before = self.pending
+        super().post_backward(gradient, synchronises=synchronises)
+        if synchronises and before is not None:
+            self.kept = before
+        if not synchronises and getattr(self, "kept", None) is not None:
+            self.pending, self.kept = self.pending + self.kept, None  # type: ignore[operator]
+
+
+class AccumulatedAgain(Sharded):
+    """What was accumulated and reduced in one step is there again in the next."""
+
+    shard_class = _RepeatingShard
+
+
+class ComputesInSingle(Sharded):
+    """Parameters are gathered in single precision, whatever they are."""
+
+    def __init__(self, *args: Any, param_dtype: torch.dtype | None, **how: Any) -> None:
+        super().__init__(*args, param_dtype=param_dtype or torch.float32, **how)
+
+
+class CompiledKeepsFirst(Sharded):
+    """Compiled parts go on with the parameters that they were compiled with."""
+
+    def arrived(self, unit: Unit) -> None:
+        super().arrived(unit)
+        for shard in unit.shards:
+            compiled = any("forward" in owner.__dict__ for slot in shard.slots for owner, _ in slot.owners)
+            if compiled:
+                first = vars(shard).setdefault("first", shard.unshard().clone())
+                shard.unshard().copy_(first)
+
+
+class _OffloadedShard(Shard):
+    def __init__(self, *args: Any, offload: bool, **how: Any) -> None:
+        super().__init__(*args, offload=offload, **how)
+        self._copy = super().given() if offload else None
+
+    def given(self) -> Tensor:
+        return super().given() if self._copy is None else self._copy
+
+
+class OffloadedOnce(Sharded):
+    """The device keeps its first copy of what is offloaded; the optimizer's steps never come back."""
+
+    shard_class = _OffloadedShard
+
+
+class _LastGradientShard(Shard):
+    def post_backward(self, gradient: Tensor, *, synchronises: bool) -> None:
+        if self.pending is not None and self.part.data_ptr() and vars(self).get("offloads"):
+            self.pending = None
+        super().post_backward(gradient, synchronises=synchronises)
+
+    def __init__(self, *args: Any, offload: bool, **how: Any) -> None:
+        super().__init__(*args, offload=offload, **how)
+        self.offloads = offload
+
+
+class OffloadedOverwritten(Sharded):
+    """A gradient that is offloaded overwrites what was added up before."""
+
+    shard_class = _LastGradientShard
+
+
+class _HastyShard(Shard):
+    def unshard(self) -> Tensor:
+        self.begin_gathering()
+        if self._gathering is not None:
+            self._whole, work = self._gathering
+            self._gathering = None
+            self.works = [*getattr(self, "works", [])[-8:], work]  # alive until it is done
+        return super().unshard()
+
+
+class GatheredUnwaited(Sharded):
+    """Parameters are used before they have all arrived."""
+
+    shard_class = _HastyShard
+
+
+class _UnfinishedShard(Shard):
+    def reduced(self, gradient: Tensor) -> Tensor:
+        if self.groups.over is None:
+            return super().reduced(gradient)
+        part = self._own(gradient) * self.groups.parts  # right as long as replicas are equal
+        given = gradient.contiguous()
+        result = torch.empty_like(part)
+        work = dist.reduce_scatter_single(result, given, group=self.groups.over, async_op=True)
+        self.works = [*getattr(self, "works", [])[-8:], (work, given, result)]
+        if work is not None and work.is_completed():
+            part = result
+        if self.groups.across is not None:
+            dist.all_reduce(part, group=self.groups.across)
+        return part / self.groups.ranks
+
+
+class ReducedUnwaited(Sharded):
+    """A reduction that is not over in time is left out."""
+
+    shard_class = _UnfinishedShard
+
+
+class HybridAnyhow(Sharded):
+    """A hybrid of ranks that are no pairs is quietly sharded over all."""
+
+    def _groups(self) -> Groups:
+        try:
+            return super()._groups()
+        except ReplicaError:
+            return Groups(over=dist.group.WORLD, across=None)
+
+
+class HybridUnexplained(Sharded):
+    """A hybrid of ranks that are no pairs is refused without saying why."""
+
+    def _groups(self) -> Groups:
+        try:
+            return super()._groups()
+        except ReplicaError:
+            raise ReplicaError("cannot be sharded like that") from None
+
+
+class HybridRefusedByOne(Sharded):
+    """The last rank alone refuses a hybrid of ranks that are no pairs."""
+
+    def _groups(self) -> Groups:
+        try:
+            return super()._groups()
+        except ReplicaError:
+            if dist.get_rank() == dist.get_world_size() - 1:
+                raise
+            return Groups(over=None, across=None)
