@@ -209,7 +209,7 @@ class MistakeKind(StrEnum):
     ARITY = "arity"  # fewer or more tensors than before, among the arguments or handed on
     NO_TENSOR = "no_tensor"  # None, or something else that is no tensor, in the place of one
     GRADIENT = "gradient"  # a hook gives the gradient of a stage's output another shape or dtype
-    BATCH = "batch"  # fewer samples than microbatches, or targets for another number of samples
+    BATCH = "batch"  # fewer samples than microbatches; targets, or arguments, for other numbers of samples
     EXCEPTION = "exception"  # an exception inside a stage or the loss function
     PLAN = "plan"  # a plan that cannot be, or that is not the same on all ranks; every rank raises then
     NEIGHBOURS = (

@@ -27,7 +27,9 @@ __all__ = ["SCHEDULES", "Killed", "Question", "Sweep", "nearest_first", "questio
 SCHEDULES = ("1F1B", "ZB-H1", "ZBVZeroBubble", "Interleaved1F1B", "InterleavedZeroBubble")
 """Whole and split backward, one stage per rank and several, a loop and a V."""
 _RANKS = (2, 3)
-_DRAWN = 6  # cases per focus and schedule
+_DRAWN = (
+    6  # cases per focus and schedule; where the schedule does not matter, as many times there are schedules
+)
 _TIME_LIMIT = 30.0  # seconds per case: an endless loop makes progress as far as anybody can see
 _CHEAP: frozenset[Watched] = frozenset({"timeline", "memory"})
 
@@ -62,7 +64,10 @@ class Sweep:
 
 
 def questions(capabilities: Capabilities) -> tuple[tuple[Question, ...], ...]:
-    """Fixed lists, of about 200 questions each: one case of every focus under every schedule, then another."""
+    """Fixed lists, of about 300 questions each: one case of every focus under every schedule, then another.
+
+    What has nothing to do with the schedule is asked under the first of them, in as many cases.
+    """
     by_round: dict[int, list[Question]] = {}
     for name in SCHEDULES:
         for focus in Focus:
@@ -84,8 +89,12 @@ def _of_focus(name: str, focus: Focus, capabilities: Capabilities) -> list[list[
     if not rows:
         return []
     limits = Limits(capabilities=capabilities, min_ranks=_RANKS[0], max_ranks=_RANKS[1])
-    cases = drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=_DRAWN))
-    return [list(_about(case, focus, rows)) for case in cases]
+    each = len(SCHEDULES) if all(JUDGEMENTS[identifier].any_schedule for identifier in rows) else 1
+    cases = drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=_DRAWN * each))
+    return [
+        [question for case in cases[at : at + each] for question in _about(case, focus, rows)]
+        for at in range(0, len(cases), each)
+    ]
 
 
 def _about(case: Case, focus: Focus, rows: Iterable[str]) -> Iterator[Question]:

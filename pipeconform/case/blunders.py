@@ -53,6 +53,8 @@ def _drawn(d: Drawing, train: Train, model: Model) -> tuple[Mistake, bool]:
             return made, once or d.pick([True, False])
         case Focus.WRONG_BATCH:
             splits: list[How] = ["targets", "scarce"] if train.num_microbatches > 1 else ["targets"]
+            if model.carried:
+                splits = ["ragged", *splits]
             return Mistake(where="batch", how=d.pick(splits)), d.pick([False, True])
         case Focus.HOOK_RAISES:
             stage = d.pick(range(last + 1))

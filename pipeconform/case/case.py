@@ -81,6 +81,8 @@ class Split(_Data, frozen=True, kw_only=True):
     """The model is given whole, to a front end that splits it into stages; see `pipeconform.case.whole`."""
 
     by: Literal["annotations", "policy", "points"] = "annotations"
+    inside: bool = False
+    """Annotations stand at the ends of the submodules that compute the stages, not between their calls."""
     after: bool = False
     """Points stand after a stage's predecessor, not before the stage."""
     reused: bool = False
@@ -92,7 +94,7 @@ class Split(_Data, frozen=True, kw_only=True):
     wrong: Literal["", "unknown", "uncalled", "empty", "branch"] = ""
     """The last point names no submodule, one that is never called, or the model's first; or values decide."""
     longer: bool = False
-    """The last run's sequences are longer by one than those before."""
+    """The last run's sequences are longer by one than those before, and than the example's that is traced."""
 
 
 class Model(_Data, frozen=True, kw_only=True):
@@ -373,6 +375,8 @@ def _contradictions(case: Case) -> Iterator[str]:
         if isinstance(step, Train) and step.mistake is not None:
             name, m = f"program[{index}].mistake", step.num_microbatches
             yield from impossible_mistake(step.mistake, name=name, num_stages=stages, num_microbatches=m)
+            if step.mistake.how == "ragged" and not model.carried:
+                yield f"{name}.how 'ragged' is about a second argument: it needs model.carried"
             if step.mistake.where == "reduction" and not (world.replicas and world.replicas.hook):
                 yield f"{name} is made by a communication hook: it needs world.replicas.hook"
         if isinstance(step, Optimize) and case.optimizer is None:
@@ -414,6 +418,8 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield f"{stages} stages are too few for model.split: a skip connection needs 3, a tied map 2"
     if split is not None and world.perturbations:
         yield "the stages of a front end cannot be perturbed: model.split and world.perturbations exclude each other"
+    if split is not None and split.inside and split.by != "annotations":
+        yield f"model.split.inside is about annotations, but the model is split by {split.by}"
     if split is not None and split.longer and not model.sequence:
         yield "model.split.longer needs a sequence"
     if model.tokens and model.input_requires_grad:

@@ -30,6 +30,7 @@ How = Literal[
     "object",
     "scarce",
     "targets",
+    "ragged",
     "raise",
 ]
 
@@ -39,7 +40,7 @@ _ALLOWED: dict[Where, tuple[How, ...]] = {
     "input": (*SHAPES, *DTYPES, "more", "fewer", "none", "object"),
     "output": (*SHAPES, *DTYPES, "more", "fewer", "none", "object"),
     "gradient": ("inner", "ndim", "down"),
-    "batch": ("scarce", "targets"),
+    "batch": ("scarce", "targets", "ragged"),
     "forward": ("raise",),
     "backward": ("raise",),
     "loss": ("raise",),
@@ -62,8 +63,9 @@ class Mistake(
     behind the batch's in one (``flattened``; all in one where there are but two), one sample more or less
     (``batch``), in a smaller or larger floating dtype (``down``, ``up``), as integers or complex numbers; there is
     a tensor ``more`` or ``fewer``, None or a text in its place. A `batch` has ``scarce`` samples, one for all
-    microbatches, or ``targets`` for one sample less. A stage's `forward` or `backward`, the `loss` function, or
-    on every replica the communication hook in the `reduction` of a stage's gradients, raises.
+    microbatches, ``targets`` for one sample less, or a second argument with one sample more (``ragged``). A stage's
+    `forward` or `backward`, the `loss` function, or on every replica the communication hook in the `reduction` of a
+    stage's gradients, raises.
     """
 
     where: Where
@@ -98,9 +100,7 @@ class Mistake(
         which = "" if self.microbatch is None else f" for microbatch {self.microbatch}"
         match self.where:
             case "batch":
-                return {"scarce": "the batch has one sample only", "targets": "there is a target less"}[
-                    self.how
-                ]
+                return _BATCHES[self.how]
             case "loss":
                 return f"the loss function raises{which}"
             case "reduction":
@@ -116,6 +116,11 @@ class Mistake(
         return f"{subject} {what}{which}"
 
 
+_BATCHES: dict[How, str] = {
+    "scarce": "the batch has one sample only",
+    "targets": "there is a target less",
+    "ragged": "the second argument has one sample more than the first",
+}
 _WORDS: dict[How, str] = {
     "inner": "a tensor whose last dimension is longer by one",
     "ndim": "a tensor with a dimension more",

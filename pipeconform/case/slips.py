@@ -185,6 +185,9 @@ def mistaken_batch(batch: Batch, mistake: Mistake) -> Batch:
     elif mistake.how == "targets":
         size = target.shape[batch.batch_dim]
         target = target.narrow(batch.batch_dim, 0, size - 1)
+    elif mistake.how == "ragged":
+        longer = changed(args[1].detach(), "batch", batch_dim=batch.batch_dim)
+        args = (args[0], longer.requires_grad_(args[1].requires_grad), *args[2:])
     else:
         return batch
     return data.reassembled(batch, args=args, target=target)

@@ -31,8 +31,11 @@ def as_whole(d: Drawing, case: Case) -> Case:
     if d.focus is Focus.WHOLE_WRONG:
         by, wrong = _mistake(d, by, points="points" in tracing.splits)
     after = by == "points" and d.pick([False, True])
-    split = Split(by=by, after=after, wrong=wrong)
+    inside = by == "annotations" and d.pick([False, True])
+    split = Split(by=by, inside=inside, after=after, wrong=wrong)
     model = structs.replace(case.model, split=split)
+    if by == "policy" and d.focus is Focus.WHOLE and d.pick([False, False, True]):
+        model = structs.replace(model, stages=(Stage(blocks=(blocks.Linear(),)),) * len(model.stages))
     match d.focus:
         case Focus.WHOLE_CONTENTS:
             model = _with_contents(d, model, case.stages_per_rank)
@@ -96,13 +99,18 @@ def _mistake(d: Drawing, by: By, *, points: bool) -> tuple[By, Wrong]:
 
 
 def _program(d: Drawing, case: Case) -> tuple[Step, ...]:
-    """Two runs: of other sizes where shapes are the subject, the second an evaluation where modes are."""
+    """Two runs: of other sizes where shapes are the subject, the second an evaluation where modes are.
+
+    One run is enough where its shapes are not the example's.
+    """
     zero, first = Zero(set_to_none=True), case.runs[0]
     run: Train | Eval = first
     split = case.model.split
     if d.focus is Focus.WHOLE_SHAPES and split is not None and not split.longer:
         m, size = first.num_microbatches, first.batch_size
         run = structs.replace(first, batch_size=d.pick([size + m, *([size - m] if size > m else [])]))
+    if split is not None and split.longer and d.pick([True, False]):
+        return (first,)
     if isinstance(first, Eval):
         return (first, run)
     # neighbouring stages of one rank are a subject of their own in evaluation

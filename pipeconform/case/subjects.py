@@ -24,6 +24,11 @@ def focused(d: Drawing, model: Model, loss: LossSpec) -> tuple[Model, LossSpec, 
             model = _replace(model, output=d.pick(kinds))
         case Focus.BOUNDARY | Focus.NO_GRAD:
             model = _replace(model, **_crossing(d))
+        case Focus.WRONG_BATCH if boundary.max_tensors > 1 and d.pick([True, False]):
+            containers = [c for c in ("tuple", "list") if c in boundary.containers]
+            model = (
+                _replace(model, carried=("stream",), container=d.pick(containers)) if containers else model
+            )
         case Focus.SHAPES | Focus.SKIP | Focus.IGNORED | Focus.GRADIENT_LAYOUT | Focus.FLOAT8:
             model = _replace(model, **_passing(d, last))
         case Focus.DTYPE if boundary.max_tensors > 2 and boundary.non_float_tensors:

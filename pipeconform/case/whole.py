@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from pipeconform.adapter import Split, SplitPoint
@@ -19,17 +20,25 @@ from pipeconform.case import data
 from pipeconform.case.case import Case
 from pipeconform.case.modules import build_stage, seed_of, seed_process
 
-__all__ = ["WholeModel", "aliases_of", "build_whole", "split_of", "whole_kwargs"]
+__all__ = ["WholeModel", "aliases_of", "as_traced", "build_whole", "split_of", "whole_kwargs"]
 
 
 class _Part(nn.Module):
     """The computations of one stage."""
 
-    def __init__(self, blocks: nn.ModuleList, *, reused: bool, tensor_gain: bool) -> None:
+    def __init__(
+        self,
+        blocks: nn.ModuleList,
+        *,
+        reused: bool,
+        tensor_gain: bool,
+        mark: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
         # what kind a gain is of is known here, so that no code of the model asks for types
         self.blocks, self.reused, self.tensor_gain = blocks, reused, tensor_gain
         self.tie: nn.Module | None = None
+        self._mark = mark
 
     def forward(self, x: Tensor, skipped: Tensor | None = None, gain: Any = None) -> Tensor:
         if gain is not None:
@@ -40,7 +49,10 @@ class _Part(nn.Module):
             if self.reused and not position:
                 x = torch.tanh(block(x))
             x = block(x) * 1.0  # no view is handed over: engines' handling of views is a subject of its own
-        return x if self.tie is None else self.tie(x) * 1.0
+        x = x if self.tie is None else self.tie(x) * 1.0
+        if self._mark is not None:
+            self._mark()
+        return x
 
 
 class WholeModel(nn.Module):
@@ -53,13 +65,20 @@ class WholeModel(nn.Module):
         blocks = [build_stage(case, s).blocks for s in range(case.num_stages)]
         tensors = {kwarg.stage for kwarg in case.model.kwargs if kwarg.kind == "tensor"}
         self.stages = nn.ModuleList(
-            _Part(own, reused=split.reused, tensor_gain=s in tensors) for s, own in enumerate(blocks)
+            _Part(
+                own,
+                reused=split.reused,
+                tensor_gain=s in tensors,
+                mark=mark if split.inside and s < case.num_stages - 1 else None,
+            )
+            for s, own in enumerate(blocks)
         )
         if split.tied:
             self.stages[0].tie = self.stages[-1].tie = _linear(case, "tie")
         if split.wrong == "uncalled":
             self.spare = _linear(case, "spare")
-        self._mark, self._skip, self._branches = mark, split.skip, split.wrong == "branch"
+        self._mark = None if split.inside else mark
+        self._skip, self._branches = split.skip, split.wrong == "branch"
 
     def forward(self, x: Tensor, **gains: Any) -> Tensor:
         """Run the whole model; ``gain_<s>`` is the keyword argument that stage s uses."""
@@ -100,6 +119,16 @@ def whole_kwargs(kwargs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for own in kwargs.values() for name, value in own.items()}
 
 
+def as_traced(case: Case) -> Case:
+    """The case with batches of the example's shapes in every run."""
+    split = case.model.split
+    if split is None or not split.longer:
+        return case
+    return structs.replace(
+        case, model=structs.replace(case.model, split=structs.replace(split, longer=False))
+    )
+
+
 def split_of(case: Case) -> Split | None:
     """What the plan says of the front end; None where stages are given."""
     split = case.model.split
@@ -122,8 +151,7 @@ def split_of(case: Case) -> Split | None:
 
     def example() -> tuple[tuple[Any, ...], dict[str, Any]]:
         first = next(i for i, step in enumerate(case.program) if step is case.runs[0])
-        batch = data.make_batch(case, first)
-        micro = batch.microbatches[0]
+        micro = data.make_batch(as_traced(case), first).microbatches[0]
         return tuple(arg.detach() for arg in micro.args), whole_kwargs(micro.kwargs)
 
     return Split(

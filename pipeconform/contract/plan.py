@@ -137,7 +137,8 @@ class Split:
 
     by: Literal["annotations", "policy", "points"]
     annotated: Callable[[Callable[[], None]], nn.Module]
-    """``annotated(mark)`` builds the whole model; its forward calls ``mark()`` wherever a stage ends."""
+    """``annotated(mark)`` builds the whole model; its forward, or a submodule's, calls ``mark()`` wherever a stage
+    ends."""
     points: tuple[SplitPoint, ...]
     """For ``points``: one per cut, to be applied to ``plan.model()``."""
     units: tuple[str, ...]

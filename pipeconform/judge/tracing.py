@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pipeconform.adapter import Feature
 from pipeconform.case import data
 from pipeconform.case.blocks import Shared
-from pipeconform.case.case import Case, Train
-from pipeconform.case.whole import aliases_of, split_of
+from pipeconform.case.case import Case, Eval, Train
+from pipeconform.case.whole import aliases_of, as_traced, split_of
 from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, missing, shown_step
+from pipeconform.judge.sides import exchanged, shape_pattern
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Reference
 
@@ -25,6 +26,7 @@ __all__ = [
     "refusal_is_clear",
     "right_or_refused",
     "shapes_are_known",
+    "shapes_are_told_apart",
     "stages_equal_the_model",
 ]
 
@@ -124,7 +126,7 @@ def keys_are_the_models(evidence: Evidence) -> Iterator[Finding]:
 def shapes_are_known(evidence: Evidence) -> Iterator[Finding]:
     """What every stage hands on is known before the first step; other shapes than those give right values too."""
     said = {known.producer: (one.rank, known) for one in evidence.members for known in one.boundaries or ()}
-    for right in data.boundaries_of(evidence.case):
+    for right in data.boundaries_of(as_traced(evidence.case)):
         rank, known = said.get(right.producer, (None, None))
         shape, dtype = right.tensors[0].shape, str(right.tensors[0].dtype).removeprefix("torch.")
         if known is None or not known.tensors:
@@ -149,6 +151,26 @@ def _agrees(case: Case, known: Known, shape: tuple[int, ...], dtype: str) -> boo
     if split is not None and split.by == "policy":
         return all(own == dtype for _, own in known.tensors)
     return known.tensors == ((shape, dtype),)
+
+
+def shapes_are_told_apart(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
+    """An error about another shape does not take the traced one for the one that is there."""
+    steps = [index for index, step in enumerate(case.program) if isinstance(step, Train | Eval)]
+    shapes = [
+        [tuple(one.args[0].shape) for one in data.make_batch(case, step).microbatches] for step in steps
+    ]
+    traced = tuple(data.make_batch(as_traced(case), steps[0]).microbatches[0].args[0].shape)
+    for step, found in zip(steps, shapes, strict=True):
+        for actual in dict.fromkeys(shape for shape in found if shape != traced):
+            for text in texts:
+                if exchanged(text, expected=shape_pattern(traced), actual=shape_pattern(actual)):
+                    yield Finding(
+                        kind="shapes exchanged",
+                        message=f"traced was {list(traced)}, step {step} has {list(actual)}; "
+                        f"the error says it the other way round: {text.strip()[:200]!r}",
+                        step=step,
+                    )
+                    return
 
 
 def right_or_refused(evidence: Evidence) -> Iterator[Finding]:

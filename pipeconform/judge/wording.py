@@ -13,6 +13,7 @@ from pipeconform.case.case import Case
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.slips import DeliberateError, changed
 from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.sides import dtype_pattern, exchanged, shape_pattern
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Failed, Structure
 
@@ -116,11 +117,20 @@ def _sides(case: Case, step: int, mistake: Mistake, text: str, expected: Evidenc
             name = str(one.dtype).removeprefix("torch.")
             if name not in text:
                 yield Lacking(f"{side} dtype not named", f"name the {side} dtype {name}")
+        names = [str(one.dtype).removeprefix("torch.") for one in (right, wrong)]
+        if exchanged(text, expected=dtype_pattern(names[0]), actual=dtype_pattern(names[1])):
+            yield Lacking(
+                "sides exchanged", f"take {names[0]} for what was expected, and {names[1]} for what is there"
+            )
         return
     free = None if mistake.how == "batch" else case.model.batch_dim
     for side, one in (("expected", right), ("actual", wrong)):
         if not names_shape(text, one.shape, free=free):
             yield Lacking(f"{side} shape not named", f"name the {side} shape {list(one.shape)}")
+    shapes = [shape_pattern(one.shape, free=free) for one in (right, wrong)]
+    if exchanged(text, expected=shapes[0], actual=shapes[1]):
+        sides = f"take {list(right.shape)} for what was expected, and {list(wrong.shape)} for what is there"
+        yield Lacking("sides exchanged", sides)
 
 
 def _right(mistake: Mistake, step: int, expected: Evidence) -> torch.Tensor:

@@ -107,6 +107,7 @@ def _model(model: Model) -> Iterator[str]:
 
 def _split(split: Split) -> Iterator[str]:
     where = f", {'after' if split.after else 'before'} stages" if split.by == "points" else ""
+    where = " inside submodules" if split.inside else where
     yield f"given whole, split by {split.by}{where}"
     if split.reused:
         yield "every stage calls its first block twice"
@@ -122,7 +123,7 @@ def _split(split: Split) -> Iterator[str]:
             "branch": "values decide after the first stage",
         }[split.wrong]
     if split.longer:
-        yield "the last run's sequences are longer by one"
+        yield "the last run's sequences are longer by one than those that are traced"
 
 
 def _loss(loss: LossSpec) -> Iterator[str]:

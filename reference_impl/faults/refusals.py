@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pipeconform.adapter import Batch, Mode
+from pipeconform.adapter import Batch, Mode, StepResult
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..batches import BatchCheck, sizes_in
 from ..metadata import BoundaryMeta
-from ..runtime import Step, Work
+from ..runtime import Step, Work, Yield
 from ..stage import Stage
 
 # ------------------------------------------------------------------------------------------- inputs
@@ -65,6 +65,51 @@ class InputsNotDescribed(ReferenceAdapter):
     """The error about an input names neither what was expected nor what there is."""
 
     pipeline = _InputsNotDescribed
+
+
+class _ConfusedCheck(BatchCheck):
+    def check(self, batch: Batch) -> None:
+        try:
+            super().check(batch)
+        except ValueError as error:
+            told = str(error).replace("expected ", "\0").replace("got ", "expected ").replace("\0", "got ")
+            raise ValueError(told) from None
+
+
+class _SidesExchanged(ReferencePipeline):
+    check_type = _ConfusedCheck
+
+
+class SidesExchanged(ReferenceAdapter):
+    """The error about an input takes what was expected for what there is."""
+
+    pipeline = _SidesExchanged
+
+
+class _RaggedCut(BatchCheck):
+    def check(self, batch: Batch) -> None:
+        super().check(_cut(batch))
+
+
+class _RaggedAccepted(ReferencePipeline):
+    check_type = _RaggedCut
+
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        return super().make_work(mode, _cut(batch))
+
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        return super().make_result(mode, _cut(batch), done)
+
+
+class RaggedAccepted(ReferenceAdapter):
+    """Of arguments with more samples than the first one the rest is left out."""
+
+    pipeline = _RaggedAccepted
+
+
+def _cut(batch: Batch) -> Batch:
+    dim, most = batch.batch_dim, batch.args[0].shape[batch.batch_dim] if batch.args else 0
+    return replace(batch, args=tuple(arg.narrow(dim, 0, min(most, arg.shape[dim])) for arg in batch.args))
 
 
 class _AssertingCheck(BatchCheck):

@@ -353,6 +353,12 @@ _LIST = (
     made("tracing:NearestPointTaken", "TRC-4", "A split point nobody knows is taken for the nearest."),
     made("tracing:PointNotNamed", "TRC-4", "The error about a wrong split point does not name it."),
     made("tracing:BeyondTracedLost", "TRC-5", "Of microbatches larger than traced the rest is lost."),
+    made(
+        "tracing:ShapesExchanged",
+        "TRC-5",
+        "The error about another shape takes the traced one for the one that is there.",
+        tells="the error says it the other way round",
+    ),
     made("tracing:DtypeGuessed", "TRC-5", "The dtype known before the first step is another one."),
     made("residue:OutputsKept", "LIF-3", "Outputs are kept until the next step."),
     made("residue:ThreadsLeft", "LIF-3", "Every pipeline starts a thread that nobody ends."),

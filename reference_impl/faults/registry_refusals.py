@@ -15,6 +15,18 @@ REFUSALS = (
         tells=r"raised ValueError: .*; it does not (say whether|name the expected shape)",
     ),
     made(
+        "refusals:SidesExchanged",
+        "ERR-1",
+        "The error about an input takes what was expected for what there is.",
+        tells="it does not take .* for what was expected",
+    ),
+    made(
+        "refusals:RaggedAccepted",
+        "ERR-7",
+        "Of arguments with more samples than the first one the rest is left out.",
+        tells="nobody raised; promised is ValueError",
+    ),
+    made(
         "refusals:InputsAsserted",
         "ERR-1",
         "A wrong input is an AssertionError.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import map_leaves
 from ..errors import SplitError
 from ..front_end import Ties
+from ..metadata import BoundaryMeta
 from ..stage import Stage
 from ..tracing import TracedPipe, TracedStage
 
@@ -175,6 +177,32 @@ def _within(leaf: Tensor, shape: Sequence[int]) -> Tensor:
     inside = tuple(slice(size) for size in shape)
     kept[inside] = leaf.detach()[inside]
     return kept.requires_grad_(leaf.requires_grad)
+
+
+class _ConfusedStage(TracedStage):
+    def _hold(self, what: str, value: Any, traced: BoundaryMeta) -> None:
+        try:
+            super()._hold(what, value, traced)
+        except ValueError as error:
+            is_now, was, rest = _SIDES.match(str(error)).groups()  # type: ignore[union-attr]
+            place = str(error)[: str(error).index(is_now)]
+            raise ValueError(f"{place}{was}, but {is_now}{rest}") from None
+
+
+_SIDES = re.compile(r".*? is (\S+\[.*?\]), but (\S+\[.*?\])(.*)", re.DOTALL)
+
+
+class _ShapesExchanged(ReferencePipeline):
+    def make_stage(self, index: int, module: nn.Module) -> Stage:
+        if self.traced is None:
+            return super().make_stage(index, module)
+        return _ConfusedStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
+
+
+class ShapesExchanged(ReferenceAdapter):
+    """The error about a microbatch of another shape takes the traced one for the one that is there."""
+
+    pipeline = _ShapesExchanged
 
 
 class _DtypeGuessed(ReferencePipeline):

@@ -18,12 +18,19 @@ from pipeconform.errors import BadCaseError
 EVERY = [Mistake(where=where, how=how) for where, hows in _ALLOWED.items() for how in hows]
 
 
-def _case(mistake: Mistake | None, *, num_stages: int = 2, hooked: bool = False) -> Case:
+def _case(
+    mistake: Mistake | None, *, num_stages: int = 2, hooked: bool = False, carries: bool = False
+) -> Case:
     right = Train(batch_size=4, num_microbatches=2)
     ranks = tuple(range(num_stages))
     replicas = Replicas(others=(tuple(rank + num_stages for rank in ranks),), hook=True) if hooked else None
     return Case(
-        model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * num_stages),
+        model=Model(
+            width=3,
+            stages=(Stage(blocks=(blocks.Linear(),)),) * num_stages,
+            carried=("stream",) if carries else (),
+            container="list" if carries else "tensor",
+        ),
         schedule="GPipe",
         world=World(size=num_stages * (1 + hooked), pipeline_ranks=ranks, replicas=replicas),
         program=(right, Zero(), structs.replace(right, mistake=mistake)),
@@ -32,14 +39,15 @@ def _case(mistake: Mistake | None, *, num_stages: int = 2, hooked: bool = False)
 
 @pytest.mark.parametrize("mistake", EVERY, ids=str)
 def test_a_mistake_is_a_subject_of_its_own_and_survives_its_json(mistake):
-    hooked = mistake.where == "reduction"
-    case = _case(mistake, hooked=hooked)
+    hooked, carries = mistake.where == "reduction", mistake.how == "ragged"
+    case = _case(mistake, hooked=hooked, carries=carries)
+    right = Focus.REPLICA_OPTIONS if hooked else Focus.BOUNDARY if carries else Focus.PLAIN
 
     assert traits(case) <= MISTAKEN
     assert decode_case(encode_case(case)) == case
     assert case.is_mistaken
     assert not case.without_mistakes.is_mistaken
-    assert traits(case.without_mistakes) == {Focus.REPLICA_OPTIONS if hooked else Focus.PLAIN}
+    assert traits(case.without_mistakes) == {right}
     assert mistake.told()
 
 
@@ -86,6 +94,15 @@ def test_the_input_or_the_number_of_samples_is_wrong_on_every_rank_alike():
     assert mistaken_batch(batch, Mistake(where="batch", how="targets")).target.shape == (3, 3)
     scarce = mistaken_batch(batch, Mistake(where="batch", how="scarce"))
     assert [len(micro.args[0]) for micro in scarce.microbatches] == [1, 0]
+
+
+def test_a_ragged_batch_has_one_sample_more_in_its_second_argument():
+    batch = data.make_batch(_case(None, carries=True), 0)
+    ragged = mistaken_batch(batch, Mistake(where="batch", how="ragged"))
+
+    assert [len(arg) for arg in ragged.args] == [4, 5]
+    with pytest.raises(BadCaseError, match="needs model"):
+        _case(Mistake(where="batch", how="ragged"))
 
 
 @pytest.mark.parametrize("early", [False, True])

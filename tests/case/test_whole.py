@@ -51,6 +51,19 @@ def test_the_model_marks_where_stages_end() -> None:
     assert len(marks) == 2
 
 
+def test_marks_may_stand_inside_the_submodules_that_compute_the_stages() -> None:
+    marks: list[str] = []
+    case = _case(stages=3, inside=True)
+    model = build_whole(case, lambda: marks.append("mark"))
+    for s, stage in enumerate(model.stages):
+        stage.register_forward_hook(lambda *_, s=s: marks.append(f"end of {s}"))
+    x = torch.randn(2, 3, dtype=torch.float64)
+
+    assert torch.equal(model(x), build_whole(_case(stages=3))(x))
+    assert marks == ["mark", "end of 0", "mark", "end of 1", "end of 2"]
+    assert describe_case(case) != describe_case(_case(stages=3))
+
+
 @pytest.mark.parametrize("flag", ["reused", "skip", "tied"])
 def test_what_the_model_contains_changes_its_output(flag: str) -> None:
     x = torch.randn(2, 3, dtype=torch.float64)
@@ -106,6 +119,16 @@ def test_the_last_sequences_are_longer() -> None:
     assert data.make_batch(case, 2).target.shape == (4, 3, 3)
 
 
+def test_the_only_sequences_are_longer_than_the_example() -> None:
+    import msgspec
+
+    case = msgspec.structs.replace(_case(sequence=2, longer=True), program=(TRAIN,))
+    (example,), _ = split_of(case).example()
+
+    assert data.make_batch(case, 0).microbatches[0].args[0].shape == (2, 3, 3)
+    assert example.shape == (2, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("case", "focus"),
     [
@@ -141,6 +164,7 @@ def test_other_batch_sizes_are_about_shapes() -> None:
         ({"skip": True}, "a skip connection needs 3"),
         ({"wrong": "unknown"}, "is about points"),
         ({"longer": True}, "needs a sequence"),
+        ({"by": "policy", "inside": True}, "is about annotations"),
     ],
 )
 def test_impossible_splits_are_refused(split: dict, words: str) -> None:

@@ -194,6 +194,18 @@ def test_an_error_must_name_the_point() -> None:
     assert _kinds(tracing.refusal_is_clear(_case(wrong="branch"), [unclear])) == []
 
 
+def test_an_error_about_another_shape_tells_the_two_apart() -> None:
+    case = with_model(small_case(), sequence=2, split=Split(longer=True))
+    run = {"batch_size": 4, "num_microbatches": 2}
+    case = msgspec.structs.replace(case, program=(Train(**run), Train(**run)))
+    right = "input 0 of stage 0 is float64[2, 3, 3], but float64[2, 2, 3] was traced"
+    wrong = "input 0 of stage 0 is float64[2, 2, 3], but float64[2, 3, 3] was traced"
+
+    assert _kinds(tracing.shapes_are_told_apart(case, [right, right])) == []
+    assert _kinds(tracing.shapes_are_told_apart(case, [right, wrong])) == ["shapes exchanged"]
+    assert _kinds(tracing.shapes_are_told_apart(case, ["a guard of the graph failed"])) == []
+
+
 def test_buffers_are_compared_after_evaluation_too() -> None:
     case = with_model(_case(), stages=(Stage(blocks=(BatchNorm(),)), Stage(blocks=(Linear(),))))
     run = {"batch_size": 4, "num_microbatches": 2}

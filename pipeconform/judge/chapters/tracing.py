@@ -24,6 +24,7 @@ TRACING: dict[str, Judgement] = {
         Focus.WHOLE_SHAPES,
         judge=tracing.shapes_are_known,
         tolerates=frozenset({Focus.WHOLE_SHAPES}),
+        refusal=tracing.shapes_are_told_apart,
         any_schedule=True,
     ),
 }
