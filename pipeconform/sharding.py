@@ -75,7 +75,7 @@ class ShardingClaims:
     forward_prefetch: bool = False
     backward_prefetch: bool = False
     precisions: tuple[Precision, ...] = ("same",)
-    """Names for pairs of ``param_dtype`` and ``reduce_dtype``: as they are; twice float32; bfloat16, float32; none, float32."""
+    """``param_dtype`` and ``reduce_dtype``: both as they are, both float32, bfloat16 and float32, the last float32."""
     original_parameters: tuple[bool, ...] = (True,)
     nestings: tuple[Nesting, ...] = ("root",)
     modules: tuple[ShardedModule, ...] = ("blocks",)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -35,12 +34,13 @@ def optimizer_of(case: WrapperCase, parameters: Iterable[Tensor]) -> torch.optim
     return torch.optim.SGD(parameters, lr=LR)
 
 
-def late(case: WrapperCase) -> AbstractContextManager[Any]:
+@contextmanager
+def late(case: WrapperCase) -> Iterator[None]:
     """The last rank is late with what it communicates, where the case says so; entered and left by all ranks."""
-    stack = ExitStack()
-    for what in _LATE.get(case.slow, ()):
-        stack.enter_context(delayed(what, DELAY, ranks={case.ranks - 1}))
-    return stack
+    with ExitStack() as stack:
+        for what in _LATE.get(case.slow, ()):
+            stack.enter_context(delayed(what, DELAY, ranks={case.ranks - 1}))
+        yield
 
 
 def has_ddp_beside(case: WrapperCase) -> bool:

@@ -13,6 +13,8 @@ the backward passes that it runs on the CPU.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,7 +22,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import _runtime_utils
@@ -98,14 +99,15 @@ def replaced(
     if not isinstance(what, Place) and what not in get_args(Collective):
         raise UsageError(f"unknown collective {what!r}; there are {', '.join(get_args(Collective))}")
     text = what.name if isinstance(what, Place) else what
-    _together(f"enter replaced({text})", patience)
+    meeting = _Meeting(text, patience)
+    meeting.come_to("enter")
     with ExitStack() as stack:
         if not isinstance(what, Place) and what in _OPERATORS:
             stack.enter_context(_Operators(frozenset(_OPERATORS[what]), new))
         for place in (what,) if isinstance(what, Place) else _PLACES.get(what, ()):
             stack.enter_context(_exchanged(place, new))
         yield
-    _together(f"leave replaced({text})", patience)
+    meeting.come_to("leave")
 
 
 def delayed(
@@ -214,17 +216,40 @@ def _tensors_in(values: Collection[Any]) -> Iterator[Tensor]:
             yield from _tensors_in(one)
 
 
-def _together(what: str, patience: float) -> None:
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return
-    if dist.get_backend() != "gloo":
-        dist.barrier(device_ids=[torch.accelerator.current_device_index()])
-        return
-    try:
-        # unlike a barrier it says who is missing, and does not wait for ever
-        dist.monitored_barrier(timeout=timedelta(seconds=patience), wait_all_ranks=True)
-    except RuntimeError as error:
-        raise HarnessError(
-            f"rank {dist.get_rank()}: not every rank came to {what} within {patience} s; an earlier error on one of "
-            f"them is the reason, or they do not all call it: {error}"
-        ) from error
+class _Meeting:
+    """Ranks of the default group that enter and leave something together.
+
+    They meet in the group's store: a barrier of gloo's that is given up leaves the group unusable, and one of a group
+    whose ranks are in a collective of their own never ends.
+    """
+
+    def __init__(self, text: str, patience: float) -> None:
+        self._text, self._patience, self._key = text, patience, ""
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            self._key = f"pipeconform/replaced/{next(_numbers(dist.group.WORLD))}"
+
+    def come_to(self, what: str) -> None:
+        """Wait for all ranks; nothing is to be waited for without others."""
+        if not self._key:
+            return
+        store, rank = _store(), dist.get_rank()
+        keys = [f"{self._key}/{what}/{one}" for one in range(dist.get_world_size())]
+        store.set(keys[rank], "")
+        try:
+            store.wait(keys, timedelta(seconds=self._patience))
+        except RuntimeError as error:
+            absent = ", ".join(str(one) for one, key in enumerate(keys) if not store.check([key]))
+            raise HarnessError(
+                f"rank {rank}: rank {absent} did not {what} replaced({self._text}) within {self._patience} s; "
+                f"it failed before, or does not call it"
+            ) from error
+
+
+@functools.lru_cache(maxsize=4)
+def _numbers(group: dist.ProcessGroup) -> Iterator[int]:
+    """The meetings of a group: every rank counts the same ones."""
+    return itertools.count()
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
