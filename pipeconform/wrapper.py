@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from pipeconform.sharding import Sharding, ShardingClaims
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compression",
+    "FloatName",
     "WrapOptions",
     "Wrapper",
     "WrapperAdapter",
@@ -34,6 +37,8 @@ __all__ = [
 ]
 
 Compression = Literal["none", "float16", "bfloat16"]
+FloatName = Literal["float64", "float32", "float16", "bfloat16"]
+"""A dtype by the name that torch has for it."""
 
 
 class WrapperFeature(StrEnum):
@@ -63,6 +68,22 @@ class WrapperFeature(StrEnum):
     STRUCTURED = "structured"  # outputs may be dicts, dataclasses, nested
     CHANNELS_LAST = "channels_last"  # parameters that are not contiguous
     SPARSE = "sparse"  # sparse gradients of embeddings
+    GRADIENT_SCALER = "gradient_scaler"  # a scaler that skips a step on all ranks alike
+    MIXED_PRECISION = "mixed_precision"  # computes in one dtype, reduces in another, keeps a third
+    BUFFER_DTYPE = "buffer_dtype"  # likewise the buffers
+    DELAYED = "delayed"  # named parameters are reduced when a later gradient is there
+    STEP_IN_BACKWARD = "step_in_backward"  # optimizer steps as soon as a gradient is reduced
+    OTHER_GROUP = "other_group"  # another process group may take over between steps
+    DOUBLE_BACKWARD = "double_backward"  # gradients of gradients in the loss
+    MODIFIED_OUTPUTS = "modified_outputs"  # outputs may be modified in place before the loss
+    BUFFER_HOOKS = "buffer_hooks"  # the user's way to synchronise buffers, before or after the forward
+    FULL_STATE = "full_state"  # a whole state dict, saved and loaded with any number of ranks
+    PICKLED = "pickled"  # may be pickled in the default process group, and nowhere else
+    LOGGED = "logged"  # tells about itself, at a rate that may be set
+    SHARDS = "shards"  # divides parameters, gradients and optimizer states as asked for, see `sharding`
+    OFFLOADS = "offloads"  # likewise, shards being kept in the host's memory
+    REFUSES = "refuses"  # combinations of these options that it documents as refused
+    DEVICES = "devices"  # modules and device arguments that do not fit are refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +97,19 @@ class WrapOptions:
     broadcast_buffers: bool = True
     ignored: tuple[str, ...] = ()
     """Names of parameters and buffers that are the user's own business."""
+    param_dtype: FloatName | None = None
+    """What the forward computes in; inputs are cast, too."""
+    reduce_dtype: FloatName | None = None
+    buffer_dtype: FloatName | None = None
+    delayed: tuple[str, ...] = ()
+    """Names of parameters whose reduction waits for the gradient of `delayed_until`."""
+    delayed_until: str = ""
+    new_group: bool = False
+    """Wrap for a new process group of all ranks, not for the default one."""
+    device_ids: tuple[int, ...] = ()
+    output_device: int | None = None
+    sharding: Sharding | None = None
+    """How parameters, gradients and optimizer states are divided among the ranks; None: the wrapper's own way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +121,11 @@ class WrapperClaims:
     """Whether gradients and state are gathered to be shown, and gradients are unknown while they only add up."""
     compressions: tuple[Compression, ...] = ("none", "float16", "bfloat16")
     """The built-in communication hooks that run on this machine's device, where `HOOKS` is claimed."""
-    max_ranks: int = 3
+    elsewhere: Mapping[WrapperFeature, str] = field(default_factory=dict)
+    """Features that it has, but not on this machine, each with why; they are reported, and never as met."""
+    sharding: ShardingClaims = ShardingClaims()
+    """Which of these options it offers, where `SHARDS` is claimed."""
+    max_ranks: int = 4
     patience: float = 2.0
     """Seconds for which all ranks may use no processor time before that is a hang."""
 
@@ -103,7 +141,7 @@ class WrapperDescription:
 
 @runtime_checkable
 class Wrapper(Protocol):
-    """One wrapped replica."""
+    """One wrapped replica. Methods from `no_sync` on are called only where their feature is claimed."""
 
     def run(self, *args: Any) -> Any:
         """The forward of the wrapped module."""
@@ -131,6 +169,35 @@ class Wrapper(Protocol):
 
     def buffer_of(self, bucket: Any) -> torch.Tensor:
         """The flat tensor of gradients in the bucket that a hook was called with."""
+
+    def scaler(self, scale: float) -> Any:
+        """A scaler of losses with this first scale, with the interface of ``torch.amp.GradScaler``."""
+
+    def step_in_backward(self, lr: float) -> None:
+        """From now on take a step of SGD with every parameter, without momentum, inside backward."""
+
+    def change_group(self, group: Any) -> None:
+        """Go on in another process group; called on all ranks, also on those that it leaves out."""
+
+    def register_buffer_hook(
+        self, hook: Callable[[Mapping[str, torch.Tensor]], None], *, before_forward: bool
+    ) -> None:
+        """Let ``hook(buffers by name)`` synchronise buffers, in place, before every forward or after it."""
+
+    def full_state(self) -> Mapping[str, torch.Tensor]:
+        """The whole state dict by the module's own names, on every rank."""
+
+    def load_full_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Load such a state dict; every rank has the whole of it."""
+
+    def pickled(self) -> Wrapper:
+        """What comes back from ``pickle.loads(pickle.dumps(...))``."""
+
+    def logged(self) -> Mapping[str, object]:
+        """What it tells about itself, with at least ``world_size``, ``rank`` and ``module_name``."""
+
+    def set_logging_rate(self, rate: int) -> None:
+        """Note what is measured once in `rate` steps; at least 1."""
 
 
 @runtime_checkable

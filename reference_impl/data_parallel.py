@@ -47,9 +47,14 @@ class DataParallel(nn.Module):
     """`module`, kept in step with its replicas on the other ranks of `group`."""
 
     def __init__(
-        self, module: nn.Module, *, group: ProcessGroup | None = None, options: Options | None = None
+        self,
+        module: nn.Module,
+        *,
+        group: ProcessGroup | None = None,
+        options: Options | None = None,
+        broadcasts: bool = True,
     ) -> None:
-        """Compare the replicas and give all of them the first rank's parameters and buffers.
+        """Compare the replicas and, with `broadcasts`, give all of them the first rank's parameters and buffers.
 
         Raises:
             ReplicaError: The modules differ; on every rank, with the parameters' names.
@@ -64,7 +69,8 @@ class DataParallel(nn.Module):
         if not self._parameters_kept:
             raise ValueError("no parameter requires a gradient: there is nothing to keep in step")
         check_devices(kept, self.options.device)
-        self._begin_equal({**kept, **self._buffers_kept()})
+        begin = self._begin_equal if broadcasts else functools.partial(verify, group=self.group)
+        begin({**kept, **self._buffers_kept()})
         self.attendance = Attendance(self.group)
         self._hook: tuple[Hook, Any] | None = None
         self._steps: dict[str, Callable[[], Any]] = {}
@@ -176,7 +182,7 @@ class DataParallel(nn.Module):
             raise ReplicaError(
                 "only a wrapper for the default process group can be pickled: others have no name"
             )
-        return functools.partial(type(self), options=self.options), (self.module,)
+        return functools.partial(type(self), options=self.options, broadcasts=False), (self.module,)
 
     def reduce(self, used: Iterable[Tensor]) -> None:
         """Average what the parameters in `used` have added up, outside a backward; every rank names the same ones.
@@ -222,7 +228,8 @@ class DataParallel(nn.Module):
         """Make the buffers equal on all ranks, or let the user's hook do it."""
         buffers = self._buffers_kept()
         if self.options.buffer_hook is not None:
-            self.options.buffer_hook(buffers, self.group)
+            # by .data: a batch norm's backward takes statistics that are changed after its forward for an error
+            self.options.buffer_hook({name: buffer.data for name, buffer in buffers.items()}, self.group)
         elif self.options.broadcast_buffers and buffers:
             broadcast(buffers.values(), self.group, source=self.attendance.source)
 

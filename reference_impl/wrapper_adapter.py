@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,6 +22,8 @@ from pipeconform.wrapper import (
 
 from .communication_hooks import all_reduce_hook, compress_hook
 from .data_parallel import DataParallel, Options
+from .replica_precision import MixedPrecision
+from .sharded_adapter import SHARDING, ShardedReplica, shard
 
 __all__ = ["ReferenceWrapper", "Replica"]
 
@@ -68,6 +72,48 @@ class Replica:
         buffer: Tensor = bucket.buffer
         return buffer
 
+    def scaler(self, scale: float) -> Any:
+        """torch's: every rank has the same gradients, so all of them skip the same steps."""
+        return torch.amp.GradScaler("cpu", init_scale=scale)
+
+    def step_in_backward(self, lr: float) -> None:
+        """With an optimizer for each parameter."""
+        self.wrapper.step_in_backward(lambda parameter: torch.optim.SGD([parameter], lr=lr))
+
+    def change_group(self, group: Any) -> None:
+        """Another process group."""
+        self.wrapper.change_group(group)
+
+    def register_buffer_hook(
+        self, hook: Callable[[Mapping[str, Tensor]], None], *, before_forward: bool
+    ) -> None:
+        """An option of the wrapper's."""
+        self.wrapper.options = dataclasses.replace(
+            self.wrapper.options,
+            buffer_hook=lambda buffers, group: hook(buffers),
+            buffers_when="before_forward" if before_forward else "after_forward",
+        )
+
+    def full_state(self) -> Mapping[str, Tensor]:
+        """The module's own."""
+        return self.wrapper.full_state()
+
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        """The module's own."""
+        self.wrapper.load_full_state(state)
+
+    def pickled(self) -> Replica:
+        """Wrapped anew."""
+        return Replica(pickle.loads(pickle.dumps(self.wrapper)))  # noqa: S301 - what was pickled here
+
+    def logged(self) -> Mapping[str, object]:
+        """The wrapper's own words."""
+        return self.wrapper.logged()
+
+    def set_logging_rate(self, rate: int) -> None:
+        """Of its log."""
+        self.wrapper.log.set_rate(rate)
+
 
 class ReferenceWrapper:
     """The wrapper of `data_parallel`; it claims everything."""
@@ -76,11 +122,13 @@ class ReferenceWrapper:
 
     def describe(self) -> WrapperDescription:
         """Claims."""
-        claims = WrapperClaims(features=frozenset(WrapperFeature))
+        claims = WrapperClaims(features=frozenset(WrapperFeature), sharding=SHARDING)
         return WrapperDescription(name="reference wrapper", version="1", claims=claims)
 
-    def wrap(self, module: nn.Module, options: WrapOptions) -> Replica:
+    def wrap(self, module: nn.Module, options: WrapOptions) -> Replica | ShardedReplica:
         """Wrap for the default group."""
+        if options.sharding is not None:
+            return shard(module, options)
         bucket = Options.bucket_mib if options.bucket_mib is None else options.bucket_mib
         made = Options(
             bucket_mib=bucket,
@@ -90,5 +138,22 @@ class ReferenceWrapper:
             gradient_as_bucket_view=options.bucket_view,
             broadcast_buffers=options.broadcast_buffers,
             ignored=frozenset(options.ignored),
+            delayed=frozenset(options.delayed),
+            mixed_precision=_precision(options),
+            device=_device(options),
         )
-        return Replica(self.wrapper(module, group=dist.group.WORLD, options=made))
+        group = dist.new_group() if options.new_group else dist.group.WORLD
+        return Replica(self.wrapper(module, group=group, options=made))
+
+
+def _precision(options: WrapOptions) -> MixedPrecision | None:
+    given = (options.param_dtype, options.reduce_dtype, options.buffer_dtype)
+    if not any(given):
+        return None
+    param, reduce, buffer = (None if name is None else getattr(torch, name) for name in given)
+    return MixedPrecision(param_dtype=param, reduce_dtype=reduce, buffer_dtype=buffer)
+
+
+def _device(options: WrapOptions) -> torch.device | None:
+    indices = (*options.device_ids, *([] if options.output_device is None else [options.output_device]))
+    return torch.device("cuda", indices[0]) if indices else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,11 +13,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _BufferCommHookLocation
 
+from pipeconform.adapters.torch_sharding import (
+    FSDP_SHARDING,
+    FULLY_SHARD_SHARDING,
+    fsdp_wrapped,
+    fully_sharded,
+)
 from pipeconform.errors import Unsupported
 from pipeconform.wrapper import (
     Compression,
@@ -59,6 +79,38 @@ class _Wrapped:
     def buffer_of(self, bucket: Any) -> Tensor:
         raise Unsupported("no communication hooks")
 
+    def scaler(self, scale: float) -> Any:
+        return torch.amp.GradScaler("cpu", init_scale=scale)
+
+    def step_in_backward(self, lr: float) -> None:
+        raise Unsupported("no optimizer in backward")
+
+    def change_group(self, group: Any) -> None:
+        raise Unsupported("no other process group")
+
+    def register_buffer_hook(
+        self, hook: Callable[[Mapping[str, Tensor]], None], *, before_forward: bool
+    ) -> None:
+        raise Unsupported("no hooks for buffers")
+
+    def full_state(self) -> Mapping[str, Tensor]:
+        found: Mapping[str, Tensor] = get_model_state_dict(
+            self.wrapped, options=StateDictOptions(full_state_dict=True)
+        )
+        return found
+
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        set_model_state_dict(self.wrapped, dict(state), options=StateDictOptions(full_state_dict=True))
+
+    def pickled(self) -> Any:
+        raise Unsupported("no pickles")
+
+    def logged(self) -> Mapping[str, object]:
+        raise Unsupported("no logging data")
+
+    def set_logging_rate(self, rate: int) -> None:
+        raise Unsupported("no logging data")
+
 
 class _Ddp(_Wrapped):
     def gradients(self) -> Mapping[str, Tensor | None]:
@@ -89,13 +141,38 @@ class _Ddp(_Wrapped):
         buffer: Tensor = bucket.buffer()
         return buffer
 
+    def change_group(self, group: Any) -> None:
+        self.wrapped._update_process_group(group)
+
+    def register_buffer_hook(
+        self, hook: Callable[[Mapping[str, Tensor]], None], *, before_forward: bool
+    ) -> None:
+        places = _BufferCommHookLocation
+        place = places.PRE_FORWARD if before_forward else places.POST_FORWARD
+        self.wrapped._register_buffer_comm_hook(None, lambda _, buffers: hook(buffers), place)
+
+    def pickled(self) -> _Ddp:
+        return _Ddp(pickle.loads(pickle.dumps(self.wrapped)))  # noqa: S301 - what was pickled here
+
+    def logged(self) -> Mapping[str, object]:
+        told: Mapping[str, object] = self.wrapped._get_ddp_logging_data()
+        return told
+
+    def set_logging_rate(self, rate: int) -> None:
+        self.wrapped._set_ddp_runtime_logging_sample_rate(rate)
+
 
 class TorchDdp:
     """``torch.nn.parallel.DistributedDataParallel``."""
 
     def describe(self) -> WrapperDescription:
+        elsewhere = {
+            _F.MIXED_PRECISION: "RuntimeError: cpu backend doesn't support events",
+            _F.STEP_IN_BACKWARD: "RuntimeError: no accelerator device",
+        }
+        features = frozenset(_F) - {*elsewhere, _F.BUFFER_DTYPE, _F.SHARDS, _F.OFFLOADS, _F.REFUSES}
         # its hook for bfloat16 is for NCCL and XCCL only
-        claims = WrapperClaims(features=frozenset(_F), compressions=("none", "float16"))
+        claims = WrapperClaims(features=features, compressions=("none", "float16"), elsewhere=elsewhere)
         return WrapperDescription(name="torch DDP", version=str(torch.__version__), claims=claims)
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> _Ddp:
@@ -103,6 +180,8 @@ class TorchDdp:
             # the documented form is "{module_name}.{param_name}", also for the outermost module, whose name is empty
             named = [name if "." in name else f".{name}" for name in options.ignored]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, named)  # type: ignore[no-untyped-call]
+        named_parameters = dict(module.named_parameters())
+        delayed = [(name, named_parameters[name]) for name in options.delayed]
         return _Ddp(
             DistributedDataParallel(
                 module,
@@ -111,14 +190,28 @@ class TorchDdp:
                 static_graph=options.static_graph,
                 gradient_as_bucket_view=options.bucket_view,
                 broadcast_buffers=options.broadcast_buffers,
+                process_group=dist.new_group() if options.new_group else None,
+                device_ids=list(options.device_ids) or None,
+                output_device=options.output_device,
+                delay_all_reduce_named_params=delayed or None,
+                param_to_hook_all_reduce=named_parameters[options.delayed_until] if delayed else None,
             )
         )
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    return None if name is None else getattr(torch, name)
 
 
 class _Sharded(_Wrapped):
     """``fully_shard``: parameters are distributed tensors of the module itself."""
 
     synchronises = True
+
+    def step_in_backward(self, lr: float) -> None:
+        for parameter in (p for p in self.wrapped.parameters() if p.requires_grad):
+            optimizer = torch.optim.SGD([parameter], lr=lr)
+            parameter.register_post_accumulate_grad_hook(functools.partial(_step, optimizer))
 
     def gradients(self) -> Mapping[str, Tensor | None] | None:
         if not self.synchronises:
@@ -140,6 +233,11 @@ class _Sharded(_Wrapped):
             self.wrapped.set_requires_gradient_sync(before)
 
 
+def _step(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> None:
+    optimizer.step()
+    parameter.grad = None
+
+
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -149,18 +247,31 @@ class TorchFullyShard:
 
     def describe(self) -> WrapperDescription:
         features = {_F.NO_SYNC, _F.TWO_FORWARDS, _F.CHECKPOINT, _F.REENTRANT, _F.STRUCTURED, _F.IGNORES}
-        claims = WrapperClaims(features=frozenset(features), sharded=True)
+        features |= {_F.GRADIENT_SCALER, _F.MIXED_PRECISION, _F.STEP_IN_BACKWARD}
+        features |= {_F.MODIFIED_OUTPUTS, _F.FULL_STATE, _F.SHARDS}
+        claims = WrapperClaims(
+            features=frozenset(features),
+            sharded=True,
+            sharding=FULLY_SHARD_SHARDING,
+            elsewhere={_F.OFFLOADS: "RuntimeError: no accelerator device"},
+        )
         return WrapperDescription(name="torch fully_shard", version=str(torch.__version__), claims=claims)
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> _Sharded:
+        if options.sharding is not None:
+            return _Sharded(fully_sharded(module, options))
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         ignored = {p for name, p in module.named_parameters() if name in options.ignored}
         owners = [id(p) for child in module.children() for p in child.parameters()]
+        policy = MixedPrecisionPolicy(
+            param_dtype=_dtype(options.param_dtype), reduce_dtype=_dtype(options.reduce_dtype)
+        )
+        shard = functools.partial(fully_shard, mesh=mesh, ignored_params=ignored, mp_policy=policy)
         apart = len(set(owners)) == len(owners)  # what children share has to be in one group, the root's
         for child in module.children():
             if apart and any(True for _ in child.parameters()):
-                fully_shard(child, mesh=mesh, ignored_params=ignored)
-        fully_shard(module, mesh=mesh, ignored_params=ignored)
+                shard(child)
+        shard(module)
         return _Sharded(module)
 
 
@@ -169,8 +280,13 @@ class _Fsdp(_Wrapped):
 
     synchronises = True
 
+    def __init__(self, wrapped: Any, dtypes: Mapping[str, torch.dtype]) -> None:
+        super().__init__(wrapped)
+        self.dtypes = dtypes
+        """Of buffers, which it keeps in another one, as they were and as its state dict has them."""
+
     def gradients(self) -> Mapping[str, Tensor | None] | None:
-        if not self.synchronises:
+        if not self.synchronises or not self.wrapped._use_orig_params:
             return None
         with FullyShardedDataParallel.summon_full_params(self.wrapped, with_grads=True, writeback=False):
             named = self._named()
@@ -180,7 +296,11 @@ class _Fsdp(_Wrapped):
 
     def state(self) -> Mapping[str, Tensor]:
         with FullyShardedDataParallel.summon_full_params(self.wrapped, writeback=False):
-            return {name: tensor.detach().clone() for name, tensor in self._named().items()}
+            named = self._named()
+            return {n: t.detach().to(self.dtypes.get(n, t.dtype), copy=True) for n, t in named.items()}
+
+    def scaler(self, scale: float) -> Any:
+        return ShardedGradScaler("cpu", init_scale=scale)
 
     def _named(self) -> dict[str, Any]:
         named = {**dict(self.wrapped.named_parameters()), **dict(self.wrapped.named_buffers())}
@@ -206,11 +326,30 @@ class TorchFsdp:
     def describe(self) -> WrapperDescription:
         # no broadcast: sync_module_states is for parameters on an accelerator only
         features = {_F.NO_SYNC, _F.TWO_FORWARDS, _F.CHECKPOINT, _F.STRUCTURED}
-        claims = WrapperClaims(features=frozenset(features), sharded=True)
+        features |= {_F.GRADIENT_SCALER, _F.MIXED_PRECISION, _F.BUFFER_DTYPE, _F.MODIFIED_OUTPUTS}
+        features |= {_F.FULL_STATE, _F.SHARDS, _F.REFUSES}
+        claims = WrapperClaims(
+            features=frozenset(features),
+            sharded=True,
+            sharding=FSDP_SHARDING,
+            elsewhere={_F.OFFLOADS: "RuntimeError: no accelerator device"},
+        )
         return WrapperDescription(name="torch FSDP", version=str(torch.__version__), claims=claims)
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> _Fsdp:
+        dtypes = {name: buffer.dtype for name, buffer in module.named_buffers()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrapped = FullyShardedDataParallel(module, use_orig_params=True, device_id=torch.device("cpu"))
-        return _Fsdp(wrapped)
+            if options.sharding is not None:
+                return _Fsdp(fsdp_wrapped(module, options), dtypes)
+            wrapped = FullyShardedDataParallel(
+                module,
+                use_orig_params=True,
+                device_id=torch.device("cpu"),
+                mixed_precision=MixedPrecision(
+                    param_dtype=_dtype(options.param_dtype),
+                    reduce_dtype=_dtype(options.reduce_dtype),
+                    buffer_dtype=_dtype(options.buffer_dtype),
+                ),
+            )
+        return _Fsdp(wrapped, dtypes)

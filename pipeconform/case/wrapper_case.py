@@ -10,7 +10,7 @@ import msgspec
 from pipeconform.errors import BadCaseError
 from pipeconform.wrapper import WrapOptions
 
-__all__ = ["Form", "HookKind", "Pass", "Step", "Uneven", "WrapperCase", "decode_case"]
+__all__ = ["Form", "HookKind", "Pass", "Regroup", "Slow", "Special", "Step", "Uneven", "WrapperCase", "decode_case"]
 
 ModuleKind = Literal[
     "plain",
@@ -25,11 +25,41 @@ ModuleKind = Literal[
     "sparse",
     "checkpoint",
     "reentrant",
+    "checkpoint_unused",
+    "reentrant_unused",
+    "mixed",
+    "probed",
+    "single",
+    "two_devices",
+    "blocks",
+    "few",
+    "partly",
+    "apart",
+    "experts",
 ]
 Form = Literal["tensor", "tuple", "dict", "dataclass", "nested"]
 HookKind = Literal[
     "", "none", "float16", "bfloat16", "user", "not_callable", "one_argument", "annotated", "second"
 ]
+
+Slow = Literal["", "loss", "reduction", "gathering", "freeing"]
+
+Special = Literal[
+    "",
+    "scaled",
+    "in_backward",
+    "penalty",
+    "modified",
+    "buffers_before",
+    "buffers_after",
+    "saved",
+    "loaded",
+    "pickled",
+    "logged",
+    "logged_wrongly",
+]
+"""What is done besides plain training: losses scaled, steps inside backward, a loss that has gradients in it, outputs
+modified in place, the user's hook for buffers, a state saved or loaded, a pickle after the first step, logging."""
 
 
 class _Data(
@@ -65,6 +95,10 @@ class Step(_Data, frozen=True, kw_only=True):
 
     passes: tuple[Pass, ...] = (Pass(),)
     zero: Literal["none", "zeros", "keep"] = "none"
+    overflow: int | None = None
+    """The rank on which one element of a gradient is infinite, where losses are scaled."""
+    late: int | None = None
+    """A rank that comes later than the others to its backward."""
 
 
 class Uneven(_Data, frozen=True, kw_only=True):
@@ -73,6 +107,13 @@ class Uneven(_Data, frozen=True, kw_only=True):
     steps: tuple[int, ...]
     divide_by_initial: bool = True
     raise_early: bool = False
+
+
+class Regroup(_Data, frozen=True, kw_only=True):
+    """Before `step` another process group takes over, of `ranks`; the others stop."""
+
+    step: int
+    ranks: tuple[int, ...]
 
 
 class WrapperCase(_Data, frozen=True, kw_only=True):
@@ -89,6 +130,13 @@ class WrapperCase(_Data, frozen=True, kw_only=True):
     """The last rank's first parameter has another shape."""
     hook: HookKind = ""
     uneven: Uneven | None = None
+    special: Special = ""
+    regroup: Regroup | None = None
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    compiled: bool = False
+    """The parts of the module that compute are compiled."""
+    slow: Slow = ""
+    """How the last rank is late."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -100,9 +148,26 @@ class WrapperCase(_Data, frozen=True, kw_only=True):
         uses = [one.uses for step in self.steps for one in step.passes if one.uses]
         if any(len(one) != self.ranks for one in uses) or (uses and self.module != "towers"):
             raise BadCaseError("Pass.uses names the towers of every rank, of a module with towers")
+        if self.regroup is not None and not set(self.regroup.ranks) <= set(range(self.ranks)):
+            raise BadCaseError(f"regroup.ranks {self.regroup.ranks} are not all below {self.ranks}")
+        overflows = any(step.overflow is not None for step in self.steps)
+        if overflows and (self.special, self.module) != ("scaled", "probed"):
+            raise BadCaseError("Step.overflow is for scaled losses of a module with a probe")
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of replicas, which is that of ranks."""
+        return self.ranks
+
+    @property
+    def stages_per_rank(self) -> int:
+        """1: every rank has a whole replica."""
+        return 1
 
     def num_steps(self, rank: int) -> int:
         """How many steps a rank runs."""
+        if self.regroup is not None and rank not in self.regroup.ranks:
+            return self.regroup.step
         return len(self.steps) if self.uneven is None else self.uneven.steps[rank]
 
     def present(self, step: int) -> tuple[int, ...]:
@@ -115,7 +180,7 @@ class WrapperCase(_Data, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
 
 
-def decode_case(data: bytes, *, source: str) -> WrapperCase:
+def decode_case(data: bytes | str, *, source: str) -> WrapperCase:
     """Read a case from JSON.
 
     Raises:
@@ -125,3 +190,5 @@ def decode_case(data: bytes, *, source: str) -> WrapperCase:
         return msgspec.json.decode(data, type=WrapperCase)
     except msgspec.DecodeError as error:
         raise BadCaseError(f"{source}: not a wrapper case: {error}") from error
+    except BadCaseError as error:
+        raise BadCaseError(f"{source}: {error}") from error

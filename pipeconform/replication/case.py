@@ -6,10 +6,24 @@ from pipeconform.case.wrapper_case import (
     Form,
     HookKind,
     Pass,
+    Regroup,
+    Slow,
+    Special,
     Step,
     Uneven,
     WrapperCase,
     decode_case,
 )
 
-__all__ = ["Form", "HookKind", "Pass", "Step", "Uneven", "WrapperCase", "decode_case"]
+__all__ = [
+    "Form",
+    "HookKind",
+    "Pass",
+    "Regroup",
+    "Slow",
+    "Special",
+    "Step",
+    "Uneven",
+    "WrapperCase",
+    "decode_case",
+]

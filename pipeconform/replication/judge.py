@@ -17,6 +17,7 @@ from pipeconform.judge.evidence import Finding
 from pipeconform.judge.numerics import compare, magnitude
 from pipeconform.observe.array import Array
 from pipeconform.replication.case import WrapperCase
+from pipeconform.replication.groups import group_of
 from pipeconform.replication.observation import Expected, Failure, PassExpected, PassShown, Shown
 from pipeconform.wrapper import WrapperClaims
 
@@ -24,8 +25,10 @@ __all__ = [
     "WrapperEvidence",
     "WrapperJudge",
     "begins_equal",
+    "failures",
     "hook_is_used",
     "is_right",
+    "refused",
     "refuses_early_end",
     "refuses_hook",
     "refuses_shapes",
@@ -52,9 +55,9 @@ WrapperJudge = Callable[[WrapperEvidence], Iterator[Finding]]
 
 def is_right(evidence: WrapperEvidence) -> Iterator[Finding]:
     """No rank failed; outputs, gradients, updates and buffers are right, and replicas are equal."""
-    failures = list(_failures(evidence))
-    yield from failures
-    if failures:
+    raised = list(failures(evidence))
+    yield from raised
+    if raised:
         return
     expected = evidence.expected()
     for findings in (
@@ -71,9 +74,9 @@ def is_right(evidence: WrapperEvidence) -> Iterator[Finding]:
 
 def begins_equal(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Replicas that were built with other values have the first rank's when they are wrapped; then all is right."""
-    failures = list(_failures(evidence))
-    yield from failures
-    if failures:
+    raised = list(failures(evidence))
+    yield from raised
+    if raised:
         return
     first = evidence.expected().initial[0]
     for shown in evidence.shown:
@@ -92,20 +95,18 @@ def begins_equal(evidence: WrapperEvidence) -> Iterator[Finding]:
 
 def refuses_shapes(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Every rank raises when it is wrapped; the message names the parameter, and a rank."""
-    yield from _refused(evidence, where="wrap", words=(r"\benter\.weight\b|\benter\b", r"\brank"))
+    yield from refused(evidence, where="wrap", words=(r"\benter\.weight\b|\benter\b", r"\brank"))
 
 
 def refuses_early_end(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Every rank raises when the first runs out of batches, and says so."""
-    yield from _refused(
-        evidence, where="step|end of join", words=(r"uneven|exhaust|no batches|early|joined",)
-    )
+    yield from refused(evidence, where="step|end of join", words=(r"uneven|exhaust|no batches|early|joined",))
 
 
 def refuses_hook(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Registering raises `TypeError`, `ValueError` or `RuntimeError` on every rank, with words about hooks."""
     types = ("TypeError", "ValueError", "RuntimeError")
-    yield from _refused(evidence, where="hook|step 0", words=("hook|argument",), types=types)
+    yield from refused(evidence, where="hook|step 0", words=("hook|argument",), types=types)
 
 
 def right_or_refused_by_name(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -118,12 +119,12 @@ def right_or_refused_by_name(evidence: WrapperEvidence) -> Iterator[Finding]:
     by_index = [str(expected.parameters.index(name)) for name in unused]
     names = "|".join(re.escape(name) for name in unused)
     words = rf"{names}|indices.*\b({'|'.join(by_index)})\b"
-    yield from _refused(evidence, where="step", words=(words,))
+    yield from refused(evidence, where="step", words=(words,))
 
 
 def hook_is_used(evidence: WrapperEvidence) -> Iterator[Finding]:
     """The user's hook is given every gradient once, with its state, and its result is the gradient."""
-    if any(True for _ in _failures(evidence)):
+    if any(True for _ in failures(evidence)):
         yield from is_right(evidence)
         return
     trained = evidence.expected().trained
@@ -143,7 +144,8 @@ def hook_is_used(evidence: WrapperEvidence) -> Iterator[Finding]:
 # ---------------------------------------------------------------------------------------------- parts
 
 
-def _failures(evidence: WrapperEvidence) -> Iterator[Finding]:
+def failures(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """A finding for every rank that raised, or refused what it claims."""
     for shown in evidence.shown:
         if shown.unsupported is not None:
             text = f"rank {shown.rank}: claimed, but refused: {shown.unsupported}"
@@ -154,9 +156,10 @@ def _failures(evidence: WrapperEvidence) -> Iterator[Finding]:
             yield Finding(kind=f"raised {what.type}", message=text, rank=shown.rank)
 
 
-def _refused(
+def refused(
     evidence: WrapperEvidence, *, where: str, words: tuple[str, ...], types: tuple[str, ...] = ()
 ) -> Iterator[Finding]:
+    """A finding for every rank that raised nothing, or elsewhere, or with a message that lacks one of the `words`."""
     for shown in evidence.shown:
         failed = shown.failed
         if failed is None:
@@ -244,7 +247,7 @@ def _pass_is_right(
             continue  # zeros are as good as nothing
         if shown is None and gradient is not None and not any(gradient.data):
             continue
-        bound = None if gradient is None else _bound(gradient, due.scale, compressed=case.hook)
+        bound = None if gradient is None else _bound(gradient, due.scale, coarse=_coarse(case))
         mismatch = compare(gradient, shown, bound=bound)
         if mismatch is not None:
             text = f"{where}: gradient of {name}\n{mismatch.describe()}"
@@ -261,7 +264,7 @@ def _state_is_right(
     scale: float,
 ) -> Iterator[Finding]:
     for name, value in right.items():
-        bound = _bound(value, scale + 1.0 + _most(value), compressed=case.hook)
+        bound = _bound(value, scale + 1.0 + _most(value), coarse=_coarse(case))
         mismatch = compare(value, shown.get(name), bound=bound)
         if mismatch is not None:
             text = f"rank {rank}, after step {step}: {name}\n{mismatch.describe()}"
@@ -290,7 +293,7 @@ def _equal(
     first = min(states)
     for rank, state in states.items():
         for name in expected.parameters:
-            if name in case.options.ignored:
+            if first not in group_of(case, name, rank):
                 continue
             mismatch = compare(states[first][name], state[name])
             if mismatch is not None:
@@ -303,10 +306,21 @@ def _most(array: Array) -> float:
     return magnitude([array]) if array.dtype in _ROUND_OFF else 0.0
 
 
-def _bound(right: Array, scale: float, *, compressed: str = "") -> Array | None:
+def _coarse(case: WrapperCase) -> str:
+    """The coarsest dtype that values of a case go through besides their own."""
+    options = case.options
+    named = (case.hook, options.param_dtype, options.reduce_dtype, options.buffer_dtype)
+    return max((one or "" for one in named), key=_round_off)
+
+
+def _round_off(dtype: str) -> float:
+    return _ROUND_OFF.get(dtype, 0.0)
+
+
+def _bound(right: Array, scale: float, *, coarse: str = "") -> Array | None:
     """The largest allowed difference of every element; None where bits are to be equal."""
     if right.dtype not in _ROUND_OFF:
         return None
-    dtype = compressed if compressed in ("float16", "bfloat16") else right.dtype
+    dtype = max(coarse, right.dtype, key=_round_off)
     most = _ROUND_OFF[dtype] * _OPERATIONS[dtype] * scale
     return Array("float64", right.shape, np.full(right.shape, most).tobytes())

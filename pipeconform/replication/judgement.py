@@ -11,9 +11,9 @@ from msgspec import structs
 from pipeconform.replication import judge
 from pipeconform.replication.case import WrapperCase
 from pipeconform.replication.judge import WrapperJudge
-from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperFeature
+from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperDescription, WrapperFeature
 
-__all__ = ["TINY", "Cases", "WrapperJudgement", "judged", "under"]
+__all__ = ["TINY", "Cases", "WrapperJudgement", "judged", "under", "why_not_judged"]
 
 Cases = Callable[[WrapperClaims], Iterator[WrapperCase]]
 
@@ -36,15 +36,18 @@ class WrapperJudgement:
     """How one requirement is judged: on every case that `cases` gives, smallest first."""
 
     cases: Cases
+    every: Cases | None = None
+    """Instead, for a profile that runs whole grids of options and not only pairs of them."""
     judge: WrapperJudge = judge.is_right
     needs: frozenset[WrapperFeature] = frozenset()
     """What a wrapper must claim for the requirement to say anything about it."""
 
-    def drawn(self, claims: WrapperClaims, *, seed: int) -> tuple[WrapperCase, ...]:
+    def drawn(self, claims: WrapperClaims, *, seed: int, whole_grid: bool = False) -> tuple[WrapperCase, ...]:
         """The cases inside the claims, each with values of its own; empty when what it needs is not claimed."""
         if not self.needs <= claims.features:
             return ()
-        found = dict.fromkeys(case for case in self.cases(claims) if case.ranks <= claims.max_ranks)
+        cases = self.every if whole_grid and self.every is not None else self.cases
+        found = dict.fromkeys(case for case in cases(claims) if case.ranks <= claims.max_ranks)
         return tuple(structs.replace(case, seed=1000 * seed + i) for i, case in enumerate(found))
 
 
@@ -65,3 +68,13 @@ def _and(one: WrapOptions, other: WrapOptions) -> WrapOptions:
     changed = {name: getattr(other, name) for name in ("find_unused", "static_graph", "bucket_view")}
     more = {name: value for name, value in changed.items() if value}
     return replace(one, **more, bucket_mib=other.bucket_mib or one.bucket_mib)
+
+
+def why_not_judged(judgement: WrapperJudgement, description: WrapperDescription) -> str:
+    """Empty where the requirement is judged; otherwise what the wrapper does not claim, or cannot run here, and why."""
+    lacking = sorted(judgement.needs - description.claims.features)
+    elsewhere = [name for name in lacking if name in description.claims.elsewhere]
+    if elsewhere:
+        reasons = ", ".join(f"{name} ({description.claims.elsewhere[name]})" for name in elsewhere)
+        return f"{description.name} cannot run it here: {reasons}"
+    return f"{description.name} does not claim {', '.join(lacking)}" if lacking else ""

@@ -7,15 +7,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeconform.case.modules import seed_of
 from pipeconform.replication.case import Form, WrapperCase
+from pipeconform.replication.sharded_modules import SHARDED_MODULES, build_sharded
 
-__all__ = ["WIDTH", "Pair", "batch_of", "build", "loss_of", "skeleton_of", "tensors_in"]
+__all__ = [
+    "WIDTH",
+    "Pair",
+    "batch_of",
+    "begun",
+    "build",
+    "loss_of",
+    "objective",
+    "skeleton_of",
+    "tensors_in",
+]
 
 WIDTH, _BATCH = 4, 3
+_MANY = 1 << 18
+"""Elements of a parameter whose reduction takes a while."""
+_PROBES = (256.0, 1.0)
+"""Gradients by rank whose mean, 128.5, has nine significant bits: bfloat16 rounds it to 128."""
 
 
 @dataclasses.dataclass
@@ -31,9 +47,12 @@ def build(case: WrapperCase, *, rank: int) -> nn.Module:
 
     Shapes: input ``[3, 4]`` float64, output ``[3, 3]``; ``conv`` takes ``[3, 2, 4, 4]``, ``sparse`` int64 ``[3, 2]``.
     """
+    if case.module in SHARDED_MODULES:
+        return build_sharded(case, rank=rank)
     values = seed_of(case.seed, "module", rank if case.own_values else 0)
     generator = torch.Generator().manual_seed(values)
     module = _Module(case, wide=case.own_shape and rank == case.ranks - 1)
+    module.slope = _PROBES[rank % len(_PROBES)]
     with torch.no_grad():
         for parameter in module.parameters():
             drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -47,9 +66,16 @@ def build(case: WrapperCase, *, rank: int) -> nn.Module:
     return module
 
 
+def begun(case: WrapperCase, *, rank: int) -> nn.Module:
+    """What a rank begins with: its replica, or a saved state, which is that of a module with other values."""
+    return build(structs.replace(case, seed=case.seed + 1) if case.special == "loaded" else case, rank=rank)
+
+
 class _Module(nn.Module):
     own_seen: Tensor
     seen: Tensor
+    slope = 0.0
+    """Of a probe: the gradient that it has on this rank, whatever the loss."""
 
     def __init__(self, case: WrapperCase, *, wide: bool) -> None:
         super().__init__()
@@ -77,14 +103,23 @@ class _Module(nn.Module):
                 )
             case "normed":
                 self.norm = nn.BatchNorm1d(middle, dtype=torch.float64)
-            case "assigned":
+            case "assigned" | "mixed":
                 self.register_buffer("seen", torch.zeros(1, dtype=torch.float64))
             case "conv":
                 conv = nn.Conv2d(2, WIDTH, 3, dtype=torch.float64)
                 self.conv = conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             case "sparse":
                 self.table = nn.Embedding(5, WIDTH, sparse=True, dtype=torch.float64)
+            case "checkpoint_unused" | "reentrant_unused":
+                self.spare = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+            case "two_devices":
+                self.away = nn.Linear(WIDTH, WIDTH, dtype=torch.float64, device="meta")
+        if case.module in ("mixed", "probed"):
+            self.probe = nn.Parameter(torch.zeros(2, dtype=torch.float64))
         self.leave = nn.Linear(middle, 3, dtype=torch.float64)
+        if case.module == "single":
+            self.many = nn.Parameter(torch.zeros(_MANY))
+            self.float()
 
     def forward(self, x: Tensor, use: str = "ab") -> Any:
         match self.kind:
@@ -92,9 +127,11 @@ class _Module(nn.Module):
                 x = self.conv(x).mean((2, 3))
             case "sparse":
                 x = self.table(x).mean(1)
-        if self.kind in ("checkpoint", "reentrant"):
+            case "single":
+                x = x.float()
+        if self.kind.startswith(("checkpoint", "reentrant")):
             x = x.detach().requires_grad_()
-            hidden = checkpoint(self.enter, x, use_reentrant=self.kind == "reentrant")
+            hidden = checkpoint(self.enter, x, use_reentrant=self.kind.startswith("reentrant"))
         elif self.kind == "towers":
             hidden = self.enter(x)
             for name in use:
@@ -116,7 +153,21 @@ class _Module(nn.Module):
                 hidden = self.norm(hidden)
             case "assigned":
                 self.seen = self.seen * 0.5 + x.detach().mean()
+            case "mixed":
+                dtypes = f"{x.dtype}, {hidden.dtype}, {self.seen.dtype}"
+                self.seen.mul_(0.5).add_(x.detach().mean().to(self.seen.dtype))
+                return {"output": self.leave(hidden), "probe": self._probed(), "computed in": dtypes}
+            case "probed":
+                return self.leave(hidden), self.probe * 2
+            case "single":
+                hidden = hidden + self.many.mean()
         return _formed(self.leave(hidden), self.form)
+
+    def _probed(self) -> Tensor:
+        probe = self.probe * 1
+        if probe.requires_grad:
+            probe.register_hook(lambda slope: torch.full_like(slope, self.slope))  # type: ignore[no-untyped-call]
+        return probe
 
 
 def _formed(output: Tensor, form: Form) -> Any:
@@ -169,7 +220,25 @@ def batch_of(case: WrapperCase, *, rank: int, step: int, index: int, forward: in
     if case.module == "sparse":
         return torch.randint(0, 5, (_BATCH, 2), generator=generator)
     shape = (_BATCH, 2, 4, 4) if case.module == "conv" else (_BATCH, WIDTH)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+    batch = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return batch.requires_grad_(case.special == "penalty")
+
+
+def objective(case: WrapperCase, outputs: list[Any], batches: list[Tensor]) -> Tensor:
+    """The 0-d loss of several forwards of a case.
+
+    Outputs are modified in place before, or gradients with respect to the batches are part of it, where that is asked.
+    """
+    if case.special == "modified":
+        for tensor in tensors_in(outputs):
+            tensor.mul_(3)
+    loss = torch.zeros((), dtype=torch.float64)
+    for output in outputs:
+        loss = loss + loss_of(output)
+    for batch in batches if case.special == "penalty" else ():
+        (slope,) = torch.autograd.grad(loss, batch, create_graph=True)
+        loss = loss + slope.square().sum()
+    return loss
 
 
 def loss_of(output: Any) -> Tensor:

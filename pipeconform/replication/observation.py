@@ -34,6 +34,8 @@ class StepShown(_Data, frozen=True, kw_only=True):
     before: Named
     passes: tuple[PassShown, ...]
     after: Named
+    scale: float | None = None
+    """Of the losses after the step, where they are scaled."""
 
 
 class Failure(_Data, frozen=True, kw_only=True):
@@ -51,6 +53,11 @@ class Shown(_Data, frozen=True, kw_only=True):
     initial: Named = {}
     steps: tuple[StepShown, ...] = ()
     final: Named = {}
+    beside: Named = {}
+    """Parameters that DDP ends with, where it trains the same."""
+    saved: Named = {}
+    """The whole state dict at the end, where it is saved."""
+    logged: dict[str, str] = {}
     failed: Failure | None = None
     unsupported: str | None = None
 
@@ -78,6 +85,8 @@ class Expected(_Data, frozen=True, kw_only=True):
     initial: tuple[Named, ...]
     """By rank, as built."""
     parameters: tuple[str, ...]
+    names: tuple[str, ...]
+    """Of the module's state dict, in which a shared parameter has several."""
     trained: int
     """How many elements the parameters that are trained and not ignored have."""
     steps: tuple[tuple[PassExpected, ...], ...]

@@ -14,9 +14,12 @@ from torch import Tensor, nn
 
 from pipeconform.observe.array import Array
 from pipeconform.replication.case import Pass, WrapperCase
-from pipeconform.replication.modules import batch_of, build, loss_of, skeleton_of, tensors_in
+from pipeconform.replication.groups import group_of
+from pipeconform.replication.modules import batch_of, begun, objective, skeleton_of, tensors_in
 from pipeconform.replication.observation import Expected, Gradients, PassExpected, Question
-from pipeconform.replication.worker import LR
+from pipeconform.replication.precision import run_in
+from pipeconform.replication.sharded_training import EPS
+from pipeconform.replication.special import LR
 from pipeconform.run.rank import RankContext
 
 __all__ = ["answer", "expected_of"]
@@ -32,7 +35,7 @@ def answer(context: RankContext, payload: bytes) -> bytes:
 def expected_of(question: Question) -> Expected:
     """The answer to a question."""
     case = question.case
-    built = [build(case, rank=rank) for rank in range(case.ranks)]
+    built = [begun(case, rank=rank) for rank in range(case.ranks)]
     steps, after = [], []
     replicas = _Replicas(case)
     for index, (step, _) in enumerate(
@@ -42,11 +45,12 @@ def expected_of(question: Question) -> Expected:
             replicas.clear(zeros=step.zero == "zeros")
         replicas.load(index, question.before[index])
         steps.append(tuple(replicas.run(index, number, one) for number, one in enumerate(step.passes)))
-        after.append(replicas.stepped())
+        after.append(replicas.stepped(skipped=step.overflow is not None))
     kept = [p for n, p in built[0].named_parameters() if n not in case.options.ignored and p.requires_grad]
     return Expected(
         initial=tuple(_named(module) for module in built),
         parameters=tuple(name for name, _ in built[0].named_parameters()),
+        names=tuple(built[0].state_dict()),
         trained=sum(p.numel() for p in kept),
         steps=tuple(steps),
         after=tuple(after),
@@ -61,6 +65,8 @@ class _Replicas:
         self.modules: dict[int, nn.Module] = {}
         self.reduced: dict[int, _Sums] = {rank: {} for rank in range(case.ranks)}
         self.local: dict[int, _Sums] = {rank: {} for rank in range(case.ranks)}
+        self.moments: dict[tuple[int, str], tuple[int, Tensor, Tensor]] = {}
+        """Of Adam: how many steps it took, and its two running means."""
 
     def clear(self, *, zeros: bool) -> None:
         for rank in range(self.case.ranks):
@@ -71,7 +77,7 @@ class _Replicas:
     def load(self, step: int, before: tuple[dict[str, Array], ...]) -> None:
         self.step, self.modules = step, {}
         for rank in self.case.present(step):
-            module = build(self.case, rank=rank)
+            module = begun(self.case, rank=rank)
             named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
             with torch.no_grad():
                 for name, tensor in named.items():
@@ -84,12 +90,13 @@ class _Replicas:
         for module in self.modules.values():
             module.zero_grad()
         for forward in range(one.forwards):
-            self._synchronise_buffers(one)
+            self._synchronise_buffers(one, after=False)
             for rank, module in self.modules.items():
                 batch = batch_of(self.case, rank=rank, step=step, index=number, forward=forward)
-                output = module(batch, *([one.uses[rank]] if one.uses else []))
-                loss_of(output).backward()  # type: ignore[no-untyped-call]
+                output = run_in(self.case.options, module, batch, *([one.uses[rank]] if one.uses else []))
+                objective(self.case, [output], [batch]).backward()  # type: ignore[no-untyped-call]
                 outputs.setdefault(rank, []).append(output)
+            self._synchronise_buffers(one, after=True)
         for rank, module in self.modules.items():
             for name, parameter in module.named_parameters():
                 if parameter.grad is not None:
@@ -105,9 +112,15 @@ class _Replicas:
             scale=scale * (2 if self.case.hook == "user" else 1),
         )
 
-    def _synchronise_buffers(self, one: Pass) -> None:
-        """Before a forward that synchronises, buffers are those of the lowest rank present."""
+    def _synchronise_buffers(self, one: Pass, *, after: bool) -> None:
+        """Before a forward that synchronises, buffers are those of the lowest rank present; or a hook's mean."""
         if not (self.case.options.broadcast_buffers and one.sync in ("yes", "backward_inside")):
+            return
+        if self.case.special in ("buffers_before", "buffers_after"):
+            if after == (self.case.special == "buffers_after"):
+                self._average_buffers()
+            return
+        if after:
             return
         source = self.modules[min(self.modules)]
         with torch.no_grad():
@@ -116,11 +129,20 @@ class _Replicas:
                     if name not in self.case.options.ignored:
                         buffer.copy_(source.get_buffer(name))
 
+    def _average_buffers(self) -> None:
+        replicas = list(self.modules.values())
+        for name, first in replicas[0].named_buffers():
+            if first.is_floating_point():
+                mean = torch.stack([module.get_buffer(name) for module in replicas]).mean(0)
+                for module in replicas:
+                    module.get_buffer(name).copy_(mean)
+
     def _reduce(self) -> None:
         """What only added up becomes the mean over the ranks; ignored parameters keep their own."""
         case, ranks = self.case, list(self.modules)
         uneven = case.uneven
-        count = case.ranks if uneven is None or uneven.divide_by_initial else len(ranks)
+        whole = (uneven is None or uneven.divide_by_initial) and case.regroup is None
+        count = case.ranks if whole else len(ranks)
         factor = (2 if case.hook == "user" else 1) / count
         names = [n for n, p in self.modules[ranks[0]].named_parameters() if p.requires_grad]
         for name in names:
@@ -128,13 +150,22 @@ class _Replicas:
                 for rank in ranks:
                     self.reduced[rank][name] = _sum(self.reduced[rank].get(name), self.local[rank].get(name))
                 continue
-            parts = [part for rank in ranks if (part := self.local[rank].get(name)) is not None]
-            # halves add up in a wider type: what order they are added in is the implementation's business
-            mean = (sum(part.double() for part in parts) * factor).to(parts[0].dtype) if parts else None  # type: ignore[union-attr]
-            for rank in ranks:
-                self.reduced[rank][name] = _sum(self.reduced[rank].get(name), mean)
+            for together in dict.fromkeys(group_of(case, name, rank) for rank in ranks):
+                share = factor if len(together) == case.ranks else 1 / len(together)
+                self._average(name, [rank for rank in ranks if rank in together], share)
         for rank in ranks:
             self.local[rank] = {}
+
+    def _average(self, name: str, ranks: list[int], factor: float) -> None:
+        parts = [part for rank in ranks if (part := self.local[rank].get(name)) is not None]
+        # halves add up in a wider type: what order they are added in is the implementation's business
+        mean = sum(part.double() for part in parts) * factor if parts else None
+        if isinstance(mean, Tensor):
+            reduced = self.case.options.reduce_dtype
+            dtype = parts[0].dtype
+            mean = mean.to(dtype if reduced is None else getattr(torch, reduced)).to(dtype)
+        for rank in ranks:
+            self.reduced[rank][name] = _sum(self.reduced[rank].get(name), mean)
 
     def _total(self, rank: int) -> _Sums:
         names = [name for name, _ in self.modules[rank].named_parameters()]
@@ -143,15 +174,26 @@ class _Replicas:
     def _gradients(self, rank: int) -> Gradients:
         return {n: None if g is None else Array.of(g) for n, g in self._total(rank).items()}
 
-    def stepped(self) -> dict[int, dict[str, Array]]:
-        """The state after an optimizer step."""
+    def _update(self, rank: int, name: str, gradient: Tensor) -> Tensor:
+        """What the optimizer takes away, before the learning rate; Adam as in its paper, algorithm 1."""
+        if self.case.optimizer == "sgd":
+            return gradient
+        zero = torch.zeros_like(gradient)
+        count, first, second = self.moments.get((rank, name), (0, zero, zero))
+        count, first = count + 1, 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient.square()
+        self.moments[rank, name] = count, first, second
+        return first / (1 - 0.9**count) / ((second / (1 - 0.999**count)).sqrt() + EPS)
+
+    def stepped(self, *, skipped: bool) -> dict[int, dict[str, Array]]:
+        """The state after an optimizer step, or after none."""
         for rank, module in self.modules.items():
             total = self._total(rank)
             with torch.no_grad():
                 for name, parameter in module.named_parameters():
                     gradient = total[name]
-                    if gradient is not None and parameter.requires_grad:
-                        parameter.sub_(gradient, alpha=LR)
+                    if gradient is not None and parameter.requires_grad and not skipped:
+                        parameter.sub_(self._update(rank, name, gradient), alpha=LR)
         return {rank: _named(module) for rank, module in self.modules.items()}
 
 

@@ -10,6 +10,8 @@ from msgspec import structs
 from pipeconform.replication import judge
 from pipeconform.replication.case import Pass, Step, Uneven, WrapperCase
 from pipeconform.replication.judgement import TINY, WrapperJudgement, judged, under
+from pipeconform.replication.registry_sharding import SHARDING_JUDGEMENTS
+from pipeconform.replication.registry_training import TRAINING_JUDGEMENTS
 from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperFeature
 
 __all__ = ["WRAPPER_JUDGEMENTS", "WrapperJudgement"]
@@ -156,12 +158,21 @@ def _two_forwards(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 def _checkpointed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     yield from under(WrapperCase(module="checkpoint", steps=(Step(),) * 3), claims)
+    for feature, options in (
+        (F.FIND_UNUSED, WrapOptions(find_unused=True)),
+        (F.STATIC_GRAPH, WrapOptions(static_graph=True)),
+    ):
+        if feature in claims.features:
+            yield WrapperCase(module="checkpoint_unused", steps=(Step(),) * 3, options=options)
 
 
 def _reentrant(claims: WrapperClaims) -> Iterator[WrapperCase]:
     # not with the search for unused parameters: what such parts use does not show in the graph, as is documented
     case = WrapperCase(module="reentrant", steps=(Step(),) * 3)
     yield from under(case, claims, F.STATIC_GRAPH, F.BUCKETS, F.BUCKET_VIEW)
+    if F.STATIC_GRAPH in claims.features:
+        options = WrapOptions(static_graph=True)
+        yield WrapperCase(module="reentrant_unused", steps=(Step(),) * 3, options=options)
 
 
 def _channels_last(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -211,6 +222,8 @@ WRAPPER_JUDGEMENTS = MappingProxyType(
         "DPW-24": judged(_structured, F.STRUCTURED),
         "DPW-25": judged(_channels_last, F.CHANNELS_LAST),
         "DPW-26": judged(_sparse, F.SPARSE),
+        **TRAINING_JUDGEMENTS,
+        **SHARDING_JUDGEMENTS,
     }
 )
 """By requirement."""

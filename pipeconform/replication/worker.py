@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -18,15 +20,19 @@ from pipeconform.case.modules import seed_process
 from pipeconform.errors import Unsupported
 from pipeconform.observe.array import Array
 from pipeconform.replication.case import Pass, Step, WrapperCase
-from pipeconform.replication.modules import batch_of, build, loss_of, skeleton_of, tensors_in
+from pipeconform.replication.modules import batch_of, build, objective, skeleton_of, tensors_in
 from pipeconform.replication.observation import Failure, PassShown, Shown, StepShown
+from pipeconform.replication.sharded_modules import compile_parts
+from pipeconform.replication.sharded_training import beside, has_ddp_beside, late, optimizer_of
+from pipeconform.replication.special import FIRST_SCALE, ended, prepared, regrouped
 from pipeconform.run.implementation import load
 from pipeconform.run.rank import RankContext
 from pipeconform.wrapper import Wrapper, WrapperAdapter
 
-__all__ = ["LR", "Job", "describe", "execute"]
+__all__ = ["Job", "describe", "execute"]
 
-LR = 0.125
+_LATE = 0.2
+"""Seconds by which a late rank comes to its backward."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +69,9 @@ class _Rank:
         self.case, self.rank, self.where = case, rank, "wrap"
         self.shown = Shown(rank=rank)
         self.hook_elements = 0
+        self.scaler: Any = None
+        self.optimizer: torch.optim.Optimizer | None = None
+        """Kept from step to step where it has a state of its own."""
 
     def run(self, adapter: WrapperAdapter) -> Shown:
         try:
@@ -79,18 +88,29 @@ class _Rank:
 
     def _run(self, adapter: WrapperAdapter) -> None:
         case = self.case
-        wrapper = adapter.wrap(build(case, rank=self.rank), case.options)
+        module = build(case, rank=self.rank)
+        if case.compiled:
+            compile_parts(module)
+        wrapper = adapter.wrap(module, case.options)
+        self.where = case.special or "wrap"
+        wrapper = prepared(case, 0, wrapper)
         self._note(initial=_state(wrapper))
         self.where = "hook"
         self._register(wrapper)
-        optimizer = torch.optim.SGD(list(wrapper.parameters()), lr=LR)
-        with self._join(wrapper):
+        self.scaler = wrapper.scaler(FIRST_SCALE) if case.special == "scaled" else None
+        with self._join(wrapper), late(case):
             for index, step in enumerate(case.steps[: case.num_steps(self.rank)]):
+                self.where = case.special or f"step {index}"
+                wrapper = prepared(case, index, wrapper) if index else wrapper
                 self.where = f"step {index}"
-                shown = self._step(wrapper, optimizer, index, step)
-                self._note(steps=(*self.shown.steps, shown))
+                self._note(steps=(*self.shown.steps, self._step(wrapper, index, step)))
             self.where = "the end of join"
-        self._note(final=_state(wrapper))
+        if case.regroup is not None and self.rank not in case.regroup.ranks:
+            regrouped(case, wrapper)
+        self.where = case.special or "the end"
+        self._note(final=_state(wrapper), **ended(case, wrapper))
+        if has_ddp_beside(case):
+            self._note(beside=beside(case, self.rank))
 
     def _join(self, wrapper: Wrapper) -> AbstractContextManager[Any]:
         how = self.case.uneven
@@ -98,13 +118,20 @@ class _Rank:
             return nullcontext()
         return wrapper.join(divide_by_initial=how.divide_by_initial, raise_early=how.raise_early)
 
-    def _step(self, wrapper: Wrapper, optimizer: torch.optim.Optimizer, index: int, step: Step) -> StepShown:
+    def _step(self, wrapper: Wrapper, index: int, step: Step) -> StepShown:
+        optimizer = self.optimizer or optimizer_of(self.case, wrapper.parameters())
+        self.optimizer = optimizer if self.case.optimizer == "adam" else None
         if step.zero != "keep":
             optimizer.zero_grad(set_to_none=step.zero == "none")
         before = _state(wrapper)
         passes = tuple(self._passes(wrapper, index, step))
-        optimizer.step()
-        return StepShown(before=before, passes=passes, after=_state(wrapper))
+        if self.scaler is not None:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+        elif self.case.special != "in_backward":
+            optimizer.step()
+        scale = None if self.scaler is None else float(self.scaler.get_scale())
+        return StepShown(before=before, passes=passes, after=_state(wrapper), scale=scale)
 
     def _passes(self, wrapper: Wrapper, index: int, step: Step) -> Iterator[PassShown]:
         for number, one in enumerate(step.passes):
@@ -119,11 +146,14 @@ class _Rank:
                 with wrapper.no_sync():
                     pass  # entered and left: what surrounds it still holds
             with wrapper.no_sync() if one.sync == "forward_inside" else nullcontext():
-                outputs = [self._forward(wrapper, step, number, f, one) for f in range(one.forwards)]
-            loss = sum((loss_of(output) for output in outputs), torch.zeros((), dtype=torch.float64))
+                batches = [self._batch(step, number, forward) for forward in range(one.forwards)]
+                uses = [one.uses[self.rank]] if one.uses else []
+                outputs = [wrapper.run(batch, *uses) for batch in batches]
+            loss = self._loss(self.case.steps[step], outputs, batches)
             with wrapper.no_sync() if one.sync == "backward_inside" else nullcontext():
                 loss.backward()  # type: ignore[no-untyped-call]
-            gradients = wrapper.gradients()
+            # not known where losses are scaled, or where steps are taken before a backward ends
+            gradients = None if self.case.special in ("scaled", "in_backward") else wrapper.gradients()
         return PassShown(
             gradients=None if gradients is None else {n: _array(g) for n, g in gradients.items()},
             outputs=tuple(Array.of(tensor) for tensor in tensors_in(outputs)),
@@ -131,9 +161,17 @@ class _Rank:
             hook_elements=self.hook_elements,
         )
 
-    def _forward(self, wrapper: Wrapper, step: int, number: int, forward: int, one: Pass) -> Any:
-        batch = batch_of(self.case, rank=self.rank, step=step, index=number, forward=forward)
-        return wrapper.run(batch, *([one.uses[self.rank]] if one.uses else []))
+    def _batch(self, step: int, number: int, forward: int) -> Tensor:
+        return batch_of(self.case, rank=self.rank, step=step, index=number, forward=forward)
+
+    def _loss(self, step: Step, outputs: list[Any], batches: list[Tensor]) -> Tensor:
+        loss = objective(self.case, outputs, batches)
+        if step.overflow == self.rank:
+            *_, last = tensors_in(outputs)
+            loss = loss + math.inf * last.reshape(-1)[0]
+        if step.late == self.rank:
+            time.sleep(_LATE)
+        return loss if self.scaler is None else self.scaler.scale(loss)
 
     # ------------------------------------------------------------------ hooks
 

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ..wrapper_adapter import ReferenceWrapper
-from . import wrapper_promises, wrappers
+from . import wrapper_promises, wrapper_training, wrappers
 from .fault import Status
+from .registry_sharding import SHARDING_FAULTS
 
 __all__ = ["WRAPPER_FAULTS", "WrapperFault"]
 
@@ -29,6 +30,7 @@ class WrapperFault:
 
 
 _HERE = "pipeconform.reference_impl.faults.registry_wrappers"
+_SHARDING = "pipeconform.reference_impl.faults.registry_sharding"
 _LIST: tuple[tuple[str, str, str, Status, str], ...] = (
     ("Summed", "DPW-1", "Gradients are summed over the replicas.", "failed", "gradient of"),
     ("NeverReduced", "DPW-1", "Gradients are never reduced.", "failed", "gradient of"),
@@ -85,12 +87,45 @@ _LIST: tuple[tuple[str, str, str, Status, str], ...] = (
     ("MemoryOrder", "DPW-25", "Gradients are copied in memory order.", "failed", "conv.weight"),
     ("SparseSummed", "DPW-26", "Sparse gradients are not divided.", "failed", "table.weight"),
     ("SparseLocal", "DPW-26", "Sparse gradients are not reduced.", "failed", "table.weight"),
+    (
+        "InfinityAtHome",
+        "DPW-27",
+        "Ranks whose own gradients are finite take the step.",
+        "failed",
+        "after step 1",
+    ),
+    ("InfinityCutOff", "DPW-27", "Infinite gradients are made zero.", "failed", "after step 1"),
+    ("ReducedAsComputed", "DPW-28", "Gradients are reduced as they are computed.", "failed", "probe"),
+    ("ReducedInFull", "DPW-28", "Gradients are reduced in full precision.", "failed", "probe"),
+    ("ComputedInFull", "DPW-28", "The forward computes in full precision.", "failed", "the output is"),
+    ("BuffersInFull", "DPW-28", "Buffers are not cast.", "failed", "the output is"),
+    ("DelayedForEver", "DPW-29", "What is delayed is never reduced.", "failed", "leave.weight"),
+    ("DelayedSummed", "DPW-29", "What is delayed is not divided.", "failed", "leave.weight"),
+    ("StepBeforeReduction", "DPW-30", "Steps are taken with own gradients.", "failed", "after step 0"),
+    ("StepTwice", "DPW-30", "Every step is taken twice.", "failed", "after step 0"),
+    ("OldDivisor", "DPW-31", "Means are over the ranks of before.", "failed", "step 2"),
+    ("OldGroup", "DPW-31", "The old group is waited for.", "hung", "progress"),
+    ("AnyBackwardEnds", "DPW-32", "Gradients of inputs end the pass.", "error", "no gradient"),
+    ("SecondOrderLost", "DPW-32", "Gradients of gradients are lost.", "failed", "gradient of"),
+    ("OutputsAreViews", "DPW-33", "Outputs cannot be modified.", "error", "is a view"),
+    ("OutputsShared", "DPW-33", "Gradients follow what becomes of the outputs.", "failed", "gradient of"),
+    ("BufferHookMissed", "DPW-34", "The hook is not called.", "failed", "seen|running"),
+    ("BufferHookAlwaysBefore", "DPW-34", "The hook is always called before.", "failed", "seen|running"),
+    ("SavedWithPrefix", "DPW-35", "Names have a prefix of the wrapper's.", "failed", "module.enter"),
+    ("SavedWithoutBuffers", "DPW-35", "Buffers are not saved.", "failed", "running_mean"),
+    ("LoadedOnOneRank", "DPW-35", "Only the first rank loads.", "failed", "after loading"),
+    ("PickledAnywhere", "DPW-36", "A pickle leaves out the process group.", "failed", "raised nothing"),
+    ("PickledAlone", "DPW-36", "After a pickle nothing is reduced.", "failed", "step 1"),
+    ("LogOfOthers", "DPW-37", "Every rank tells about the first.", "failed", "rank is told"),
+    ("AnyRate", "DPW-37", "Any rate is accepted.", "failed", "raised nothing"),
+    ("AnyDevice", "DPW-38", "Device arguments are not looked at.", "failed", "raised nothing"),
 )
 
 
 def _adapter(name: str) -> ReferenceWrapper:
     adapter = ReferenceWrapper()
-    adapter.wrapper = getattr(wrappers if hasattr(wrappers, name) else wrapper_promises, name)
+    modules = (wrappers, wrapper_promises, wrapper_training)
+    adapter.wrapper = next(getattr(module, name) for module in modules if hasattr(module, name))
     return adapter
 
 
@@ -109,12 +144,12 @@ def _fault(where: str, requirement: str, summary: str, status: Status, tells: st
         summary=summary,
         requirement=requirement,
         expected_status=status,
-        reference=f"{_HERE}:{where}",
+        reference=f"{_HERE if any(row[0] == where for row in _LIST) else _SHARDING}:{where}",
         tells=tells,
     )
 
 
 WRAPPER_FAULTS: Mapping[str, WrapperFault] = MappingProxyType(
-    {fault.name: fault for fault in (_fault(*row) for row in _LIST)}
+    {fault.name: fault for fault in (_fault(*row) for row in (*_LIST, *SHARDING_FAULTS))}
 )
 """By name."""

@@ -206,7 +206,7 @@ class LoadedOnOneRank(DataParallel):
 
 class PickledAnywhere(DataParallel):
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(type(self), options=self.options), (self.module,)
+        return functools.partial(type(self), options=self.options, broadcasts=False), (self.module,)
 
 
 class PickledAlone(DataParallel):

@@ -1,0 +1,30 @@
+"""A forward in another precision, as it is right: everything is cast, and gradients come back through the casts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pipeconform.wrapper import WrapOptions
+
+__all__ = ["run_in"]
+
+
+def run_in(options: WrapOptions, module: nn.Module, batch: Tensor, *more: Any) -> Any:
+    """Call the module as `options` say: parameters and batch in one dtype, buffers in theirs, which are kept."""
+    if options.param_dtype is None and options.buffer_dtype is None:
+        return module(batch, *more)
+    parameters = {name: _cast(p, options.param_dtype) for name, p in module.named_parameters()}
+    buffers = {name: _cast(b, options.buffer_dtype) for name, b in module.named_buffers()}
+    output = functional_call(module, {**parameters, **buffers}, (_cast(batch, options.param_dtype), *more))
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+    return output
+
+
+def _cast(tensor: Tensor, dtype: str | None) -> Tensor:
+    return tensor if dtype is None or not tensor.is_floating_point() else tensor.to(getattr(torch, dtype))

@@ -1,0 +1,64 @@
+"""What a rank does with a wrapper besides plain training: before its steps, between them, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeconform.observe.array import Array
+from pipeconform.replication.case import WrapperCase
+from pipeconform.replication.modules import begun
+from pipeconform.wrapper import Wrapper
+
+__all__ = ["FIRST_SCALE", "LR", "ended", "prepared", "regrouped"]
+
+LR = 0.125
+FIRST_SCALE = 1024.0
+
+
+def prepared(case: WrapperCase, step: int, wrapper: Wrapper) -> Wrapper:
+    """Do what is due before a step; the wrapper to go on with."""
+    match case.special, step:
+        case "in_backward", 0:
+            wrapper.step_in_backward(LR)
+        case (("buffers_before" | "buffers_after"), 0):
+            wrapper.register_buffer_hook(average, before_forward=case.special == "buffers_before")
+        case "loaded", 0:
+            # values of a module that nobody wrapped: what was saved with one rank
+            wrapper.load_full_state(begun(case, rank=0).state_dict())
+        case "logged_wrongly", 0:
+            wrapper.set_logging_rate(0)
+        case "pickled", 1:
+            wrapper = wrapper.pickled()
+    if case.regroup is not None and step == case.regroup.step:
+        regrouped(case, wrapper)
+    return wrapper
+
+
+def regrouped(case: WrapperCase, wrapper: Wrapper) -> None:
+    """Hand the wrapper over to a new group; called on all ranks."""
+    assert case.regroup is not None
+    wrapper.change_group(dist.new_group(list(case.regroup.ranks)))
+
+
+def average(buffers: Mapping[str, Tensor]) -> None:
+    """A user's hook: floating buffers become their mean over the ranks."""
+    with torch.no_grad():
+        for buffer in buffers.values():
+            if buffer.is_floating_point():
+                dist.all_reduce(buffer)
+                buffer.div_(dist.get_world_size())
+
+
+def ended(case: WrapperCase, wrapper: Wrapper) -> dict[str, Any]:
+    """What is shown at the end, by the names of `Shown`."""
+    if case.special == "saved":
+        return {"saved": {name: Array.of(value) for name, value in wrapper.full_state().items()}}
+    if case.special == "logged":
+        wrapper.set_logging_rate(2)
+        return {"logged": {name: str(value) for name, value in wrapper.logged().items()}}
+    return {}

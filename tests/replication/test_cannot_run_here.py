@@ -1,0 +1,105 @@
+"""What torch's wrappers have and cannot do on a CPU is really tried; the documentation's table says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _MixedPrecision
+
+from pipeconform import run_on_ranks
+from pipeconform.adapters.torch_wrappers import TorchDdp
+from pipeconform.wrapper import WrapperFeature
+
+CPU = torch.device("cpu")
+DOCS = Path(__file__).parents[2] / "docs" / "data-parallel.md"
+
+
+def trained(module):
+    module(torch.ones(1, 2)).sum().backward()
+
+
+def mixed_precision():
+    trained(DistributedDataParallel(nn.Linear(2, 2), mixed_precision=_MixedPrecision(torch.bfloat16)))
+
+
+def bfloat16_hook():
+    DistributedDataParallel(nn.Linear(2, 2)).register_comm_hook(None, bf16_compress_hook)
+
+
+def optimizer_in_backward():
+    module = nn.Linear(2, 2)
+    _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
+    trained(DistributedDataParallel(module))
+
+
+def sync_batch_norm():
+    DistributedDataParallel(nn.SyncBatchNorm(2))
+
+
+def shards_offloaded():
+    trained(fully_shard(nn.Linear(2, 2), offload_policy=CPUOffloadPolicy()))
+
+
+def fsdp_offloaded():
+    trained(FullyShardedDataParallel(nn.Linear(2, 2), cpu_offload=CPUOffload(offload_params=True)))
+
+
+def fsdp_synchronised():
+    FullyShardedDataParallel(nn.Linear(2, 2), device_id=CPU, sync_module_states=True)
+
+
+def fsdp_without_a_device():
+    trained(FullyShardedDataParallel(nn.Linear(2, 2)))
+
+
+TABLE = {
+    mixed_precision: "RuntimeError: cpu backend doesn't support events",
+    bfloat16_hook: "TypeError: BF16 all reduce communication hook required",
+    optimizer_in_backward: "RuntimeError: no accelerator device",
+    sync_batch_norm: "ValueError: SyncBatchNorm layers only work with GPU modules",
+    shards_offloaded: "RuntimeError: no accelerator device",
+    fsdp_offloaded: "RuntimeError: no accelerator device",
+    fsdp_synchronised: "ValueError: ",
+    fsdp_without_a_device: "RuntimeError: no accelerator device",
+}
+
+
+def tried():
+    torch.manual_seed(0)
+    found = {}
+    for function in TABLE:
+        try:
+            function()
+        except Exception as error:
+            found[function.__name__] = f"{type(error).__name__}: {error}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def found():
+    return run_on_ranks(tried, ranks=2).values
+
+
+@pytest.mark.parametrize("function", TABLE, ids=lambda function: function.__name__)
+def test_what_cannot_run_on_a_cpu_is_an_error(found, function):
+    for one in found:
+        assert TABLE[function].lower() in one.get(function.__name__, "runs").lower(), one.get(
+            function.__name__
+        )
+
+
+def test_claims_and_documentation_say_what_was_found(found):
+    elsewhere = TorchDdp().describe().claims.elsewhere
+    page = DOCS.read_text()
+
+    assert elsewhere[WrapperFeature.MIXED_PRECISION] == TABLE[mixed_precision]
+    assert elsewhere[WrapperFeature.STEP_IN_BACKWARD] == TABLE[optimizer_in_backward]
+    for text in TABLE.values():
+        assert text in page
