@@ -94,10 +94,8 @@ class _Wrapped:
         raise Unsupported("no hooks for buffers")
 
     def full_state(self) -> Mapping[str, Tensor]:
-        found: Mapping[str, Tensor] = get_model_state_dict(
-            self.wrapped, options=StateDictOptions(full_state_dict=True)
-        )
-        return found
+        found = get_model_state_dict(self.wrapped, options=StateDictOptions(full_state_dict=True))
+        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
         set_model_state_dict(self.wrapped, dict(state), options=StateDictOptions(full_state_dict=True))

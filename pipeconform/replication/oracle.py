@@ -159,11 +159,12 @@ class _Replicas:
     def _average(self, name: str, ranks: list[int], factor: float) -> None:
         parts = [part for rank in ranks if (part := self.local[rank].get(name)) is not None]
         # halves add up in a wider type: what order they are added in is the implementation's business
-        mean = sum(part.double() for part in parts) * factor if parts else None
-        if isinstance(mean, Tensor):
+        mean: Tensor | None = None
+        if parts:
             reduced = self.case.options.reduce_dtype
             dtype = parts[0].dtype
-            mean = mean.to(dtype if reduced is None else getattr(torch, reduced)).to(dtype)
+            wide = torch.stack([part.double() for part in parts]).sum(0) * factor
+            mean = wide.to(dtype if reduced is None else getattr(torch, reduced)).to(dtype)
         for rank in ranks:
             self.reduced[rank][name] = _sum(self.reduced[rank].get(name), mean)
 
