@@ -39,6 +39,7 @@ from pipeconform.claims import (
     MistakeKind,
     Placement,
     ScheduleClaim,
+    TensorParallelClaim,
     TracingClaim,
 )
 from pipeconform.contract.batch import Batch, Microbatch
@@ -66,6 +67,7 @@ from pipeconform.contract.plan import (
     TensorSpec,
 )
 from pipeconform.contract.rules import Along, CustomSplit, SplitRule, Whole
+from pipeconform.contract.tensor import CutLayer, Held, TensorParallel
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +83,7 @@ __all__ = [
     "Bystander",
     "Capabilities",
     "CustomSplit",
+    "CutLayer",
     "DataParallel",
     "DataParallelClaim",
     "Declared",
@@ -89,6 +92,7 @@ __all__ = [
     "ErrorContract",
     "Feature",
     "GradientScale",
+    "Held",
     "KnowsBoundaries",
     "LoadState",
     "Loss",
@@ -111,6 +115,8 @@ __all__ = [
     "SplitRule",
     "StageOperations",
     "StepResult",
+    "TensorParallel",
+    "TensorParallelClaim",
     "TensorSpec",
     "TracingClaim",
     "Whole",

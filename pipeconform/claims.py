@@ -22,6 +22,7 @@ __all__ = [
     "MistakeKind",
     "Placement",
     "ScheduleClaim",
+    "TensorParallelClaim",
     "TracingClaim",
 ]
 
@@ -185,6 +186,23 @@ class DataParallelClaim:
     options: tuple[Literal["bucket_views", "static_graph", "find_unused", "hook", "nested"], ...] = ()
     """The fields of `DataParallel` that may be set."""
     accumulation: bool = False  # steps without zero_grad in between add up, every one of them synchronised
+    synchronised_norms: bool = False
+    """Stages may hold batch norms that communicate over the stage's replicas, in every forward and backward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorParallelClaim:
+    """Stages that are cut over several ranks each; see `Plan.tensor_parallel`. `sub_groups` must be claimed, too.
+
+    The schedules claimed with a loop or a V are meant.
+    """
+
+    maps: tuple[Literal["column", "row"], ...] = ("column", "row")
+    """How linear maps may be cut; none: stages are not cut, see `boundaries`."""
+    sequence: bool = False  # the main stream may be cut along the sequence inside a stage
+    sharded: bool = False  # together with replicas in fully_shard, if these are claimed
+    boundaries: tuple[Literal["whole", "sequence", "width"], ...] = ()
+    """How `DTensor`s may be placed that cross from stage to stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +286,8 @@ class Capabilities:
     """A front end that splits a whole model; None: every plan brings its stages."""
     data_parallel: DataParallelClaim | None = None
     """Replicas of the pipeline; None: there is one."""
+    tensor_parallel: TensorParallelClaim | None = None
+    """Stages that are cut over ranks, and tensors between stages that are; None: neither."""
 
     def schedule(self, name: str) -> ScheduleClaim | None:
         """The claim for the schedule called `name`, or None when it is not claimed."""

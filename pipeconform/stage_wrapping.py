@@ -1,37 +1,37 @@
-"""Helpers for adapters of engines whose user replicates the stages with torch's own wrappers.
+"""Helpers for adapters of engines whose user cuts and replicates the stages with torch's own means.
 
-``wrapped`` wraps a stage as `Plan.data_parallel` says; ``bare`` gives the module whose names are the builder's.
-Gradients and parameters of sharded stages are `DTensor`s: they are judged shard by shard.
+``wrapped`` cuts a stage as `Plan.tensor_parallel` says and wraps it as `Plan.data_parallel` does; ``bare`` gives the
+module whose names are the builder's. Gradients and parameters of cut and sharded stages are `DTensor`s: they are
+judged part by part.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
 
-    from pipeconform.adapter import Plan
+    from pipeconform.adapter import CutLayer, Held, Plan
 
-__all__ = ["bare", "wrapped"]
+__all__ = ["bare", "placement_of_held", "wrapped"]
 
 
 def wrapped(plan: Plan, stage: int, module: nn.Module) -> nn.Module:
-    """`module`, which is `stage` on its device, wrapped as the plan says; collective over the stage's replicas.
+    """`module`, which is `stage` on its device, cut and wrapped as the plan says; collective over the stage's ranks.
 
     A stage without trainable parameters stays as it is under ``ddp``, which refuses such modules.
     """
+    _cut(plan, stage, module)
     how = plan.data_parallel
     if how is None:
         return module
     group = plan.ranks.replica_groups[stage]
     if how.wrapper == "fully_shard":
-        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
 
-        # meshes of equal names and ranks are equal, and torch's caches then mix up their groups
-        name = f"replicas_{group.group_name}"
-        mesh = DeviceMesh.from_group(group, plan.ranks.device.type, mesh_dim_names=(name,))
+        mesh = _replicas(plan, stage)
         for block in module.get_submodule("blocks").children() if how.nested else ():
             if any(True for _ in block.parameters()):
                 fully_shard(block, mesh=mesh)
@@ -59,3 +59,57 @@ def bare(module: nn.Module) -> nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
     return module.module if isinstance(module, DistributedDataParallel) else module
+
+
+def placement_of_held(held: Held) -> Any:
+    """What torch calls it, of a tensor ``[B, S, W]`` or ``[B, W]``."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    return Replicate() if held == "whole" else Shard(1 if held == "sequence" else -1)
+
+
+def _replicas(plan: Plan, stage: int) -> DeviceMesh:
+    """The replicas of a stage as a mesh, which is an axis of the stage's ranks where it is cut, too."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    mesh, group = plan.ranks.mesh, plan.ranks.replica_groups[stage]
+    if mesh is not None:
+        assert mesh.mesh_dim_names is not None
+        return mesh[mesh.mesh_dim_names[0]]
+    # meshes of equal names and ranks are equal, and torch's caches then mix up their groups
+    name = f"replicas_{group.group_name}"
+    return DeviceMesh.from_group(group, plan.ranks.device.type, mesh_dim_names=(name,))
+
+
+def _cut(plan: Plan, stage: int, module: nn.Module) -> None:
+    """Cut the layers of a stage over the last axis of its mesh."""
+    how, mesh = plan.tensor_parallel, plan.ranks.mesh
+    if how is None or mesh is None or stage not in how.layers:
+        return
+    from torch.distributed.tensor.parallel import PrepareModuleInputOutput, parallelize_module
+
+    assert mesh.mesh_dim_names is not None
+    axis = mesh[mesh.mesh_dim_names[-1]]
+    parallelize_module(module, axis, {name: _style(layer) for name, layer in how.layers[stage].items()})
+    if how.stream != "whole":
+        whole, part = placement_of_held("whole"), placement_of_held(how.stream)
+        edges = PrepareModuleInputOutput(
+            input_layouts=whole,
+            desired_input_layouts=part,
+            use_local_input=True,
+            output_layouts=part,
+            desired_output_layouts=whole,
+        )
+        parallelize_module(module, axis, edges)
+
+
+def _style(layer: CutLayer) -> Any:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+
+    takes, gives = placement_of_held(layer.takes), placement_of_held(layer.gives)
+    match layer.style:
+        case "column":
+            return ColwiseParallel(input_layouts=takes, output_layouts=gives)
+        case "row":
+            return RowwiseParallel(input_layouts=takes, output_layouts=gives)
+    return SequenceParallel(sequence_dim=1, use_local_output=True)

@@ -26,6 +26,7 @@ from pipeconform.adapter import (
     Plan,
     Split,
     StepResult,
+    TensorParallelClaim,
     TracingClaim,
     module_gradients,
     module_state,
@@ -70,6 +71,10 @@ _CAPABILITIES = Capabilities(
         wrappers=("ddp", "fully_shard"),
         options=("bucket_views", "static_graph", "find_unused", "hook", "nested"),
         accumulation=True,
+        synchronised_norms=True,
+    ),
+    tensor_parallel=TensorParallelClaim(
+        sequence=True, sharded=True, boundaries=("sequence", "width", "whole")
     ),
 )
 
@@ -166,7 +171,11 @@ class ReferencePipeline:
         """This rank's end of the pipeline group."""
         ranks = self.plan.ranks
         return self.link_type(
-            ranks.pipeline_group, ranks=ranks.pipeline_ranks, device=ranks.device, lengths=self._lengths
+            ranks.pipeline_group,
+            ranks=ranks.pipeline_ranks,
+            device=ranks.device,
+            lengths=self._lengths,
+            mesh=ranks.mesh,
         )
 
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:

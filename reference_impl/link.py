@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 from . import wire
 
@@ -46,7 +47,8 @@ Lengths = dict[tuple[str, int], int]
 class Link:
     """One rank's end of the pipeline group; `ranks` are the processes of the pipeline, by position.
 
-    A pipeline makes a link for every step, and keeps `lengths` from one to the next on all its ranks.
+    A pipeline makes a link for every step, and keeps `lengths` from one to the next on all its ranks. Tensors that
+    are cut over ranks lie on the last axis of this rank's `mesh`; every rank sends its part to its peer.
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class Link:
         ranks: Sequence[int],
         device: torch.device,
         lengths: Lengths | None = None,
+        mesh: DeviceMesh | None = None,
     ) -> None:
-        self.group, self._ranks, self._device = group, ranks, device
+        self.group, self._ranks, self._device, self.mesh = group, ranks, device, mesh
         self._under_way: list[tuple[Any, Tensor]] = []
         self._expected: dict[int, tuple[Any, Tensor] | None] = {}
         self._lengths: Lengths = {} if lengths is None else lengths
@@ -108,7 +111,7 @@ class Link:
         self._note("from", source, length)
         if kind == wire.FAILURE:
             return Failure(wire.unpack_failure(message, begun))
-        return wire.unpack(message, begun)
+        return wire.unpack(message, begun, mesh=self.mesh)
 
     def wait(self) -> None:
         """Wait until every message sent so far has left."""

@@ -13,6 +13,9 @@ that is not there (a gradient nobody computed). Any dtype, number of tensors and
 be sent; any memory layout arrives contiguous. The message is a copy, the only one that is made: a stage may
 overwrite its output while the message is still under way, and what arrives lies in the message's memory.
 
+Of a tensor that is cut over ranks (`DTensor`) every rank sends its part, and the header has placements and shape of
+the whole; the receiver puts it together again on a mesh of its own.
+
 Boundaries look alike from microbatch to microbatch, so what comes before the tensors is written, and read, once
 per look: both ends keep the last few.
 """
@@ -28,6 +31,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from .containers import Structure, build, leaves_of, structure_of
 
@@ -38,8 +43,10 @@ _ALIGNMENT = 64  # bytes; what torch's CPU allocator gives every tensor
 _HEADER_AT = PREFIX_BYTES + 8
 _TENSORS_AT = 256  # bytes, if the header leaves room: messages of equal tensors then have equal lengths
 
-Look = tuple[torch.dtype, tuple[int, ...], bool]
-"""Dtype, shape and requires_grad of a tensor."""
+Cut = tuple[tuple[str, ...], tuple[int, ...]]
+"""Placements, and the shape of the whole."""
+Look = tuple[torch.dtype, tuple[int, ...], bool, Cut | None]
+"""Dtype, shape and requires_grad of a tensor; or of its part on this rank, and how it is cut."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +61,12 @@ class _Contents:
 def pack(value: Any, *, device: torch.device) -> Tensor:
     """The message that carries `value`: a tree of tensors and Nones."""
     leaves: list[Tensor | None] = leaves_of(value)
-    looks = tuple(None if leaf is None else (leaf.dtype, leaf.shape, leaf.requires_grad) for leaf in leaves)
+    looks = tuple(None if leaf is None else _look(leaf) for leaf in leaves)
     parts = list(_beginning(structure_of(value), looks, device))
     for position, leaf in enumerate(leaves):
-        if leaf is not None and leaf.numel():
-            parts[2 * position + 1] = _bytes_of(leaf)
+        own = leaf.to_local() if isinstance(leaf, DTensor) else leaf
+        if own is not None and own.numel():
+            parts[2 * position + 1] = _bytes_of(own)
     return torch.cat(parts)
 
 
@@ -79,10 +87,14 @@ def prefix_of(begun: bytes) -> tuple[int, int]:
     return kind, length
 
 
-def unpack(message: Tensor, begun: bytes) -> Any:
+def unpack(message: Tensor, begun: bytes, *, mesh: DeviceMesh | None = None) -> Any:
     """The tree that `pack` was given: contiguous tensors, leaves of autograd, flags as they were.
 
-    They lie in the memory of the message, which must be whole and nobody else's from now on.
+    They lie in the memory of the message, which must be whole and nobody else's from now on. What was cut is cut over
+    the last axis of `mesh`.
+
+    Raises:
+        ValueError: A tensor was cut, but there is no mesh.
     """
     contents = _contents(_header(message, begun))
     storage = message.untyped_storage()
@@ -90,10 +102,11 @@ def unpack(message: Tensor, begun: bytes) -> Any:
     for look, offset in zip(contents.looks, contents.offsets, strict=True):
         leaves.append(None)
         if look is not None:
-            dtype, shape, wants_gradient = look
+            dtype, shape, wants_gradient, cut = look
             # No view of the message: an operation in place on one tensor must not be one on the others for autograd.
             leaf = torch.empty(0, dtype=dtype, device=message.device)
             leaf.set_(storage, offset // dtype.itemsize, shape)  # type: ignore[call-overload]
+            leaf = leaf if cut is None else _put_together(leaf, cut, mesh)
             leaves[-1] = leaf.requires_grad_() if wants_gradient else leaf
     return build(contents.structure, leaves)
 
@@ -108,7 +121,7 @@ def _beginning(
     structure: Structure, looks: tuple[Look | None, ...], device: torch.device
 ) -> Sequence[Tensor]:
     """What comes before every tensor, each followed by an empty place for it."""
-    entries = [None if look is None else [_name(look[0]), list(look[1]), look[2]] for look in looks]
+    entries = [None if look is None else [_name(look[0]), *look[1:]] for look in looks]
     header = json.dumps([structure, entries]).encode()
     offsets, n = _offsets(looks, len(header))
     begun = struct.pack("<3q", VALUES, n, len(header)) + header
@@ -123,10 +136,49 @@ def _beginning(
 def _contents(header: bytes) -> _Contents:
     structure, entries = json.loads(header)
     looks = tuple(
-        None if entry is None else (_dtype(entry[0]), tuple(entry[1]), entry[2]) for entry in entries
+        None if one is None else (_dtype(one[0]), tuple(one[1]), one[2], _cut(one[3])) for one in entries
     )
     offsets, _ = _offsets(looks, len(header))
     return _Contents(structure, looks, tuple(offsets))
+
+
+def _look(leaf: Tensor) -> Look:
+    if not isinstance(leaf, DTensor):
+        return leaf.dtype, tuple(leaf.shape), leaf.requires_grad, None
+    told = tuple(map(_told, leaf.placements)), tuple(leaf.shape)
+    return leaf.dtype, tuple(leaf.to_local().shape), leaf.requires_grad, told
+
+
+def _told(placement: Placement) -> str:
+    if isinstance(placement, Shard):
+        return f"shard {placement.dim}"
+    return f"partial {placement.reduce_op}" if isinstance(placement, Partial) else "replicate"
+
+
+def _placement(told: str) -> Placement:
+    kind, _, how = told.partition(" ")
+    if kind == "shard":
+        return Shard(int(how))
+    return Partial(how) if kind == "partial" else Replicate()
+
+
+def _cut(entry: list[Any] | None) -> Cut | None:
+    return None if entry is None else (tuple(entry[0]), tuple(entry[1]))
+
+
+def _put_together(part: Tensor, cut: Cut, mesh: DeviceMesh | None) -> DTensor:
+    placements, shape = cut
+    if mesh is None or mesh.mesh_dim_names is None:
+        raise ValueError(
+            f"a tensor of shape {list(shape)} arrived cut over ranks ({', '.join(placements)}), but this rank has no "
+            f"mesh of named axes: give the plan's ranks one"
+        )
+    stride = torch.empty(shape, device="meta").stride()
+    axis = mesh[mesh.mesh_dim_names[-1]]
+    made: DTensor = DTensor.from_local(
+        part, axis, list(map(_placement, placements)), run_check=False, shape=torch.Size(shape), stride=stride
+    )
+    return made
 
 
 def _offsets(looks: Sequence[Look | None], header: int) -> tuple[list[int], int]:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import schedules
 
 from pipeconform.adapter import (
@@ -33,6 +34,7 @@ from pipeconform.adapter import (
     ScheduleClaim,
     StageOperations,
     StepResult,
+    TensorParallelClaim,
     TensorSpec,
     TracingClaim,
     module_gradients,
@@ -141,6 +143,10 @@ _CAPABILITIES = Capabilities(
         wrappers=("ddp", "fully_shard"),
         options=("bucket_views", "find_unused", "hook", "nested"),
         accumulation=True,
+        synchronised_norms=True,
+    ),
+    tensor_parallel=TensorParallelClaim(
+        sequence=True, sharded=True, boundaries=("sequence", "width", "whole")
     ),
 )
 
@@ -178,6 +184,7 @@ class _TorchPipeline:
                 **_declared(plan, s),
                 group=plan.ranks.pipeline_group,
                 dw_builder=plan.deferred_weights(built[s]),
+                get_mesh=None if plan.ranks.mesh is None else _mesh_of(plan.ranks.mesh),
             )
             for s, module in replicated.items()
         }
@@ -291,6 +298,13 @@ def _kwarg_specs(plan: Plan, stages: Iterable[int]) -> dict[str, Any]:
     rules = {name: rule for s in stages for name, rule in plan.kwarg_rules.get(s, {}).items()}
     dims = {name: rule.dim for name, rule in rules.items() if isinstance(rule, Along)}
     return {"kwargs_chunk_spec": pipelining.microbatch.TensorChunkSpec.from_dict(dims)} if dims else {}
+
+
+def _mesh_of(mesh: DeviceMesh) -> Callable[..., DeviceMesh]:
+    """The axis of a stage's mesh over which tensors between stages are cut: torch asks for it by name and size."""
+    assert mesh.mesh_dim_names is not None
+    axis = mesh[mesh.mesh_dim_names[-1]]
+    return lambda names, layout: axis
 
 
 def _loss_of(plan: Plan) -> Callable[..., torch.Tensor]:

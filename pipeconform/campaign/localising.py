@@ -32,7 +32,7 @@ def localise(case: Case, outcomes: Sequence[Outcome], executor: Executor) -> Loc
     Raises:
         HarnessError: the harness failed.
     """
-    silent = case.model.split is not None or case.world.replicas is not None
+    silent = case.model.split is not None or case.world.is_parallel
     if silent or case.is_mistaken or not any(map(is_numeric, outcomes)):
         return None
     execution = executor.execute(case, observe=("gradients",))

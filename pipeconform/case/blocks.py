@@ -56,6 +56,10 @@ class BatchNorm(Block, frozen=True, kw_only=True):
     """Batch normalisation over every dimension but the width, with running statistics."""
 
 
+class SyncedNorm(Block, frozen=True, kw_only=True):
+    """Batch normalisation likewise, with the statistics of a microbatch of all replicas together."""
+
+
 class Dropout(Block, frozen=True, kw_only=True):
     """Inverted dropout with probability one half, from the process's random state."""
 
@@ -143,6 +147,7 @@ AnyBlock = (
     | Embedding
     | Head
     | BatchNorm
+    | SyncedNorm
     | Dropout
     | Shared
     | Unused

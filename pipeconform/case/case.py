@@ -12,10 +12,11 @@ from msgspec import structs
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock, Block
 from pipeconform.case.disorder import Disorder, has_subject
-from pipeconform.case.misplans import Misplan, impossible_misplan, num_surplus
+from pipeconform.case.misplans import impossible_misplan, num_surplus
 from pipeconform.case.mistakes import Mistake, impossible_mistake
-from pipeconform.case.perturbations import AnyPerturbation, impossible
-from pipeconform.case.replicas import Replicas, impossible_replicas
+from pipeconform.case.perturbations import impossible
+from pipeconform.case.world import World as World  # noqa: PLC0414 - others import it from here
+from pipeconform.case.world import impossible_world
 from pipeconform.errors import BadCaseError
 
 CASE_FORMAT = 1
@@ -138,30 +139,6 @@ class LossSpec(_Data, frozen=True, kw_only=True):
     reduction: Literal["mean", "sum"] = "mean"
     ignore: bool = False
     scaled: bool = False
-
-
-class World(_Data, frozen=True, kw_only=True):
-    """How many processes there are, which of them, in order, form the pipeline, and what befalls them.
-
-    A `placement` lays the stages out otherwise than the schedule's claim says; a `misplan` is what is wrong in the
-    plan that the ranks, or one of them, are given.
-    """
-
-    size: int
-    pipeline_ranks: tuple[int, ...]
-    placement: Literal["", "loop", "v"] = ""
-    perturbations: tuple[AnyPerturbation, ...] = ()
-    misplan: Misplan | None = None
-    replicas: Replicas | None = None
-
-    @property
-    def pipelines(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of every replica's pipeline; there is one at least."""
-        return (self.pipeline_ranks, *(() if self.replicas is None else self.replicas.others))
-
-    def replica_of(self, rank: int) -> int | None:
-        """The replica whose pipeline `rank` belongs to; None for a bystander."""
-        return next((d for d, ranks in enumerate(self.pipelines) if rank in ranks), None)
 
 
 class ByHand(_Data, frozen=True, kw_only=True):
@@ -339,20 +316,13 @@ def _contradictions(case: Case) -> Iterator[str]:
             f"model.stages has {stages} stages, but p = {p} ranks with v = {v} stages each need {planned}: "
             f"change world.pipeline_ranks, stages_per_rank or the stages"
         )
-    if len(set(world.pipeline_ranks)) != p or not all(0 <= r < world.size for r in world.pipeline_ranks):
-        yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be distinct ranks below world.size {world.size}"
-    if list(world.pipeline_ranks) != sorted(world.pipeline_ranks):
-        yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be ascending, as a process group's ranks are"
-    if world.replicas is not None:
-        yield from impossible_replicas(
-            world.replicas, pipeline_ranks=world.pipeline_ranks, world_size=world.size
-        )
+    yield from impossible_world(world, model)
     yield from impossible(
         world.perturbations,
         num_ranks=p,
         num_stages=stages,
         runs=[run.num_microbatches for run in case.runs],
-        num_replicas=len(world.pipelines),
+        num_replicas=world.num_replicas,
     )
     if not case.runs:
         yield "program has no train or eval step: nothing would be run"

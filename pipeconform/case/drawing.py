@@ -11,8 +11,8 @@ from pipeconform.adapter import Placement, ScheduleClaim
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import World
-from pipeconform.case.focus import REPLICATED, Focus, Limits
-from pipeconform.case.sizes import edges, replicated_shapes, shapes, some_m
+from pipeconform.case.focus import REPLICATED, TENSOR_PARALLEL, Focus, Limits
+from pipeconform.case.sizes import edges, replicated_shapes, shapes, some_m, tensor_shapes
 
 __all__ = ["Draw", "Drawing"]
 
@@ -30,6 +30,8 @@ class Drawing:
         """p, once the shape is drawn."""
         self.num_replicas = 1
         """Likewise."""
+        self.num_tensor_ranks = 1
+        """Likewise."""
 
     def pick(self, table: Sequence[T]) -> T:
         """One entry of a table; shrinks toward the first."""
@@ -44,12 +46,17 @@ class Drawing:
             p, v, self.num_replicas = self.pick(replicated_shapes(self.limits, self.claim, self.focus))
             self.num_ranks = p
             return p, v, self.pick(some_m(self.claim, p, v))
+        if self.focus in TENSOR_PARALLEL:
+            table = tensor_shapes(self.limits, self.claim, self.focus)
+            p, v, self.num_replicas, self.num_tensor_ranks = self.pick(table)
+            self.num_ranks = p
+            return p, v, self.pick(some_m(self.claim, p, v))
         p, v = self.pick(shapes(self.limits, self.claim, self.focus))
         self.num_ranks = p
-        table = some_m(self.claim, p, v)
+        taken = some_m(self.claim, p, v)
         if self.focus is Focus.UNEVEN:  # one microbatch cannot be smaller than another
-            table = [m for m in table if m > 1] or table
-        return p, v, self.pick(table)
+            taken = [m for m in taken if m > 1] or taken
+        return p, v, self.pick(taken)
 
     def world(self, p: int) -> World:
         """Mostly the whole world; sometimes a pipeline among bystanders that need not begin at rank 0."""

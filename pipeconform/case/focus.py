@@ -15,6 +15,7 @@ __all__ = [
     "LEAST_STAGES",
     "MISTAKEN",
     "REPLICATED",
+    "TENSOR_PARALLEL",
     "WHOLE",
     "Focus",
     "Limits",
@@ -100,6 +101,9 @@ class Focus(StrEnum):
     REPLICA_DELAYS = "replicas that are delayed"
     REPLICA_TIES = "weights tied across stages, in replicas"
     HOOK_RAISES = "communication hooks that raise"
+    REPLICA_NORMS = "batch norms synchronised over replicas"
+    TENSOR = "tensor-parallel stages"
+    PLACED = "DTensors between stages"
 
 
 WHOLE = frozenset({Focus.WHOLE, Focus.WHOLE_CONTENTS, Focus.WHOLE_WRONG, Focus.WHOLE_SHAPES})
@@ -129,9 +133,12 @@ REPLICATED = frozenset(
         Focus.REPLICA_DELAYS,
         Focus.REPLICA_TIES,
         Focus.HOOK_RAISES,
+        Focus.REPLICA_NORMS,
     }
 )
 """The foci whose cases have replicas of the pipeline."""
+TENSOR_PARALLEL = frozenset({Focus.TENSOR, Focus.PLACED})
+"""The foci whose cases have every stage on several ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +159,8 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
         return False
     if focus in REPLICATED:
         return _replicas_are_claimed(focus, claim, capabilities)
+    if focus in TENSOR_PARALLEL:
+        return _cuts_are_claimed(focus, claim, capabilities)
     if focus in WHOLE:
         tracing = capabilities.tracing
         return tracing is not None and (focus is not Focus.WHOLE_SHAPES or tracing.knows_boundaries)
@@ -290,6 +299,7 @@ LEAST_STAGES = {
     Focus.CHANGED_ONCE: 2,
     Focus.TRAFFIC: 2,
     Focus.NEIGHBOURS: 2,
+    Focus.PLACED: 2,
 }
 """Stages without which a focus has no subject."""
 LEAST_RANKS = {Focus.MISPLANNED: 2}
@@ -306,6 +316,8 @@ def _replicas_are_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capa
     if claim.placement not in (Placement.LOOP, Placement.V):
         return False
     match focus:
+        case Focus.REPLICA_NORMS:
+            return own.synchronised_norms and "ddp" in own.wrappers and Feature.BUFFERS in features
         case Focus.REPLICAS:
             return "ddp" in own.wrappers
         case Focus.SHARDED:
@@ -323,3 +335,13 @@ def _replicas_are_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capa
                 or (Feature.UNUSED_PARAMETERS in features and "find_unused" in own.options)
             )
     return True
+
+
+def _cuts_are_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
+    """Whether stages, or tensors between them, that are cut over ranks are claimed under a schedule."""
+    own = capabilities.tensor_parallel
+    if own is None or not claim.trains or not capabilities.sub_groups:
+        return False
+    if claim.placement not in (Placement.LOOP, Placement.V):
+        return False
+    return bool(own.boundaries if focus is Focus.PLACED else own.maps)

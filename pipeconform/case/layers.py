@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from pipeconform.case import blocks
 from pipeconform.case.case import Model
 from pipeconform.case.graph_layers import graph_layer
+from pipeconform.case.synced_norm import SyncedNormLayer
 
 __all__ = ["VOCABULARY", "DropoutLayer", "module_of"]
 
@@ -257,6 +258,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return nn.Linear(width, model.classes)
         case blocks.BatchNorm():
             return _BatchNorm(width)
+        case blocks.SyncedNorm():
+            return SyncedNormLayer(width)
         case blocks.Dropout():
             return DropoutLayer()
         case blocks.Shared():

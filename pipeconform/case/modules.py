@@ -22,6 +22,7 @@ from pipeconform.case.layers import VOCABULARY, DropoutLayer, module_of
 
 __all__ = [
     "VOCABULARY",
+    "Edges",
     "Intruder",
     "Recorder",
     "StageModule",
@@ -82,6 +83,16 @@ class Intruder(Protocol):
         """It has ended with `output`, which is returned."""
 
 
+class Edges(Protocol):
+    """What turns the main stream where `DTensor`s cross between stages; see `pipeconform.run.cutting`."""
+
+    def arrived(self, x: Tensor) -> Tensor:
+        """The whole of what the stage before handed over."""
+
+    def leaving(self, x: Tensor) -> Tensor:
+        """What the next stage is handed of the whole."""
+
+
 class StageModule(nn.Module):
     """One stage: ``forward(x, *carried, **kwargs)`` to the next stage's positional arguments.
 
@@ -92,6 +103,7 @@ class StageModule(nn.Module):
     recorder: Recorder | None = None
     timeline: Watcher | None = None
     intruder: Intruder | None = None
+    edges: Edges | None = None
 
     def __init__(self, model: Model, index: int, stage: Stage) -> None:
         super().__init__()
@@ -135,6 +147,8 @@ class StageModule(nn.Module):
         for dropout, mask in zip_longest(dropouts, masks[: len(dropouts)]):
             dropout.replay, dropout.drawn = mask, None
         x, *others = seen
+        if self.edges is not None and self.index:
+            x = self.edges.arrived(x)
         carried, passing = others[: len(self.model.carried)], others[len(self.model.carried) :]
         for block in self.blocks[:1] if self.model.tokens and self.index == 0 else ():
             x = block(x)
@@ -173,7 +187,7 @@ class StageModule(nn.Module):
 
     def _boundary(self, x: Tensor, carried: list[Tensor], passing: list[Tensor]) -> Any:
         if self.model.container == "tensor":
-            return x
+            return x if self.edges is None else self.edges.leaving(x)
         onward = [
             value * 0.75 + 0.25 * x if kind == "stream" else value
             for kind, value in zip(self.model.carried, carried, strict=True)

@@ -35,7 +35,7 @@ def replicated_world(d: Drawing, p: int) -> World:
 def _wrapping(d: Drawing) -> dict[str, Any]:
     claim = d.limits.capabilities.data_parallel
     assert claim is not None
-    if d.focus in (Focus.REPLICAS, Focus.REPLICA_TIES):
+    if d.focus in (Focus.REPLICAS, Focus.REPLICA_TIES, Focus.REPLICA_NORMS):
         return {"wrapper": "ddp"}
     if d.focus is Focus.HOOK_RAISES:
         return {"wrapper": "ddp", "hook": True}
@@ -50,6 +50,10 @@ def replicated_model(d: Drawing, model: Model, world: World) -> tuple[Model, Wor
     """Add to the model what makes averaging hard, where that is the focus."""
     if d.focus is Focus.REPLICA_TIES:
         return structs.replace(model, tied=d.pick(_on_two_ranks(d, len(model.stages)))), world
+    if d.focus is Focus.REPLICA_NORMS:
+        s = d.pick(range(len(model.stages)))
+        stage = Stage(blocks=(*model.stages[s].blocks, blocks.SyncedNorm()))
+        return structs.replace(model, stages=(*model.stages[:s], stage, *model.stages[s + 1 :])), world
     if d.focus is not Focus.REPLICA_CONTENTS or world.replicas is None:
         return model, world
     capabilities = d.limits.capabilities

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.edges import edge_sizes
-from pipeconform.case.focus import LEAST_RANKS, LEAST_SIDES, LEAST_STAGES, REPLICATED, Focus, Limits
+from pipeconform.case.focus import (
+    LEAST_RANKS,
+    LEAST_SIDES,
+    LEAST_STAGES,
+    REPLICATED,
+    TENSOR_PARALLEL,
+    Focus,
+    Limits,
+)
 
-__all__ = ["edges", "reachable", "replicated_shapes", "shapes", "some_m"]
+__all__ = ["edges", "reachable", "replicated_shapes", "shapes", "some_m", "tensor_shapes"]
 
 _REPLICATED = ((1, 2), (2, 2), (2, 2), (2, 2), (1, 3), (2, 1), (3, 2), (2, 3), (2, 4), (4, 2))
 """p and the number of replicas."""
+_TENSOR_PARALLEL = (
+    (2, 1, 2),
+    (1, 1, 2),
+    (2, 1, 2),
+    (1, 2, 2),
+    (2, 1, 2),
+    (1, 1, 3),
+    (3, 1, 2),
+    (2, 2, 2),
+    (4, 1, 2),
+)
+"""p, the number of replicas and that of tensor-parallel ranks."""
 
 
 def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus | None = None) -> bool:
     """Whether any p and v inside the limits fit the schedule's claim, with stages enough for the focus."""
     if focus in REPLICATED:
         return bool(replicated_shapes(limits, claim, focus))
+    if focus in TENSOR_PARALLEL:
+        return bool(tensor_shapes(limits, claim, focus))
     return bool(shapes(limits, claim, focus or Focus.PLAIN))
 
 
@@ -37,13 +59,34 @@ def shapes(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> 
 def replicated_shapes(limits: Limits, claim: ScheduleClaim, focus: Focus) -> list[tuple[int, int, int]]:
     """The p, v and number of replicas to draw from; the limits are about the size of the world."""
     least = 2 if focus is Focus.REPLICA_TIES else 1
+    least_replicas = 2 if focus is Focus.REPLICA_NORMS else 1
     return [
         (p, v, replicas)
         for p, replicas in _REPLICATED
         for v in claim.stages_per_rank
         if limits.min_ranks <= p * replicas <= limits.max_ranks
         and least <= p <= claim.max_ranks
+        and replicas >= least_replicas
         and p * v <= 8
+        and some_m(claim, p, v)
+    ]
+
+
+def tensor_shapes(limits: Limits, claim: ScheduleClaim, focus: Focus) -> list[tuple[int, int, int, int]]:
+    """The p, v, number of replicas and of tensor-parallel ranks to draw from, likewise."""
+    own, replicated = limits.capabilities.tensor_parallel, limits.capabilities.data_parallel
+    sharded = (
+        own is not None and own.sharded and replicated is not None and "fully_shard" in replicated.wrappers
+    )
+    crossing = focus is Focus.PLACED
+    return [
+        (p, v, replicas, parts)
+        for p, replicas, parts in _TENSOR_PARALLEL
+        for v in claim.stages_per_rank
+        if limits.min_ranks <= p * replicas * parts <= limits.max_ranks
+        and (replicas == 1 or (sharded and not crossing))
+        and claim.min_ranks <= p <= claim.max_ranks
+        and LEAST_STAGES.get(focus, 1) <= p * v <= 8
         and some_m(claim, p, v)
     ]
 

@@ -18,7 +18,7 @@ from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.blunders import mistaken_program
 from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Stage, Step, Train
 from pipeconform.case.drawing import Draw, Drawing
-from pipeconform.case.focus import MISTAKEN, REPLICATED, WHOLE, Focus, Limits, is_claimed
+from pipeconform.case.focus import MISTAKEN, REPLICATED, TENSOR_PARALLEL, WHOLE, Focus, Limits, is_claimed
 from pipeconform.case.misfortunes import disturbed
 from pipeconform.case.misplanning import misplanned
 from pipeconform.case.programs import program_of
@@ -32,10 +32,13 @@ from pipeconform.case.replicating import (
 from pipeconform.case.sizes import reachable, some_m
 from pipeconform.case.splits import as_whole
 from pipeconform.case.subjects import focused
+from pipeconform.case.tensor_drawing import cut_blocks, cut_program, cut_sequences, cut_widths, cut_world
 
 __all__ = ["Focus", "Limits", "cases", "is_claimed", "reachable"]
 
 _SEEDS = tuple(range(64))
+_ROWS = {Focus.TRAFFIC: [1, 8, 8], Focus.REPLICA_NORMS: [2, 3, 4]}
+"""Samples in a microbatch, where that is not as usual: a norm over few of them leaves nothing to differentiate."""
 
 
 def cases(limits: Limits, schedule: ScheduleClaim, focus: Focus) -> st.SearchStrategy[Case]:
@@ -71,8 +74,14 @@ def _case(d: Drawing) -> Case:
     if focus is Focus.BATCH_DIM:
         sequence, batch_dim = d.pick([2, 3]), 1
     width = d.pick([1, 64, 64]) if focus is Focus.TRAFFIC else d.pick([1, 2, 3, 4, 4, 6, 8, 8])
-    stages = [d.blocks(sequence, width) for _ in range(p * v)]
-    rows = d.pick([1, 8, 8]) if focus is Focus.TRAFFIC else d.pick([1, 2, 2, 3])
+    cut = cut_world(d, p) if focus in TENSOR_PARALLEL else None
+    if cut is not None and cut.tensor is not None:
+        sequence, width = d.pick(cut_sequences(d, cut.tensor)), d.pick(cut_widths(d, cut.tensor))
+    if cut is not None and cut.tensor is not None and cut.tensor.maps:
+        stages = [cut_blocks(d, cut.tensor, width) for _ in range(p * v)]
+    else:
+        stages = [d.blocks(sequence, width) for _ in range(p * v)]
+    rows = d.pick(_ROWS.get(focus, [1, 2, 2, 3]))
     batch_size = m * rows
     if focus is Focus.UNEVEN and m > 1:
         batch_size += d.pick(list(range(1, m)))
@@ -98,7 +107,7 @@ def _case(d: Drawing) -> Case:
     autocast = focus is Focus.AUTOCAST
     train = Train(batch_size=batch_size, num_microbatches=m, autocast=autocast)
     evaluate = Eval(batch_size=batch_size, num_microbatches=m, autocast=autocast)
-    world = replicated_world(d, p) if focus in REPLICATED else d.world(p)
+    world = cut or (replicated_world(d, p) if focus in REPLICATED else d.world(p))
     if focus is Focus.DELAYED:
         found = disturbed(d, num_ranks=p, num_stages=p * v, num_microbatches=m)
         world = structs.replace(world, perturbations=found)
@@ -115,6 +124,9 @@ def _case(d: Drawing) -> Case:
         optimizer = optimizer_for(program)
         if focus is Focus.REPLICA_DELAYS:
             world = replica_delays(d, num_ranks=p, num_stages=p * v, world=world)
+    elif focus in TENSOR_PARALLEL:
+        program = cut_program(d, train)
+        optimizer = optimizer_for(program)
     elif focus in MISTAKEN and world.misplan is None:
         program = mistaken_program(d, train, model)
     elif world.misplan is None:

@@ -28,6 +28,9 @@ def _traits(case: Case) -> Iterator[Focus]:
             neighbours = case.world.misplan.kind is MistakeKind.NEIGHBOURS
             yield Focus.NEIGHBOURS if neighbours else Focus.MISPLANNED
         return
+    if case.world.tensor is not None:
+        yield Focus.PLACED if case.world.tensor.boundary else Focus.TENSOR
+        return
     if case.world.replicas is not None:
         yield _replicated(case, case.world.replicas)
         return
@@ -139,6 +142,8 @@ def _replicated(case: Case, replicas: Replicas) -> Focus:
         return Focus.REPLICA_DELAYS
     if case.model.tied:
         return Focus.REPLICA_TIES
+    if case.has(blocks.SyncedNorm):
+        return Focus.REPLICA_NORMS
     frozen = any(stage.frozen or any(block.frozen for block in stage.blocks) for stage in case.model.stages)
     sizes = {(run.batch_size, run.num_microbatches) for run in case.runs}
     if frozen or len(sizes) > 1 or case.has(blocks.BatchNorm, blocks.Unused, blocks.Branch):

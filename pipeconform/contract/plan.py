@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeconform.contract.rules import SplitRule
+from pipeconform.contract.tensor import TensorParallel
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = [
     "AdamStep",
@@ -98,6 +100,13 @@ class Ranks:
     num_replicas: int = 1
     replica_groups: Mapping[int, ProcessGroup] = field(default_factory=dict)
     """Per owned stage a group of the ranks that own it in all replicas, in the order of the replicas."""
+    tensor_rank: int = 0
+    """Which part of its stages this rank has, where stages are cut over ranks."""
+    num_tensor_ranks: int = 1
+    mesh: DeviceMesh | None = None
+    """Where stages are cut over ranks: the ranks that have this rank's stages. The last axis is that of their parts;
+    the first, where there are two, that of the replicas. Axes have the same names on all ranks, and other names in
+    every case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +207,8 @@ class Plan:
     """
     data_parallel: DataParallel | None = None
     """If given, there are ``ranks.num_replicas`` copies of the pipeline, whose gradients are to be averaged."""
+    tensor_parallel: TensorParallel | None = None
+    """If given, every stage is cut over ``ranks.num_tensor_ranks`` ranks, or hands over tensors that are."""
     split: Split | None = None
     """If given, the front end makes the stages: `stages` says only how many, and cannot be built."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -22,9 +23,11 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, Sharding, StepExpected, StepShown
 
 __all__ = [
+    "added_up",
     "contents_are_right",
     "gradients_are_the_mean",
     "options_change_nothing",
+    "part_of",
     "replicas_of",
     "shards_are_the_references",
     "ties_stay_equal",
@@ -35,9 +38,12 @@ Shards = dict[int, dict[str, Sharding]]
 
 
 def replicas_of(evidence: Evidence) -> Iterator[Evidence]:
-    """The evidence about each replica, as if there were no other."""
-    for d, ranks in enumerate(evidence.case.world.pipelines):
-        shown = tuple(one for one in evidence.shown if one.rank in ranks)
+    """The evidence about each replica, as if there were no other; of each part, where stages are cut over ranks."""
+    world = evidence.case.world
+    everybody = evidence.shown if world.tensor is None else added_up(evidence)
+    for number, ranks in enumerate(world.pipelines):
+        d = number % world.num_replicas
+        shown = tuple(one for one in everybody if one.rank in ranks)
         yield dataclasses.replace(
             evidence,
             shown=shown,
@@ -77,19 +83,60 @@ def _cut(expected: StepExpected, shown: tuple[Observation, ...]) -> StepExpected
 
 def _parts(values: Mapping[int, Named], shards: Shards) -> dict[int, Named]:
     return {
-        s: {name: _part(array, shards.get(s, {}).get(name)) for name, array in own.items()}
+        s: {name: part_of(array, shards.get(s, {}).get(name)) for name, array in own.items()}
         for s, own in values.items()
     }
 
 
-def _part(array: Array | None, cut: Sharding | None) -> Array | None:
-    """One rank's part of a value that is cut into as many chunks of equal size as possible, the last ones smaller."""
-    if array is None or cut is None or cut.dim is None or cut.dim >= len(array.shape):
+def part_of(array: Array | None, cut: Sharding | None) -> Array | None:
+    """One rank's part of a value, cut into as many chunks of equal size as possible, the last ones smaller."""
+    if array is None or cut is None or not cut.cuts:
         return array
-    length = array.shape[cut.dim]
-    size = -(-length // cut.mesh[0])
-    start = min(cut.index * size, length)
-    return Array.of(array.tensor().narrow(cut.dim, start, min(size, length - start)))
+    part = array.tensor()
+    for dim, num, index in cut.cuts:
+        if dim >= part.ndim:
+            return array
+        size = -(-part.shape[dim] // num)
+        start = min(index * size, part.shape[dim])
+        part = part.narrow(dim, start, min(size, part.shape[dim] - start))
+    return Array.of(part)
+
+
+def added_up(evidence: Evidence) -> tuple[Observation, ...]:
+    """What the ranks showed, with gradients that are still to be added up over the parts of a stage as their sum."""
+    world = evidence.case.world
+    found = {one.rank: one for one in evidence.shown}
+    for d in range(world.num_replicas):
+        for ranks in zip(*world.pipelines[d :: world.num_replicas], strict=True):
+            together = [found[rank] for rank in ranks]
+            sums = [_sums(steps) for steps in zip(*(one.steps for one in together), strict=True)]
+            for one in together:
+                steps = tuple(
+                    structs.replace(step, gradients=_replaced(step.gradients, own))
+                    for step, own in zip(one.steps, sums, strict=True)
+                )
+                found[one.rank] = structs.replace(one, steps=steps)
+    return tuple(found[one.rank] for one in evidence.shown)
+
+
+def _sums(steps: Sequence[StepShown]) -> dict[tuple[int, str], Array]:
+    """By stage and name, of the gradients that all of these ranks hold as terms of a sum."""
+    found: dict[tuple[int, str], Array] = {}
+    for s, cuts in steps[0].gradient_shards.items():
+        for name in cuts:
+            held = [step.gradient_shards.get(s, {}).get(name) for step in steps]
+            terms = [step.gradients.get(s, {}).get(name) for step in steps]
+            if all(one is not None and one.partial for one in held):
+                values = [term.tensor() for term in terms if term is not None]
+                if len(values) == len(terms) and len({value.shape for value in values}) == 1:
+                    found[s, name] = Array.of(functools.reduce(operator.add, values))
+    return found
+
+
+def _replaced(gradients: dict[int, Named], sums: Mapping[tuple[int, str], Array]) -> dict[int, Named]:
+    return {
+        s: {name: sums.get((s, name), array) for name, array in own.items()} for s, own in gradients.items()
+    }
 
 
 def _each(*judges: Judge) -> Judge:

@@ -20,7 +20,9 @@ __all__ = [
     "boundaries_arrive",
     "compilation_is_named",
     "containers_are_kept",
+    "holders",
     "hooks_run_once",
+    "leaves_by_microbatch",
     "outputs_are_right",
     "outputs_only_where_declared",
     "tensors_without_gradient_arrive",
@@ -33,8 +35,8 @@ def outputs_are_right(evidence: Evidence) -> Iterator[Finding]:
         yield from _captured_outputs(evidence)
         return
     for expected in evidence.runs():
-        yield from unheld(evidence, expected, _holders(evidence))
-        for one in _holders(evidence):
+        yield from unheld(evidence, expected, holders(evidence))
+        for one in holders(evidence):
             output = shown_step(one, expected.step).output
             if output is None:
                 yield Finding(
@@ -44,16 +46,17 @@ def outputs_are_right(evidence: Evidence) -> Iterator[Finding]:
                     rank=one.rank,
                 )
                 continue
-            for k, right, mine in _by_microbatch(evidence, expected, one, output):
+            for k, right, mine in leaves_by_microbatch(evidence, expected, one, output):
                 yield from _compare_output(expected, one, k, right, mine)
 
 
-def _holders(evidence: Evidence) -> list[Observation]:
+def holders(evidence: Evidence) -> list[Observation]:
+    """The ranks that return outputs."""
     ranks = evidence.result_ranks(evidence.capabilities.outputs_on)
     return [one for one in evidence.members if one.pipeline_rank in ranks]
 
 
-def _by_microbatch(
+def leaves_by_microbatch(
     evidence: Evidence, expected: StepExpected, one: Observation, output: Structure
 ) -> Iterator[tuple[int, tuple[Array, ...], tuple[Array, ...]]]:
     """Per microbatch that the rank holds: its index, the oracle's leaves, the slices of the merged output."""
@@ -124,8 +127,8 @@ def batch_order_is_kept(evidence: Evidence) -> Iterator[Finding]:
     dim = evidence.case.model.batch_dim
     for expected in evidence.runs():
         sizes = evidence.sizes(expected.step)
-        yield from unheld(evidence, expected, _holders(evidence))
-        for one in _holders(evidence):
+        yield from unheld(evidence, expected, holders(evidence))
+        for one in holders(evidence):
             output = shown_step(one, expected.step).output
             total = sum(sizes[k] for k in held(shown_step(one, expected.step), len(sizes)))
             if output is None or not output.leaves():
@@ -141,7 +144,7 @@ def batch_order_is_kept(evidence: Evidence) -> Iterator[Finding]:
                 )
                 continue
             rights = [right.leaves() for right in expected.outputs]
-            for k, right, mine in _by_microbatch(evidence, expected, one, output):
+            for k, right, mine in leaves_by_microbatch(evidence, expected, one, output):
                 if mine != right and mine in rights:
                     yield Finding(
                         kind="output order",
@@ -203,7 +206,7 @@ def containers_are_kept(evidence: Evidence) -> Iterator[Finding]:
     if Feature.OUTPUTS not in evidence.capabilities.features:
         return
     for expected in evidence.runs():
-        for one in _holders(evidence):
+        for one in holders(evidence):
             output = shown_step(one, expected.step).output
             right = expected.outputs[0].shape()
             if output is not None and output.shape() != right:

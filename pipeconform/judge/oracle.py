@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pipeconform import adapter as contract
 from pipeconform.adapter import GradientScale, Microbatch
 from pipeconform.case import data
-from pipeconform.case.blocks import Compiled
+from pipeconform.case.blocks import Compiled, SyncedNorm
 from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
 from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.modules import build_stage, seed_of, seed_process, tie
@@ -28,7 +28,9 @@ from pipeconform.case.slips import Slips, mistaken_batch
 from pipeconform.case.whole import build_whole, whole_kwargs
 from pipeconform.judge.averaging import average
 from pipeconform.judge.oracle_flow import OracleFlow
+from pipeconform.judge.oracle_together import parts_of, taken_apart, together
 from pipeconform.observe.array import Array
+from pipeconform.observe.gradients import tensors_of
 from pipeconform.observe.observation import Named, Reference, StepExpected, Structure, arrays, named
 from pipeconform.observe.recorder import hook_counts
 
@@ -141,6 +143,7 @@ def reference(
     seed_process(seed_of(case.seed, "oracle"), device=device)
     replay = _Replay(masks or {}, device)
     analysis = _analysis() if bounds == "running" else None
+    joint = case.has(SyncedNorm) and case.world.num_replicas > 1
     with _uncompiled(case), analysis or nullcontext():
         runs = [
             _Run(
@@ -152,15 +155,16 @@ def reference(
                 device,
                 reassociated=bounds == "reassociated",
             )
-            for _ in case.world.pipelines
+            for _ in range(1 if joint else case.world.num_replicas)
         ]
-        if flow and case.model.split is None and case.world.replicas is None:
+        if flow and case.model.split is None and not case.world.is_parallel:
             runs[0].watch_flow()
         steps: list[list[StepExpected]] = [[] for _ in runs]
         try:
             for index in range(len(case.program)):
                 for d, run in enumerate(runs):
-                    run.by_samples, run.copied, run.replica = loss_over == "batch", copied, d
+                    run.by_samples, run.copied = loss_over == "batch", copied
+                    run.replicas = tuple(range(case.world.num_replicas)) if joint else (d,)
                 ends = [run.step(index) for run in runs]
                 if isinstance(case.program[index], Train):
                     average(runs)
@@ -170,6 +174,8 @@ def reference(
             if not case.is_mistaken:
                 raise
             return Reference(steps=tuple(steps[0]), failed=f"{type(error).__name__}: {error}")
+    if joint:
+        steps = taken_apart(steps[0], num=case.world.num_replicas, dim=case.model.batch_dim)
     return Reference(steps=tuple(steps[0]), others=tuple(tuple(own) for own in steps[1:]))
 
 
@@ -206,8 +212,8 @@ class _Run:
     """Whether a mean weighs samples alike; microbatches otherwise."""
     copied = False
     """Whether the inputs of a microbatch are copies of their part of the batch."""
-    replica = 0
-    """Whose data it is run on."""
+    replicas: tuple[int, ...] = (0,)
+    """On whose data it is run; of several together where they share statistics, see `oracle_together`."""
 
     def __init__(
         self,
@@ -263,7 +269,9 @@ class _Run:
         return functools.partial(self._expected, index)
 
     def _batch(self, index: int, *, train: bool) -> Callable[[], StepExpected]:
-        batch = data.make_batch(self.case, index, device=self.device, replica=self.replica)
+        batch = together(
+            [data.make_batch(self.case, index, device=self.device, replica=d) for d in self.replicas]
+        )
         step = self.case.program[index]
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
@@ -277,7 +285,7 @@ class _Run:
         if train:
             for p in self.parameters:
                 p.grad = None
-        outputs, losses = [], []
+        outputs, losses, output_bounds = [], list[Tensor](), list[tuple[Array, ...]]()
         inputs: list[list[tuple[Structure, ...]]] = [[] for _ in self.stages]
         for k, micro in enumerate(batch.microbatches):
             self.replay.at = (index, k)
@@ -292,10 +300,20 @@ class _Run:
                     values = stage(*args, **self._kwargs(micro, s))
                 with self._aside():
                     outputs.append(Structure.of(values))
+                    if self.analysis is not None:
+                        output_bounds.append(
+                            tuple(Array.of(self.analysis.bound(one)) for one in tensors_of(values))
+                        )
                 if not train:
                     continue
-                loss = lose(values, micro.target, **batch.loss_kwargs)
-                losses.append(loss.detach())
+                each = [
+                    lose(part, target, **batch.loss_kwargs)
+                    for part, target in parts_of(
+                        values, micro.target, num=len(self.replicas), dim=batch.batch_dim
+                    )
+                ]
+                losses += [loss.detach() for loss in each]
+                loss = each[0] if len(each) == 1 else torch.stack(each).sum() / len(each)
                 if loss.requires_grad and divide_loss and self.by_samples:
                     dim = batch.batch_dim
                     self._backward(loss * (micro.target.shape[dim] / batch.target.shape[dim]))
@@ -321,6 +339,7 @@ class _Run:
             inputs=tuple(tuple(stage) for stage in inputs),
             input_gradients=input_gradients if train else [],
             kwarg_gradients=kwarg_gradients,
+            output_bounds=tuple(output_bounds),
         )
 
     def _kwargs(self, micro: Microbatch, stage: int) -> Mapping[str, Any]:
@@ -388,6 +407,7 @@ class _Run:
         inputs: tuple[tuple[tuple[Structure, ...], ...], ...] = (),
         input_gradients: Sequence[Tensor | None] = (),
         kwarg_gradients: Mapping[int, Mapping[str, Tensor | None]] = MappingProxyType({}),
+        output_bounds: tuple[tuple[Array, ...], ...] = (),
     ) -> StepExpected:
         with self._aside():
             return self._recorded(
@@ -397,6 +417,7 @@ class _Run:
                 inputs=inputs,
                 input_gradients=input_gradients,
                 kwarg_gradients=kwarg_gradients,
+                output_bounds=output_bounds,
             )
 
     def _recorded(
@@ -408,6 +429,7 @@ class _Run:
         inputs: tuple[tuple[tuple[Structure, ...], ...], ...],
         input_gradients: Sequence[Tensor | None],
         kwarg_gradients: Mapping[int, Mapping[str, Tensor | None]],
+        output_bounds: tuple[tuple[Array, ...], ...],
     ) -> StepExpected:
         gradients = {
             s: {n: p.grad for n, p in stage.named_parameters()} for s, stage in enumerate(self.stages)
@@ -432,6 +454,7 @@ class _Run:
             if self.analysis
             else (),
             input_gradient_bounds=self._bound_all(input_gradients),
+            output_bounds=output_bounds,
             kwarg_gradient_bounds=self._bounds(kwarg_gradients),
             flow=() if self.replay.flow is None else self.replay.flow.take(),
         )

@@ -77,7 +77,7 @@ def _lacking(
     if mistake.where != "input" and not names_stage(text, stage):
         yield Lacking("stage not named", f"name stage {stage}")
     if kind is MistakeKind.EXCEPTION:
-        pipeline = case.world.pipelines[case.world.replica_of(rank) or 0]
+        pipeline = case.world.pipelines[case.world.pipeline_of(rank) or 0]
         ranks = {rank, pipeline.index(rank)}
         if not any(_names(text, r"rank", one) for one in ranks):
             yield Lacking("rank not named", f"name rank {rank}")

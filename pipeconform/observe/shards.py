@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from pipeconform.observe.observation import Sharding
 
@@ -24,11 +24,16 @@ def sharding_of(values: Mapping[str, Any]) -> dict[str, Sharding]:
 
 def _sharding(value: DTensor) -> Sharding:
     mesh, (first, *_) = value.device_mesh, value.placements
-    coordinates = mesh.get_coordinate() or [0]
+    coordinates = mesh.get_coordinate() or [0] * mesh.ndim
+    axes = list(zip(value.placements, mesh.shape, coordinates, strict=True))
+    # a strided shard is one of a part that a later axis has cut before
+    axes.sort(key=lambda axis: type(axis[0]).__name__ == "_StridedShard")
     return Sharding(
         placements=tuple(map(str, value.placements)),
         mesh=tuple(mesh.shape),
-        dim=first.dim if isinstance(first, Shard) else None,
+        dim=getattr(first, "dim", None),
         index=coordinates[0],
         shape=tuple(value.shape),
+        cuts=tuple((one.dim, num, index) for one, num, index in axes if hasattr(one, "dim")),
+        partial=any(one.is_partial() for one in value.placements),
     )

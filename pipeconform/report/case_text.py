@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import (
     Adam,
     ByHand,
@@ -21,17 +22,23 @@ from pipeconform.case.case import (
 )
 from pipeconform.case.case import Stage as StageSpec
 from pipeconform.case.perturbations import AnyPerturbation, SlowLink
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.report.wrapper_text import describe_wrapper_case
 
-__all__ = ["describe_case", "describe_perturbation", "describe_program", "describe_replicas"]
+__all__ = ["describe_case", "describe_cut", "describe_perturbation", "describe_program", "describe_replicas"]
 
 _LONGEST_CYCLE = 6  # steps
 
 
-def describe_case(case: Case) -> str:
+def describe_case(case: AnyCase) -> str:
     """A case as a few aligned lines."""
+    if isinstance(case, WrapperCase):
+        return describe_wrapper_case(case)
     rows = [("pipeline", _pipeline(case))]
     if case.world.replicas is not None:
         rows.append(("replicas", describe_replicas(case.world)))
+    if case.world.tensor is not None:
+        rows.append(("cut", describe_cut(case.world)))
     rows += [(f"stage {s}", _stage(stage)) for s, stage in enumerate(case.model.stages)]
     rows += [("model", "; ".join(_model(case.model))), ("loss", "; ".join(_loss(case.loss)))]
     rows.append(("program", describe_program(case.program)))
@@ -64,10 +71,24 @@ def describe_replicas(world: World) -> str:
     assert replicas is not None
     others = " and ".join(", ".join(map(str, ranks)) for ranks in replicas.others)
     where = {0: "1", 1: f"2, the other on ranks {others}"}.get(
-        len(replicas.others), f"{len(world.pipelines)}, the others on ranks {others}"
+        len(replicas.others), f"{world.num_replicas}, the others on ranks {others}"
     )
     options = ("bucket_views", "static_graph", "find_unused", "hook", "nested")
     return f"{where}; {', '.join([replicas.wrapper, *(n for n in options if getattr(replicas, n))])}"
+
+
+def describe_cut(world: World) -> str:
+    """The ranks that have the other parts, and what is cut: ``2 parts, the other on ranks 1, 3; maps by columns``."""
+    tensor = world.tensor
+    assert tensor is not None
+    others = " and ".join(", ".join(map(str, ranks)) for ranks in tensor.others)
+    which = "other" if len(tensor.others) == 1 else "others"
+    where = f"{world.num_tensor_ranks} parts, the {which} on ranks {others}"
+    if tensor.boundary:
+        how = {"whole": "whole on every rank"}.get(tensor.boundary, f"cut in the {tensor.boundary}")
+        return f"{where}; DTensors between stages, {how}"
+    stream = ", the sequence in between" if tensor.stream == "sequence" else ""
+    return f"{where}; maps by {tensor.maps}s{stream}"
 
 
 def _stage(stage: StageSpec) -> str:

@@ -19,7 +19,7 @@ def build_changes(case: Case, pipeline: Pipeline, rng: torch.Tensor) -> Iterator
     """Name what building changed although it must not (LIF-6)."""
     if not torch.equal(torch.get_rng_state(), rng):
         yield "the process's random state moved"
-    if case.model.split is not None or case.world.replicas is not None:
+    if case.model.split is not None or case.world.is_parallel:
         return  # a front end makes the modules, or they are wrapped: there is nothing to compare them with
     state = pipeline.state()
     for s, live in pipeline.owned().items():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from pipeconform.case.case import Case
 from pipeconform.run.rank import RankContext
@@ -24,11 +27,16 @@ class Groups:
     """None for a bystander, and in a single-process world."""
     replicas: Mapping[int, dist.ProcessGroup] = field(default_factory=dict)
     """Per owned stage, its data-parallel group; empty where there is one pipeline only."""
+    mesh: DeviceMesh | None = None
+    """Where stages are cut over ranks; see `Ranks.mesh`."""
+    parts: tuple[dist.ProcessGroup, ...] = ()
+    """The groups of its axes."""
 
     @property
     def all(self) -> tuple[dist.ProcessGroup, ...]:
         """Each of them."""
-        return (*(() if self.pipeline is None else (self.pipeline,)), *self.replicas.values())
+        own = () if self.pipeline is None else (self.pipeline,)
+        return tuple(dict.fromkeys((*own, *self.replicas.values(), *self.parts)))
 
 
 def release_earlier() -> None:
@@ -62,7 +70,7 @@ def groups_of(
     if not distributed:
         yield Groups()
         return
-    groups = _new_groups(case, context.rank, owners)
+    groups = _new_groups(case, context, owners)
     if dist.get_backend() == "gloo":
         # gloo connects here, and a rank that refuses the case at once would tear down what others still
         # connect to; the barrier is the world's, so that the groups' first use remains the engine's
@@ -81,11 +89,13 @@ def groups_of(
             _retired().add(group)
 
 
-def _new_groups(case: Case, rank: int, owners: Sequence[int]) -> Groups:
+def _new_groups(case: Case, context: RankContext, owners: Sequence[int]) -> Groups:
     """Every rank of the world makes all groups, in the same order, and keeps its own."""
-    pipelines = case.world.pipelines
+    pipelines, rank = case.world.pipelines, context.rank
     found = [(members, dist.new_group(list(members))) for members in pipelines]
     pipeline = next((group for members, group in found if rank in members), None)
+    if case.world.tensor is not None:
+        return _meshed(case, context, owners, pipeline)
     replicas = {}
     for s, owner in enumerate(owners if case.world.replicas is not None else ()):
         members = [ranks[owner] for ranks in pipelines]
@@ -93,6 +103,46 @@ def _new_groups(case: Case, rank: int, owners: Sequence[int]) -> Groups:
         if rank in members:
             replicas[s] = group
     return Groups(pipeline=pipeline, replicas=replicas)
+
+
+def _meshed(
+    case: Case, context: RankContext, owners: Sequence[int], pipeline: dist.ProcessGroup | None
+) -> Groups:
+    """The groups where stages are cut over ranks: at every place of the pipelines a mesh of replicas and parts."""
+    world, rank = case.world, context.rank
+    num, parts = world.num_replicas, world.num_tensor_ranks
+    mesh, replicated, axes = None, None, tuple[dist.ProcessGroup, ...]()
+    name = _name(context)
+    for place in range(case.num_ranks):
+        # one row per replica, in it one rank per part
+        rows = [[world.pipelines[t * num + d][place] for t in range(parts)] for d in range(num)]
+        columns = [list(column) for column in zip(*rows, strict=True)] if num > 1 else []
+        made = {tuple(members): dist.new_group(members) for members in (*columns, *rows)}
+        if not any(rank in row for row in rows):
+            continue
+        axes = tuple(group for members, group in made.items() if rank in members)
+        if num > 1:
+            replicated = axes[0]
+        mesh = DeviceMesh.from_group(
+            list(axes) if num > 1 else axes[0],
+            torch.device(context.device).type,
+            mesh=rows if num > 1 else rows[0],
+            mesh_dim_names=(f"replicas_{name}", f"parts_{name}")[-len(axes) :],
+        )
+    own = {s for s, owner in enumerate(owners) if any(ranks[owner] == rank for ranks in world.pipelines)}
+    return Groups(
+        pipeline=pipeline,
+        replicas={} if replicated is None else dict.fromkeys(sorted(own), replicated),
+        mesh=mesh,
+        parts=axes,
+    )
+
+
+def _name(context: RankContext) -> str:
+    """The same on all ranks, and never again: torch's caches take meshes of equal names and ranks for one."""
+    token = torch.tensor([secrets.randbits(48)], device=context.device)
+    dist.broadcast(token, src=0)
+    return f"{int(token):012x}"
 
 
 def _destroy(groups: Groups) -> None:

@@ -16,9 +16,11 @@ from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE
 from pipeconform.case.modules import build_model, build_stage
 from pipeconform.case.slips import Slips
+from pipeconform.case.synced_norm import synchronise
 from pipeconform.case.whole import build_whole, split_of
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.run.cutting import edges_of, tensor_parallel_of
 from pipeconform.run.disturber import Disturber
 from pipeconform.run.replicas import AveragingHook, data_parallel_of
 
@@ -26,9 +28,9 @@ __all__ = ["owners_of", "plan_of"]
 
 
 def owners_of(case: Case, description: contract.Description) -> tuple[int, ...]:
-    """For each stage the pipeline rank that owns it, for a case with replicas; empty where it is not needed."""
+    """For each stage the pipeline rank that owns it, where there are several pipelines; empty where there is one."""
     claim = description.capabilities.schedule(case.schedule)
-    if claim is None or case.world.replicas is None:
+    if claim is None or not case.world.is_parallel:
         return ()
     placed = contract.placement_of(claim.placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
     return tuple(min(owners) for owners in placed)
@@ -51,6 +53,7 @@ def plan_of(
     placement = Placement(case.world.placement) if case.world.placement else claim.placement
     misplan = case.world.misplan
     intruder = disturber if case.world.perturbations else None
+    edges = edges_of(case, ranks.mesh)
 
     def builder(index: int) -> Callable[[], nn.Module]:
         def build() -> nn.Module:
@@ -61,7 +64,9 @@ def plan_of(
             module = build_stage(case, index)
             module.recorder = recorder
             module.timeline = None if recorder is None else recorder.watcher
-            module.intruder = intruder
+            module.intruder, module.edges = intruder, edges
+            if index in ranks.replica_groups:
+                synchronise(module.modules(), ranks.replica_groups[index])
             if slips is not None:
                 slips.attach(index, module)
             return module
@@ -85,6 +90,7 @@ def plan_of(
         ),
         split=split_of(case),
         data_parallel=data_parallel_of(case, hook),
+        tensor_parallel=tensor_parallel_of(case),
         schedule=UNKNOWN_SCHEDULE if misplan is not None and misplan.how == "schedule" else case.schedule,
         placement=laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
         loss=loss,

@@ -109,7 +109,7 @@ def run_step(
         hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
         rng_moved=moved,
         # nobody is asked about replicas, which would communicate beside what is recorded
-        gradient_norm=_norm(step, pipeline, capabilities) if plan.data_parallel is None else None,
+        gradient_norm=None if case.world.is_parallel else _norm(step, pipeline, capabilities),
         differentiable=_differentiable((result.output, result.losses, result.loss)),
     )
     del result  # results that hold a graph are their user's; whatever else is kept is the implementation's

@@ -11,6 +11,7 @@ from .registry_data_parallel import DATA_PARALLEL
 from .registry_plans import PLANS
 from .registry_refusals import REFUSALS
 from .registry_reported import REPORTED
+from .registry_tensor_parallel import TENSOR_PARALLEL
 
 __all__ = ["FAULTS"]
 
@@ -332,6 +333,7 @@ _LIST = (
     *_GENERATORS,
     *COMMUNICATION,
     *DATA_PARALLEL,
+    *TENSOR_PARALLEL,
     *REFUSALS,
     *PLANS,
     *REPORTED,

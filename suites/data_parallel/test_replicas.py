@@ -43,7 +43,19 @@ def test_late_replicas(pipeconform_judge: Callable[[], None]) -> None:
     pipeconform_judge()
 
 
+@pytest.mark.pipeconform_requirement("DPC-7")
+def test_tensor_parallel_stages(pipeconform_judge: Callable[[], None]) -> None:
+    """Stages that are cut over ranks give the reference's values, part by part (DPC-7)."""
+    pipeconform_judge()
+
+
 @pytest.mark.pipeconform_requirement("DPC-8")
 def test_shards(pipeconform_judge: Callable[[], None]) -> None:
     """Every shard is that of the reference, gradients are cut as parameters, names are the builder's (DPC-8)."""
+    pipeconform_judge()
+
+
+@pytest.mark.pipeconform_requirement("DPC-9")
+def test_synchronised_batch_norm(pipeconform_judge: Callable[[], None]) -> None:
+    """A batch norm over all replicas normalises the same microbatch of all of them together (DPC-9)."""
     pipeconform_judge()

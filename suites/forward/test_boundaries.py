@@ -77,3 +77,9 @@ def test_split_rules_of_keyword_arguments(pipeconform_judge: Callable[[], None])
 def test_another_batch_dimension(pipeconform_judge: Callable[[], None]) -> None:
     """Batches in dimension 1 are split and merged there (FWD-16)."""
     pipeconform_judge()
+
+
+@pytest.mark.pipeconform_requirement("FWD-19")
+def test_dtensors_keep_their_placement(pipeconform_judge: Callable[[], None]) -> None:
+    """A DTensor that is handed on arrives as one, with its placements and every rank's part (FWD-19)."""
+    pipeconform_judge()

@@ -11,6 +11,7 @@ from pipeconform.adapter import (
     Feature,
     Placement,
     ScheduleClaim,
+    TensorParallelClaim,
     TracingClaim,
 )
 from pipeconform.case.blocks import Linear
@@ -40,6 +41,10 @@ EVERYTHING = Capabilities(
         wrappers=("ddp", "fully_shard"),
         options=("bucket_views", "static_graph", "find_unused", "hook", "nested"),
         accumulation=True,
+        synchronised_norms=True,
+    ),
+    tensor_parallel=TensorParallelClaim(
+        sequence=True, sharded=True, boundaries=("sequence", "width", "whole")
     ),
     reductions=("mean", "sum"),
     sub_groups=True,

@@ -53,7 +53,8 @@ def _cases(executor: Executor, fault: Fault) -> Iterator[Case]:
     claim = capabilities.schedule(fault.schedule)
     assert claim is not None
     judgement = JUDGEMENTS[fault.requirement]
-    most = MOST_WITH_REPLICAS if fault.requirement.startswith("DPC") else MOST_RANKS
+    several = fault.requirement.startswith("DPC") or fault.requirement == "FWD-19"
+    most = MOST_WITH_REPLICAS if several else MOST_RANKS
     for focus in judgement.foci(claim, capabilities):
         limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=most)
         for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=CASES)):

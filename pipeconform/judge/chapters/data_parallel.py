@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.case.strategies import Focus
-from pipeconform.judge import data_parallel, reductions
+from pipeconform.judge import data_parallel, reductions, tensor_parallel
 from pipeconform.judge.judgement import TIMELINE, Judgement, about
 
 __all__ = ["DATA_PARALLEL"]
@@ -29,7 +29,11 @@ DATA_PARALLEL: dict[str, Judgement] = {
     "DPC-6": about(
         Focus.REPLICA_DELAYS, judge=data_parallel.timing_changes_nothing, trains=True, costly=True
     ),
+    "DPC-7": about(Focus.TENSOR, judge=tensor_parallel.parts_are_right, trains=True, costly=True),
     "DPC-8": about(
         Focus.SHARDED, judge=data_parallel.shards_are_the_references, trains=True, any_schedule=True
+    ),
+    "DPC-9": about(
+        Focus.REPLICA_NORMS, judge=tensor_parallel.norms_are_synchronised, trains=True, costly=True
     ),
 }

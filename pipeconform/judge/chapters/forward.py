@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pipeconform.adapter import Feature
 from pipeconform.case.strategies import Focus
 from pipeconform.case.traits import traits
-from pipeconform.judge import forward, training
+from pipeconform.judge import forward, tensor_parallel, training
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.judgement import Judgement, about, with_gradients
 
@@ -62,6 +62,9 @@ FORWARD: dict[str, Judgement] = {
     "FWD-22": about(Focus.RULES, judge=with_gradients(forward.outputs_are_right), any_schedule=True),
     "FWD-17": about(Focus.HOOKS, judge=forward.hooks_run_once),
     "FWD-18": about(Focus.AUTOCAST, judge=with_gradients(forward.containers_are_kept), any_schedule=True),
+    "FWD-19": about(
+        Focus.PLACED, judge=tensor_parallel.boundaries_keep_their_placement, trains=True, costly=True
+    ),
     "FWD-20": about(
         Focus.COMPILED,
         judge=training.losses_and_gradients_are_right,

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeconform.case.case import Adam, Case, Eval, Model, Train
-from pipeconform.report.case_text import describe_perturbation, describe_program, describe_replicas
+from pipeconform.report.case_text import (
+    describe_cut,
+    describe_perturbation,
+    describe_program,
+    describe_replicas,
+)
 from pipeconform.report.html.place import Place, kind_of
 
 __all__ = ["Part", "StepView", "boundary_words", "facts_of", "steps_of"]
@@ -88,6 +93,8 @@ def _facts(case: Case) -> Iterator[tuple[str, str]]:
         yield "world", f"{world.size} processes, the pipeline on rank {ranks}"
     if world.replicas is not None:
         yield "replicas", describe_replicas(world)
+    if world.tensor is not None:
+        yield "cut", describe_cut(world)
     if model.tokens:
         yield "inputs", "tokens"
     if model.input_requires_grad:

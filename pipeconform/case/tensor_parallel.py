@@ -1,0 +1,118 @@
+"""Stages that are cut over several ranks each, as data, and what is right of every rank's part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from pipeconform.case import blocks
+from pipeconform.contract.tensor import CutLayer, Held
+
+if TYPE_CHECKING:
+    from pipeconform.case.case import Model
+
+__all__ = ["TensorParallel", "cut_dim", "impossible_tensor_parallel", "layers_of"]
+
+
+class TensorParallel(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+):
+    """Every stage on several ranks: tensor-parallel rank 0 of replica d is on the d-th pipeline of the world.
+
+    With D replicas, rank t ≥ 1 of replica d runs on ``others[(t - 1)·D + d]``, in the order of its stages.
+    """
+
+    others: tuple[tuple[int, ...], ...]
+    maps: Literal["", "column", "row"] = ""
+    """How linear maps are cut; of the two of an `Mlp` always the first by columns and the second by rows.
+
+    Empty: every rank has the whole stage, and `boundary` is what the case is about.
+    """
+    stream: Literal["whole", "sequence"] = "whole"
+    """What a rank holds of the main stream between the maps of a stage."""
+    boundary: Literal["", "whole", "sequence", "width"] = ""
+    """Stages hand over `DTensor`s that are placed like this."""
+
+
+_CUT = (blocks.Linear, blocks.Mlp, blocks.Norm)
+
+
+def impossible_tensor_parallel(
+    tensor: TensorParallel,
+    model: Model,
+    *,
+    pipelines: Sequence[Sequence[int]],
+    num_replicas: int,
+    world_size: int,
+) -> Iterator[str]:
+    """Yield what cannot be, in words; `pipelines` are all of the world's."""
+    name, num = "world.tensor", 1 + len(tensor.others) // num_replicas
+    others = list(map(list, tensor.others))
+    if len(tensor.others) % num_replicas or not tensor.others:
+        yield f"{name}.others {others} must be one pipeline, or more, for each of {num_replicas} replicas"
+    everybody = [rank for pipeline in pipelines for rank in pipeline]
+    if len({len(pipeline) for pipeline in pipelines}) > 1:
+        yield f"{name}.others {others} must have as many ranks each as world.pipeline_ranks"
+    elif any(
+        list(place) != sorted(place)
+        for d in range(num_replicas)
+        for place in zip(*pipelines[d::num_replicas], strict=True)
+    ):
+        yield f"{name}.others {others} must ascend from rank to rank of a replica at every place"
+    if len(set(everybody)) != len(everybody) or not all(0 <= rank < world_size for rank in everybody):
+        yield f"pipelines on ranks {list(map(list, pipelines))} must be distinct ranks below world.size {world_size}"
+    if any(list(pipeline) != sorted(pipeline) for pipeline in tensor.others):
+        yield f"{name}.others {others} must be ascending, as a process group's ranks are"
+    if bool(tensor.maps) == bool(tensor.boundary):
+        yield f"{name} needs either maps that are cut or a boundary of DTensors"
+    if (
+        model.container != "tensor"
+        or model.split is not None
+        or model.batch_dim
+        or model.tied
+        or model.kwargs
+    ):
+        yield f"{name} goes with one tensor per boundary, batch dimension 0, and no split, ties or keyword arguments"
+    if "sequence" in (tensor.stream, tensor.boundary) and (not model.sequence or model.sequence % num):
+        yield f"{name} cuts the sequence over {num} ranks: model.sequence {model.sequence} must be a multiple of it"
+    if tensor.maps:
+        allowed = _CUT if tensor.stream == "sequence" else _CUT[:2]
+        for stage in model.stages:
+            for block in stage.blocks:
+                if not isinstance(block, allowed):
+                    yield f"{name}: nobody says how {block!r} is to be cut"
+
+
+def layers_of(tensor: TensorParallel, model: Model, stage: int) -> dict[str, CutLayer]:
+    """How the submodules of a stage are cut, by name."""
+    if not tensor.maps:
+        return {}
+    found: dict[str, CutLayer] = {}
+    stream: Held = tensor.stream
+    for place, block in enumerate(model.stages[stage].blocks):
+        name = f"blocks.{place}"
+        match block:
+            case blocks.Linear():
+                found[name] = CutLayer(style=tensor.maps, takes=stream, gives=stream)
+            case blocks.Mlp():
+                found[f"{name}.up"] = CutLayer(style="column", takes=stream, gives="width")
+                found[f"{name}.down"] = CutLayer(style="row", takes="width", gives=stream)
+            case _:
+                found[name] = CutLayer(style="sequence", takes=stream, gives=stream)
+    return found
+
+
+def cut_dim(layers: dict[str, CutLayer], parameter: str) -> int | None:
+    """The dimension in which a parameter is cut over the tensor-parallel ranks; None where each has all of it."""
+    layer, _, kind = parameter.rpartition(".")
+    style = layers[layer].style if layer in layers else "sequence"
+    if style == "column":
+        return 0
+    return 1 if style == "row" and kind == "weight" else None

@@ -1,0 +1,95 @@
+"""The processes of a case: which of them form pipelines, and what befalls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from pipeconform.case.misplans import Misplan
+from pipeconform.case.perturbations import AnyPerturbation
+from pipeconform.case.replicas import Replicas, impossible_replicas
+from pipeconform.case.tensor_parallel import TensorParallel, impossible_tensor_parallel
+
+if TYPE_CHECKING:
+    from pipeconform.case.case import Model
+
+__all__ = ["World", "impossible_world"]
+
+
+class World(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+):
+    """How many processes there are, which of them, in order, form the pipeline, and what befalls them.
+
+    A `placement` lays the stages out otherwise than the schedule's claim says; a `misplan` is what is wrong in the
+    plan that the ranks, or one of them, are given.
+    """
+
+    size: int
+    pipeline_ranks: tuple[int, ...]
+    placement: Literal["", "loop", "v"] = ""
+    perturbations: tuple[AnyPerturbation, ...] = ()
+    misplan: Misplan | None = None
+    replicas: Replicas | None = None
+    tensor: TensorParallel | None = None
+
+    @property
+    def num_replicas(self) -> int:
+        """How many copies of the pipeline there are, each with data of its own."""
+        return 1 if self.replicas is None else 1 + len(self.replicas.others)
+
+    @property
+    def num_tensor_ranks(self) -> int:
+        """Over how many ranks every stage of a replica is cut."""
+        return len(self.pipelines) // self.num_replicas
+
+    @property
+    def pipelines(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of every pipeline; tensor-parallel rank t of replica d is on number ``t * num_replicas + d``."""
+        others = () if self.replicas is None else self.replicas.others
+        return (self.pipeline_ranks, *others, *(() if self.tensor is None else self.tensor.others))
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether stages are replicated, or cut over ranks."""
+        return self.replicas is not None or self.tensor is not None
+
+    def pipeline_of(self, rank: int) -> int | None:
+        """The number of the pipeline that `rank` belongs to; None for a bystander."""
+        return next((number for number, ranks in enumerate(self.pipelines) if rank in ranks), None)
+
+    def replica_of(self, rank: int) -> int | None:
+        """The replica that `rank` belongs to; None for a bystander."""
+        number = self.pipeline_of(rank)
+        return None if number is None else number % self.num_replicas
+
+
+def impossible_world(world: World, model: Model) -> Iterator[str]:
+    """Yield what cannot be about its pipelines, in words."""
+    p = len(world.pipeline_ranks)
+    if len(set(world.pipeline_ranks)) != p or not all(0 <= r < world.size for r in world.pipeline_ranks):
+        yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be distinct ranks below world.size {world.size}"
+    if list(world.pipeline_ranks) != sorted(world.pipeline_ranks):
+        yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be ascending, as a process group's ranks are"
+    if world.replicas is not None:
+        yield from impossible_replicas(
+            world.replicas, pipeline_ranks=world.pipeline_ranks, world_size=world.size
+        )
+    if world.tensor is None:
+        return
+    yield from impossible_tensor_parallel(
+        world.tensor,
+        model,
+        pipelines=world.pipelines,
+        num_replicas=world.num_replicas,
+        world_size=world.size,
+    )
+    if world.replicas is not None and world.replicas.wrapper != "fully_shard":
+        yield "world.tensor goes with replicas in 'fully_shard' only: DistributedDataParallel takes no cut parameters"

@@ -1,0 +1,89 @@
+"""Faults that only a batch norm over all replicas sees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeconform.adapter import Batch, Mode, StepResult
+
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..runtime import Work, Yield
+from ..stage import Stage
+
+
+class _Reversed(ReferencePipeline):
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work = super().make_work(mode, batch)
+        if not self.plan.ranks.replica:
+            return work
+        inputs, targets = list(reversed(work.inputs)), list(reversed(work.targets))
+        return dataclasses.replace(work, inputs=inputs, targets=targets)
+
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        if self.plan.ranks.replica:
+            last = batch.num_microbatches - 1
+            done = dataclasses.replace(
+                done,
+                outputs={last - k: value for k, value in done.outputs.items()},
+                losses={last - k: value for k, value in done.losses.items()},
+                input_gradients={last - k: value for k, value in done.input_gradients.items()},
+            )
+        return super().make_result(mode, batch, done)
+
+
+class OtherOrderOnLaterReplicas(ReferenceAdapter):
+    """All replicas but the first run their microbatches from the last to the first: each alone is right."""
+
+    pipeline = _Reversed
+
+
+class _Alone(ReferencePipeline):
+    def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
+        for part in module.modules():
+            if hasattr(part, "over"):
+                part.over = None
+        return super().make_replicated(index, module)
+
+
+class NormsOnTheirOwn(ReferenceAdapter):
+    """Batch norms lose the group over which they are to be synchronised."""
+
+    pipeline = _Alone
+
+
+class _TwiceStage(Stage):
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+        if differentiate and microbatch == 0:
+            with torch.no_grad():
+                self.module(*arguments, **kwargs)
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+class _Twice(ReferencePipeline):
+    stage_type = _TwiceStage
+
+
+class TriedFirst(ReferenceAdapter):
+    """Every stage runs the first microbatch once to see what comes out, on all replicas alike."""
+
+    pipeline = _Twice
+
+
+class _TwiceOnOne(ReferencePipeline):
+    def make_stage(self, index: int, module: nn.Module) -> Stage:
+        kind = Stage if self.plan.ranks.replica else _TwiceStage
+        return kind(module, index=index, batch_dim=self.plan.batch_dim)
+
+
+class TriedOnOneReplica(ReferenceAdapter):
+    """Only the first replica runs the first microbatch once more: the others' statistics are a forward behind."""
+
+    pipeline = _TwiceOnOne
