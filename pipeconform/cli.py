@@ -26,7 +26,6 @@ from pipeconform.commands.schedule import schedule
 from pipeconform.commands.selftest import selftest
 from pipeconform.commands.show import show
 from pipeconform.commands.verify import merge, sign, verify
-from pipeconform.commands.wrappers import wrappers
 from pipeconform.errors import PipeconformError
 
 __all__ = ["main", "pipeconform"]
@@ -76,7 +75,6 @@ for _command in (
     sign,
     doctor,
     selftest,
-    wrappers,
     init,
 ):
     pipeconform.add_command(_command)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
 from pipeconform.adapter import ScheduleClaim
+from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
 from pipeconform.case.modules import seed_of
 from pipeconform.case.strategies import Focus, Limits, cases
 from pipeconform.spec import STANDARD_VERSION
 
-__all__ = ["Corpus", "Interesting", "corpus_seed", "drawn", "run_strategy"]
+__all__ = ["Corpus", "Drawable", "Interesting", "corpus_seed", "drawn", "run_strategy"]
+
+CaseT = TypeVar("CaseT", bound=AnyCase)
+CaseT_co = TypeVar("CaseT_co", bound=AnyCase, covariant=True)
 
 
 class Interesting(Exception):  # noqa: N818 - Hypothesis' word for a case to shrink
@@ -28,6 +34,20 @@ class _Ended(BaseException):
         self.error = error
 
 
+class Drawable(Protocol[CaseT_co]):
+    """What Hypothesis draws cases from and makes them smaller by."""
+
+    @property
+    def size(self) -> int:
+        """How many cases are drawn, unless told otherwise."""
+
+    def hypothesis_seed(self, purpose: str) -> int:
+        """What decides which cases are drawn."""
+
+    def strategy(self) -> SearchStrategy[CaseT_co]:
+        """The cases."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
     """How a corpus is drawn; two equal ones hold the same cases."""
@@ -38,6 +58,14 @@ class Corpus:
     seed: int
     size: int
 
+    def hypothesis_seed(self, purpose: str) -> int:
+        """What decides which cases are drawn."""
+        return corpus_seed(self, purpose=purpose)
+
+    def strategy(self) -> SearchStrategy[Case]:
+        """The cases."""
+        return cases(self.limits, self.schedule, self.focus)
+
 
 def corpus_seed(corpus: Corpus, *, purpose: str = "corpus") -> int:
     """The Hypothesis seed of a corpus: from the run's seed, the standard's version and what is drawn."""
@@ -45,8 +73,8 @@ def corpus_seed(corpus: Corpus, *, purpose: str = "corpus") -> int:
 
 
 def run_strategy(
-    corpus: Corpus,
-    body: Callable[[Case], bool | None],
+    corpus: Drawable[CaseT],
+    body: Callable[[CaseT], bool | None],
     *,
     max_examples: int,
     purpose: str = "corpus",
@@ -62,7 +90,7 @@ def run_strategy(
     """
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
 
-    @seed(corpus_seed(corpus, purpose=purpose))
+    @seed(corpus.hypothesis_seed(purpose))
     @settings(
         max_examples=max_examples,
         phases=phases,
@@ -74,8 +102,8 @@ def run_strategy(
         verbosity=Verbosity.quiet,
         suppress_health_check=list(HealthCheck),
     )
-    @given(cases(corpus.limits, corpus.schedule, corpus.focus))
-    def drive(case: Case) -> None:
+    @given(corpus.strategy())
+    def drive(case: CaseT) -> None:
         try:
             interesting = body(case)
         except Exception as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Limits
 from pipeconform.errors import BadResultError
@@ -53,6 +54,8 @@ def earlier_in(result: Path, *, implementation: str) -> Earlier:
     )
 
 
-def _is_within(case: Case, limits: Limits) -> bool:
+def _is_within(case: AnyCase, limits: Limits) -> bool:
+    if not isinstance(case, Case):
+        return False
     claimed = limits.capabilities.schedule(case.schedule) is not None
     return claimed and limits.min_ranks <= case.num_ranks and case.world.size <= limits.max_ranks

@@ -252,14 +252,17 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
 
     Raises:
         BadAdapterError: with the words of the rank that failed.
+        IsWrapperError: it is the adapter of a data-parallel wrapper.
         HarnessError: the rank died or hung.
     """
-    from pipeconform.errors import BadAdapterError
+    from pipeconform.errors import BadAdapterError, IsWrapperError
     from pipeconform.run.verdict import Raised
 
     vector = pools.oracle.run(DESCRIBE_TASK, implementation.encode(), time_limit=time_limit)
     verdict = vector[0]
     if isinstance(verdict, Raised):
+        if verdict.type.rpartition(".")[2] == "IsWrapperError":
+            raise IsWrapperError(verdict.message)
         if verdict.type.rpartition(".")[2] == "BadAdapterError":
             raise BadAdapterError(verdict.message)
         raise BadAdapterError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeconform.case.case import Case
+from pipeconform.case.any_case import AnyCase
 from pipeconform.errors import BadResultError
 from pipeconform.writing import whole_file
 
@@ -34,7 +34,7 @@ class KeptCases:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(self, judged: JudgedCases, cases: Iterable[Case]) -> None:
+    def keep(self, judged: JudgedCases, cases: Iterable[AnyCase]) -> None:
         """Write what one cell judged.
 
         Raises:

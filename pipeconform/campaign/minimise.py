@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic
 
-from pipeconform.campaign.corpus import Corpus, Interesting, run_strategy
-from pipeconform.case.case import Case
+from pipeconform.campaign.corpus import CaseT, Drawable, Interesting, run_strategy
 from pipeconform.judge.outcome import Outcome
 
 __all__ = ["Budget", "Smallest", "minimise"]
@@ -26,10 +26,10 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Smallest:
+class Smallest(Generic[CaseT]):
     """The smallest case found that shows a violation."""
 
-    case: Case
+    case: CaseT
     outcome: Outcome
     minimal: bool
     confirmed: bool
@@ -44,26 +44,26 @@ class _BudgetSpent(BaseException):
 
 
 def minimise(
-    corpus: Corpus,
-    target: Case,
+    corpus: Drawable[CaseT],
+    target: CaseT,
     outcome: Outcome,
-    check: Callable[[Case], Outcome | None],
+    check: Callable[[CaseT], Outcome | None],
     *,
     budget: Budget,
     purpose: str = "corpus",
     max_examples: int | None = None,
-) -> Smallest:
+) -> Smallest[CaseT]:
     """Shrink `target`, a case of `corpus` that showed `outcome`.
 
     `check` executes a case and returns the outcome of the same kind, or None. Returns the target itself,
     unconfirmed, if it does not show the violation again.
     """
     deadline = time.monotonic() + budget.seconds
-    best: Smallest | None = None
+    best: Smallest[CaseT] | None = None
     executions = 0
     known: dict[str, bool] = {}
 
-    def body(case: Case) -> bool:
+    def body(case: CaseT) -> bool:
         nonlocal best, executions
         if best is None and case.digest != target.digest:
             return False

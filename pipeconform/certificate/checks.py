@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeconform.case.case import decode_case
+from pipeconform.case.any_case import decode_any_case, num_processes
 from pipeconform.certificate.contents import (
     CANARIES,
     CERTIFICATE,
@@ -233,7 +233,7 @@ def _cases(contents: Contents) -> Iterator[Doubt]:
         yield Doubt(file=case_name(digest), text=f"not named in {JUDGED}")
     for digest, data in contents.cases.items():
         try:
-            case = decode_case(data, source=case_name(digest))
+            case = decode_any_case(data, source=case_name(digest))
         except BadCaseError as error:
             yield Doubt(file=case_name(digest), text=str(error))
             continue
@@ -270,6 +270,7 @@ def _ranks(level: CertificationLevel, result: Result) -> Iterator[Doubt]:
     for cell in result.cells:
         for violation in cell.violations:
             lines = re.findall(r"^rank (\d+)\b", violation.verdicts, re.MULTILINE)
-            if violation.verdicts and len(set(lines)) != violation.case.world.size:
-                text = f"{violation.id}: {len(set(lines))} of {violation.case.world.size} ranks reported"
+            size = num_processes(violation.case)
+            if violation.verdicts and len(set(lines)) != size:
+                text = f"{violation.id}: {len(set(lines))} of {size} ranks reported"
                 yield Doubt(file=RESULT, field="cells.violations.verdicts", text=text)

@@ -6,12 +6,14 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeconform.campaign.rejudge import Question, rejudge
-from pipeconform.campaign.setup import Options, campaign_of, implementation_report
-from pipeconform.case.case import decode_case
+import msgspec
+
+from pipeconform.campaign.setup import Options
+from pipeconform.case.any_case import decode_any_case, schedule_of
 from pipeconform.certificate.contents import RESULT, Contents
-from pipeconform.certificate.decision import capabilities_of
 from pipeconform.certificate.package import Doubt
+from pipeconform.replication.either import any_campaign_of, tell
+from pipeconform.replication.rejudge import Question, rejudge
 
 __all__ = ["Sample", "rerun", "sample"]
 
@@ -25,7 +27,8 @@ class Sample:
 
     def name(self) -> str:
         """Requirement, schedule and case."""
-        return f"{self.question.requirement} under {self.question.case.schedule}, case {self.question.case.digest}"
+        case = self.question.case
+        return f"{self.question.requirement} under {schedule_of(case)}, case {case.digest}"
 
 
 def sample(contents: Contents, number: int, *, rng: random.Random) -> tuple[Sample, ...]:
@@ -49,7 +52,7 @@ def sample(contents: Contents, number: int, *, rng: random.Random) -> tuple[Samp
     for index in chosen:
         if index < len(passed):
             one, digest = passed[index]
-            case = decode_case(contents.cases[digest], source=digest)
+            case = decode_any_case(contents.cases[digest], source=digest)
             question = Question(requirement=one.requirement, variant=one.variant, case=case)
             found.append(Sample(question=question, expected=None))
         else:
@@ -83,15 +86,19 @@ def rerun(samples: Sequence[Sample], contents: Contents, *, options: Options) ->
 
 
 def _same_implementation(contents: Contents, options: Options) -> Iterator[Doubt]:
-    with campaign_of(options) as campaign:
-        here = implementation_report(campaign)
-        claims = campaign.executors["default"].capabilities
+    with any_campaign_of(options) as campaign:
+        here = tell(campaign, ()).implementation
     said = contents.result.implementation
     for field in ("name", "version", "source_digest"):
         a, b = getattr(said, field), getattr(here, field)
         if a != b:
             text = f"{a!r}, but {options.implementation} is {b!r}"
             yield Doubt(file=RESULT, field=f"implementation.{field}", text=text)
-    if capabilities_of(contents.result) != claims:
+    if _as_json(said.capabilities) != _as_json(here.capabilities):
         text = f"{options.implementation} claims other things"
         yield Doubt(file=RESULT, field="implementation.capabilities", text=text)
+
+
+def _as_json(claims: object) -> bytes:
+    """A form in which what was read from a file and what was just told are equal."""
+    return msgspec.json.encode(claims, order="sorted")

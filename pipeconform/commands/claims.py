@@ -8,8 +8,9 @@ from pipeconform.run.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.adapter import Description
+    from pipeconform.wrapper import WrapperDescription
 
-__all__ = ["description_of"]
+__all__ = ["any_description_of", "description_of"]
 
 
 def description_of(impl: str) -> Description:
@@ -28,3 +29,24 @@ def description_of(impl: str) -> Description:
 
     with Pools() as pools:
         return describe(pools, full)
+
+
+def any_description_of(impl: str) -> Description | WrapperDescription:
+    """Likewise, of a pipeline or of a data-parallel wrapper.
+
+    Raises:
+        BadAdapterError: it cannot be found, imported or described.
+        HarnessError: the process died or hung.
+    """
+    from pipeconform.errors import IsWrapperError
+    from pipeconform.replication.campaign import PRELOAD, describe
+    from pipeconform.run.implementation import WRAPPERS, resolve
+    from pipeconform.run.pools import Pools
+
+    if impl not in WRAPPERS:
+        try:
+            return description_of(impl)
+        except IsWrapperError:
+            pass
+    with Pools(preload=PRELOAD) as pools:
+        return describe(pools, resolve(impl))

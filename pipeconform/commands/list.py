@@ -14,6 +14,7 @@ from pipeconform.errors import UsageError
 if TYPE_CHECKING:
     from pipeconform.adapter import Description, ScheduleClaim
     from pipeconform.spec import Chapter, Requirement
+    from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["list_", "list_requirements", "list_schedules"]
 
@@ -54,16 +55,28 @@ def _of_the_standard(*, levels: bool, profiles: bool) -> str:
 
 def _of_an_implementation(impl: str | None, *, schedules: bool) -> str:
     """The requirements; with `impl`, where they would be judged, or the schedules that it claims."""
-    from pipeconform.spec import STANDARD_VERSION, chapters
+    from pipeconform.spec import STANDARD_VERSION
+    from pipeconform.spec.wrappers import all_chapters, chapters_of
 
     if impl is None:
-        return list_requirements(chapters(), version=STANDARD_VERSION)
-    from pipeconform.commands.claims import description_of
+        return list_requirements(all_chapters(), version=STANDARD_VERSION)
+    from pipeconform.commands.claims import any_description_of
+    from pipeconform.wrapper import WrapperDescription
 
-    description = description_of(impl)
+    description = any_description_of(impl)
+    if isinstance(description, WrapperDescription):
+        if schedules:
+            raise UsageError(
+                f"{impl} is a data-parallel wrapper, which has no schedules; leave --schedules out"
+            )
+        return list_requirements(
+            chapters_of("wrapper"), version=STANDARD_VERSION, judged=_judged_of_wrapper(description)
+        )
     if schedules:
         return list_schedules(description)
-    return list_requirements(chapters(), version=STANDARD_VERSION, judged=_judged_under(description))
+    return list_requirements(
+        chapters_of("pipeline"), version=STANDARD_VERSION, judged=_judged_under(description)
+    )
 
 
 def list_requirements(
@@ -120,6 +133,19 @@ def _judged_under(description: Description) -> Callable[[Requirement], str]:
         if not number:
             return "not claimed"
         return f"under {number} of {len(claims)} schedule{'s' if len(claims) > 1 else ''}"
+
+    return judged
+
+
+def _judged_of_wrapper(description: WrapperDescription) -> Callable[[Requirement], str]:
+    """What a wrapper lacks to be judged by a requirement, if anything."""
+    from pipeconform.spec.wrappers import wrapper_capabilities
+
+    needs = wrapper_capabilities()
+
+    def judged(requirement: Requirement) -> str:
+        lacking = needs[requirement.id] - set(map(str, description.claims.features))
+        return f"not claimed: {', '.join(sorted(lacking))}" if lacking else "judged"
 
     return judged
 

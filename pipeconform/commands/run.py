@@ -26,7 +26,6 @@ __all__ = ["run"]
 INTERRUPTED = 130
 _LOG_WIDTH = 110
 Show = Literal["summary", "verdict", "json"]
-_TYPED = click.core.ParameterSource.COMMANDLINE
 _FAILED, _STOPPED = 1, 2  # pytest's codes; -x stops a distributed run with the second
 
 
@@ -106,16 +105,11 @@ def run(
 ) -> int:
     """Judge an implementation and say which requirements it meets, and which not by what smallest case.
 
-    Every requirement is judged under every schedule that the implementation claims; of a data-parallel wrapper
-    (torch-ddp, torch-fully-shard, torch-fsdp, reference-wrapper) those of chapter DPW. What follows -- goes to
-    pytest, the engine; it loads no other plugin unless told to by -- -p NAME.
+    Every requirement is judged under every schedule that the implementation claims. A data-parallel wrapper
+    (torch-ddp, torch-fully-shard, torch-fsdp, reference-wrapper, or your own by pipeconform.wrapper) has no
+    schedules; it is judged by chapter DPW. What follows -- goes to pytest, the engine; it loads no other plugin unless
+    told to by -- -p NAME.
     """
-    from pipeconform.replication.implementations import WRAPPERS
-
-    if impl in WRAPPERS:
-        given = click.get_current_context()
-        chosen = {name for name in given.params if given.get_parameter_source(name) is _TYPED}
-        return _of_a_wrapper(impl, requirements=requirements, seed=others["seed"], out=out, chosen=chosen)
     _check(
         profile=profile, requirements=names(requirements), ranks=ranks, workers=workers, others=pytest_args
     )
@@ -157,24 +151,6 @@ def run(
         return _conclude(ended, written, show="json" if as_json else "verdict" if quiet else "summary")
 
 
-def _of_a_wrapper(impl: str, *, requirements: str | None, seed: int, out: Path, chosen: set[str]) -> int:
-    """Judge a data-parallel wrapper, which has a chapter of its own and no schedules.
-
-    Raises:
-        UsageError: an option was given that says nothing about a wrapper.
-    """
-    from pipeconform.commands.wrappers import judge_wrapper
-
-    others = sorted(chosen - {"impl", "requirements", "seed", "out"})
-    if others:
-        shown = ", ".join(f"--{name.replace('_', '-')}" for name in others)
-        raise UsageError(
-            f"{impl} is a wrapper: of run's options --requirements, --seed and --out apply, not {shown}"
-        )
-    with _claimed(out):
-        return judge_wrapper(impl, requirements=names(requirements), seed=seed, out=out)
-
-
 def _text(value: Any) -> str | int | None:
     return value if isinstance(value, str | int) or value is None else str(value)
 
@@ -185,10 +161,11 @@ def _check(
     """Refuse wrong names at once: starting everything to say so would take seconds."""
     require_supported_torch()
     from pipeconform.spec import profile as find_profile
-    from pipeconform.spec.selection import parse_ranks, select_requirements
+    from pipeconform.spec.selection import parse_ranks, require_requirement
 
     find_profile(profile)
-    select_requirements(requirements)
+    for name in requirements:
+        require_requirement(name)
     parse_ranks(ranks)
     if workers is not None and not workers.isdigit() and workers not in ("auto", "logical"):
         raise UsageError(f"-n {workers}: expected a number of processes or auto")

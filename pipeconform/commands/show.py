@@ -29,6 +29,10 @@ def show(name: str) -> None:
         click.echo("\n\n".join(texts))
         return
     found = _requirement(name)  # before anything heavy: a wrong name is answered at once
+    needs = wrapper_needs(found.id)
+    if needs is not None:
+        click.echo(describe_requirement(found, None, rows=needs))
+        return
     from pipeconform.judge.registry import JUDGEMENTS
 
     click.echo(describe_requirement(found, JUDGEMENTS.get(found.id)))
@@ -48,23 +52,40 @@ def _levels_and_profiles(name: str) -> Iterator[str]:
 
 
 def _requirement(name: str) -> Requirement:
-    from pipeconform.spec import certification_levels, profiles, requirement, requirements
+    from pipeconform.spec import certification_levels, profiles
+    from pipeconform.spec.wrappers import all_requirements, any_requirement
 
-    known = {row.id for row in requirements()}
+    known = {row.id for row in all_requirements()}
     if name.upper() in known:
-        return requirement(name)
+        return any_requirement(name)
     known |= {level.name for level in certification_levels()} | {profile.name for profile in profiles()}
     raise UnknownNameError("requirement, level or profile", name, known)
 
 
-def describe_requirement(requirement: Requirement, judgement: Judgement | None, *, width: int = 88) -> str:
-    """The requirement as text, wrapped to `width` columns."""
-    rows = {
-        "Why": requirement.rationale,
-        "Source": requirement.source,
-        "Needs": _needs(judgement),
-        "Judged on": _cases(judgement),
+def wrapper_needs(identifier: str) -> dict[str, str] | None:
+    """What a wrapper must claim to be judged by a requirement, and on what it is; None for one about pipelines."""
+    from pipeconform.spec.wrappers import wrapper_capabilities
+
+    needed = wrapper_capabilities().get(identifier)
+    if needed is None:
+        return None
+    features = ", ".join(f"the feature '{feature}'" for feature in sorted(needed))
+    return {
+        "Needs": features or "nothing beyond what its cases need",
+        "Judged on": "data-parallel wrappers: listed cases, and a search among their options",
     }
+
+
+def describe_requirement(
+    requirement: Requirement,
+    judgement: Judgement | None,
+    *,
+    rows: dict[str, str] | None = None,
+    width: int = 88,
+) -> str:
+    """The requirement as text, wrapped to `width` columns; `rows` say what else there is to say but `judgement`."""
+    told = {"Needs": _needs(judgement), "Judged on": _cases(judgement)} if rows is None else rows
+    rows = {"Why": requirement.rationale, "Source": requirement.source, **told}
     parts = [f"{requirement.id}  {requirement.title}  ({requirement.level})", ""]
     parts += textwrap.wrap(requirement.statement, width, initial_indent="  ", subsequent_indent="  ")
     if requirement.tolerates_errors:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from pipeconform.gate.comparison import Change, Comparison, Kind, Side
+from pipeconform.report.words import under
 
 __all__ = ["FORMATS", "render_comparison"]
 
@@ -136,7 +137,7 @@ def _entries(changes: Sequence[Change]) -> list[_Entry]:
 def _sentence(entry: _Entry) -> str:
     change = entry.change
     variant = "" if change.variant == "default" else f" (variant {change.variant})"
-    text = f"{change.requirement} under {', '.join(entry.schedules)}{variant}"
+    text = f"{change.requirement}{under(*entry.schedules)}{variant}"
     text += f": {_word(change.before)} → {_word(change.after)}"
     what = "; ".join(filter(None, (change.signature, change.detail)))
     text += f", {what}" if what else ""

@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from pipeconform.case.case import Case, decode_case
+from pipeconform.case.any_case import AnyCase, decode_any_case
 from pipeconform.errors import BadCaseError, BadExpectationsError, UnknownNameError
-from pipeconform.spec import requirement, standard_versions
+from pipeconform.spec import standard_versions
+from pipeconform.spec.wrappers import any_requirement
 
 __all__ = [
     "EXPECTATIONS_NAME",
@@ -44,7 +45,7 @@ class StoredCase(msgspec.Struct, frozen=True, kw_only=True):
     """A case that showed an expected failure, and the file it is kept in, relative to the expectations."""
 
     path: str
-    case: Case
+    case: AnyCase
 
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,7 +162,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
         named = re.search(r"`\$\.(\w+)|field `(\w+)`", str(error))
         raise refuse((named[1] or named[2]) if named else "", str(error)) from error
     try:
-        known = requirement(written.requirement).id
+        known = any_requirement(written.requirement).id
     except UnknownNameError as error:
         raise refuse("requirement", str(error)) from error
     if not re.match(r"https?://\S+$", written.issue):
@@ -169,7 +170,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
     stored = []
     for name in written.cases:
         try:
-            case = decode_case((path.parent / name).read_bytes(), source=name)
+            case = decode_any_case((path.parent / name).read_bytes(), source=name)
         except OSError as error:
             raise refuse("cases", f"cannot read the case {name}: {error.strerror or error}") from error
         except BadCaseError as error:

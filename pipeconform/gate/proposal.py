@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeconform.case.case import Case
+from pipeconform.case.any_case import AnyCase, schedule_of
 from pipeconform.errors import BadExpectationsError
 from pipeconform.gate.expectations import Expectation, ExpectationsFile
 from pipeconform.report.result import Cell, Result, Violation
@@ -34,7 +34,7 @@ class Proposal:
     """The text of the file, the cases to keep beside it, and what cannot be expected."""
 
     text: str
-    cases: dict[str, Case]
+    cases: dict[str, AnyCase]
     """By path, relative to the file."""
     left_out: tuple[str, ...]
     """Violations that no entry can stand for, each with the reason."""
@@ -55,7 +55,7 @@ def propose(
     not judge are kept as they are.
     """
     left_out: list[str] = []
-    cases: dict[str, Case] = {}
+    cases: dict[str, AnyCase] = {}
     blocks = [_HEAD]
     entries = () if existing is None else existing.entries
     for entry in entries:
@@ -129,7 +129,7 @@ def _new(
     yield from found.values()
 
 
-def _kept(entry: Expectation, result: Result, cases: dict[str, Case]) -> str | None:
+def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str | None:
     """An existing entry with the schedules and cases that still hold; None if nothing shows it any more."""
     cells = [cell for cell in result.cells if cell.requirement == entry.requirement]
     judged = {cell.schedule for cell in cells if cell.judgements or cell.violations}
@@ -148,7 +148,7 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, Case]) -> str | N
             return None
     stale = {path for cell in cells for path in cell.stale}
     paths = [stored.path for stored in entry.stored if stored.path not in stale]
-    held = {stored.case.schedule for stored in entry.stored if stored.path in paths}
+    held = {schedule_of(stored.case) for stored in entry.stored if stored.path in paths}
     for schedule, violation in shown.items():
         if schedule not in held:
             path = f"{_FOLDER}/{violation.id.replace(':', '.')}.json"

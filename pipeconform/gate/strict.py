@@ -32,7 +32,8 @@ def _about(entry: Expectation, result: Result, *, today: datetime.date) -> Itera
     if today > entry.expires:
         yield f"expired on {entry.expires}: mend {entry.requirement}, or give a new date and say why"
     device = result.environment.device
-    asked = select_requirements(tuple(filter(None, result.run.selection.split(","))))
+    selection = tuple(filter(None, result.run.selection.split(",")))
+    asked = select_requirements(selection, kind=result.implementation.kind)
     if entry.requirement not in asked or entry.device not in ("", device) or not result.run.complete:
         return
     cells = [cell for cell in result.cells if cell.requirement == entry.requirement]

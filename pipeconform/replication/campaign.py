@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
+from pipeconform.campaign.cell import CellRun
+from pipeconform.campaign.earlier import Earlier
+from pipeconform.campaign.kept import KeptCases
+from pipeconform.campaign.pairs import Point
+from pipeconform.case.any_case import WRAPPER_COLUMN
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadAdapterError, HarnessError, NothingJudgedError
+from pipeconform.gate.expectations import Expectation
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
-from pipeconform.replication.case import WrapperCase
+from pipeconform.replication.cell import WrapperCell
+from pipeconform.replication.drawing import Listed
 from pipeconform.replication.judge import WrapperEvidence
+from pipeconform.replication.judgement import why_not_judged
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.replication.result import WrapperCell, WrapperViolation, violation_id
 from pipeconform.replication.worker import Job
+from pipeconform.report.progress import Progress
+from pipeconform.report.result import Cell
 from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import Raised, Returned
-from pipeconform.spec import Requirement
+from pipeconform.run.source import Source
+from pipeconform.run.verdict import Raised, Returned, VerdictVector
+from pipeconform.spec import Profile, Requirement, profile
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["PRELOAD", "WrapperCampaign", "describe"]
@@ -29,7 +39,6 @@ PRELOAD = ("torch", "torch.distributed", "pipeconform.replication.worker", "pipe
 _RANK_TASK = "pipeconform.replication.worker:execute"
 _DESCRIBE_TASK = "pipeconform.replication.worker:describe"
 _ORACLE_TASK = "pipeconform.replication.oracle:answer"
-_SEVERITY = (Status.CRASHED, Status.HUNG, Status.FAILED, Status.ERROR)
 
 
 def describe(pools: Pools, reference: str) -> WrapperDescription:
@@ -51,7 +60,7 @@ def describe(pools: Pools, reference: str) -> WrapperDescription:
         raise BadAdapterError(f"--impl {reference!r}: describe() returned a wrong value: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class WrapperCampaign:
     """One wrapper, and the processes to judge it in. `time_limit` is in seconds for one case."""
 
@@ -62,74 +71,85 @@ class WrapperCampaign:
     pools: Pools
     seed: int = 0
     time_limit: float = 60.0
-    executed: Counter[str] = field(default_factory=Counter)
+    profile: Profile = field(default_factory=lambda: profile("smoke"))
+    ranks: tuple[int, int] = (1, 4)
+    """The fewest and the most replicas of a case."""
+    examples: int | None = None
+    """So many of a requirement's listed cases; all for None."""
+    expectations: tuple[Expectation, ...] = ()
+    device: str = "cpu"
+    kept: KeptCases | None = None
+    earlier: Earlier = field(default_factory=Earlier)
+    listener: Callable[[Progress], None] | None = None
+    source: Source = field(default_factory=Source)
+    executed: dict[str, int] = field(default_factory=dict)
     """Executions by case digest."""
+    num_ranks: dict[str, int] = field(default_factory=dict)
+    points: set[Point] = field(default_factory=set)
+    """Combinations of properties are not counted of wrappers."""
 
-    def judge_cell(self, requirement: Requirement) -> WrapperCell:
+    def judge_cell(
+        self, requirement: Requirement, schedule: str = WRAPPER_COLUMN, variant: str = "default"
+    ) -> Cell:
         """Judge one requirement.
 
         Raises:
             HarnessError: the harness failed; no verdict can be drawn.
         """
-        begun, claims = time.monotonic(), self.description.claims
-        judgement = WRAPPER_JUDGEMENTS[requirement.id]
-        if not judgement.needs <= claims.features:
-            lacking = ", ".join(sorted(judgement.needs - claims.features))
-            reason = f"{self.description.name} does not claim {lacking}"
-            return WrapperCell(requirement=requirement.id, status="not_claimed", reason=reason)
-        cases = judgement.drawn(claims, seed=self.seed)
-        if not cases:
+        judgement, claims = WRAPPER_JUDGEMENTS[requirement.id], self.description.claims
+        if reason := why_not_judged(judgement, self.description):
+            return self._unjudged(requirement, "not_claimed", reason)
+        listed = judgement.drawn(claims, seed=self.seed, whole_grid=self.profile.whole_grids)
+        if not listed:
             raise NothingJudgedError(f"{requirement.id} is claimed, but no case lies inside the claims")
-        first: dict[tuple[Status, str], tuple[WrapperCase, Outcome]] = {}
-        seen: Counter[tuple[Status, str]] = Counter()
-        executions = len(cases)
-        for case in cases:
-            for outcome in self.judge_case(requirement.id, case):
-                key = (outcome.status, outcome.finding.kind)
-                seen[key] += 1
-                first.setdefault(key, (case, outcome))
-        violations = []
-        for key, (case, outcome) in first.items():
-            executions += 1
-            again = {(one.status, one.finding.kind) for one in self.judge_case(requirement.id, case)}
-            name = violation_id(requirement.id, case, *key)
-            violations.append(
-                WrapperViolation(
-                    id=name,
-                    status=key[0].value,
-                    signature=key[1],
-                    message=outcome.finding.message,
-                    case=case,
-                    digest=case.digest,
-                    confirmed=key in again,
-                    occurrences=seen[key],
-                    verdicts=outcome.verdicts,
-                    replay=f"pipeconform wrappers replay {name} --impl {self.implementation}",
-                )
-            )
-        confirmed = [Status(one.status) for one in violations if one.confirmed]
-        worst = min(confirmed, key=_SEVERITY.index, default=Status.PASSED)
-        return WrapperCell(
-            requirement=requirement.id,
-            status="flaky" if violations and not confirmed else worst.value,
-            judgements=len(cases),
-            executions=executions,
-            seconds=round(time.monotonic() - begun, 3),
-            violations=tuple(violations),
-        )
+        inside = tuple(filter(self.allows, listed))[: self.examples]
+        if not inside:
+            fewest = min(case.ranks for case in listed)
+            reason = f"{requirement.id} needs {fewest} or more replicas; --ranks allows {self.ranks[1]}"
+            return self._unjudged(requirement, "skipped", reason)
+        drawn = Listed(requirement=requirement.id, cases=inside, seed=self.seed)
+        return CellRun(self, WrapperCell(campaign=self, requirement=requirement.id, listed=drawn)).judge()
+
+    def _unjudged(
+        self, requirement: Requirement, status: Literal["not_claimed", "skipped"], reason: str
+    ) -> Cell:
+        return Cell(requirement=requirement.id, schedule=WRAPPER_COLUMN, status=status, reason=reason)
+
+    def allows(self, case: WrapperCase) -> bool:
+        """Whether its number of replicas is one that the run and the claims allow."""
+        most = min(self.ranks[1], self.description.claims.max_ranks)
+        return self.ranks[0] <= case.ranks <= most
 
     def judge_case(self, requirement: str, case: WrapperCase) -> tuple[Outcome, ...]:
         """Execute a case and judge it by one requirement; empty when that is met."""
-        self.executed[case.digest] += 1
+        return self.outcomes(requirement, case, self.execute(case))
+
+    def execute(self, case: WrapperCase) -> VerdictVector:
+        """What the ranks say, and count.
+
+        Raises:
+            PoolError: rank processes cannot be formed.
+        """
+        digest = case.digest
+        self.executed[digest] = self.executed.get(digest, 0) + 1
+        self.num_ranks[digest] = case.ranks
         pool = self.pools.of_size(case.ranks)
         payload = msgspec.msgpack.encode(Job(implementation=self.reference, case=case))
         vector = pool.run(_RANK_TASK, payload, time_limit=self.time_limit)
+        if vector.ok and any(one.failed is not None for one in _shown(vector)):
+            pool.restart()  # what a failed step left under way must not meet the next case
+        return vector
+
+    def outcomes(self, requirement: str, case: WrapperCase, vector: VerdictVector) -> tuple[Outcome, ...]:
+        """What a requirement has to say about an execution; empty when it is met.
+
+        Raises:
+            HarnessError: the oracle failed.
+        """
         ended = judge_verdicts(vector)
         if ended is not None:
             return (ended,)
-        shown = tuple(msgspec.msgpack.decode(value, type=Shown) for value in vector.values)
-        if any(one.failed is not None for one in shown):
-            pool.restart()  # what a failed step left under way must not meet the next case
+        shown = _shown(vector)
         evidence = WrapperEvidence(
             case=case, claims=self.description.claims, shown=shown, expected=self._asked(case, shown)
         )
@@ -152,6 +172,10 @@ class WrapperCampaign:
             return msgspec.msgpack.decode(vector.values[0], type=Expected)
 
         return ask
+
+
+def _shown(vector: VerdictVector) -> tuple[Shown, ...]:
+    return tuple(msgspec.msgpack.decode(value, type=Shown) for value in vector.values)
 
 
 def _status_of(finding: Finding) -> Status:

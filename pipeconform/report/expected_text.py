@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rich.text import Text
 
 from pipeconform.report.result import Cell, Result
-from pipeconform.report.words import plural
+from pipeconform.report.words import plural, under
 
 __all__ = ["expected_lines", "problem_lines"]
 
@@ -22,9 +22,9 @@ def expected_lines(cells: Iterable[Cell]) -> Iterator[Text]:
                 found.setdefault(key, []).append((cell, violation.occurrences))
     for key, several in found.items():
         what, _, label = key.partition("\0")
-        under = ", ".join(dict.fromkeys(cell.schedule for cell, _ in several))
+        where = under(*dict.fromkeys(cell.schedule for cell, _ in several))
         drawn = plural(sum(count for _, count in several), "drawn case")
-        yield Text(f"expected: {what} under {under}, in {drawn} ({label})", style="dim")
+        yield Text(f"expected: {what}{where}, in {drawn} ({label})", style="dim")
 
 
 def problem_lines(result: Result) -> Iterator[Text]:

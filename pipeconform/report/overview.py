@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pipeconform.report.result import SEVERITY, Cell
 from pipeconform.report.words import COLOURS, EXPECTED, WORDS
-from pipeconform.spec import requirements
+from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["DEFAULT", "in_order", "overview"]
 
@@ -103,7 +103,7 @@ def _worst(cells: Sequence[Cell]) -> Text:
 
 def _table(cells: Sequence[Cell], columns: Sequence[_Column], *, title: int) -> Table:
     """`title` is the room for the requirements' titles, which are left out if it is too little."""
-    known = {row.id: row.title for row in requirements()}
+    known = {row.id: row.title for row in all_requirements()}
     titled = title >= _LEAST_TITLE
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True)

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from pipeconform.case.case import Case
+from pipeconform.case.any_case import AnyCase, case_of, schema_with_cases
 from pipeconform.errors import BadResultError
 from pipeconform.observe.localisation import Localisation
 from pipeconform.run.waiting import Place
+from pipeconform.spec.wrappers import Kind
 from pipeconform.writing import whole_file
 
 __all__ = [
@@ -29,16 +30,17 @@ __all__ = [
     "Status",
     "Totals",
     "Violation",
+    "decode_cell",
     "read_result",
     "schema",
     "write_result",
 ]
 
-RESULT_FORMAT = 3
+RESULT_FORMAT = 4
 """2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations, 3 where a wrong value
-begins; a file of an earlier format reads as one without any."""
+begins, 4 module wrappers and their cases; a file of an earlier format reads as one without any."""
 
-_READABLE = (1, 2, RESULT_FORMAT)
+_READABLE = (1, 2, 3, RESULT_FORMAT)
 
 Status = Literal["passed", "failed", "hung", "crashed", "error", "flaky", "not_claimed", "skipped"]
 SEVERITY: tuple[Status, ...] = (
@@ -67,7 +69,7 @@ class Violation(_Data, frozen=True, kw_only=True):
     signature: str
     message: str
     where: str
-    case: Case
+    case: AnyCase
     digest: str
     minimal: bool
     """Whether shrinking ended by itself, not by its budget."""
@@ -146,6 +148,7 @@ class Implementation(_Data, frozen=True, kw_only=True):
     reference: str
     name: str
     version: str
+    kind: Kind = "pipeline"
     capabilities: Any = None
     source: str = ""
     """The name of the adapter's source file."""
@@ -250,7 +253,7 @@ def read_result(path: Path) -> Result:
             raise BadResultError(
                 f"{path}: result format {version!r}; this version reads {_READABLE[0]} to {_READABLE[-1]}"
             )
-        return msgspec.json.decode(data, type=Result)
+        return msgspec.json.decode(data, type=Result, dec_hook=case_of)
     except OSError as error:
         raise BadResultError(f"cannot read {path}: {error.strerror or error}") from error
     except msgspec.ValidationError as error:
@@ -259,6 +262,11 @@ def read_result(path: Path) -> Result:
         raise BadResultError(f"{path}: damaged, not JSON: {error}") from error
 
 
+def decode_cell(data: str | bytes) -> Cell:
+    """Read one cell from JSON; what a worker sends is ours and needs no refusing."""
+    return msgspec.json.decode(data, type=Cell, dec_hook=case_of)
+
+
 def schema() -> dict[str, Any]:
     """The JSON Schema of the result file."""
-    return msgspec.json.schema(Result)
+    return schema_with_cases(Result)

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.expected_text import expected_lines, problem_lines
 from pipeconform.report.localisation_text import localisation_lines
@@ -18,8 +19,9 @@ from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.overview import DEFAULT, in_order, overview
 from pipeconform.report.result import SEVERITY, Cell, Result, Violation
 from pipeconform.report.timeline_text import timeline_lines
-from pipeconform.report.words import COLOURS, WORDS, counted, plural
-from pipeconform.spec import Level, Requirement, requirements
+from pipeconform.report.words import COLOURS, WORDS, counted, plural, under
+from pipeconform.spec import Level, Requirement
+from pipeconform.spec.wrappers import all_requirements
 
 __all__ = [
     "Group",
@@ -59,9 +61,9 @@ class Group:
     """The environment variants that show it, the default settings first."""
 
     def under(self) -> str:
-        """The schedules in words, and the variants where it is not the default settings alone."""
+        """`` under`` its schedules in words, and the variants where it is not the default settings alone."""
         all_of_them = self.everywhere and len(self.schedules) > 2
-        words = f"all {len(self.schedules)} schedules" if all_of_them else ", ".join(self.schedules)
+        words = f" under all {len(self.schedules)} schedules" if all_of_them else under(*self.schedules)
         return words if self.variants == (DEFAULT,) else f"{words} ({' and '.join(self.variants)})"
 
 
@@ -160,7 +162,7 @@ def _notes(cells: Sequence[Cell]) -> Iterator[Text]:
         more = f" and {plural(len(several) - 1, 'more cell')}" if len(several) > 1 else ""
         line = Text.assemble((WORDS[several[0].status], COLOURS[several[0].status]))
         variant = "" if several[0].variant == DEFAULT else f" ({several[0].variant})"
-        line.append(f"  {several[0].requirement} under {several[0].schedule}{variant}{more}: {first}")
+        line.append(f"  {several[0].requirement}{under(several[0].schedule)}{variant}{more}: {first}")
         for other in others[:_MOST_LINES]:
             line.append(f"\n      {other}")
         yield line
@@ -203,12 +205,15 @@ def grouped(cells: Iterable[Cell], *, expected: bool = False) -> list[Group]:
 
 
 def _known() -> dict[str, Requirement]:
-    return {row.id: row for row in requirements()}
+    return {row.id: row for row in all_requirements()}
 
 
 def _size(violation: Violation) -> tuple[object, ...]:
     """How much there is to read and run: what was confirmed first, then few ranks, stages, microbatches."""
     case = violation.case
+    if isinstance(case, WrapperCase):
+        passes = sum(len(step.passes) for step in case.steps)
+        return (not violation.confirmed, case.num_ranks, 1, passes, len(case.steps), 0, violation.digest)
     return (
         not violation.confirmed,
         case.num_ranks,
@@ -233,19 +238,18 @@ def violation_block(group: Group, *, number: int, width: int, where: Path | None
     violation, known = group.violation, _known()
     rows = [known[r] for r in group.requirements if r in known]
     lines = violation.message.strip("\n").splitlines() or [violation.signature]
-    under = f"under {group.under()}"
     shown = violation.status if violation.confirmed else "flaky"
     word = (WORDS[shown], COLOURS[shown])
     body: list[str] = []
     if violation.status == "failed":
         names = ", ".join(f"{row.id} {row.title} ({row.level})" for row in rows) or violation.id
-        head = Text.assemble((f"{number}. {names}: ", "bold"), word, f" {under}\n")
+        head = Text.assemble((f"{number}. {names}: ", "bold"), word, f"{group.under()}\n")
         body += [line for row in rows for line in textwrap.wrap(row.statement, width - 3)]
         body += ["", violation.signature + (f" ({violation.where})" if violation.where else "")]
     else:
         headline, *lines = lines
         headline = textwrap.shorten(headline, _LONGEST_HEADLINE, placeholder=" …")
-        head = Text.assemble((f"{number}. ", "bold"), word, f" {under}: ", (f"{headline}\n", "bold"))
+        head = Text.assemble((f"{number}. ", "bold"), word, f"{group.under()}: ", (f"{headline}\n", "bold"))
         met = ", ".join(f"{row.id} {row.title} ({row.level})" for row in rows)
         body += textwrap.wrap(f"in cases of {met}", width - 3) if met else []
         body.append("")

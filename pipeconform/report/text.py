@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.result import Cell, Violation
-from pipeconform.spec import requirement
+from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["describe_cell", "describe_violation"]
 
 
 def describe_cell(cell: Cell) -> str:
     """A failing cell: the requirement's sentence and every distinct violation."""
-    row = requirement(cell.requirement)
+    row = any_requirement(cell.requirement)
     head = (
         f"{row.id} {row.title} ({row.level}), schedule {cell.schedule}, variant {cell.variant}: {cell.status}"
     )

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.report.result import Status
 
-__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural"]
+__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural", "under"]
 
 WORDS: Mapping[Status, str] = MappingProxyType(
     {
@@ -47,6 +48,11 @@ def counted(statuses: Iterable[Status]) -> str:
     """How many of each, in one order: ``12 ok, 3 FAIL, 2 not claimed``."""
     counts = Counter(statuses)
     return ", ".join(f"{counts[s]} {_NAMES.get(s, word)}" for s, word in WORDS.items() if counts[s])
+
+
+def under(*schedules: str) -> str:
+    """`` under GPipe, 1F1B``; nothing for a wrapper, which has no schedule."""
+    return "" if schedules == (WRAPPER_COLUMN,) else f" under {', '.join(schedules)}"
 
 
 def plural(number: int, noun: str) -> str:

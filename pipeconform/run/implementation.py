@@ -9,7 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,10 +17,17 @@ from typing import Any
 import msgspec
 
 from pipeconform.adapter import Description
-from pipeconform.errors import BadAdapterError, Unsupported
+from pipeconform.errors import BadAdapterError, IsWrapperError, Unsupported
 
-__all__ = ["BUILT_IN", "METHODS", "load", "resolve"]
+__all__ = ["BUILT_IN", "METHODS", "WRAPPERS", "WRAPPER_METHODS", "load", "resolve"]
 
+WRAPPERS: Mapping[str, str] = {
+    "torch-ddp": "pipeconform.adapters.torch_wrappers:TorchDdp",
+    "torch-fully-shard": "pipeconform.adapters.torch_wrappers:TorchFullyShard",
+    "torch-fsdp": "pipeconform.adapters.torch_wrappers:TorchFsdp",
+    "reference-wrapper": "pipeconform.reference_impl.wrapper_adapter:ReferenceWrapper",
+}
+"""Short names of the data-parallel wrappers that come with pipeconform."""
 BUILT_IN = {
     "torch": "pipeconform.adapters.torch_pipelining:TorchPipelining",
     "deepspeed": "pipeconform.adapters.deepspeed:DeepSpeed",
@@ -28,11 +35,13 @@ BUILT_IN = {
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
     "reference": "pipeconform.reference_impl.adapter:ReferenceAdapter",
     "reference-single": "pipeconform.reference_impl.single_process:SingleProcessReference",
+    **WRAPPERS,
 }
 """Short names of the implementations that come with pipeconform."""
 
 _DESCRIPTIONS = msgspec.msgpack.Decoder(Description)  # made once, in the fork server
 METHODS = ("describe", "setup_process", "build")
+WRAPPER_METHODS = ("describe", "wrap")
 _FORMS = "a built-in name ({}), package.module:Object or path/to/file.py:Object".format(", ".join(BUILT_IN))
 
 
@@ -59,6 +68,7 @@ def load(reference: str, *, methods: Sequence[str] = METHODS) -> Any:
 
     Raises:
         BadAdapterError: it cannot be imported, is not there, lacks a method or describes itself wrongly.
+        IsWrapperError: it has the methods of a wrapper's adapter, and others were asked for.
     """
     where, _, name = resolve(reference).rpartition(":")
     module = _module(where, reference)
@@ -75,13 +85,21 @@ def load(reference: str, *, methods: Sequence[str] = METHODS) -> Any:
             f"--impl {reference!r}: {name}() raised {_told(error, where)}; "
             f"an adapter class is called without arguments"
         ) from error
-    missing = [method for method in methods if not callable(getattr(adapter, method, None))]
+    missing = _missing(adapter, methods)
+    if "build" in missing and not _missing(adapter, WRAPPER_METHODS):
+        raise IsWrapperError(
+            f"--impl {reference!r}: {where}:{name} is of a data-parallel wrapper: it has wrap(), not build()"
+        )
     if missing:
         raise BadAdapterError(
             f"--impl {reference!r}: {where}:{name} lacks {', '.join(f'{m}()' for m in missing)}; a valid adapter has "
             f"{', '.join(f'{m}()' for m in methods)} (see pipeconform.adapter.Adapter, or run 'pipeconform init FILE')"
         )
     return adapter
+
+
+def _missing(adapter: object, methods: Sequence[str]) -> list[str]:
+    return [method for method in methods if not callable(getattr(adapter, method, None))]
 
 
 def describe(reference: str) -> Description:

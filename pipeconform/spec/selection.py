@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 
 from pipeconform.errors import UnknownNameError, UsageError
-from pipeconform.spec.catalogue import chapters, requirements
+from pipeconform.spec.catalogue import Chapter
+from pipeconform.spec.wrappers import Kind, all_chapters, chapters_of
 
-__all__ = ["MOST_RANKS", "parse_ranks", "select_requirements"]
+__all__ = ["MOST_RANKS", "parse_ranks", "require_requirement", "select_requirements"]
 
 MOST_RANKS = 8
 """More ranks show nothing that eight do not, and cost a process each."""
@@ -27,17 +28,38 @@ def parse_ranks(text: str) -> tuple[int, int]:
     return least, most
 
 
-def select_requirements(asked: Iterable[str]) -> frozenset[str]:
-    """The ids meant by ids and chapters, whatever the case of their letters; all when nothing is asked for.
+def select_requirements(asked: Iterable[str], *, kind: Kind = "pipeline") -> frozenset[str]:
+    """The ids meant by ids and chapters, whatever the case of their letters; all of the kind when nothing is asked for.
 
     Raises:
         UnknownNameError: a name is neither; the message lists the nearest.
+        UsageError: a name is of requirements that implementations of another kind are judged by.
     """
-    by_name: dict[str, frozenset[str]] = {row.id: frozenset({row.id}) for row in requirements()}
-    by_name |= {chapter.id: frozenset(row.id for row in chapter.requirements) for chapter in chapters()}
+    own = {name for chapter in chapters_of(kind) for name in (chapter.id, *_ids(chapter))}
     found: set[str] = set()
+    by_name = _by_name()
     for name in asked:
-        if name.upper() not in by_name:
-            raise UnknownNameError("requirement or chapter", name, by_name)
+        require_requirement(name)
+        if name.upper() not in own:
+            raise UsageError(f"{name.upper()} is not judged of a {kind}, which the implementation is")
         found |= by_name[name.upper()]
-    return frozenset(found) or frozenset(row.id for row in requirements())
+    return frozenset(found) or frozenset(one for chapter in chapters_of(kind) for one in _ids(chapter))
+
+
+def require_requirement(name: str) -> None:
+    """Refuse a name that is neither a requirement's nor a chapter's, whatever it is judged of.
+
+    Raises:
+        UnknownNameError: it is neither; the message lists the nearest.
+    """
+    if name.upper() not in _by_name():
+        raise UnknownNameError("requirement or chapter", name, _by_name())
+
+
+def _ids(chapter: Chapter) -> tuple[str, ...]:
+    return tuple(row.id for row in chapter.requirements)
+
+
+def _by_name() -> dict[str, frozenset[str]]:
+    ids = {one: frozenset({one}) for chapter in all_chapters() for one in _ids(chapter)}
+    return ids | {chapter.id: frozenset(_ids(chapter)) for chapter in all_chapters()}

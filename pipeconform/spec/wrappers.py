@@ -1,7 +1,7 @@
 """The chapter about data-parallel wrappers.
 
 It is a chapter of its own, not one of `chapters()`: those are judged of pipelines under each schedule that is
-claimed, this one of module wrappers, which have no schedule.
+claimed, this one of module wrappers, which have no schedule. Whatever reads results knows both.
 """
 
 from __future__ import annotations
@@ -9,13 +9,26 @@ from __future__ import annotations
 import functools
 import tomllib
 from importlib import resources
+from typing import Literal
 
 import msgspec
 
 from pipeconform.errors import UnknownNameError
-from pipeconform.spec.catalogue import Chapter, Requirement
+from pipeconform.spec.catalogue import Chapter, Requirement, chapters
 
-__all__ = ["wrapper_capabilities", "wrapper_chapter", "wrapper_requirement"]
+__all__ = [
+    "Kind",
+    "all_chapters",
+    "all_requirements",
+    "any_requirement",
+    "chapters_of",
+    "wrapper_capabilities",
+    "wrapper_chapter",
+    "wrapper_requirement",
+]
+
+Kind = Literal["pipeline", "wrapper"]
+"""What an implementation is: of pipeline parallelism, or a wrapper of data-parallel modules."""
 
 
 @functools.cache
@@ -48,6 +61,33 @@ def wrapper_requirement(identifier: str) -> Requirement:
         UnknownNameError: there is none; the message lists the nearest.
     """
     known = {row.id: row for row in wrapper_chapter().requirements}
+    if identifier.upper() not in known:
+        raise UnknownNameError("requirement", identifier, known)
+    return known[identifier.upper()]
+
+
+def chapters_of(kind: Kind) -> tuple[Chapter, ...]:
+    """The chapters that an implementation of this kind is judged by."""
+    return chapters() if kind == "pipeline" else (wrapper_chapter(),)
+
+
+def all_chapters() -> tuple[Chapter, ...]:
+    """The whole standard: what is judged of pipelines, then what is judged of wrappers."""
+    return (*chapters_of("pipeline"), *chapters_of("wrapper"))
+
+
+def all_requirements() -> tuple[Requirement, ...]:
+    """All of them, in the order of the standard."""
+    return tuple(row for chapter in all_chapters() for row in chapter.requirements)
+
+
+def any_requirement(identifier: str) -> Requirement:
+    """The requirement called `identifier`, of pipelines or of wrappers; case does not matter.
+
+    Raises:
+        UnknownNameError: there is none; the message lists the nearest.
+    """
+    known = {row.id: row for row in all_requirements()}
     if identifier.upper() not in known:
         raise UnknownNameError("requirement", identifier, known)
     return known[identifier.upper()]

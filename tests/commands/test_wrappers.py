@@ -1,56 +1,91 @@
-"""``pipeconform wrappers``: a run, its result file, and a replay."""
+"""A data-parallel wrapper is judged, replayed, listed and refused by the commands that pipelines are."""
 
 from __future__ import annotations
 
-from pipeconform.replication.result import read_wrapper_result
+import json
+import xml.etree.ElementTree as ET
+
+from pipeconform.report.result import read_result
 
 FAULT = "pipeconform.reference_impl.faults.registry_wrappers:Summed"
 
 
-def test_a_wrong_wrapper_is_shown_and_replayed(typed, tmp_path) -> None:
+def test_a_wrong_wrapper_is_shown_made_small_and_replayed(typed, tmp_path) -> None:
     code, out, _ = typed(
-        "wrappers", "run", "--impl", FAULT, "--requirements", "DPW-1,DPW-3", "--out", "found"
+        "run", "--impl", FAULT, "--requirements", "DPW-1,DPW-3", "--out", "found", "--profile", "smoke"
     )
-    result = read_wrapper_result(tmp_path / "found" / "wrappers.json")
+    result = read_result(tmp_path / "found" / "result.json")
     broken, met = result.cells
 
     assert code == 1
-    assert "FAIL DPW-1" in out
-    assert "ok   DPW-3" in out
+    assert "1. DPW-1 The mean gradient (MUST): FAIL\n" in out
+    assert "under Wrapper" not in out
     assert (broken.requirement, broken.status, met.status) == ("DPW-1", "failed", "passed")
     assert set(result.rules) == {"DPW-1", "DPW-3"}
-    assert result.implementation.source == "wrapper_adapter.py"
+    assert (result.implementation.kind, result.implementation.source) == ("wrapper", "wrapper_adapter.py")
+    assert result.environment.variables["default"]
     violation = broken.violations[0]
     assert violation.confirmed
+    assert violation.id.startswith("DPW-1:Wrapper:default:")
+    assert violation.case.ranks == 2
 
-    code, out, _ = typed(
-        "wrappers", "replay", violation.id, "--impl", "reference-wrapper", "--result", "found/wrappers.json"
+    suites = ET.parse(tmp_path / "found" / "junit.xml").getroot()
+    assert {case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None} == {
+        "test_the_mean_gradient[DPW-1:Wrapper:default]"
+    }
+    assert "The mean gradient" in (tmp_path / "found" / "report.html").read_text()
+
+    stored = ("replay", violation.id, "--result", "found")
+    code, out, _ = typed(*stored, "--impl", "reference-wrapper")
+    assert (code, out.splitlines()[-1]) == (0, "FIXED: DPW-1 met")
+    code, out, _ = typed(*stored, "--impl", FAULT)
+    assert code == 1
+    assert "REPRODUCED:\nDPW-1 failed: gradient differs" in out
+
+    # what was found before is executed first in the next run, and reported as it is
+    code, _, _ = typed(
+        "run", "--impl", FAULT, "--requirements", "DPW-1", "--out", "found", "-q", "--profile", "smoke"
     )
-    assert (code, out.splitlines()[-1]) == (0, "FIXED: DPW-1 is met")
+    again = read_result(tmp_path / "found" / "result.json").cells[0].violations[0]
+    assert code == 1
+    assert (again.digest, again.shrink_executions) == (violation.digest, 0)
+
+    case = tmp_path / "case.json"
+    case.write_text(json.dumps({"ranks": 3}))
+    code, out, _ = typed("replay", "case.json", "--impl", "reference-wrapper", "--requirement", "DPW-1")
+    assert (code, out.splitlines()[-1]) == (0, "FIXED: DPW-1 met")
+
+
+def test_what_says_nothing_about_a_wrapper_is_refused(typed) -> None:
+    for options, words in (
+        (("--schedules", "GPipe"), "has no schedules"),
+        (("--requirements", "TRN"), "TRN is not judged of a wrapper"),
+        (("--device", "meta"), "on the CPU with gloo only"),
+    ):
+        code, _, err = typed("run", "--impl", "reference-wrapper", *options)
+        assert code == 2
+        assert words in err
 
 
 def test_a_pipeline_is_no_wrapper(typed) -> None:
-    code, _, err = typed("wrappers", "run", "--impl", "reference")
+    code, _, err = typed("run", "--impl", "reference", "--requirements", "DPW-1")
 
     assert code == 2
-    assert "lacks wrap()" in err
+    assert "DPW-1 is not judged of a pipeline" in err
 
 
-def test_the_chapter_is_listed(typed) -> None:
-    code, out, _ = typed("wrappers", "list")
-
+def test_the_chapter_is_listed_and_shown(typed) -> None:
+    code, out, _ = typed("list")
     assert code == 0
-    assert len(out.splitlines()) == 26
-    assert "DPW-19 MUST   Uneven inputs" in out
+    assert "DPW  Data-parallel wrappers" in out
 
-
-def test_run_judges_a_wrapper_by_its_name_and_refuses_what_says_nothing_about_one(typed, tmp_path) -> None:
-    code, out, _ = typed("run", "--impl", "reference-wrapper", "--requirements", "DPW-3", "--out", "found")
-
+    code, out, _ = typed("list", "--impl", "torch-fully-shard")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  DPW-")}
     assert code == 0
-    assert "1 met, 0 not met, 0 not claimed" in out
-    assert (tmp_path / "found" / "wrappers.json").is_file()
+    assert rows["DPW-1"].endswith("judged")
+    assert rows["DPW-19"].endswith("not claimed: join")
+    assert "TRN-1" not in out
 
-    code, _, err = typed("run", "--impl", "reference-wrapper", "--schedules", "GPipe")
-    assert code == 2
-    assert "not --schedules" in err
+    code, out, _ = typed("show", "dpw-19")
+    assert code == 0
+    assert "Needs      the feature 'join'" in out

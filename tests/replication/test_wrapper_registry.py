@@ -10,11 +10,11 @@ import pytest
 from pipeconform.reference_impl.faults.registry_wrappers import WRAPPER_FAULTS
 
 from pipeconform.errors import BadCaseError, UnknownNameError
-from pipeconform.replication.case import Pass, Step, Uneven, WrapperCase, decode_case
+from pipeconform.replication.case import Pass, Regroup, Step, Uneven, WrapperCase, decode_case
+from pipeconform.replication.judgement import why_not_judged
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.replication.setup import selected
 from pipeconform.spec.wrappers import wrapper_capabilities, wrapper_chapter, wrapper_requirement
-from pipeconform.wrapper import WrapperClaims, WrapperFeature
+from pipeconform.wrapper import WrapperClaims, WrapperDescription, WrapperFeature
 
 IDS = [row.id for row in wrapper_chapter().requirements]
 EVERYTHING = WrapperClaims(features=frozenset(WrapperFeature))
@@ -65,6 +65,8 @@ def test_every_case_is_data_and_differs_from_the_others() -> None:
         ({"uneven": Uneven(steps=(1, 2, 3))}, "3 entries for 2 ranks"),
         ({"steps": (Step(passes=(Pass(uses=("a", "b")),)),)}, "with towers"),
         ({"module": "towers", "steps": (Step(passes=(Pass(uses=("a",)),)),)}, "towers of every rank"),
+        ({"regroup": Regroup(step=1, ranks=(1, 2))}, r"ranks \(1, 2\) are not all below 2"),
+        ({"module": "probed", "steps": (Step(overflow=1),)}, "for scaled losses"),
     ],
 )
 def test_an_impossible_case_is_refused(wrong: dict, words: str) -> None:
@@ -72,13 +74,32 @@ def test_an_impossible_case_is_refused(wrong: dict, words: str) -> None:
         WrapperCase(**wrong)
 
 
+def test_ranks_that_a_new_group_leaves_out_stop_there() -> None:
+    case = WrapperCase(ranks=3, steps=(Step(),) * 3, regroup=Regroup(step=1, ranks=(0, 2)))
+
+    assert [case.num_steps(rank) for rank in range(3)] == [3, 1, 3]
+    assert [case.present(step) for step in range(3)] == [(0, 1, 2), (0, 2), (0, 2)]
+
+
+def test_what_a_wrapper_has_elsewhere_only_is_no_claim_and_says_why() -> None:
+    judgement = WRAPPER_JUDGEMENTS["DPW-28"]
+    claims = WrapperClaims(elsewhere={WrapperFeature.MIXED_PRECISION: "no accelerator"})
+    description = WrapperDescription(name="mine", version="1", claims=claims)
+    plain = WrapperDescription(name="mine", version="1", claims=WrapperClaims())
+
+    assert judgement.drawn(claims, seed=0) == ()
+    assert (
+        why_not_judged(judgement, description) == "mine cannot run it here: mixed_precision (no accelerator)"
+    )
+    assert why_not_judged(judgement, plain) == "mine does not claim mixed_precision"
+    assert why_not_judged(WRAPPER_JUDGEMENTS["DPW-1"], plain) == ""
+
+
 def test_a_damaged_case_is_refused_with_its_source() -> None:
     with pytest.raises(BadCaseError, match=r"file\.json: not a wrapper case"):
         decode_case(b'{"module": "unheard"}', source="file.json")
 
 
-def test_requirements_are_selected_in_order_and_unknown_ones_refused() -> None:
-    assert selected(()) == selected(["dpw"]) == tuple(IDS)
-    assert selected(["DPW-12", "dpw-2"]) == ("DPW-2", "DPW-12")
+def test_an_unknown_requirement_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="DPW-99"):
         wrapper_requirement("DPW-99")

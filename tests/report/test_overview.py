@@ -128,6 +128,6 @@ def test_a_violation_says_under_which_variants_it_was_seen(make):
         (found,) = grouped(cells)
         return found.under()
 
-    assert group("default") == "GPipe"
-    assert group("debug") == "GPipe (debug)"
-    assert group("debug", "default") == "GPipe (default and debug)"
+    assert group("default") == " under GPipe"
+    assert group("debug") == " under GPipe (debug)"
+    assert group("debug", "default") == " under GPipe (default and debug)"

@@ -8,19 +8,24 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from pipeconform.case.any_case import schedule_of
+from pipeconform.case.case import Case
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.html.case_picture import draw_case
 from pipeconform.report.html.claims import owners_of
 from pipeconform.report.html.gantt import MEANING, Marks, draw_gantt, waits
 from pipeconform.report.html.message import Message, RankVerdict, message_of, verdicts_of, visible
-from pipeconform.report.html.place import Place, place_of, suspects
+from pipeconform.report.html.place import Place, case_in, place_of, suspects
 from pipeconform.report.html.program import StepView, facts_of, steps_of
 from pipeconform.report.html.spread import SpreadView, spread_view
 from pipeconform.report.html.status import EXPECTED, StatusView, status_view
 from pipeconform.report.html.timeline import Plot, executed_plot, named_plot
 from pipeconform.report.html.waits import WaitsView, waits_view
+from pipeconform.report.html.wrapper_case import where_of, wrapper_facts, wrapper_steps
 from pipeconform.report.result import Implementation, Violation
 from pipeconform.report.summary import Group, replay_line
+from pipeconform.report.words import under
 from pipeconform.schedule import Kind
 from pipeconform.spec import Requirement
 
@@ -51,7 +56,8 @@ class FailureView:
     anchor: str
     identifier: str
     requirement: str
-    schedule: str
+    under: str
+    """`` under`` its schedule, if it has one."""
     where: tuple[str, ...]
     message: Message
     verdicts: tuple[RankVerdict, ...]
@@ -126,32 +132,25 @@ def group_view(
 def _failure(
     violation: Violation, *, anchor: str, implementation: Implementation, where: Path
 ) -> FailureView:
-    case, place = violation.case, place_of(violation)
-    verdicts = verdicts_of(violation)
-    labels = _labels(violation)
-    requirement = violation.id.partition(":")[0]
-    picture = None
-    if case.num_stages <= _MOST_PICTURE:
-        picture = draw_case(
-            case,
-            owners=owners_of(case, implementation),
-            labels=labels,
-            bad_stage=_stage(violation, place),
-            bad_rank=place.pipeline_rank(case),
-        )
+    case = violation.case
+    said = (
+        _of_a_wrapper(violation, case)
+        if isinstance(case, WrapperCase)
+        else _of_a_pipeline(violation, implementation)
+    )
     return FailureView(
         anchor=anchor,
         identifier=violation.id,
-        requirement=requirement,
-        schedule=case.schedule,
-        where=place.parts(case),
+        requirement=violation.id.partition(":")[0],
+        under=under(schedule_of(case)),
+        where=said.where,
         message=message_of(violation),
-        verdicts=verdicts,
+        verdicts=verdicts_of(violation),
         waits=waits_view(violation.places),
-        facts=facts_of(case),
-        steps=steps_of(case, place),
-        picture=picture,
-        charts=tuple(_charts(violation, place, implementation, labels)),
+        facts=said.facts,
+        steps=said.steps,
+        picture=said.picture,
+        charts=said.charts,
         spread=spread_view(violation.localisation),
         words=describe_case(case),
         digest=violation.digest,
@@ -162,16 +161,54 @@ def _failure(
     )
 
 
-def _labels(violation: Violation) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What is told in another way of a pipeline than of a wrapper."""
+
+    where: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    steps: tuple[StepView, ...]
+    picture: Markup | None = None
+    charts: tuple[Chart, ...] = ()
+
+
+def _of_a_wrapper(violation: Violation, case: WrapperCase) -> _Told:
+    return _Told(
+        where=where_of(violation), facts=wrapper_facts(case), steps=wrapper_steps(case, violation.where)
+    )
+
+
+def _of_a_pipeline(violation: Violation, implementation: Implementation) -> _Told:
+    case, place = case_in(violation), place_of(violation)
+    labels = _labels(case)
+    picture = None
+    if case.num_stages <= _MOST_PICTURE:
+        picture = draw_case(
+            case,
+            owners=owners_of(case, implementation),
+            labels=labels,
+            bad_stage=_stage(violation, place),
+            bad_rank=place.pipeline_rank(case),
+        )
+    return _Told(
+        where=place.parts(case),
+        facts=facts_of(case),
+        steps=steps_of(case, place),
+        picture=picture,
+        charts=tuple(_charts(violation, place, implementation, labels)),
+    )
+
+
+def _labels(case: Case) -> list[str]:
     """Pipeline ranks by their rank in the world, which is what messages speak of."""
-    return [f"rank {rank}" for rank in violation.case.world.pipeline_ranks]
+    return [f"rank {rank}" for rank in case.world.pipeline_ranks]
 
 
 def _stage(violation: Violation, place: Place) -> int | None:
     """The stage at fault; outputs and losses come from the last one."""
     of_last = violation.signature.startswith(("output", "no output", "loss", "no loss", "number of losses"))
     if place.stage is None and violation.status == "failed" and of_last:
-        return violation.case.num_stages - 1
+        return case_in(violation).num_stages - 1
     return place.stage
 
 
@@ -207,7 +244,7 @@ def _charts(
                 violation,
                 place,
                 labels,
-                heading=f"What {violation.case.schedule} asks for",
+                heading=f"What {case_in(violation).schedule} asks for",
                 wrong=wrong,
                 wrong_words="was due",
                 note="The named schedule, for comparison.",
@@ -218,7 +255,7 @@ def _charts(
             violation,
             place,
             labels,
-            heading=f"Where that is in {violation.case.schedule}",
+            heading=f"Where that is in {case_in(violation).schedule}",
             wrong=None,
             wrong_words="",
             note=(
@@ -260,7 +297,7 @@ def _chart(
     if marked:
         note += " Framed with dashes: the computations that the violation speaks of."
     marks = Marks(
-        lane=place.pipeline_rank(violation.case) if wrong is None else wrong[0],
+        lane=place.pipeline_rank(case_in(violation)) if wrong is None else wrong[0],
         wrong=wrong,
         wrong_words=wrong_words,
         suspects=marked,
@@ -288,7 +325,7 @@ def _suspected(plot: Plot, violation: Violation, place: Place) -> Iterator[tuple
     """The computations of the stage and microbatch at fault."""
     kinds: frozenset[Kind] = suspects(violation, place)
     stage = _stage(violation, place)
-    rank = place.pipeline_rank(violation.case)
+    rank = place.pipeline_rank(case_in(violation))
     for lane, cells in enumerate(plot.lanes):
         for cell in cells:
             if (

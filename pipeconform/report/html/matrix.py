@@ -14,7 +14,8 @@ from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import StatusView, cell_view
 from pipeconform.report.overview import DEFAULT, in_order
 from pipeconform.report.result import Cell
-from pipeconform.spec import Requirement, chapters
+from pipeconform.spec import Requirement
+from pipeconform.spec.wrappers import all_chapters
 
 __all__ = ["Box", "ChapterView", "Entry", "Line", "Matrix", "RowView", "VariantView", "matrix"]
 
@@ -133,7 +134,7 @@ def matrix(sources: Sequence[Source], *, known: Mapping[str, Requirement]) -> Ma
         dict.fromkeys(identifier for identifier, _, _ in keys),
         key=lambda identifier: order.get(identifier, len(order)),
     )
-    titles = {chapter.id: chapter.title for chapter in chapters()}
+    titles = {chapter.id: chapter.title for chapter in all_chapters()}
     rows: dict[str, list[RowView]] = {}
     for identifier in identifiers:
         row = _row(identifier, sources, cells, variants, requirement=known.get(identifier))

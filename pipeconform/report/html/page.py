@@ -22,7 +22,9 @@ from pipeconform.report.html.source import Source, named_sources
 from pipeconform.report.html.status import EXPECTED, NOT_RUN, StatusView, status_view
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.report.summary import Group, grouped, totals, verdict
-from pipeconform.spec import Requirement, requirements
+from pipeconform.report.words import under
+from pipeconform.spec import Requirement
+from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["render_page"]
 
@@ -66,7 +68,7 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
     """
     if not results:
         raise ValueError("a page needs a result")
-    known = {row.id: row for row in requirements()}
+    known = {row.id: row for row in all_requirements()}
     sources = named_sources(results)
     grid = matrix(sources, known=known)
     style, script = _asset("page.css"), _asset("page.js")
@@ -186,7 +188,7 @@ def _notes(cells: Sequence[Cell]) -> Iterator[tuple[StatusView, str, str]]:
             found.setdefault((cell.status, cell.reason), []).append(cell)
     for (_, reason), several in found.items():
         more = f" and {len(several) - 1} more" if len(several) > 1 else ""
-        words = f"{several[0].requirement} under {several[0].schedule}{more}"
+        words = f"{several[0].requirement}{under(several[0].schedule)}{more}"
         yield status_view(several[0].status), words, visible(reason)
 
 

@@ -10,7 +10,7 @@ from pipeconform.errors import BadTableError
 from pipeconform.report.result import Violation
 from pipeconform.schedule import Action, Kind
 
-__all__ = ["Place", "place_of", "suspects"]
+__all__ = ["Place", "case_in", "place_of", "suspects"]
 
 _PART = re.compile(r"\b(step|rank|stage|microbatch) (\d+)")
 _BACKWARD = frozenset({Kind.B, Kind.I, Kind.W})
@@ -38,6 +38,12 @@ class Place:
         """The place of `rank` in the pipeline; None for a bystander or when no rank is known."""
         ranks = case.world.pipeline_ranks
         return ranks.index(self.rank) if self.rank in ranks else None
+
+
+def case_in(violation: Violation) -> Case:
+    """The case of a pipeline's violation, which is what a place is in."""
+    assert isinstance(violation.case, Case), "a wrapper's violations are laid out on their own"
+    return violation.case
 
 
 def place_of(violation: Violation) -> Place:
@@ -70,7 +76,7 @@ def suspects(violation: Violation, place: Place) -> frozenset[Kind]:
 
     An error, a hang or a crash names a rank only: what ran there at that moment is not known.
     """
-    case = violation.case
+    case = case_in(violation)
     if violation.status != "failed" or (place.stage is None and place.microbatch is None):
         return frozenset()
     if (

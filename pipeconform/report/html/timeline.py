@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pipeconform.case.case import Case, Eval, Train
 from pipeconform.errors import PipeconformError
 from pipeconform.report.html.claims import family_of
-from pipeconform.report.html.place import Place
+from pipeconform.report.html.place import Place, case_in
 from pipeconform.report.result import Implementation, Violation
 from pipeconform.schedule import Action, Kind, Table, simulate
 from pipeconform.schedule.drawing import cells
@@ -63,7 +63,7 @@ def executed_plot(violation: Violation) -> Plot | None:
         lanes = [[Action.parse(text) for text in lane] for lane in violation.timeline]
     except PipeconformError:
         return None
-    case = violation.case
+    case = case_in(violation)
     if len(lanes) != case.num_ranks or any(a.kind > Kind.W for lane in lanes for a in lane):
         return None
     return _timed(lanes, num_stages=case.num_stages) or _in_order(lanes)
@@ -74,7 +74,7 @@ def named_plot(violation: Violation, place: Place, implementation: Implementatio
 
     Where no step is known, the first one that trains is taken, or else the first run.
     """
-    case = violation.case
+    case = case_in(violation)
     run = _run_of(case, place)
     known = family_of(case, implementation)
     if known is None or run is None:

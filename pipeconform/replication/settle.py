@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeconform.campaign.rejudge import Question, rejudge
 from pipeconform.campaign.setup import Options
 from pipeconform.gate.comparison import Change, Comparison
+from pipeconform.replication.rejudge import Question, rejudge
 from pipeconform.report.result import Cell, Result, Violation
 
 __all__ = ["TIMES", "settle"]

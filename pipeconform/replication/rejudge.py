@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.judging import judge
-from pipeconform.campaign.setup import Options, campaign_of
+from pipeconform.campaign.setup import Options
+from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.errors import UnknownNameError
+from pipeconform.errors import UnknownNameError, UsageError
+from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.spec import requirement
+from pipeconform.replication.campaign import WrapperCampaign
+from pipeconform.replication.either import AnyCampaign, any_campaign_of, kind_of
+from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["Again", "Question", "rejudge"]
 
@@ -22,7 +25,7 @@ class Question:
 
     requirement: str
     variant: str
-    case: Case
+    case: AnyCase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +52,26 @@ def rejudge(questions: Iterable[Question], *, options: Options, times: int = 1) 
     asked = tuple(questions)
     if not asked:
         return ()
-    with campaign_of(options) as campaign:
+    with any_campaign_of(options) as campaign:
         return tuple(
             Again(question=one, shown=tuple(_shown(one, campaign) for _ in range(times))) for one in asked
         )
 
 
-def _shown(question: Question, campaign: Campaign) -> frozenset[tuple[str, str]]:
+def _shown(question: Question, campaign: AnyCampaign) -> frozenset[tuple[str, str]]:
+    return frozenset((o.status.value, o.finding.kind) for o in _judged(question, campaign))
+
+
+def _judged(question: Question, campaign: AnyCampaign) -> tuple[Outcome, ...]:
+    row, case = any_requirement(question.requirement), question.case
+    if isinstance(campaign, WrapperCampaign) and not isinstance(case, Case):
+        return campaign.judge_case(row.id, case)
+    if isinstance(campaign, WrapperCampaign) or not isinstance(case, Case):
+        raise UsageError(
+            f"{campaign.implementation} is a {kind_of(campaign)}, and a case of {row.id} is about something else"
+        )
     if question.variant not in campaign.executors:
         raise UnknownNameError("environment variant", question.variant, campaign.executors)
     executor = campaign.executors[question.variant]
-    row = requirement(question.requirement)
-    execution = executor.execute(question.case, observe=JUDGEMENTS[row.id].observe)
-    return frozenset((o.status.value, o.finding.kind) for o in judge(row, execution, executor))
+    execution = executor.execute(case, observe=JUDGEMENTS[row.id].observe)
+    return judge(row, execution, executor)

@@ -1,0 +1,144 @@
+"""A requirement asked of a pipeline under one schedule: the subject of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeconform.adapter import ScheduleClaim
+from pipeconform.campaign.corpus import Corpus, Drawable, drawn
+from pipeconform.campaign.executor import Execution, Executor
+from pipeconform.campaign.judging import judge, num_repetitions
+from pipeconform.campaign.localising import is_numeric, localise
+from pipeconform.campaign.subject import Source
+from pipeconform.case.any_case import AnyCase
+from pipeconform.case.case import Case
+from pipeconform.case.strategies import Focus
+from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.registry import JUDGEMENTS, Judgement
+from pipeconform.observe.localisation import Localisation
+from pipeconform.report.result import Violation
+from pipeconform.spec import Requirement
+from pipeconform.spec.levels import batch_class
+
+if TYPE_CHECKING:
+    from pipeconform.campaign.campaign import Campaign
+
+__all__ = ["PipelineCell"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineCell:
+    """Pipeline cases of some foci, executed by the campaign's processes."""
+
+    campaign: Campaign
+    row: Requirement
+    claim: ScheduleClaim
+    variant: str
+    foci: tuple[Focus, ...]
+
+    @property
+    def requirement(self) -> str:
+        """Its id."""
+        return self.row.id
+
+    @property
+    def schedule(self) -> str:
+        """The schedule's name."""
+        return self.claim.name
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a case is executed several times."""
+        return self._judgement.repeats
+
+    @property
+    def _judgement(self) -> Judgement:
+        return JUDGEMENTS[self.row.id]
+
+    @property
+    def _executor(self) -> Executor:
+        return self.campaign.executors[self.variant]
+
+    def corpora(self) -> tuple[Corpus, ...]:
+        """One per focus."""
+        return tuple(self.campaign.corpora(self.claim, self.foci))
+
+    def drawn(self, corpus: Drawable[Case]) -> Iterable[Case]:
+        """Its cases."""
+        assert isinstance(corpus, Corpus)
+        return drawn(corpus)
+
+    def source(self, corpus: Drawable[Case], case: Case, *, searched: bool) -> Source[Case]:
+        """The corpus again: Hypothesis draws it up to the case, and shrinks from there."""
+        if not searched:
+            return Source(corpus, "corpus")
+        each = -(-self.campaign.profile.search // len(self.foci))
+        return Source(corpus, f"search {self.row.id}", each)
+
+    def own(self, case: AnyCase) -> Case | None:
+        """A pipeline's case under this schedule."""
+        return case if isinstance(case, Case) and case.schedule == self.claim.name else None
+
+    def earlier(self) -> Iterator[tuple[Violation, Case]]:
+        """What the run before found and this one's limits allow."""
+        where = (self.row.id, self.claim.name, self.variant)
+        for one in self.campaign.earlier.of(where, self.campaign.limits):
+            case = self.own(one.case)
+            if case is not None:
+                yield one, case
+
+    def applies(self, case: Case) -> bool:
+        """Whether the requirement says anything about it."""
+        return self._judgement.applies(case)
+
+    def known(self, case: Case) -> Execution | None:
+        """From the store."""
+        return self.campaign.store.get(self._stored_as(case))
+
+    def keep(self, case: Case, execution: Execution) -> None:
+        """In the store."""
+        self.campaign.store.put(self._stored_as(case), execution)
+
+    def _stored_as(self, case: Case) -> str:
+        return "-".join((self.variant, *sorted(self._judgement.observe), case.digest))
+
+    def execute(self, case: Case, *, hung: bool = False) -> Execution:
+        """With what the requirement has to see; of what hung before, also who waits for whom."""
+        observe = {*self._judgement.observe, *(("waits",) if hung else ())}
+        return self.campaign.execute(case, self.variant, observe=observe)
+
+    def outcomes(
+        self, case: Case, execution: Execution, *, thorough: bool, anew: bool
+    ) -> tuple[Outcome, ...]:
+        """By the requirement's judgement."""
+        return judge(self.row, execution, self._executor, thorough=thorough, anew=anew)
+
+    def num_processes(self, case: Case) -> int:
+        """The size of its world."""
+        return case.world.size
+
+    def repetitions(self, case: Case, execution: Execution, *, anew: bool) -> int:
+        """Those of a requirement about determinism."""
+        if not self.repeats or execution.outcome() is not None:
+            return 0
+        times = num_repetitions(anew=anew)
+        self.campaign.count(case, times=times)
+        return times
+
+    def batch_classes(self, case: Case) -> Iterator[str]:
+        """Its m beside p, of every run of the program."""
+        for run in case.runs:
+            yield batch_class(num_ranks=case.num_ranks, num_microbatches=run.num_microbatches)
+
+    def localised(self, case: Case, outcome: Outcome) -> tuple[Localisation | None, int]:
+        """By one more execution, unless another requirement ended in the same case."""
+        if not is_numeric(outcome):
+            return None, 0
+        known, key = self.campaign.localised, (self.variant, case.digest)
+        if key in known:
+            return known[key], 0
+        self.campaign.count(case, times=1)
+        known[key] = localise(case, (outcome,), self._executor)
+        return known[key], 1

@@ -1,0 +1,120 @@
+"""What a cell is about: a requirement asked of a pipeline under one schedule, or of a module wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from pipeconform.campaign.corpus import CaseT, Drawable
+from pipeconform.campaign.kept import KeptCases
+from pipeconform.case.any_case import AnyCase
+from pipeconform.gate.expectations import Expectation
+from pipeconform.judge.outcome import Outcome
+from pipeconform.observe.localisation import Localisation
+from pipeconform.report.progress import Progress
+from pipeconform.report.result import Violation
+from pipeconform.spec import Profile
+
+__all__ = ["ExecutionT", "Run", "Source", "Subject"]
+
+ExecutionT = TypeVar("ExecutionT")
+
+
+class Source(NamedTuple, Generic[CaseT]):
+    """Where a case comes from, and so what it is made smaller by."""
+
+    corpus: Drawable[CaseT]
+    purpose: str
+    max_examples: int | None = None
+
+
+class Run(Protocol):
+    """What all cells of a run share, whatever is judged."""
+
+    @property
+    def implementation(self) -> str:
+        """What the user wrote."""
+
+    @property
+    def profile(self) -> Profile:
+        """How much to do."""
+
+    @property
+    def expectations(self) -> tuple[Expectation, ...]:
+        """Failures that are known."""
+
+    @property
+    def device(self) -> str:
+        """A torch device type."""
+
+    @property
+    def kept(self) -> KeptCases | None:
+        """A folder for every case that is judged."""
+
+    @property
+    def listener(self) -> Callable[[Progress], None] | None:
+        """Is told what is being done."""
+
+
+class Subject(Protocol[CaseT, ExecutionT]):
+    """One requirement, asked of one implementation under one schedule with one set of settings."""
+
+    @property
+    def requirement(self) -> str:
+        """Its id."""
+
+    @property
+    def schedule(self) -> str:
+        """The column of the cell."""
+
+    @property
+    def variant(self) -> str:
+        """The environment variant."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether judging executes a case again, so that a verdict in haste is none."""
+
+    def corpora(self) -> Sequence[Drawable[CaseT]]:
+        """What cases are drawn from."""
+
+    def drawn(self, corpus: Drawable[CaseT]) -> Iterable[CaseT]:
+        """The cases of a corpus, the same in every run of its seed."""
+
+    def source(self, corpus: Drawable[CaseT], case: CaseT, *, searched: bool) -> Source[CaseT]:
+        """What `case` is made smaller by, which was found in `corpus` or in the search beyond it."""
+
+    def own(self, case: AnyCase) -> CaseT | None:
+        """The case, if this cell is about such cases."""
+
+    def earlier(self) -> Iterable[tuple[Violation, CaseT]]:
+        """What the run before found in this cell, of what this run may execute."""
+
+    def applies(self, case: CaseT) -> bool:
+        """Whether the requirement says anything about it."""
+
+    def known(self, case: CaseT) -> ExecutionT | None:
+        """An execution of a drawn case for another requirement."""
+
+    def keep(self, case: CaseT, execution: ExecutionT) -> None:
+        """Keep it for other requirements."""
+
+    def execute(self, case: CaseT, *, hung: bool = False) -> ExecutionT:
+        """Execute it on real processes, and count; what `hung` before is watched."""
+
+    def outcomes(
+        self, case: CaseT, execution: ExecutionT, *, thorough: bool, anew: bool
+    ) -> tuple[Outcome, ...]:
+        """What is wrong; without `thorough`, an enormous difference counts without its bound."""
+
+    def num_processes(self, case: CaseT) -> int:
+        """How many it runs on."""
+
+    def repetitions(self, case: CaseT, execution: ExecutionT, *, anew: bool) -> int:
+        """How often judging executed it again; counted for the run."""
+
+    def batch_classes(self, case: CaseT) -> Iterable[str]:
+        """How its numbers of microbatches stand to its number of ranks; empty where there are none."""
+
+    def localised(self, case: CaseT, outcome: Outcome) -> tuple[Localisation | None, int]:
+        """Where its values begin to be wrong, and how many executions it took to say so."""

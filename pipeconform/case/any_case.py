@@ -1,0 +1,91 @@
+"""A case of whatever is judged: of a pipeline, or of a module wrapper."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from pipeconform.case import wrapper_case
+from pipeconform.case.case import Case, decode_case
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.errors import BadCaseError
+
+__all__ = [
+    "WRAPPER_COLUMN",
+    "AnyCase",
+    "case_of",
+    "decode_any_case",
+    "num_processes",
+    "schedule_of",
+    "schema_with_cases",
+]
+
+WRAPPER_COLUMN = "Wrapper"
+"""Stands for the schedule, which a wrapper has none of."""
+
+if TYPE_CHECKING:
+    AnyCase: TypeAlias = Case | WrapperCase
+else:
+
+    class AnyCase(ABC):  # noqa: B024 - msgspec knows no union of structs without tags, and asks `case_of` instead
+        """Either kind."""
+
+    AnyCase.register(Case)
+    AnyCase.register(WrapperCase)
+
+_ANY: Any = AnyCase
+_OF_A_PIPELINE = frozenset({"model", "schedule", "world", "program", "format"})
+
+
+def case_of(kind: type, data: Any) -> Any:
+    """The `dec_hook` of msgspec for whatever holds an `AnyCase`.
+
+    Raises:
+        ValueError: `data` is no case, or an impossible one.
+    """
+    assert kind is _ANY, f"{kind} cannot be read"
+    try:
+        return msgspec.convert(data, type=WrapperCase if _is_of_a_wrapper(data) else Case)
+    except BadCaseError as error:
+        raise ValueError(str(error)) from error
+
+
+def decode_any_case(data: bytes | str, *, source: str = "case") -> AnyCase:
+    """Read a case of either kind from JSON.
+
+    Raises:
+        BadCaseError: the text is not JSON, not a case, of another format or impossible; the message names `source`.
+    """
+    try:
+        raw = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise BadCaseError(f"{source}: not JSON: {error}") from error
+    return (
+        wrapper_case.decode_case(data, source=source)
+        if _is_of_a_wrapper(raw)
+        else decode_case(data, source=source)
+    )
+
+
+def schedule_of(case: AnyCase) -> str:
+    """The schedule of a pipeline's case; of a wrapper's, what stands for it."""
+    return case.schedule if isinstance(case, Case) else WRAPPER_COLUMN
+
+
+def num_processes(case: AnyCase) -> int:
+    """The size of its world."""
+    return case.world.size if isinstance(case, Case) else case.ranks
+
+
+def _is_of_a_wrapper(data: Any) -> bool:
+    """Whether what was read has nothing that every pipeline's case has; a wrapper's may have no field at all."""
+    return isinstance(data, dict) and not data.keys() & _OF_A_PIPELINE
+
+
+def schema_with_cases(kind: type) -> dict[str, Any]:
+    """The JSON Schema of a type that holds an `AnyCase`."""
+    either, parts = msgspec.json.schema_components((Case, WrapperCase))
+    found = msgspec.json.schema(kind, schema_hook=lambda _: {"anyOf": list(either)})
+    return {**found, "$defs": {**parts, **found["$defs"]}}

@@ -1,0 +1,98 @@
+"""A requirement asked of a module wrapper: the subject of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeconform.campaign.corpus import Drawable
+from pipeconform.campaign.subject import Source
+from pipeconform.case.any_case import WRAPPER_COLUMN, AnyCase
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.judge.outcome import Outcome
+from pipeconform.observe.localisation import Localisation
+from pipeconform.replication.drawing import Listed, Smaller, is_about
+from pipeconform.report.result import Violation
+from pipeconform.run.verdict import VerdictVector
+
+if TYPE_CHECKING:
+    from pipeconform.replication.campaign import WrapperCampaign
+
+__all__ = ["WrapperCell"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapperCell:
+    """Wrapper cases, executed by the campaign's processes."""
+
+    campaign: WrapperCampaign
+    requirement: str
+    listed: Listed
+    schedule: str = WRAPPER_COLUMN
+    variant: str = "default"
+    repeats: bool = False
+
+    def corpora(self) -> tuple[Listed, ...]:
+        """One: what is listed."""
+        return (self.listed,)
+
+    def drawn(self, corpus: Drawable[WrapperCase]) -> Iterable[WrapperCase]:
+        """The listed cases."""
+        return self.listed.cases
+
+    def source(
+        self, corpus: Drawable[WrapperCase], case: WrapperCase, *, searched: bool
+    ) -> Source[WrapperCase]:
+        """The case and its simpler ones, wherever it was found."""
+        least = min(one.ranks for one in self.listed.cases)
+        return Source(Smaller(target=case, least_ranks=min(least, case.ranks)), "smaller")
+
+    def own(self, case: AnyCase) -> WrapperCase | None:
+        """A wrapper's case."""
+        return case if isinstance(case, WrapperCase) else None
+
+    def earlier(self) -> Iterator[tuple[Violation, WrapperCase]]:
+        """What the run before found and this one's limits allow."""
+        where = (self.requirement, self.schedule, self.variant)
+        for one in self.campaign.earlier.by_cell.get(where, ()):
+            case = self.own(one.case)
+            if case is not None and self.campaign.allows(case):
+                yield one, case
+
+    def applies(self, case: WrapperCase) -> bool:
+        """Whether the requirement's listed cases have its properties, too."""
+        return is_about(case, self.listed.cases)
+
+    def known(self, case: WrapperCase) -> VerdictVector | None:
+        """Nothing: every case has values of its own."""
+        return None
+
+    def keep(self, case: WrapperCase, execution: VerdictVector) -> None:
+        """Nothing is kept."""
+
+    def execute(self, case: WrapperCase, *, hung: bool = False) -> VerdictVector:
+        """On its ranks."""
+        return self.campaign.execute(case)
+
+    def outcomes(
+        self, case: WrapperCase, execution: VerdictVector, *, thorough: bool, anew: bool
+    ) -> tuple[Outcome, ...]:
+        """By the requirement's judgement; its bounds cost nothing, so nothing is judged in haste."""
+        return self.campaign.outcomes(self.requirement, case, execution)
+
+    def num_processes(self, case: WrapperCase) -> int:
+        """A process per rank."""
+        return case.ranks
+
+    def repetitions(self, case: WrapperCase, execution: VerdictVector, *, anew: bool) -> int:
+        """None."""
+        return 0
+
+    def batch_classes(self, case: WrapperCase) -> Iterable[str]:
+        """None: there are no microbatches."""
+        return ()
+
+    def localised(self, case: WrapperCase, outcome: Outcome) -> tuple[Localisation | None, int]:
+        """Not known: a replica is one piece."""
+        return None, 0

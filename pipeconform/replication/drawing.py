@@ -1,0 +1,202 @@
+"""What wrapper cases are drawn from: the listed cases of a requirement, combinations of them, smaller ones of a case.
+
+A requirement's listed cases say what it is about. A search beyond them combines what they vary on its own: sizes of
+buckets, views of them, ways to treat unused parameters, numbers of ranks, seeds. A smaller case changes nothing that
+all of them share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import msgspec
+from hypothesis import reject
+from hypothesis import strategies as st
+from msgspec import structs
+
+from pipeconform.case.modules import seed_of
+from pipeconform.case.wrapper_case import Step, Uneven, WrapperCase
+from pipeconform.errors import BadCaseError
+from pipeconform.spec import STANDARD_VERSION
+from pipeconform.wrapper import WrapOptions
+
+__all__ = ["Listed", "Smaller", "is_about"]
+
+T = TypeVar("T")
+_MOST_SEED = 2**16
+_USUAL = 24
+"""How much likelier a part of a case is to be left alone than to be made simpler: the case itself is drawn soon."""
+_ATTEMPTS = 400
+"""Drawings until the case itself turns up; those before it cost no execution."""
+_BUCKETS = (1e-6, 1e-5, 1e-4, 1e-3, 1.0, 100.0)
+"""Sizes in MiB, where the listed cases have several: from a bucket per parameter to one for all."""
+_TOGETHER = ("find_unused", "static_graph")
+"""Options that are combined only as a listed case does: one of them may make the other pointless."""
+_STRUCTURE = ("ranks", "steps", "uneven", "options", "seed", "regroup")
+"""Fields that are made simpler by rules of their own, or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """The cases of one requirement inside a wrapper's claims, and what is searched beyond them."""
+
+    requirement: str
+    cases: tuple[WrapperCase, ...]
+    seed: int
+
+    @property
+    def size(self) -> int:
+        """How many cases are listed."""
+        return len(self.cases)
+
+    def hypothesis_seed(self, purpose: str) -> int:
+        """From the run's seed, the standard's version and what is drawn."""
+        return seed_of(self.seed, STANDARD_VERSION, self.requirement, purpose)
+
+    def strategy(self) -> st.SearchStrategy[WrapperCase]:
+        """Listed cases, with options that other listed cases have and values of their own."""
+        return _varied(self.cases)
+
+
+@st.composite
+def _varied(draw: st.DrawFn, cases: Sequence[WrapperCase]) -> WrapperCase:
+    base = draw(st.sampled_from(cases))
+    every = [case.options for case in cases]
+    together = list(dict.fromkeys(tuple(getattr(one, name) for name in _TOGETHER) for one in every))
+    options = replace(base.options, **dict(zip(_TOGETHER, draw(st.sampled_from(together)), strict=True)))
+    if len({one.bucket_mib for one in every}) > 1:
+        sizes = dict.fromkeys([*(one.bucket_mib for one in every), *_BUCKETS])
+        options = replace(options, bucket_mib=draw(st.sampled_from(list(sizes))))
+    if len({one.bucket_view for one in every}) > 1:
+        options = replace(options, bucket_view=draw(st.booleans()))
+    case = structs.replace(base, options=options, seed=draw(st.integers(0, _MOST_SEED)))
+    plain = base.uneven is None and not any(_speaks_of_ranks(step) for step in base.steps)
+    if plain and base.regroup is None:
+        ranks = sorted({one.ranks for one in cases})
+        case = structs.replace(case, ranks=draw(st.sampled_from(ranks)))
+    return case
+
+
+def _speaks_of_ranks(step: Step) -> bool:
+    """Whether a step says something of single ranks, so that it goes with no other number of them."""
+    return bool(any(one.uses for one in step.passes) or step.overflow is not None or step.late is not None)
+
+
+def is_about(case: WrapperCase, listed: Iterable[WrapperCase]) -> bool:
+    """Whether a case has no property that none of the listed ones has: then their requirement speaks of it."""
+    cases = tuple(listed)
+    for name in WrapperCase.__struct_fields__:
+        if name in _STRUCTURE:
+            continue
+        if all(getattr(case, name) != getattr(one, name) for one in cases):
+            return False
+    pairs = {tuple(getattr(one.options, name) for name in _TOGETHER) for one in cases}
+    if tuple(getattr(case.options, name) for name in _TOGETHER) not in pairs:
+        return False
+    for field in fields(WrapOptions):
+        if field.name in (*_TOGETHER, "bucket_mib"):
+            continue
+        if all(getattr(case.options, field.name) != getattr(one.options, field.name) for one in cases):
+            return False
+    sized = any(one.options.bucket_mib is not None for one in cases)
+    unsized = any(one.options.bucket_mib is None for one in cases)
+    if not (sized if case.options.bucket_mib is not None else unsized):
+        return False
+    if case.ranks < min(one.ranks for one in cases):
+        return False
+    return _as_uneven(case.uneven, [one.uneven for one in cases]) and any(
+        (case.regroup is None) == (one.regroup is None) for one in cases
+    )
+
+
+def _as_uneven(uneven: Uneven | None, listed: Sequence[Uneven | None]) -> bool:
+    """Whether ranks run different numbers of steps where they all do in the listed cases."""
+    kinds = {None if one is None else len(set(one.steps)) > 1 for one in listed}
+    kind = None if uneven is None else len(set(uneven.steps)) > 1
+    return kind in kinds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smaller:
+    """A case and every simpler one: fewer ranks, steps and passes, options and values left at what is usual."""
+
+    target: WrapperCase
+    least_ranks: int
+
+    @property
+    def size(self) -> int:
+        """How often is drawn until the case itself turns up."""
+        return _ATTEMPTS
+
+    def hypothesis_seed(self, purpose: str) -> int:
+        """From the case alone: it is made smaller alike in every run."""
+        return seed_of(STANDARD_VERSION, self.target.digest, purpose)
+
+    def strategy(self) -> st.SearchStrategy[WrapperCase]:
+        """The simplest first, as Hypothesis has it."""
+        return _simpler(self.target, self.least_ranks)
+
+
+@st.composite
+def _simpler(draw: st.DrawFn, target: WrapperCase, least_ranks: int) -> WrapperCase:
+    def either(simple: Iterable[T], usual: T) -> T:
+        """One of the simpler values, or mostly the case's own."""
+        found = [one for one in simple if one != usual]
+        return draw(st.sampled_from([*found, *[usual] * _USUAL * len(found)])) if found else usual
+
+    changes: dict[str, Any] = {"seed": either([0], target.seed)}
+    ranks = target.ranks
+    bound = target.regroup is not None or any(
+        step.overflow is not None or step.late is not None for step in target.steps
+    )
+    if not bound:
+        ranks = changes["ranks"] = either(range(least_ranks, target.ranks), target.ranks)
+    for name in WrapperCase.__struct_fields__:
+        if name not in _STRUCTURE:
+            changes[name] = either([_default(WrapperCase, name)], getattr(target, name))
+    options = WrapOptions(
+        **{
+            field.name: either([field.default], getattr(target.options, field.name))
+            for field in fields(WrapOptions)
+        }
+    )
+    usual = _default(WrapperCase, "options")  # the very object, which is left out of the case's JSON
+    changes["options"] = usual if options == usual else options
+    uneven = target.uneven
+    kept = [i for i in range(len(target.steps)) if target.regroup is not None or either([False], True)] or [0]
+    changes["steps"] = tuple(_simpler_step(either, target.steps[i], ranks) for i in kept)
+    if uneven is not None:
+        counts = tuple(sum(i < count for i in kept) for count in uneven.steps[:ranks])
+        changes["uneven"] = structs.replace(uneven, steps=counts)
+    try:
+        return structs.replace(target, **changes)
+    except BadCaseError:
+        reject()
+
+
+def _simpler_step(either: Any, step: Step, ranks: int) -> Step:
+    """The last pass decides about reduction, so it stays what it is; passes before it may go."""
+    *before, last = step.passes
+    kept = [one for one in before if either([False], True)]
+    passes = tuple(
+        structs.replace(
+            one,
+            sync=either(["yes"], one.sync),
+            forwards=either([1], one.forwards),
+            uses=one.uses[:ranks],
+        )
+        for one in (*kept, last)
+    )
+    changes: dict[str, Any] = {
+        name: either([_default(Step, name)], getattr(step, name))
+        for name in Step.__struct_fields__
+        if name != "passes"
+    }
+    return Step(passes=passes, **changes)
+
+
+def _default(kind: type[msgspec.Struct], name: str) -> Any:
+    found = next(field for field in structs.fields(kind) if field.name == name)
+    return found.default if found.default is not msgspec.NODEFAULT else found.default_factory()

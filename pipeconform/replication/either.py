@@ -1,0 +1,147 @@
+"""A campaign of whichever kind the implementation is of, and what a run asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeAlias
+
+import msgspec
+
+from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.pairs import Point, reachable_points
+from pipeconform.campaign.setup import (
+    Options,
+    campaign_of,
+    chosen_schedules,
+    environment_of,
+    environment_report,
+    implementation_of,
+    implementation_report,
+)
+from pipeconform.case.any_case import WRAPPER_COLUMN
+from pipeconform.case.sizes import shapes
+from pipeconform.case.strategies import Focus
+from pipeconform.errors import IsWrapperError
+from pipeconform.replication.campaign import WrapperCampaign
+from pipeconform.replication.setup import wrapper_campaign_of
+from pipeconform.report.result import Environment, Implementation
+from pipeconform.run.implementation import WRAPPERS
+from pipeconform.spec.wrappers import Kind
+
+__all__ = [
+    "AnyCampaign",
+    "Told",
+    "any_campaign_of",
+    "columns_of",
+    "group_of",
+    "kind_of",
+    "largest_worlds",
+    "tell",
+    "variants_of",
+]
+
+AnyCampaign: TypeAlias = Campaign | WrapperCampaign
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a process that judged cells tells at its end."""
+
+    environment: Environment
+    implementation: Implementation
+    schedules: tuple[str, ...]
+    executed: dict[str, int]
+    num_ranks: dict[str, int]
+    reached: tuple[Point, ...]
+    reachable: tuple[Point, ...]
+
+
+@contextmanager
+def any_campaign_of(options: Options) -> Iterator[AnyCampaign]:
+    """Start processes, let the implementation describe itself, and yield a campaign; all ends with it.
+
+    Raises:
+        UsageError: an unknown name, a wrong implementation, too few devices, an option that says nothing about it.
+        HarnessError: processes cannot be started.
+    """
+    with ExitStack() as stack:
+        if options.implementation in WRAPPERS:
+            yield stack.enter_context(wrapper_campaign_of(options))
+            return
+        try:
+            campaign: AnyCampaign = stack.enter_context(campaign_of(options))
+        except IsWrapperError:
+            campaign = stack.enter_context(wrapper_campaign_of(options))
+        yield campaign
+
+
+def kind_of(campaign: AnyCampaign) -> Kind:
+    """What is judged."""
+    return "pipeline" if isinstance(campaign, Campaign) else "wrapper"
+
+
+def columns_of(campaign: AnyCampaign, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The schedules under which cells are judged; of a wrapper, what stands for them.
+
+    Raises:
+        UnknownNameError: one asked for is not claimed.
+    """
+    if isinstance(campaign, WrapperCampaign):
+        return (WRAPPER_COLUMN,)
+    return chosen_schedules(campaign.executors["default"].description, wanted)
+
+
+def variants_of(campaign: AnyCampaign, requirement: str) -> tuple[str, ...]:
+    """The environment variants under which a requirement is judged."""
+    if isinstance(campaign, WrapperCampaign):
+        return ("default",)
+    varied = campaign.profile.varied
+    everywhere = varied is None or requirement.partition("-")[0] in varied
+    return tuple(campaign.executors) if everywhere else ("default",)
+
+
+def group_of(requirement: str, schedule: str, variant: str) -> str:
+    """The name under which cells are kept together: those that share executions, which of a wrapper none do."""
+    return requirement if schedule == WRAPPER_COLUMN else f"{schedule}-{variant}"
+
+
+def largest_worlds(campaign: AnyCampaign) -> dict[str, int]:
+    """By group how many ranks its largest cases have at most; groups of a wrapper differ in nothing."""
+    if isinstance(campaign, WrapperCampaign):
+        return {}
+    limits = campaign.limits
+    return {
+        group_of("", claim.name, variant): max((p for p, _ in shapes(limits, claim, Focus.PLAIN)), default=0)
+        for claim in limits.capabilities.schedules
+        for variant in campaign.executors
+    }
+
+
+def tell(campaign: AnyCampaign, wanted: tuple[str, ...]) -> Told:
+    """What was judged, where, and on how many cases; `wanted` are the schedules that were asked for."""
+    schedules = columns_of(campaign, wanted)
+    if isinstance(campaign, WrapperCampaign):
+        return Told(
+            environment=environment_of({"default": campaign.pools}),
+            implementation=implementation_of(
+                campaign.implementation,
+                campaign.description,
+                campaign.description.claims,
+                source=campaign.source,
+                kind="wrapper",
+            ),
+            schedules=schedules,
+            executed=campaign.executed,
+            num_ranks=campaign.num_ranks,
+            reached=(),
+            reachable=(),
+        )
+    return Told(
+        environment=environment_report(campaign),
+        implementation=implementation_report(campaign),
+        schedules=schedules,
+        executed=campaign.executed,
+        num_ranks=campaign.num_ranks,
+        reached=tuple(sorted(campaign.points)),
+        reachable=tuple(sorted(reachable_points(campaign.limits, schedules))),
+    )
