@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
-from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _MixedPrecision
 
@@ -34,6 +34,9 @@ def bfloat16_hook():
 
 
 def optimizer_in_backward():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's module warns about itself when it is imported
+        from torch.distributed.optim import _apply_optimizer_in_backward
     module = nn.Linear(2, 2)
     _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
     trained(DistributedDataParallel(module))
@@ -48,7 +51,8 @@ def shards_offloaded():
 
 
 def fsdp_offloaded():
-    trained(FullyShardedDataParallel(nn.Linear(2, 2), cpu_offload=CPUOffload(offload_params=True)))
+    offload = CPUOffload(offload_params=True)
+    trained(FullyShardedDataParallel(nn.Linear(2, 2), device_id=CPU, cpu_offload=offload))
 
 
 def fsdp_synchronised():
@@ -62,12 +66,12 @@ def fsdp_without_a_device():
 TABLE = {
     mixed_precision: "RuntimeError: cpu backend doesn't support events",
     bfloat16_hook: "TypeError: BF16 all reduce communication hook required",
-    optimizer_in_backward: "RuntimeError: no accelerator device",
+    optimizer_in_backward: "RuntimeError: Cannot access accelerator device when none is available",
     sync_batch_norm: "ValueError: SyncBatchNorm layers only work with GPU modules",
-    shards_offloaded: "RuntimeError: no accelerator device",
-    fsdp_offloaded: "RuntimeError: no accelerator device",
+    shards_offloaded: "RuntimeError: Cannot access accelerator device when none is available",
+    fsdp_offloaded: "RuntimeError: Cannot access accelerator device when none is available",
     fsdp_synchronised: "ValueError: ",
-    fsdp_without_a_device: "RuntimeError: no accelerator device",
+    fsdp_without_a_device: "RuntimeError: FSDP needs a non-CPU accelerator device",
 }
 
 
