@@ -166,7 +166,7 @@ class TorchDdp:
     def describe(self) -> WrapperDescription:
         elsewhere = {
             _F.MIXED_PRECISION: "RuntimeError: cpu backend doesn't support events",
-            _F.STEP_IN_BACKWARD: "RuntimeError: no accelerator device",
+            _F.STEP_IN_BACKWARD: "RuntimeError: Cannot access accelerator device when none is available",
         }
         features = frozenset(_F) - {*elsewhere, _F.BUFFER_DTYPE, _F.SHARDS, _F.OFFLOADS, _F.REFUSES}
         # its hook for bfloat16 is for NCCL and XCCL only
@@ -251,7 +251,7 @@ class TorchFullyShard:
             features=frozenset(features),
             sharded=True,
             sharding=FULLY_SHARD_SHARDING,
-            elsewhere={_F.OFFLOADS: "RuntimeError: no accelerator device"},
+            elsewhere={_F.OFFLOADS: "RuntimeError: Cannot access accelerator device when none is available"},
         )
         return WrapperDescription(name="torch fully_shard", version=str(torch.__version__), claims=claims)
 
@@ -330,7 +330,7 @@ class TorchFsdp:
             features=frozenset(features),
             sharded=True,
             sharding=FSDP_SHARDING,
-            elsewhere={_F.OFFLOADS: "RuntimeError: no accelerator device"},
+            elsewhere={_F.OFFLOADS: "RuntimeError: Cannot access accelerator device when none is available"},
         )
         return WrapperDescription(name="torch FSDP", version=str(torch.__version__), claims=claims)
 
