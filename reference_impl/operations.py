@@ -84,8 +84,14 @@ class ChunkOperations:
         """End the step: wait for what was sent, average gradients over replicas, forget every microbatch.
 
         Raises:
+            OrderError: Something is still due of a microbatch; nothing was changed. (Among replicas the step ends
+                nevertheless, for the others wait to be told.)
             PeerError: Something of a replica's step is unfinished; no gradient was averaged.
         """
+        left = self._stage.left(self._m)
+        if left and self._replicas is None:
+            which = ", ".join(f"microbatch {k}" for k in left)
+            raise OrderError(f"stage {self._s} was asked for the end of the step; not through is {which}")
         self._step.link.wait()
         with self._surroundings:
             unfinished = bool(self._stage.unfinished)

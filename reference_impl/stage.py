@@ -177,6 +177,10 @@ class Stage:
         """Microbatches that still need a backward or a weight part."""
         return tuple(sorted({*self._in_flight, *self._weight_parts}))
 
+    def left(self, num_microbatches: int) -> tuple[int, ...]:
+        """Microbatches of so many that something is still due of, be it the forward."""
+        return tuple(k for k in range(num_microbatches) if self._due.get(k) != "nothing")
+
     def require(self, due: str, microbatch: int, *, asked: str) -> None:
         """Raise `OrderError` unless `due` ("forward", "backward" or "weight part") is what comes next."""
         expected = self._due.get(microbatch, "forward")

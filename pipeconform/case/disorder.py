@@ -20,10 +20,11 @@ Disorder = Literal[
     "forward_early",
     "backward_early",
     "send_early",
+    "finish_early",
 ]
 """The backward before the forward; forward or backward a second time; forward, backward or the receiving of the input
 of a microbatch that the step does not have; the forward before its input has come, the backward before the gradient of
-the output has, and the sending of the output before the forward."""
+the output has, the sending of the output before the forward, and the end of the step before the backward."""
 
 DISORDERS: tuple[Disorder, ...] = get_args(Disorder)
 _BEFORE = ("forward_early", "receive_unknown")

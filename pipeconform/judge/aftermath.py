@@ -18,7 +18,7 @@ from pipeconform.judge import forward, training, wording
 from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.observe.observation import Failed
+from pipeconform.observe.observation import RESUMED, Failed
 from pipeconform.run.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
 
 __all__ = [
@@ -135,7 +135,8 @@ def processes_recover(aftermath: Aftermath) -> Iterator[Outcome]:
 def pipelines_recover(aftermath: Aftermath) -> Iterator[Outcome]:
     """After a promised error about a batch, on all ranks, the same pipeline gives right values (ERR-15).
 
-    Whoever died or waits is the matter of other requirements; so is who should have raised and did not.
+    Whoever died or waits in the mistaken step is the matter of other requirements; so is who should have raised and
+    did not.
     """
     step, mistake = aftermath.mistake()
     if not aftermath.errors.promised(mistake.kind) or not _is_due(aftermath.case, step, mistake):
@@ -147,6 +148,13 @@ def pipelines_recover(aftermath: Aftermath) -> Iterator[Outcome]:
             )
             finding = Finding(kind=f"after an error: raised {one.type}", message=text, step=step, rank=rank)
             yield outcome_of(aftermath, Status.ERROR, finding)
+            return
+    for rank, one in enumerate(aftermath.verdicts):
+        if isinstance(one, Stuck) and RESUMED in one.doing:
+            told = f"after {_told(aftermath)}, and an error, the same pipeline waits for ever: {one.why}"
+            text = f"{told}\n{aftermath.verdicts.describe()}\n{one.stack}".rstrip()
+            finding = Finding(kind="after an error: hang", message=text, step=step, rank=rank)
+            yield outcome_of(aftermath, Status.HUNG, finding)
             return
     if aftermath.evidence is None or not set(aftermath.case.world.pipeline_ranks) <= set(aftermath.failed):
         return

@@ -26,6 +26,8 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     keys: tuple[str, ...] = ()
     items: tuple[Structure, ...] = ()
+    placements: tuple[str, ...] | None = None
+    """Of a `DTensor`, in torch's words: `array` is then this rank's part."""
 
     @classmethod
     def of(cls, value: Any) -> Structure:
@@ -33,7 +35,12 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
         import torch
 
         if isinstance(value, torch.Tensor):
-            return cls(kind="tensor", array=Array.of(value))
+            placements = getattr(value, "placements", None)
+            if placements is None:
+                return cls(kind="tensor", array=Array.of(value))
+            part: Any = value
+            found = Array.of(part.to_local())
+            return cls(kind="tensor", array=found, placements=tuple(map(str, placements)))
         if isinstance(value, Mapping):
             items = tuple(cls.of(item) for item in value.values())
             return cls(kind="dict", keys=tuple(map(str, value)), items=items)
@@ -78,7 +85,7 @@ Watched = Literal[
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
 (needs the timeline). ``rounds``: what stays behind after more steps, and after more pipelines (`LivedOn`).
 ``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
-`Observation.steps` are of that one. ``resumption``: when the mistaken step has ended on all ranks, the same step
+`Observation.steps` are of that one. ``resumption``: when the mistaken step has failed on all ranks, the same step
 without its mistake on the same pipeline, in whose place it is shown. ``loneliness``: a rank that fails stays
 connected, so that whoever waits for it is seen to wait. ``traffic``: everything that is sent and received.
 ``reductions``: what is added up over ranks, and when.
@@ -86,6 +93,9 @@ connected, so that whoever waits for it is seen to wait. ``traffic``: everything
 (not together with the timeline; no verdict rests on it).
 ``waits``: as ``traffic``, but only to tell who waits for whom in a hang, and with nothing done to memory in flight.
 """
+
+RESUMED = "once more after the error"
+"""What a rank says that it does while the step that failed runs again (``resumption``)."""
 
 Named = dict[str, Array | None]
 """Per parameter or buffer name its value, or None where there is none."""
@@ -196,6 +206,10 @@ class Sharding(_Data, frozen=True, kw_only=True):
     """This rank's place on that axis."""
     shape: tuple[int, ...]
     """Of the whole."""
+    cuts: tuple[tuple[int, int, int], ...] = ()
+    """One after the other: the tensor's dimension, into how many parts, and which of them this rank has."""
+    partial: bool = False
+    """Whether the value is what the ranks of an axis have together, added up."""
 
 
 class Reduction(msgspec.Struct, frozen=True, array_like=True):
@@ -332,6 +346,8 @@ class StepExpected(_Data, frozen=True, kw_only=True):
     parameter_bounds: dict[int, Named] = {}
     loss_bounds: tuple[Array, ...] = ()
     input_gradient_bounds: tuple[Array | None, ...] = ()
+    output_bounds: tuple[tuple[Array, ...], ...] = ()
+    """Per microbatch, of the tensors in its output."""
     kwarg_gradient_bounds: dict[int, Named] = {}
     buffer_bounds: dict[int, Named] = {}
     flow: tuple[Flow, ...] = ()

@@ -37,6 +37,7 @@ _TOLD = {
     "forward_early": "the forward before its input is there",
     "backward_early": "the backward before the gradient of its output is there",
     "send_early": "the sending of its output before the forward",
+    "finish_early": "the end of the step before the backward",
 }
 _DUE: dict[str, tuple[Kind, bool]] = {
     "weight_first": (Kind.I, True),
@@ -50,6 +51,7 @@ _DUE: dict[str, tuple[Kind, bool]] = {
     "receive_unknown": (Kind.F, True),
     "backward_early": (Kind.F, False),
     "send_early": (Kind.F, True),
+    "finish_early": (Kind.B, True),
 }
 """The action of its stage and microbatch around which a mistake is made, and whether before it; a forward that
 comes too early is made before everything else, when nothing can be there yet."""
@@ -64,15 +66,16 @@ _CALLS: dict[str, Kind] = {
     "backward_early": Kind.B,
     "send_early": Kind.SEND_F,
 }
+_ENDS = "finish_early"
 
 
 class DoneTooEarlyError(Exception):
     """An operation that was not due was carried out, and now the step cannot go on."""
 
-    def __init__(self, answer: Answered, action: Action, error: Exception) -> None:
+    def __init__(self, answer: Answered, due: Action | str, error: Exception) -> None:
         super().__init__(
             f"stage {answer.stage} was asked for {answer.call} (microbatch {answer.microbatch}) and did it; "
-            f"expected: an error. Now {action} fails: {type(error).__name__}: {error}"
+            f"expected: an error. Now {due} fails: {type(error).__name__}: {error}"
         )
 
 
@@ -128,7 +131,12 @@ def drive(pipeline: CheckedPipeline, plan: Plan, batch: Batch, hand: ByHand) -> 
                     raise DoneTooEarlyError(answers[0], part, error) from error
             answers += _mistake(stages, hand, part, before=False, unknown=m)
     for operations in stages.values():
-        operations.finish()
+        try:
+            operations.finish()
+        except Exception as error:
+            if not answers or answers[0].error is not None:
+                raise
+            raise DoneTooEarlyError(answers[0], "the end of the step", error) from error
     return tuple(answers)
 
 
@@ -183,6 +191,8 @@ def _mistake(
     try:
         if hand.mistake.startswith("weight"):
             stages[hand.stage].backward_weight(k)
+        elif hand.mistake == _ENDS:
+            stages[hand.stage].finish()
         else:
             _call(stages[hand.stage], Action(hand.stage, _CALLS[hand.mistake], k))
     except Exception as found:  # whatever it is, it is the answer

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["QUESTION", "answer_questions", "prepare", "telling"]
 
 QUESTION = signal.SIGUSR2
+_LONG = 300.0  # seconds, far beyond the time limit of any case
 _COUNTS = 4096  # operations beyond which counting would take the time of the task
 
 _tellers: list[Callable[[], str]] = []
@@ -160,7 +161,7 @@ def _wait(
         tag=operation.tag,
         nth=len(alike),
         rendezvous=_backend() == "gloo",
-        timed=any(_is_timed(frame) for frame in stack),
+        timed=any(_is_timed(frame) for frame in stack) or _ends_by_itself(operation.group),
     )
 
 
@@ -168,6 +169,16 @@ def _is_timed(frame: FrameType) -> bool:
     """Whether it is a wait that was given a time limit of its own."""
     seen = frame.f_locals
     return frame.f_code.co_name == "waited" and bool(seen.get("arguments") or seen.get("named"))
+
+
+def _ends_by_itself(group: str) -> bool:
+    """Whether the waits of a group are given up so soon that one of them may end while it is looked at."""
+    from torch.distributed import distributed_c10d as c10d
+
+    found = c10d._resolve_process_group(c10d.GroupName(group))  # type: ignore[attr-defined]  # not exported
+    backends = [found._get_backend(device) for device in found._device_types]
+    options = [getattr(getattr(one, "wrapped_pg", one), "options", None) for one in backends]  # DETAIL wraps
+    return any(one is not None and one._timeout.total_seconds() < _LONG for one in options)
 
 
 def _called(stack: list[FrameType]) -> Wait | None:

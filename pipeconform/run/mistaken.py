@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 from msgspec import structs
 
 from pipeconform.adapter import Description, Plan, ZeroGrad
 from pipeconform.case.case import Case
-from pipeconform.observe.observation import Failed, Observation, StepShown
+from pipeconform.observe.observation import RESUMED, Failed, Observation, StepShown
 from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.run import examiner
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.rank import raised_from
 from pipeconform.run.steps import run_step
@@ -55,20 +57,39 @@ def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers
 
 
 def resumed(
+    shown: StepShown,
     case: Case,
-    step: int,
     plan: Plan,
     pipeline: CheckedPipeline,
     description: Description,
     recorder: ForwardRecorder,
+    *,
+    failed: bool,
 ) -> StepShown:
-    """The step that failed once more, without its mistake, on the same pipeline, when all ranks are through with it.
+    """The mistaken step, of which this rank has `shown`, once more without its mistake, on the same pipeline.
+
+    Only if every rank of the pipeline `failed` in it; otherwise it stays as it was shown. A hang in the second run says
+    so, by what its ranks are doing.
 
     Raises:
         Exception: whatever the implementation raises now.
     """
-    if dist.is_initialized():
-        dist.barrier()
-    recorder.take()
-    pipeline.apply(ZeroGrad())
-    return run_step(case.without_mistakes, step, plan, pipeline, description.capabilities, recorder)
+    if not _everybody(failed or plan.ranks.pipeline_rank is None, device=plan.ranks.device):
+        return shown
+    with examiner.telling(lambda: RESUMED), examiner.telling(recorder.standing):
+        recorder.take()
+        pipeline.apply(ZeroGrad())
+        return run_step(case.without_mistakes, shown.step, plan, pipeline, description.capabilities, recorder)
+
+
+def _everybody(mine: bool, *, device: torch.device) -> bool:
+    """Whether something is so on every rank, when all of them have come here."""
+    if not dist.is_initialized():
+        return mine
+    votes = torch.tensor(int(mine), device=device)
+    try:
+        # in the world's own group, of which the implementation knows nothing
+        dist.all_reduce(votes, dist.ReduceOp.MIN)
+    except RuntimeError:
+        return False  # a rank has died
+    return bool(votes)

@@ -21,6 +21,7 @@ _PATIENCE = (
 )
 _POLL = 0.005  # seconds
 _FIRST = 0.1  # seconds of idleness after which asking is worth its while
+_LATER = 0.4  # the same where nothing was recorded yet: on a busy machine a task may idle before it records
 
 
 class Question:
@@ -61,6 +62,7 @@ class Prover:
     def __init__(self, ask: Callable[[Sequence[int]], Asked]) -> None:
         self._ask = ask
         self._least_idle = _FIRST
+        self._unrecorded = False
         self._ranks: tuple[int, ...] = ()
         self._first: dict[int, Standing] = {}
         self._question: Asked | None = None
@@ -87,7 +89,9 @@ class Prover:
         self._question = None
         if not all(rank in found and found[rank].recorded and found[rank].wait for rank in waiting):
             if not any(one.recorded for one in found.values()):
-                self._least_idle = float("inf")  # nor will they be recorded later in this task
+                # twice: nor will they be recorded later in this task, and to be asked looks like progress
+                self._least_idle = float("inf") if self._unrecorded else _LATER
+                self._unrecorded = True
             return None
         if not self._first:
             self._first, self._question = found, self._ask(waiting)

@@ -98,7 +98,7 @@ def execute(context: RankContext, payload: bytes) -> bytes:
         owners = owners_of(case, description)
         with groups_of(case, context, distributed=not single, lingers=lingers, owners=owners) as groups:
             with (
-                _recording(case, job, groups.pipeline) as traffic,
+                _judged_recording(job, groups.pipeline, waits) as traffic,
                 reduction_recorder(job.observe, groups.replicas) as reductions,
             ):
                 observation = _run(
@@ -113,30 +113,38 @@ def execute(context: RankContext, payload: bytes) -> bytes:
             if traffic is not None and "traffic" in job.observe:
                 observation = structs.replace(observation, traffic=traffic.traffic())
             if observation.failed is not None:
+                if waits is not None:
+                    waits.let_go()
                 gc.collect()  # what the engine left in circles would keep its connections open
                 raise mistaken.CaseEnded(observation)
             return observation
 
-    if not job.case.is_mistaken:
-        return msgspec.msgpack.encode(once(job.case))
-    observation = mistaken.live_through(job.case, once, recovers="recovery" in job.observe)
-    return msgspec.msgpack.encode(observation)
+    with _waits_recorded(job) as waits:
+        if not job.case.is_mistaken:
+            return msgspec.msgpack.encode(once(job.case))
+        observation = mistaken.live_through(job.case, once, recovers="recovery" in job.observe)
+        return msgspec.msgpack.encode(observation)
 
 
-def _recording(
-    case: Case, job: Job, group: dist.ProcessGroup | None
-) -> AbstractContextManager[TrafficRecorder | None]:
-    """Record what is communicated, to be judged or to explain a hang.
+def _waits_recorded(job: Job) -> AbstractContextManager[TrafficRecorder | None]:
+    """Record from beginning to end whatever is communicated, ours included, where a hang is to be proved.
 
-    Where stages lie on wrong ranks, or the plan is wrong, a hang is likely: what is recorded proves it, long before
-    idleness does.
+    Where stages lie on wrong ranks, or something is done wrong on purpose, a hang is likely: what is recorded proves
+    it, long before idleness does.
     """
-    judged = "traffic" in job.observe
-    unlikely = case.world.placement or case.world.misplan is not None
-    if not (judged or unlikely or "waits" in job.observe) or "reductions" in job.observe:
+    likely = job.case.world.placement or job.case.is_mistaken
+    if not (likely or "waits" in job.observe) or not {"traffic", "reductions"}.isdisjoint(job.observe):
         return nullcontext()  # one listener at a time
-    recorder = TrafficRecorder(given=group, guard=judged)
-    return recorder.recording()
+    return TrafficRecorder(guard=False).recording()
+
+
+def _judged_recording(
+    job: Job, group: dist.ProcessGroup | None, waits: TrafficRecorder | None
+) -> AbstractContextManager[TrafficRecorder | None]:
+    """Record what the implementation communicates, to be judged; otherwise `waits` is what records, if anything."""
+    if "traffic" not in job.observe or "reductions" in job.observe:
+        return nullcontext(waits)
+    return TrafficRecorder(given=group).recording()
 
 
 def _run(
@@ -148,8 +156,9 @@ def _run(
     traffic: TrafficRecorder | None,
     reductions: ReductionRecorder | None,
 ) -> Observation:
-    replica = job.case.world.replica_of(context.rank) or 0
-    members, watches = job.case.world.pipelines[replica], "timeline" in job.observe
+    world = job.case.world
+    number, replica = world.pipeline_of(context.rank) or 0, world.replica_of(context.rank) or 0
+    members, watches = world.pipelines[number], "timeline" in job.observe
     single = description.capabilities.world == "single_process"
     position = 0 if single else (members.index(context.rank) if context.rank in members else None)
     case, description = told_to(job.case, position), _asked_of(description, job.case)
@@ -161,8 +170,11 @@ def _run(
         pipeline_rank=position,
         pipeline_group=groups.pipeline,
         replica=replica,
-        num_replicas=len(case.world.pipelines),
+        num_replicas=world.num_replicas,
         replica_groups=groups.replicas,
+        tensor_rank=number // world.num_replicas,
+        num_tensor_ranks=world.num_tensor_ranks,
+        mesh=groups.mesh,
     )
     random.seed(seed_of(case.seed, "python", context.rank))
     np.random.seed(seed_of(case.seed, "numpy", context.rank))
@@ -214,7 +226,7 @@ def _run(
             reduced = None if reductions is None else reductions.take()
             steps.append(structs.replace(shown, reductions=reduced, hooked=hook.take()))
         if "resumption" in job.observe:  # another rank may have failed
-            steps[-1] = mistaken.resumed(case, len(steps) - 1, plan, pipeline, description, recorder)
+            steps[-1] = mistaken.resumed(steps[-1], case, plan, pipeline, description, recorder, failed=False)
         if "rounds" in job.observe:
             again = None
             if not description.capabilities.fresh_process_per_build:
@@ -234,7 +246,7 @@ def _run(
         steps.append(StepShown(step=len(steps), forwards=recorder.take()))
         failed = mistaken.failed_by(error, step=len(steps) - 1)
         if "resumption" in job.observe:
-            steps[-1] = mistaken.resumed(case, len(steps) - 1, plan, pipeline, description, recorder)
+            steps[-1] = mistaken.resumed(steps[-1], case, plan, pipeline, description, recorder, failed=True)
         return structs.replace(nothing, failed=failed, steps=tuple(steps))
     finally:
         if lived_on is None:  # otherwise it was closed already, twice

@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import torch
+import torch.distributed as dist
+
 from pipeconform.adapter import Batch, Mode, Plan, StepResult
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
@@ -203,6 +206,26 @@ class RefusedBatchRemembered(ReferenceAdapter):
     """What a refused batch looked like is what the next ones must look like."""
 
     pipeline = _RemembersRefused
+
+
+class _Drains(ReferencePipeline):
+    refused = False
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        group, position = self.plan.ranks.pipeline_group, self.plan.ranks.pipeline_rank
+        if self.refused and group is not None and position == 0:
+            dist.recv(torch.empty(1), group=group, group_src=group.size() - 1)
+        try:
+            return super().run(mode, batch)
+        except ValueError:
+            self.refused = True
+            raise
+
+
+class RefusedBatchDrained(ReferenceAdapter):
+    """After a refused batch the first rank waits for what the last one would have sent of it."""
+
+    pipeline = _Drains
 
 
 class _CountsRefused(ReferencePipeline):

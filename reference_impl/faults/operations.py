@@ -76,6 +76,22 @@ class BufferReadTooEarly(ReferenceAdapter):
     pipeline = _BufferReadTooEarly
 
 
+class _Hasty(ChunkOperations):
+    def finish(self) -> None:
+        self._step.link.wait()
+        self._stage.clear()
+
+
+class _EndsUnfinished(ReferencePipeline):
+    operations_type = _Hasty
+
+
+class EndsUnfinished(ReferenceAdapter):
+    """A step ends when it is told to, and forgets what is still due."""
+
+    pipeline = _EndsUnfinished
+
+
 class _Wrapping(ChunkOperations):
     def _require_known(self, microbatch: int, asked: str) -> None:
         if microbatch < 0:

@@ -91,6 +91,13 @@ PLANS = (
         tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another",
     ),
     made(
+        "agreements:RefusedBatchDrained",
+        "ERR-15",
+        "A refused batch is waited for.",
+        status="hung",
+        tells="and an error, the same pipeline waits for ever",
+    ),
+    made(
         "agreements:RefusedBatchCounted",
         "ERR-15",
         "A refused batch counts in the mean.",

@@ -194,6 +194,13 @@ REFUSALS = (
         tells="the backward before the gradient of its output is there .* and did it",
     ),
     made(
+        "operations:EndsUnfinished",
+        "ERR-12",
+        "A step ends before it is through.",
+        status="error",
+        tells="the end of the step before the backward .* and did it; expected: an error",
+    ),
+    made(
         "operations:RangeUnchecked",
         "ERR-12",
         "Microbatches that there are not are waited for.",

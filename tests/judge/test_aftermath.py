@@ -11,7 +11,7 @@ from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.mistakes import Mistake
 from pipeconform.judge.aftermath import Aftermath, answers_are_right, nobody_dies, pipelines_recover
 from pipeconform.judge.outcome import Status
-from pipeconform.observe.observation import Failed
+from pipeconform.observe.observation import RESUMED, Failed
 from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
 from tests.judge.honest import honest_example
 
@@ -100,6 +100,31 @@ def test_a_pipeline_that_fails_after_a_refused_batch_fails():
     (found,) = _refused(closed, closed, failed={}, evidence=None)
 
     assert (found.status, found.finding.kind) == (Status.ERROR, "after an error: raised RuntimeError")
+
+
+def test_a_pipeline_that_waits_for_ever_after_a_refused_batch_hangs():
+    again = Stuck(0.3, "every rank waits", doing=f"{RESUMED}, step 0, nothing computed yet")
+    (found,) = _refused(Returned(None), again, failed={0: REFUSED[0]}, evidence=None)
+
+    assert (found.status, found.finding.kind, found.finding.rank) == (
+        Status.HUNG,
+        "after an error: hang",
+        1,
+    )
+    assert "an error, the same pipeline waits for ever: every rank waits" in found.finding.message
+
+
+def test_who_raises_when_the_step_runs_again_is_told_before_who_waits_for_him():
+    again = Stuck(0.3, "waits", doing=RESUMED)
+    (found,) = _refused(again, Raised(type="RuntimeError", message="closed"), failed={}, evidence=None)
+
+    assert found.status is Status.ERROR
+
+
+def test_a_hang_in_the_step_that_is_refused_is_the_matter_of_others():
+    waits = Stuck(0.3, "waits", doing="step 0, nothing computed yet")
+
+    assert _refused(waits, Returned(None), failed={1: REFUSED[1]}, evidence=None) == []
 
 
 @pytest.mark.parametrize(

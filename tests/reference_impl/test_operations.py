@@ -83,9 +83,27 @@ def test_a_call_that_is_not_due_says_what_is(calls: tuple[str, ...], words: str)
         call(calls[-1])  # nothing was changed
 
 
+def _run_to_the_end(stages: dict[int, ChunkOperations], *, but: int | None = None) -> None:
+    for s, calls in ((0, "forward"), (1, "forward"), (1, "backward"), (0, "backward")):
+        for k in range(M):
+            if (s, calls, k) != (0, "backward", but):
+                getattr(stages[s], calls)(k)
+
+
 def test_finishing_forgets_every_microbatch() -> None:
     step, stages = _opened()
-    stages[0].forward(0)
+    _run_to_the_end(stages)
     stages[0].finish()
 
-    assert step.stages[0].unfinished == ()
+    assert step.stages[0].left(M) == (0, 1, 2)  # all of them are due in the next step
+
+
+def test_a_step_that_is_not_through_does_not_end() -> None:
+    _, stages = _opened()
+    with pytest.raises(OrderError, match="stage 0 .* end of the step; not through is .*microbatch 2"):
+        stages[0].finish()
+    _run_to_the_end(stages, but=1)
+    with pytest.raises(OrderError, match="not through is microbatch 1$"):
+        stages[0].finish()
+    stages[0].backward(1)
+    stages[0].finish()

@@ -122,6 +122,10 @@ class _Stubborn:
         with contextlib.suppress(ValueError):
             self._operations.backward(microbatch, full=full)
 
+    def finish(self) -> None:
+        with contextlib.suppress(ValueError):
+            self._operations.finish()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._operations, name)
 
@@ -129,12 +133,12 @@ class _Stubborn:
 class _StubbornPipeline:
     """The pipeline that has a `_Stubborn` stage."""
 
-    def __init__(self, pipeline: Any, *, stage: int) -> None:
-        self._pipeline, self._stage = pipeline, stage
+    def __init__(self, pipeline: Any, *, stage: int, kind: type[_Stubborn] = _Stubborn) -> None:
+        self._pipeline, self._stage, self._kind = pipeline, stage, kind
 
     def open_stages(self, batch: Any) -> dict[int, Any]:
         opened = dict(self._pipeline.open_stages(batch))
-        opened[self._stage] = _Stubborn(opened[self._stage], known=set(range(batch.num_microbatches)))
+        opened[self._stage] = self._kind(opened[self._stage], known=set(range(batch.num_microbatches)))
         return opened
 
 
@@ -160,6 +164,26 @@ def test_a_step_that_cannot_go_on_after_what_it_did_too_early_says_why() -> None
 
     with pytest.raises(
         by_hand.DoneTooEarlyError, match=r"stage 1 .*microbatch 1\) and did it.*Now 0B1 fails"
+    ):
+        by_hand.drive(pipeline, plan, data.make_batch(case, 0), hand)
+
+
+class _Refusing(_Stubborn):
+    """Has forgotten what it did too early when the step is to end."""
+
+    def finish(self) -> None:
+        self._operations.finish()
+
+
+def test_a_step_that_cannot_end_after_what_it_did_too_early_says_why() -> None:
+    case = _case(ByHand(whole=True, mistake="backward_first", stage=0, microbatch=1))
+    plan = _plan(case)
+    pipeline: Any = _StubbornPipeline(ReferenceAdapter().build(plan), stage=0, kind=_Refusing)
+    hand = case.trains[0].by_hand
+    assert hand is not None
+
+    with pytest.raises(
+        by_hand.DoneTooEarlyError, match="and did it.*Now the end of the step fails: OrderError"
     ):
         by_hand.drive(pipeline, plan, data.make_batch(case, 0), hand)
 

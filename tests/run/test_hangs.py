@@ -29,6 +29,7 @@ PROVED = {
     "receive_circle": ["receive of float32[2, 3] from rank 1 with tag 5", "from rank 0 with tag 5"],
     "send_circle": ["send of float32[3] to rank 1", "send of float32[3] to rank 0"],
     "barrier_and_receive": ["barrier", "receive of float32[1] from rank 0"],
+    "recorded_late": ["receive of float32[2, 3] from rank 1 with tag 5", "from rank 0 with tag 5"],
     "unmatched_receive": ["receive of float32[1] from rank 1", "barrier"],
 }
 

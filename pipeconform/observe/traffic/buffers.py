@@ -8,6 +8,8 @@ floating dtype, −1 in integers.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ _ONES = 0xFF
 
 class Sent:
     """A tensor that is being sent."""
+
+    __slots__ = ("_bytes", "_was")
 
     def __init__(self, tensor: Tensor) -> None:
         self._bytes = _bytes_of(tensor)
@@ -31,15 +35,16 @@ class Sent:
 class Received:
     """A tensor that is being received into; `memory` is what the transport gets."""
 
+    __slots__ = ("_bytes", "_poison", "memory")
+
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor.detach()
         self._bytes = _bytes_of(tensor)
-        self._poison = 1 if tensor.dtype is torch.bool else _ONES
         if self._bytes is None:  # nothing to hide, or nothing that a transport takes
             self.memory = tensor
             return
-        self.memory = torch.empty_like(self._tensor)
-        self._bytes.fill_(self._poison)
+        self.memory = torch.empty_like(tensor.data)
+        self._poison = _poison(self._bytes.numel(), 1 if tensor.dtype is torch.bool else _ONES, tensor.device)
+        self._bytes.copy_(self._poison)
 
     def complete(self) -> bool:
         """Hand over what came; whether nobody wrote into the memory before."""
@@ -47,13 +52,19 @@ class Received:
             return True
         arrived = _bytes_of(self.memory)
         assert arrived is not None
-        untouched = bool((self._bytes == self._poison).all())
+        untouched = torch.equal(self._bytes, self._poison)
         self._bytes.copy_(arrived)
         return untouched
+
+
+@functools.lru_cache(maxsize=16)  # a pipeline has few boundaries
+def _poison(size: int, value: int, device: torch.device) -> Tensor:
+    """So many bytes of poison, to copy from and to compare with."""
+    return torch.full((size,), value, dtype=torch.uint8, device=device)
 
 
 def _bytes_of(tensor: Tensor) -> Tensor | None:
     """The memory of a contiguous tensor, past autograd and its version counters; None of any other."""
     if not tensor.is_contiguous() or not tensor.numel():
         return None
-    return tensor.data.reshape(-1).view(torch.uint8)
+    return tensor.data.view(-1).view(torch.uint8)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,18 +53,19 @@ class CargoFinder:
     def __init__(self) -> None:
         self.found: dict[int, Cargo] = {}
         """By number of the operation."""
-        self._leaving: dict[_Memory, Cargo] = {}
-        self._arrived: dict[_Memory, int] = {}
-        self._kept: dict[_Memory, Any] = {}  # weak references of torch's, which are untyped
+        # by storage first: a long step has many messages, of which few lie in one storage
+        self._leaving: dict[int, dict[_Memory, Cargo]] = {}
+        self._arrived: dict[int, dict[_Memory, int]] = {}
+        self._kept: dict[int, Any] = {}  # weak references of torch's, which are untyped
         self._leaves: list[tuple[weakref.ref[Tensor], Cargo]] = []
 
     def begin(self) -> None:
         """A step begins: what passed before leaves no more, but what was received may still be used."""
         self._leaving.clear()
         self._leaves.clear()
-        alive = {memory for memory in self._arrived if not self._kept[memory].expired()}
-        self._arrived = {memory: number for memory, number in self._arrived.items() if memory in alive}
-        self._kept = {memory: kept for memory, kept in self._kept.items() if memory in alive}
+        alive = {s for s, places in self._arrived.items() if places and not self._kept[s].expired()}
+        self._arrived = {storage: places for storage, places in self._arrived.items() if storage in alive}
+        self._kept = {storage: kept for storage, kept in self._kept.items() if storage in alive}
 
     # What the traffic tells.
 
@@ -73,9 +74,10 @@ class CargoFinder:
         memory = _memory_of(tensor)
         if memory is None:
             return
-        cargo = self._leaving.get(memory) or self._gradient_at(memory)
-        if cargo is None:
-            several = {known for place, known in self._leaving.items() if place.touches(memory)}
+        leaving = self._leaving.get(memory.storage, {})
+        cargo = leaving.get(memory) or self._gradient_at(memory)
+        if cargo is None and leaving:
+            several = {known for place, known in leaving.items() if place.touches(memory)}
             cargo = several.pop() if len(several) == 1 else None
         if cargo is not None:
             self.found[number] = cargo
@@ -83,10 +85,12 @@ class CargoFinder:
     def received(self, number: int, tensor: Tensor) -> None:
         """Operation `number` receives into `tensor`."""
         memory = self._keep(tensor)
-        if memory is not None:  # whatever lay there is written over
-            self._leaving = {p: known for p, known in self._leaving.items() if not p.touches(memory)}
-            self._arrived = {p: earlier for p, earlier in self._arrived.items() if not p.touches(memory)}
-            self._arrived[memory] = number
+        if memory is None:
+            return
+        storage = memory.storage  # whatever lay there is written over
+        if storage in self._leaving:
+            self._leaving[storage] = _beside(self._leaving[storage], memory)
+        self._arrived[storage] = {**_beside(self._arrived.get(storage, {}), memory), memory: number}
 
     # What the stages tell.
 
@@ -99,9 +103,7 @@ class CargoFinder:
             self._used(value, cargo("input"))
             self._watch_input(value, cargo("input gradient"))
         for value in tensors_of(output):
-            memory = self._keep(value)
-            if memory is not None:
-                self._leaving[memory] = cargo("output")
+            self._leaves_with(value, cargo("output"))
             if value.grad_fn is not None:
                 used = functools.partial(self._used_by_backward, value.output_nr, cargo("output gradient"))
                 value.grad_fn.register_prehook(used)
@@ -109,8 +111,9 @@ class CargoFinder:
     def _used(self, tensor: Tensor, cargo: Cargo) -> None:
         """A stage was given `tensor`: the latest message in its memory carried this."""
         memory = _memory_of(tensor)
-        for place in [] if memory is None else [one for one in self._arrived if one.touches(memory)]:
-            self.found[self._arrived.pop(place)] = cargo
+        arrived = {} if memory is None else self._arrived.get(memory.storage, {})
+        for place in [one for one in arrived if memory is not None and one.touches(memory)]:
+            self.found[arrived.pop(place)] = cargo
 
     def _used_by_backward(self, position: int, cargo: Cargo, gradients: Sequence[Tensor | None]) -> None:
         gradient = gradients[position]
@@ -132,15 +135,13 @@ class CargoFinder:
 
     def _passed_back(self, position: int, cargo: Cargo, gradients: Sequence[Tensor | None]) -> None:
         gradient = gradients[position]
-        memory = None if gradient is None else self._keep(gradient)
-        if memory is not None:
-            self._leaving[memory] = cargo
+        if gradient is not None:
+            self._leaves_with(gradient, cargo)
 
     def _accumulated(self, leaf: weakref.ref[Tensor], cargo: Cargo, *_: object) -> None:
         tensor = leaf()
-        memory = None if tensor is None or tensor.grad is None else self._keep(tensor.grad)
-        if memory is not None:
-            self._leaving[memory] = cargo
+        if tensor is not None and tensor.grad is not None:
+            self._leaves_with(tensor.grad, cargo)
 
     def _gradient_at(self, memory: _Memory) -> Cargo | None:
         """Of which input the gradient lies there, where its taker put it by himself."""
@@ -150,12 +151,25 @@ class CargoFinder:
                 return cargo
         return None
 
+    def _leaves_with(self, tensor: Tensor, cargo: Cargo) -> None:
+        memory = self._keep(tensor)
+        if memory is not None:
+            self._leaving.setdefault(memory.storage, {})[memory] = cargo
+
     def _keep(self, tensor: Tensor) -> _Memory | None:
         memory = _memory_of(tensor)
-        if memory is not None and memory not in self._kept:
+        if memory is not None and memory.storage not in self._kept:
             reference: Any = StorageWeakRef
-            self._kept[memory] = reference(tensor.untyped_storage())
+            self._kept[memory.storage] = reference(tensor.untyped_storage())
         return memory
+
+
+_T = TypeVar("_T")
+
+
+def _beside(places: dict[_Memory, _T], memory: _Memory) -> dict[_Memory, _T]:
+    """What of `places` has nothing to do with `memory`."""
+    return {place: known for place, known in places.items() if not place.touches(memory)}
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
@@ -172,10 +186,12 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 def _memory_of(tensor: Tensor) -> _Memory | None:
     """Where a tensor lies; None where that says nothing."""
-    if tensor.layout is not torch.strided or tensor.device.type == "meta" or not tensor.numel():
+    count = tensor.numel()
+    if tensor.layout is not torch.strided or tensor.is_meta or not count:
         return None
     size = tensor.element_size()
     begin = int(tensor.storage_offset()) * size
-    span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    dense = span == tensor.numel()
-    return _Memory(tensor.untyped_storage()._cdata, begin, begin + int(span) * size, dense)
+    span = count
+    if not tensor.is_contiguous():
+        span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return _Memory(tensor.untyped_storage()._cdata, begin, begin + int(span) * size, span == count)

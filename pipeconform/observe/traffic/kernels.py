@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -31,18 +30,31 @@ _HERE = "BackendSelect"
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of an operator ``c10d::name``."""
+    """A call of an operator ``c10d::name``.
 
-    name: str
-    arguments: tuple[Any, ...]
-    group: dist.ProcessGroup
-    peer: int
-    """The other end or the root as a rank of the group, −1 where there is none."""
-    tag: int
-    run: Callable[[tuple[Any, ...]], Any]
-    """The operator as it would have run, on these or other arguments; Python's lock is given up meanwhile."""
+    `peer` is the other end or the root as a rank of the group, −1 where there is none.
+    """
+
+    __slots__ = ("_keys", "_operator", "arguments", "group", "name", "peer", "tag")
+
+    # one for every operation of a step: by position, and no dataclass, which is slower to make by a microsecond
+    def __init__(
+        self,
+        name: str,
+        arguments: tuple[Any, ...],
+        group: dist.ProcessGroup,
+        peer: int,
+        tag: int,
+        operator: Callable[..., Any],
+        keys: Any,
+    ) -> None:
+        self.name, self.arguments, self.group = name, arguments, group
+        self.peer, self.tag, self._operator, self._keys = peer, tag, operator, keys
+
+    def run(self, arguments: tuple[Any, ...]) -> Any:
+        """The operator as it would have run, on these or other arguments; Python's lock is given up meanwhile."""
+        return self._operator(self._keys & _BELOW, *arguments)
 
 
 class Listener(Protocol):
@@ -106,17 +118,19 @@ def _call_kernel(listener: Listener, name: str, places: dict[str, int]) -> Calla
     group = places["process_group"]
     peer = next((places[one] for one in ("dst", "src", "root_rank") if one in places), None)
     tag = places.get("tag")
-    operator = getattr(torch.ops.c10d, name).default
+    operator = getattr(torch.ops.c10d, name).default.redispatch
+    tell, unbox = listener.called, dist.ProcessGroup.unbox
 
     def called(keys: Any, *arguments: Any) -> Any:
-        return listener.called(
+        return tell(
             Call(
-                name=name,
-                arguments=arguments,
-                group=dist.ProcessGroup.unbox(arguments[group]),
-                peer=-1 if peer is None else arguments[peer],
-                tag=0 if tag is None else arguments[tag],
-                run=lambda given: operator.redispatch(keys & _BELOW, *given),
+                name,
+                arguments,
+                unbox(arguments[group]),
+                -1 if peer is None else arguments[peer],
+                0 if tag is None else arguments[tag],
+                operator,
+                keys,
             )
         )
 
@@ -157,10 +171,12 @@ def _waits(listener: Listener) -> Iterator[None]:
         work_class.wait, work_class.is_completed = wait, is_completed
 
 
-def tensors_in(arguments: Sequence[Any]) -> Iterator[torch.Tensor]:
+def tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
     """Every tensor among the arguments of an operator, in order."""
+    found: list[torch.Tensor] = []
     for one in arguments:
         if isinstance(one, torch.Tensor):
-            yield one
+            found.append(one)
         elif isinstance(one, list | tuple):
-            yield from tensors_in(one)
+            found += tensors_in(one)
+    return found

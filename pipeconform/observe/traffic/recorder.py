@@ -34,11 +34,13 @@ _FRAMES_TO_BATCH = 8  # from our kernel up to batch_isend_irecv there are three 
 class _Open:
     """An operation that has not been waited for."""
 
+    __slots__ = ("blocks", "guards", "operation", "since", "storages")
+
     def __init__(
         self, operation: Operation, tensors: Sequence[torch.Tensor], guards: Sequence[Sent | Received]
     ) -> None:
         self.operation, self.guards = operation, guards
-        self.storages = {tensor.untyped_storage()._cdata for tensor in tensors}
+        self.storages = [tensor.untyped_storage()._cdata for tensor in tensors]
         self.since, self.blocks = time.monotonic(), False
 
 
@@ -84,6 +86,11 @@ class TrafficRecorder:
         self.step = step
         self.cargo.begin()
 
+    def let_go(self) -> None:
+        """Forget what was never waited for: work objects keep their group's connections open."""
+        self._open.clear()
+        self._batch_frame = None
+
     def traffic(self) -> Traffic:
         """What was recorded."""
         for one in self._open.values():
@@ -116,7 +123,7 @@ class TrafficRecorder:
 
     def called(self, call: Call) -> Any:
         """Note the operation, run it and remember its work object."""
-        tensors = list(tensors_in(call.arguments))
+        tensors = tensors_in(call.arguments)
         operation = self._note(call, tensors)
         if len(tensors) == 1 and operation.kind != "collective":
             (self.cargo.sent if operation.kind == "send" else self.cargo.received)(
@@ -190,9 +197,10 @@ class TrafficRecorder:
         self._check(opened)
 
     def _check(self, opened: _Open) -> None:
-        intact = [
-            guard.complete() for guard in opened.guards
-        ]  # every one of them: a receive is handed over here
+        if not opened.guards:
+            return
+        # every one of them: a receive is handed over here
+        intact = [guard.complete() for guard in opened.guards]
         if not all(intact):
             self._overwritten.append(opened.operation.number)
 

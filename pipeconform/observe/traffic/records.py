@@ -8,8 +8,10 @@ import msgspec
 
 __all__ = ["Cargo", "Layout", "Moment", "Operation", "Pending", "Traffic"]
 
+# Records are made for every operation of a step and hold no circles: the garbage collector need not look at them.
 
-class Layout(msgspec.Struct, frozen=True, array_like=True):
+
+class Layout(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A tensor as it lies in memory."""
 
     dtype: str
@@ -25,7 +27,7 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.dtype}{list(self.shape)}" + ("" if contiguous else f" of strides {list(self.stride)}")
 
 
-class Operation(msgspec.Struct, frozen=True, array_like=True):
+class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One operation of a process group as one rank issued it."""
 
     number: int
@@ -70,7 +72,7 @@ class Cargo(msgspec.Struct, frozen=True, array_like=True):
     """Which of all forwards that the rank ran in the operation's step, dry runs among them, from 0."""
 
 
-class Moment(msgspec.Struct, frozen=True, array_like=True):
+class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Something that a rank did: it issued an operation, or waited until one was complete."""
 
     kind: Literal["issue", "wait"]
