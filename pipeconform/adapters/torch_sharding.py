@@ -149,7 +149,7 @@ def _dtype(name: str | None) -> torch.dtype | None:
 
 @functools.lru_cache(maxsize=8)  # groups are threads and sockets: modules wrapped alike share them
 def _mesh(world: ProcessGroup, shape: tuple[int, ...]) -> DeviceMesh:
-    return init_device_mesh("cpu", shape)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("across", "over")[-len(shape) :])
 
 
 def _own_group(groups: tuple[tuple[int, ...], ...]) -> ProcessGroup:

@@ -50,7 +50,8 @@ def _switch(claimed: bool) -> tuple[bool, ...]:
 
 def pairwise_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
     """Every two claimed values of two options meet in one of these."""
-    for point in covering(axes_of(claims), allowed=_allowed(claims)):
+    points = covering(axes_of(claims), allowed=_allowed(claims))
+    for point in sorted(points, key=lambda one: (one["compiled"], one["ranks"])):  # the cheap ones first
         yield _case(point)
 
 
@@ -100,6 +101,8 @@ def _allowed(claims: WrapperClaims) -> Any:
     def allowed(point: dict[str, Any]) -> bool:
         # pairs of ranks need four to be replicated; four are dear, and nothing else needs them
         fits = (point["ranks"] == 4) == (point["strategy"] == "hybrid")
+        # a compiler in every process takes seconds: two at a time, unless it has to be four
+        fits = fits and (not point["compiled"] or point["ranks"] != 3)
         return fits and not any(refusal.matches(point) for refusal in claims.sharding.refusals)
 
     return allowed

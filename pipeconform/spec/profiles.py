@@ -28,6 +28,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Chapters that are judged under the environment variants of the implementation, too; None: all."""
     leaves_out: tuple[str, ...] = ()
     """Chapters that are judged only if they are asked for by name."""
+    whole_grids: bool = False
+    """Whether grids of a wrapper's options are run point by point, not only so that every two options meet."""
     schedules: int | None = None
     """Under how many schedules, 1 or 2, to judge what has nothing to do with the schedule; None: under all."""
 
@@ -74,6 +76,17 @@ _PROFILES = (
         shrink_executions=2000,
         cell_seconds=180.0,
         varied=None,
+    ),
+    Profile(
+        name="exhaustive",
+        summary="as full, and every combination of a sharding wrapper's options: hours",
+        corpus=60,
+        search=60,
+        shrink_seconds=60.0,
+        shrink_executions=2000,
+        cell_seconds=180.0,
+        varied=None,
+        whole_grids=True,
     ),
 )
 
