@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal
 
 import msgspec
+from msgspec import structs
 
 from pipeconform.errors import BadCaseError
 from pipeconform.wrapper import WrapOptions
 
-__all__ = ["Form", "HookKind", "Pass", "Regroup", "Slow", "Special", "Step", "Uneven", "WrapperCase", "decode_case"]
+__all__ = [
+    "Form",
+    "HookKind",
+    "Pass",
+    "Regroup",
+    "Slow",
+    "Special",
+    "Step",
+    "Uneven",
+    "WrapperCase",
+    "decode_case",
+]
 
 ModuleKind = Literal[
     "plain",
@@ -177,7 +190,22 @@ class WrapperCase(_Data, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits, equal for equal cases on every machine."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+        return hashlib.sha256(msgspec.json.encode(_unusual(self), order="sorted")).hexdigest()[:12]
+
+
+def _unusual(value: Any) -> Any:
+    """What is not the default, by value: msgspec leaves a default out only where it is the very object."""
+    if isinstance(value, tuple):
+        return [_unusual(one) for one in value]
+    if isinstance(value, _Data):
+        usual = {field.name: field.default for field in structs.fields(value)}
+    elif is_dataclass(value) and not isinstance(value, type):
+        usual = {field.name: field.default for field in fields(value)}
+    else:
+        return value
+    return {
+        name: _unusual(own) for name, default in usual.items() if (own := getattr(value, name)) != default
+    }
 
 
 def decode_case(data: bytes | str, *, source: str) -> WrapperCase:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeconform.campaign.corpus import Drawable
-from pipeconform.campaign.subject import Source
+from pipeconform.campaign.subject import Judged, Source
 from pipeconform.case.any_case import WRAPPER_COLUMN, AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.outcome import Outcome
@@ -45,8 +45,8 @@ class WrapperCell:
         self, corpus: Drawable[WrapperCase], case: WrapperCase, *, searched: bool
     ) -> Source[WrapperCase]:
         """The case and its simpler ones, wherever it was found."""
-        least = min(one.ranks for one in self.listed.cases)
-        return Source(Smaller(target=case, least_ranks=min(least, case.ranks)), "smaller")
+        ranks = tuple(sorted({one.ranks for one in self.listed.cases}))
+        return Source(Smaller(target=case, ranks=ranks), "smaller")
 
     def own(self, case: AnyCase) -> WrapperCase | None:
         """A wrapper's case."""
@@ -77,9 +77,9 @@ class WrapperCell:
 
     def outcomes(
         self, case: WrapperCase, execution: VerdictVector, *, thorough: bool, anew: bool
-    ) -> tuple[Outcome, ...]:
+    ) -> Judged:
         """By the requirement's judgement; its bounds cost nothing, so nothing is judged in haste."""
-        return self.campaign.outcomes(self.requirement, case, execution)
+        return Judged(self.campaign.outcomes(self.requirement, case, execution))
 
     def num_processes(self, case: WrapperCase) -> int:
         """A process per rank."""
@@ -92,6 +92,10 @@ class WrapperCell:
     def batch_classes(self, case: WrapperCase) -> Iterable[str]:
         """None: there are no microbatches."""
         return ()
+
+    def heights(self, case: WrapperCase, judged: Judged) -> Mapping[str, float]:
+        """Nothing: what is listed is judged, and nothing is searched beyond it."""
+        return {}
 
     def localised(self, case: WrapperCase, outcome: Outcome) -> tuple[Localisation | None, int]:
         """Not known: a replica is one piece."""

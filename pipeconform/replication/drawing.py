@@ -1,8 +1,7 @@
 """What wrapper cases are drawn from: the listed cases of a requirement, combinations of them, smaller ones of a case.
 
 A requirement's listed cases say what it is about. A search beyond them combines what they vary on its own: sizes of
-buckets, views of them, ways to treat unused parameters, numbers of ranks, seeds. A smaller case changes nothing that
-all of them share.
+buckets, views of them, ways to treat unused parameters, numbers of ranks, seeds. A smaller case varies no more.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ _BUCKETS = (1e-6, 1e-5, 1e-4, 1e-3, 1.0, 100.0)
 """Sizes in MiB, where the listed cases have several: from a bucket per parameter to one for all."""
 _TOGETHER = ("find_unused", "static_graph")
 """Options that are combined only as a listed case does: one of them may make the other pointless."""
+_PLAIN_STEP = Step()  # its passes are the very default, which is left out of the case's JSON
 _STRUCTURE = ("ranks", "steps", "uneven", "options", "seed", "regroup")
 """Fields that are made simpler by rules of their own, or not at all."""
 
@@ -63,8 +63,8 @@ class Listed:
 @st.composite
 def _varied(draw: st.DrawFn, cases: Sequence[WrapperCase]) -> WrapperCase:
     base = draw(st.sampled_from(cases))
-    every = [case.options for case in cases]
-    together = list(dict.fromkeys(tuple(getattr(one, name) for name in _TOGETHER) for one in every))
+    every = [one.options for one in cases]
+    together = list(dict.fromkeys(map(_together, every)))
     options = replace(base.options, **dict(zip(_TOGETHER, draw(st.sampled_from(together)), strict=True)))
     if len({one.bucket_mib for one in every}) > 1:
         sizes = dict.fromkeys([*(one.bucket_mib for one in every), *_BUCKETS])
@@ -85,37 +85,37 @@ def _speaks_of_ranks(step: Step) -> bool:
 
 
 def is_about(case: WrapperCase, listed: Iterable[WrapperCase]) -> bool:
-    """Whether a case has no property that none of the listed ones has: then their requirement speaks of it."""
+    """Whether a requirement with these listed cases speaks of a case.
+
+    It differs from one of them in nothing but its steps, which may be fewer, its seed, and what others vary, too:
+    ranks, sizes of buckets, views of them, ways to treat unused parameters.
+    """
     cases = tuple(listed)
-    for name in WrapperCase.__struct_fields__:
-        if name in _STRUCTURE:
-            continue
-        if all(getattr(case, name) != getattr(one, name) for one in cases):
-            return False
-    pairs = {tuple(getattr(one.options, name) for name in _TOGETHER) for one in cases}
-    if tuple(getattr(case.options, name) for name in _TOGETHER) not in pairs:
-        return False
-    for field in fields(WrapOptions):
-        if field.name in (*_TOGETHER, "bucket_mib"):
-            continue
-        if all(getattr(case.options, field.name) != getattr(one.options, field.name) for one in cases):
-            return False
-    sized = any(one.options.bucket_mib is not None for one in cases)
-    unsized = any(one.options.bucket_mib is None for one in cases)
-    if not (sized if case.options.bucket_mib is not None else unsized):
-        return False
-    if case.ranks < min(one.ranks for one in cases):
-        return False
-    return _as_uneven(case.uneven, [one.uneven for one in cases]) and any(
-        (case.regroup is None) == (one.regroup is None) for one in cases
+    sized = {one.options.bucket_mib is None for one in cases}
+    return (
+        _core(case) in map(_core, cases)
+        and case.ranks in {one.ranks for one in cases}
+        and (case.options.bucket_mib is None) in sized
+        and case.options.bucket_view in {one.options.bucket_view for one in cases}
+        and _together(case.options) in map(_together, (one.options for one in cases))
+        and _ends_apart(case.uneven) in {_ends_apart(one.uneven) for one in cases}
     )
 
 
-def _as_uneven(uneven: Uneven | None, listed: Sequence[Uneven | None]) -> bool:
-    """Whether ranks run different numbers of steps where they all do in the listed cases."""
-    kinds = {None if one is None else len(set(one.steps)) > 1 for one in listed}
-    kind = None if uneven is None else len(set(uneven.steps)) > 1
-    return kind in kinds
+def _together(options: WrapOptions) -> tuple[bool, ...]:
+    return tuple(getattr(options, name) for name in _TOGETHER)
+
+
+def _core(case: WrapperCase) -> tuple[Any, ...]:
+    """What a case has that its requirement is about, and that is never changed."""
+    options = replace(case.options, bucket_mib=None, bucket_view=False, **dict.fromkeys(_TOGETHER, False))
+    kept = [getattr(case, name) for name in WrapperCase.__struct_fields__ if name not in _STRUCTURE]
+    return (*kept, options, case.regroup is None)
+
+
+def _ends_apart(uneven: Uneven | None) -> bool | None:
+    """Whether ranks run different numbers of steps; None where there is no join."""
+    return None if uneven is None else len(set(uneven.steps)) > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,8 @@ class Smaller:
     """A case and every simpler one: fewer ranks, steps and passes, options and values left at what is usual."""
 
     target: WrapperCase
-    least_ranks: int
+    ranks: tuple[int, ...]
+    """Numbers of ranks that it may have."""
 
     @property
     def size(self) -> int:
@@ -136,11 +137,11 @@ class Smaller:
 
     def strategy(self) -> st.SearchStrategy[WrapperCase]:
         """The simplest first, as Hypothesis has it."""
-        return _simpler(self.target, self.least_ranks)
+        return _simpler(self.target, self.ranks)
 
 
 @st.composite
-def _simpler(draw: st.DrawFn, target: WrapperCase, least_ranks: int) -> WrapperCase:
+def _simpler(draw: st.DrawFn, target: WrapperCase, fewer: tuple[int, ...]) -> WrapperCase:
     def either(simple: Iterable[T], usual: T) -> T:
         """One of the simpler values, or mostly the case's own."""
         found = [one for one in simple if one != usual]
@@ -152,7 +153,7 @@ def _simpler(draw: st.DrawFn, target: WrapperCase, least_ranks: int) -> WrapperC
         step.overflow is not None or step.late is not None for step in target.steps
     )
     if not bound:
-        ranks = changes["ranks"] = either(range(least_ranks, target.ranks), target.ranks)
+        ranks = changes["ranks"] = either((one for one in fewer if one < target.ranks), target.ranks)
     for name in WrapperCase.__struct_fields__:
         if name not in _STRUCTURE:
             changes[name] = either([_default(WrapperCase, name)], getattr(target, name))
@@ -166,7 +167,8 @@ def _simpler(draw: st.DrawFn, target: WrapperCase, least_ranks: int) -> WrapperC
     changes["options"] = usual if options == usual else options
     uneven = target.uneven
     kept = [i for i in range(len(target.steps)) if target.regroup is not None or either([False], True)] or [0]
-    changes["steps"] = tuple(_simpler_step(either, target.steps[i], ranks) for i in kept)
+    steps = tuple(_simpler_step(either, target.steps[i], ranks) for i in kept)
+    changes["steps"] = tuple(_PLAIN_STEP if step == _PLAIN_STEP else step for step in steps)
     if uneven is not None:
         counts = tuple(sum(i < count for i in kept) for count in uneven.steps[:ranks])
         changes["uneven"] = structs.replace(uneven, steps=counts)
