@@ -39,7 +39,6 @@ from pipeconform.run.forkserver import ForkServer
 
 __all__ = ["serve"]
 
-_PULSE = 0.1  # seconds between two looks at ranks that run a task
 _ASKING = 0.005  # seconds between two looks for an answer of a rank
 _FLUSH = 1.0  # seconds for last words to reach the kernel
 
@@ -108,7 +107,7 @@ class _Agent:
         self._prepared: dict[int, Prepare] = {}
         self._servers: dict[int, ForkServer] = {}
         self._members: dict[int, Member] = {}
-        self._pulse = 0.0
+        self._pulse, self._every = 0.0, 0.1
         self._done = False
 
     def run(self) -> None:
@@ -196,6 +195,7 @@ class _Agent:
 
     def _fork(self, order: Fork) -> None:
         kind = order.device_type
+        self._every = order.pulse
         device = kind if kind == "cpu" else f"{kind}:{self._device_index}"
         try:
             server = self._server(order.environment)
@@ -214,7 +214,7 @@ class _Agent:
         """Tell which ranks progress; while they run tasks, the controller also hears so that this host is there."""
         now = time.monotonic()
         if now >= self._pulse:
-            self._pulse = now + _PULSE
+            self._pulse = now + self._every
             seen = tuple(member.look() for member in self._members.values() if member.busy)
             if seen:
                 self._say(Pulse(ranks=seen))

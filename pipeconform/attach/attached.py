@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -31,22 +31,33 @@ from pipeconform.run.channel import Frame
 from pipeconform.run.verdict import Raised
 from pipeconform.run.wire import Exited, Kind
 
-__all__ = ["Attached", "RemoteRank"]
+__all__ = ["Attached", "Generation", "RemoteRank"]
 
 _LARGE = 1 << 14  # bytes of a message on its way that count as movement; pulses are smaller
+
+
+class Generation(Protocol):
+    """The ranks of a world, who are told of one another's fate; nobody need look at each of them."""
+
+    exits: dict[int, Exited]
+    """By rank."""
+    unfit: dict[int, str]
+    """By rank why it could not be set up."""
+
+    def meet(self, word: StoreAt) -> None:
+        """Tell the others where rank 0 waits for them."""
 
 
 class RemoteRank:
     """What is known of one rank on an agent, and what came from it."""
 
-    def __init__(self, agent: Attached, number: int, *, rank: int, met: Callable[[StoreAt], None]) -> None:
+    def __init__(self, agent: Attached, number: int, *, rank: int, generation: Generation) -> None:
         self.agent, self.number, self.rank = agent, number, rank
-        self._met = met
+        self._generation = generation
         self.frames: deque[Frame] = deque()
         self.ended = False
         self.pid: int | None = None
         self.seen: dict[str, str | None] | None = None
-        self.unfit: str | None = None
         self.exited: Exited | None = None
         self.printed = ""
         self.began = 0.0
@@ -85,11 +96,11 @@ class RemoteRank:
         """Take note of what its agent says of it."""
         match word:
             case StoreAt():
-                self._met(word)
+                self._generation.meet(word)
             case Ready(pid=pid, seen=seen):
                 self.pid, self.seen = pid, seen
             case Unfit(reason=reason):
-                self.unfit = reason
+                self._generation.unfit[self.rank] = reason
             case Answer():
                 self._answered(word)
             case Gone(code=code, after=after, output=output, lost=lost):
@@ -115,6 +126,7 @@ class RemoteRank:
         if self.exited is None:
             self.busy = False
             self.exited = Exited(group=0, rank=self.rank, code=code, moment=moment, lost=lost)
+            self._generation.exits[self.rank] = self.exited
 
     def lose(self, why: str) -> None:
         """Its agent is out of reach."""
@@ -122,10 +134,14 @@ class RemoteRank:
 
 
 class Attached:
-    """A connected agent; `peer` is the address that it connected from."""
+    """A connected agent; `peer` is the address that it connected from.
 
-    def __init__(self, link: Link, identity: Identity, *, peer: str) -> None:
+    It enters itself into `backlog` when it does not read as fast as it is sent.
+    """
+
+    def __init__(self, link: Link, identity: Identity, *, peer: str, backlog: set[Attached]) -> None:
         self.link, self.identity, self.peer = link, identity, peer
+        self._backlog = backlog
         self.prepared: set[int] = set()
         self.quiet = 0.0
         """Seconds for which nothing has come although something was due."""
@@ -139,6 +155,11 @@ class Attached:
         return not self.link.ended
 
     @property
+    def load(self) -> tuple[int, int]:
+        """How many ranks it has now, and how many it has ever forked: the least of all is next."""
+        return len(self._ranks), self._numbers
+
+    @property
     def busy(self) -> bool:
         """Whether ranks of it run tasks, so that it must be heard of."""
         return any(one.busy for one in self._ranks.values())
@@ -146,6 +167,8 @@ class Attached:
     def send(self, order: Order) -> None:
         """Send an order; one that is lost does no harm, the loss of the agent is told otherwise."""
         self.link.send(encode(order))
+        if self.link.queued:
+            self._backlog.add(self)
 
     def fork(
         self,
@@ -156,11 +179,13 @@ class Attached:
         device_type: str,
         backend: str | None,
         group_timeout: float,
-        met: Callable[[StoreAt], None],
+        pulse: float,
+        generation: Generation,
     ) -> RemoteRank:
-        """Have a rank forked."""
+        """Have a rank forked; `pulse` is the seconds between two words of whether it progresses."""
         self._numbers += 1
-        one = self._ranks[self._numbers] = RemoteRank(self, self._numbers, rank=rank, met=met)
+        one = RemoteRank(self, self._numbers, rank=rank, generation=generation)
+        self._ranks[self._numbers] = one
         self.send(
             Fork(
                 member=self._numbers,
@@ -170,6 +195,7 @@ class Attached:
                 device_type=device_type,
                 backend=backend,
                 group_timeout=group_timeout,
+                pulse=pulse,
             )
         )
         return one

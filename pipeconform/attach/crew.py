@@ -22,13 +22,20 @@ from pipeconform.run.environment import Environment
 from pipeconform.run.standing import Standing
 from pipeconform.run.wire import Exited
 
-__all__ = ["RemoteCrew", "Setting"]
+__all__ = ["RemoteCrew", "Setting", "pulse_for"]
 
 _GROUP_TIMEOUT = 24 * 3600.0  # seconds; longer than any task may last, so that a pool judges and no timeout
 _ASKED = 3.0  # seconds for the answers of ranks, the way there and back included
 _ECHO = 1.0  # seconds between a failure and the word of the loss that it came from
-_STALE = 1.0  # seconds after which a pulse says nothing about a rank any more
+_PULSES = 5000  # per second that a controller hears with a part of its time
+_FASTEST = 0.1  # seconds between two pulses of one agent
+_STALE = 10  # pulses left out after which the last one says nothing about a rank any more
 _SAID = 4096  # characters of a failure quoted in messages
+
+
+def pulse_for(agents: int) -> float:
+    """Seconds between two pulses of each of `agents`, so that all of them together can be heard."""
+    return max(_FASTEST, agents / _PULSES)
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,10 @@ class RemoteGroup:
 
     channels: tuple[RemoteRank, ...] = ()
     discarded: bool = False
-    met: StoreAt | None = None
+    pulse: float = _FASTEST
     exits: dict[int, Exited] = field(default_factory=dict)
+    unfit: dict[int, str] = field(default_factory=dict)
+    _ready: int = 0
 
     @property
     def size(self) -> int:
@@ -80,9 +89,12 @@ class RemoteGroup:
         for one in self.channels[1:]:
             one.agent.send(StoreAt(member=one.number, host=word.host, port=word.port))
 
-    def look(self) -> None:
-        """Take note of ends."""
-        self.exits = {one.rank: one.exited for one in self.channels if one.exited is not None}
+    @property
+    def ready(self) -> bool:
+        """Whether all are set up; asked after every message, so none is looked at again that was ready."""
+        while self._ready < self.size and self.channels[self._ready].seen is not None:
+            self._ready += 1
+        return self._ready == self.size
 
 
 class RemoteCrew:
@@ -114,7 +126,6 @@ class RemoteCrew:
         """Have a whole generation, or begin to form one if there are agents enough; never waits."""
         self._hub.step(0.0)
         if self._group is not None:
-            self._group.look()
             if not self._group.exits and all(one.agent.alive for one in self._group.channels):
                 return
             self.discard()
@@ -123,9 +134,10 @@ class RemoteCrew:
 
     def _fork(self) -> None:
         agents = self._hub.agents
-        group = self._group = RemoteGroup()
+        group = self._group = RemoteGroup(pulse=pulse_for(len(agents)))
         ranks: list[RemoteRank] = []
-        for rank, index in enumerate(placed([agent.identity for agent in agents], self._size)):
+        identities, load = [agent.identity for agent in agents], [agent.load for agent in agents]
+        for rank, index in enumerate(placed(identities, self._size, load=load)):
             self._setting.prepare(agents[index])
             ranks.append(
                 agents[index].fork(
@@ -135,7 +147,8 @@ class RemoteCrew:
                     device_type=self._setting.device_type,
                     backend=self._setting.backend,
                     group_timeout=_GROUP_TIMEOUT,
-                    met=group.meet,
+                    pulse=group.pulse,
+                    generation=group,
                 )
             )
         group.channels = tuple(ranks)
@@ -162,7 +175,7 @@ class RemoteCrew:
         """
         group = self.group
         deadline = time.monotonic() + self._formation_limit
-        while not all(one.seen is not None for one in group.channels):
+        while not group.ready:
             failed = self._failed(group)
             if failed:
                 self._settle(group)
@@ -185,13 +198,13 @@ class RemoteCrew:
     @staticmethod
     def _failed(group: RemoteGroup) -> str:
         """What a rank says that could not be set up; empty while all is well."""
-        group.look()
-        for one in group.channels:
-            where = f"rank {one.rank} on {one.agent.identity}"
-            if one.unfit is not None:
-                return f"{where} could not be set up:\n{one.unfit[-_SAID:]}"
-            if one.exited is not None:
-                return f"{where} ended with {one.exited.code} while it was set up; it printed:\n{one.printed}"
+        for rank in sorted({*group.unfit, *group.exits}):
+            one = group.channels[rank]
+            where = f"rank {rank} on {one.agent.identity}"
+            if rank in group.unfit:
+                return f"{where} could not be set up:\n{group.unfit[rank][-_SAID:]}"
+            code = group.exits[rank].code
+            return f"{where} ended with {code} while it was set up; it printed:\n{one.printed}"
         return ""
 
     def _settle(self, group: RemoteGroup) -> None:
@@ -199,7 +212,6 @@ class RemoteCrew:
         deadline = time.monotonic() + _ECHO
         while time.monotonic() < deadline and not any(one.lost for one in group.exits.values()):
             self._hub.step(0.1)
-            group.look()
 
     def discard(self, *, wait: bool = False) -> None:
         """Have the present generation killed, if any; agents do so before they fork the next one."""
@@ -221,8 +233,6 @@ class RemoteCrew:
     def step(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for something to happen and take note of it."""
         self._hub.step(timeout)
-        if self._group is not None:
-            self._group.look()
 
     def require_alive(self) -> None:
         """Raise PoolError when the controller has sent its agents home."""
@@ -272,7 +282,7 @@ class RemoteEyes:
         return any(moved)
 
     def _moved(self, one: RemoteRank) -> bool:
-        if one.pulse is None or time.monotonic() - one.pulsed > _STALE:
+        if one.pulse is None or time.monotonic() - one.pulsed > _STALE * self._group.pulse:
             return True
         before = self._counts.get(one.rank)
         self._counts[one.rank] = one.pulse.progressed

@@ -31,12 +31,13 @@ __all__ = ["PROTOCOL", "Greeter", "Guest", "Identity", "Keys", "Refused", "Versi
 
 T = TypeVar("T")
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAGIC = b"pcattach"
 _LENGTH = struct.Struct(">H")
 _MOST = 4096  # bytes of one message
 _NONCE = 32
-_EXECUTED = ("adapters", "attach", "case", "judge", "observe", "run", "schedule")
+_CONTROLLERS_OWN = ("campaign", "certificate", "commands", "export", "gate", "report", "spec")
+_BESIDE = ("reference_impl", "suites")  # inside the package when it is installed, beside it in a clone
 
 
 class Versions(msgspec.Struct, frozen=True):
@@ -64,8 +65,10 @@ def own_versions() -> Versions:
 
 def _digest(folder: Path) -> str:
     found = hashlib.sha256()
-    paths = (path for part in _EXECUTED for path in folder.glob(f"{part}/**/*.py"))
-    for path in sorted([*folder.glob("*.py"), *paths]):
+    paths = (
+        path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in _CONTROLLERS_OWN
+    )
+    for path in sorted(paths):
         text = path.read_bytes()
         found.update(f"{path.relative_to(folder).as_posix()}\0{len(text)}\0".encode() + text)
     return found.hexdigest()[:16]

@@ -7,6 +7,7 @@ While the controller judges, agents wait in the kernel's queues.
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import socket
 import time
@@ -16,6 +17,7 @@ import msgspec
 
 from pipeconform.attach.attached import Attached
 from pipeconform.attach.connect import SILENCE
+from pipeconform.attach.descriptors import descriptor_limit, raise_descriptor_limit
 from pipeconform.attach.greeting import Greeter, Refused, Versions, printable
 from pipeconform.attach.link import Link, keep_alive
 from pipeconform.attach.messages import Bye
@@ -29,6 +31,9 @@ _MOST_KNOCKING = 256  # handshakes at a time; others wait in the kernel's queue
 _GULP = 4096  # bytes read at a time of somebody who has proved nothing
 _LONGEST_GAP = 0.5  # seconds between two steps that count as silence; for more the controller was held up
 _PARTING = 2.0  # seconds for good-byes to reach the kernel
+_SWEEP = 0.1  # seconds between two looks at all agents
+_SWEEP_PER_AGENT = 1e-4  # likewise: with ten thousand of them a look takes a hundredth of a second
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Say = Callable[[str], None]
 
@@ -70,8 +75,11 @@ class Hub:
         self.agents: list[Attached] = []
         """Those that are connected, in the order of their coming."""
         self._knocking: set[_Knock] = set()
-        self._stepped = time.monotonic()
-        self.closed = False
+        self._backlog: set[Attached] = set()
+        """Agents that have not read all that was sent, or are watched as if they had not."""
+        self._stepped, self._unswept = time.monotonic(), 0.0
+        self._told_full = self.closed = False
+        raise_descriptor_limit()
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -90,11 +98,7 @@ class Hub:
         """Wait up to `timeout` seconds for something to happen and take note of it."""
         if self.closed:
             return
-        self._bury()
-        for agent in self.agents:
-            self._selector.modify(
-                agent.link, selectors.EVENT_READ | (selectors.EVENT_WRITE if agent.link.queued else 0), agent
-            )
+        self._watch_backlog()
         if self._knocking:
             timeout = min(timeout, self._greeting_limit / 4)
         events = self._selector.select(max(0.0, timeout))
@@ -107,20 +111,45 @@ class Hub:
                         self._greet(knock)
                     case _:
                         self._accept()
-            self._expire()
+            self._sweep()
+
+    def _watch_backlog(self) -> None:
+        """Ask to be woken by agents that can be sent more; of hundreds, few are behind."""
+        for agent in tuple(self._backlog):
+            behind = agent.link.queued > 0
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if behind else 0)
+            self._selector.modify(agent.link, events, agent)
+            if not behind:
+                self._backlog.discard(agent)
 
     def _accept(self) -> None:
         while len(self._knocking) < _MOST_KNOCKING:
             try:
                 connection, address = self._listener.accept()
-            except OSError:  # nobody any more, or gone again
-                return
+            except OSError as error:  # nobody any more, or gone again
+                if error.errno not in _FULL:
+                    return
+                self._tell_full(error)
+                break
             connection.setblocking(False)
             knock = _Knock(connection, f"{address[0]}:{address[1]}", self._greeter())
             self._knocking.add(knock)
             self._selector.register(connection, selectors.EVENT_READ, knock)
             self._greet(knock)
         self._selector.unregister(self._listener)  # until somebody has been dealt with
+
+    def _tell_full(self, error: OSError) -> None:
+        """Say once why agents that connect are not answered: they wait, and would not know."""
+        if not self._told_full:
+            self._told_full = True
+            self._say(
+                f"takes no more agents for now: {error.strerror}; {len(self.agents)} are attached, this process may "
+                f"open {descriptor_limit()} files (ulimit -n)"
+            )
+
+    def _listen(self) -> None:
+        if self._listener.fileno() not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _greeter(self) -> Greeter:
         return Greeter(self._token, versions=self._versions)
@@ -160,7 +189,7 @@ class Hub:
         link = Link(
             knock.connection, sealing=keys.to_agent, opening=keys.to_controller, received=knock.greeter.rest()
         )
-        agent = Attached(link, identity, peer=knock.peer)
+        agent = Attached(link, identity, peer=knock.peer, backlog=self._backlog)
         self.agents.append(agent)
         self._selector.register(link, selectors.EVENT_READ, agent)
         self._say(f"{identity} joined from {knock.peer}; agents: {len(self.agents)}")
@@ -186,12 +215,18 @@ class Hub:
     def _forget(self, knock: _Knock) -> None:
         self._knocking.discard(knock)
         self._selector.unregister(knock.connection)
-        if self._listener.fileno() not in self._selector.get_map():
-            self._selector.register(self._listener, selectors.EVENT_READ)
+        self._listen()
 
-    def _expire(self) -> None:
+    def _sweep(self) -> None:
+        """Look at everybody, but not at every step: hundreds of agents make thousands of steps a second."""
         now = time.monotonic()
-        gap, self._stepped = min(now - self._stepped, _LONGEST_GAP), now
+        self._unswept += min(now - self._stepped, _LONGEST_GAP)
+        self._stepped = now
+        if self._unswept < max(_SWEEP, _SWEEP_PER_AGENT * len(self.agents)):
+            return
+        gap, self._unswept = self._unswept, 0.0
+        if len(self._knocking) < _MOST_KNOCKING:
+            self._listen()  # it may have been full
         for knock in list(self._knocking):
             knock.age += gap
             if knock.age > self._greeting_limit:
@@ -209,13 +244,19 @@ class Hub:
             agent.hear()
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             agent.link.end(f"carried what is no message: {printable(str(error))}")
+        if not agent.alive:
+            self._part_with(agent)
 
     def _bury(self) -> None:
         """Part with agents whose connection has ended."""
         for agent in [one for one in self.agents if not one.alive]:
-            self._selector.unregister(agent.link)
-            self.agents.remove(agent)
-            self._say(f"lost {agent.lose()}; agents: {len(self.agents)}")
+            self._part_with(agent)
+
+    def _part_with(self, agent: Attached) -> None:
+        self._selector.unregister(agent.link)
+        self._backlog.discard(agent)
+        self.agents.remove(agent)
+        self._say(f"lost {agent.lose()}; agents: {len(self.agents)}")
 
     def close(self) -> None:
         """Send the agents home and stop listening; closing twice is harmless."""

@@ -114,6 +114,8 @@ class Link:
             self.heard += len(data)
             self._incoming += data
             self._split()
+            if len(data) < _GULP:
+                return  # that was all; what comes meanwhile wakes whoever waits
 
     def _split(self) -> None:
         while not self.ended and len(self._incoming) >= _HEAD:

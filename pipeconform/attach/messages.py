@@ -55,6 +55,8 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
     """The agent knows which of its host's devices is its own."""
     backend: str | None
     group_timeout: float
+    pulse: float
+    """Seconds between two pulses while it runs a task."""
 
 
 class StoreAt(msgspec.Struct, frozen=True, tag=True):
@@ -145,7 +147,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pulse(msgspec.Struct, frozen=True, tag=True):
-    """Sent several times a second while ranks run tasks."""
+    """Sent as often as the controller can hear, up to ten times a second, while ranks run tasks."""
 
     ranks: tuple[Seen, ...]
 

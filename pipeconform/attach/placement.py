@@ -9,16 +9,20 @@ from pipeconform.attach.greeting import Identity
 __all__ = ["placed", "reason_against"]
 
 
-def placed(agents: Sequence[Identity], size: int) -> tuple[int, ...]:
+def placed(
+    agents: Sequence[Identity], size: int, *, load: Sequence[tuple[int, ...]] | None = None
+) -> tuple[int, ...]:
     """By rank the index of its agent.
 
     Neighbouring ranks stand on different hosts wherever there are several, so that what a stage sends crosses
-    between them; agents are used twice only when all are used.
+    between them; agents are used twice only when all are used. Of hosts, and of a host's agents, those with the
+    least `load` come first, so that the worlds of a run share hundreds of agents and none stands idle for good.
     """
+    burden = [()] * len(agents) if load is None else load
     hosts: dict[tuple[int, str], list[int]] = {}
-    for index in sorted(range(len(agents)), key=lambda i: _order(agents[i])):
+    for index in sorted(range(len(agents)), key=lambda i: (burden[i], *_order(agents[i]))):
         hosts.setdefault((agents[index].node, agents[index].host), []).append(index)
-    columns = list(hosts.values())
+    columns = list(hosts.values())  # a host comes where the least burdened of its agents does
     deepest = max(map(len, columns), default=0)
     row = [column[depth] for depth in range(deepest) for column in columns if depth < len(column)]
     return tuple(row[rank % len(row)] for rank in range(size))

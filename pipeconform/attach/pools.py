@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from pipeconform.attach.crew import RemoteCrew, Setting
+from pipeconform.attach.crew import RemoteCrew, Setting, pulse_for
 from pipeconform.attach.greeting import Identity, printable
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.muster import Muster
-from pipeconform.attach.placement import placed
 from pipeconform.errors import PoolError
 from pipeconform.run.devices import Devices
 from pipeconform.run.environment import Environment
@@ -23,6 +22,7 @@ __all__ = ["AttachedPools", "Controller"]
 
 _LEAST_IDLE = 5.0  # seconds: a packet that is lost is sent again in less
 _IDLE_AFTER_FAILURE = 1.0  # seconds: several pulses of every agent, and what was on its way has come
+_IDLE_PULSES = 4  # of every rank, before nobody's progress is called a hang
 _FORMATION_LIMIT = 180.0  # seconds; a fork server that imports torch over a network takes its time
 
 
@@ -161,32 +161,40 @@ class AttachedPools:
         Raises:
             PoolError: as for `of_size`.
         """
-        pool = self.bare(len(self._controller.hub.agents), backend=None)
+        crew = self._crew(len(self._controller.hub.agents), backend=None)
+        pool = self._over(crew)
         try:
             pool.wait_until_formed()
-            identities = tuple(one.identity for one in self._controller.hub.agents)
+            identities = tuple(one.agent.identity for one in crew.group.channels)
             vector = pool.run(task, payload, time_limit=time_limit)
         finally:
             pool.close()
-        order = placed(identities, len(vector))
-        return vector, tuple(identities[index] for index in order)
+        return vector, identities
 
     def bare(self, world_size: int, *, backend: str | None = "") -> Pool:
         """A pool of its own, whose verdicts tell of lost hosts at once; close it.
 
         `backend` None is for ranks without a process group, the empty one for that of the devices.
         """
+        return self._over(self._crew(world_size, backend=backend))
+
+    def _crew(self, world_size: int, *, backend: str | None) -> RemoteCrew:
         controller = self._controller
         setting = self._setting if backend == "" else replace(self._setting, backend=backend)
-        crew = RemoteCrew(
+        return RemoteCrew(
             controller.hub,
             controller.muster,
             setting,
             size=world_size,
             formation_limit=_FORMATION_LIMIT,
         )
-        idle_limit = max(self.idle_limit, self._controller.least_idle)
-        return Pool.over(crew, idle_limit=idle_limit, idle_limit_after_failure=_IDLE_AFTER_FAILURE)
+
+    def _over(self, crew: RemoteCrew) -> Pool:
+        pulses = _IDLE_PULSES * pulse_for(len(self._controller.hub.agents))
+        idle_limit = max(self.idle_limit, self._controller.least_idle, pulses)
+        return Pool.over(
+            crew, idle_limit=idle_limit, idle_limit_after_failure=max(_IDLE_AFTER_FAILURE, pulses)
+        )
 
     def close(self) -> None:
         """End every rank and the oracle; the agents stay. Closing twice is harmless."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from pipeconform.attach.greeting import printable
 from pipeconform.attach.hub import Hub
+from pipeconform.attach.launch import host_and_port
 from pipeconform.attach.pools import AttachedPools, Controller
 from pipeconform.attach.token import read_token
 from pipeconform.errors import HarnessError, UsageError
@@ -19,7 +20,14 @@ from pipeconform.run.devices import Devices, Machine, resolve
 from pipeconform.run.source import Source
 from pipeconform.run.verdict import Returned
 
-__all__ = ["Attach", "attached_devices", "controller_of", "require_same_source"]
+__all__ = [
+    "Attach",
+    "attach_of",
+    "attached_devices",
+    "controller_of",
+    "kept_controller",
+    "require_same_source",
+]
 
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "npu": "hccl"}
 _SOURCE_TASK = "pipeconform.run.source:answer"
@@ -37,6 +45,36 @@ class Attach:
     patience: float = 120.0
     """Seconds to wait for agents, at the beginning and when some were lost."""
     token_file: Path | None = None
+
+
+_kept: dict[Attach, Controller] = {}
+"""Controllers whose agents stay between two campaigns of this process."""
+
+
+def attach_of(
+    where: str | None,
+    *,
+    least: int | None = None,
+    patience: float | None = None,
+    token_file: Path | None = None,
+) -> Attach | None:
+    """What ``--attach`` and the options about it ask for; None for ranks of this machine.
+
+    Raises:
+        UsageError: an option that says something about ``--attach`` without it, or a value that is none.
+    """
+    if where is None:
+        given = {"--min-agents": least, "--agent-wait": patience, "--token-file": token_file}
+        alone = [name for name, value in given.items() if value is not None]
+        if alone:
+            verb = "says" if len(alone) == 1 else "say"
+            raise UsageError(f"{', '.join(alone)} {verb} something about --attach, which was not given")
+        return None
+    if least is not None and least < 1:
+        raise UsageError(f"--min-agents {least}: a run needs at least 1")
+    host, port = host_and_port(where, option="--attach")
+    chosen = Attach(host=host, port=port, least=least, token_file=token_file)
+    return chosen if patience is None else replace(chosen, patience=patience)
 
 
 def attached_devices(device: str, *, backend: str, ranks_per_device: int) -> Devices:
@@ -61,6 +99,9 @@ def controller_of(
         UsageError: there is no token, or the address cannot be listened on.
         TooFewAgentsError: not enough agents came.
     """
+    if attach in _kept:
+        yield _kept[attach]
+        return
     token = read_token(attach.token_file)
     hub = Hub(attach.host, attach.port, token=token, say=say)
     try:
@@ -71,6 +112,26 @@ def controller_of(
         yield controller
     finally:
         hub.close()
+
+
+@contextmanager
+def kept_controller(
+    attach: Attach, *, devices: Devices, largest: int, say: Callable[[str], None]
+) -> Iterator[Controller]:
+    """As `controller_of`, and every campaign of this process with the same `attach` has the same agents meanwhile.
+
+    An agent that is sent home does not come back, so a command of several campaigns keeps them.
+
+    Raises:
+        UsageError: as above.
+        TooFewAgentsError: as above.
+    """
+    with controller_of(attach, devices=devices, largest=largest, say=say) as controller:
+        _kept[attach] = controller
+        try:
+            yield controller
+        finally:
+            del _kept[attach]
 
 
 def require_same_source(pools: AttachedPools, reference: str, here: Source) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-__all__ = ["attach_options", "device_options", "impl_option", "names"]
+if TYPE_CHECKING:
+    from pipeconform.attach.session import Attach
+
+__all__ = ["attach_from", "attach_options", "device_options", "impl_option", "names"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,6 +83,22 @@ def attach_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def attach_from(given: Mapping[str, Any]) -> Attach | None:
+    """What the options of `attach_options` came to, by their names.
+
+    Raises:
+        UsageError: one of them without ``--attach``, or no address.
+    """
+    from pipeconform.attach.session import attach_of
+
+    return attach_of(
+        given["attach"],
+        least=given["min_agents"],
+        patience=given["agent_wait"],
+        token_file=given["token_file"],
+    )
 
 
 def names(text: str | None) -> tuple[str, ...]:

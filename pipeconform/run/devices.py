@@ -7,15 +7,24 @@ a process of its own, and only when something other than the CPU is wanted.
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from pipeconform.errors import PoolError, UsageError
+from pipeconform.run.nccl import reason_against_sharing, sharing_settings
 
-__all__ = ["Devices", "Machine", "probe", "resolve"]
+__all__ = ["Devices", "Machine", "device_names", "probe", "resolve"]
+
+_VISIBLE = {
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "xpu": "ZE_AFFINITY_MASK",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+}
 
 _PROBE_LIMIT = 120.0  # seconds
 _PROBE = """
@@ -29,10 +38,11 @@ try:
     torch.device(wanted)
     count = None if wanted == "cpu" else torch.get_device_module(wanted).device_count()
     backend = dist.get_default_backend_for_device(wanted) if dist.is_available() else None
+    nccl = torch.cuda.nccl.version() if wanted == "cuda" and dist.is_nccl_available() else None
 except (AttributeError, RuntimeError, ValueError) as error:
     print(json.dumps({"device_type": wanted, "count": 0, "backend": None, "error": str(error)}))
 else:
-    print(json.dumps({"device_type": wanted, "count": count, "backend": backend, "error": None}))
+    print(json.dumps({"device_type": wanted, "count": count, "backend": backend, "error": None, "nccl": nccl}))
 """
 
 
@@ -43,22 +53,33 @@ class Machine(msgspec.Struct, frozen=True):
     count: int | None
     backend: str | None
     error: str | None = None
+    nccl: tuple[int, ...] | None = None
+    """Its release, where torch has it."""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Ranks on devices: ``ranks_per_device`` neighbours share one, by local rank."""
+    """Ranks on devices: ``ranks_per_device`` neighbours share one, by local rank.
+
+    ``indices`` are those of the devices that are leased; without them every device is at hand.
+    """
 
     device_type: str
     backend: str
     count: int | None
     ranks_per_device: int = 1
+    indices: tuple[int, ...] = ()
 
     def of_rank(self, rank: int) -> str:
         """Return the torch device string of ``rank``."""
         if self.count is None:
             return self.device_type
-        return f"{self.device_type}:{rank // self.ranks_per_device}"
+        place = rank // self.ranks_per_device
+        return f"{self.device_type}:{self.indices[place] if self.indices else place}"
+
+    def needed(self, world_size: int) -> int:
+        """Return how many devices a world of ``world_size`` ranks uses."""
+        return -(-world_size // self.ranks_per_device)
 
     def assignment(self, world_size: int) -> tuple[str, ...]:
         """Return the device of every rank of a world."""
@@ -73,7 +94,7 @@ class Devices:
             return None
         share = "" if self.ranks_per_device == 1 else f" with {self.ranks_per_device} ranks on each"
         reason = (
-            f"{world_size} ranks need {-(-world_size // self.ranks_per_device)} {self.device_type} "
+            f"{world_size} ranks need {self.needed(world_size)} {self.device_type} "
             f"device(s){share}, this machine has {self.count}"
         )
         return f"{reason}; --ranks-per-device N lets ranks share a device{self._sharing_needs()}"
@@ -83,10 +104,22 @@ class Devices:
         needs = self._sharing_needs()
         return f"several ranks share a device{needs}" if needs and self.ranks_per_device > 1 else None
 
+    def settings(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that the ranks need besides; what the user's ``own`` environment has is left."""
+        shares = "nccl" in self.backend and self.ranks_per_device > 1
+        return sharing_settings(own) if shares else {}
+
     def _sharing_needs(self) -> str:
         if "nccl" not in self.backend:
             return ""
         return " (the nccl backend: NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1)"
+
+
+def device_names(device_type: str, count: int) -> tuple[str, ...]:
+    """What the host calls the devices that this process calls 0, 1, …: processes may be shown different ones."""
+    variable = _VISIBLE.get(device_type, "")
+    shown = [one.strip() for one in os.environ.get(variable, "").split(",") if one.strip()]
+    return tuple(shown[i] if i < len(shown) else str(i) for i in range(count))
 
 
 @functools.cache
@@ -139,6 +172,10 @@ def resolve(
         )
     if chosen == "nccl" and machine.device_type != "cuda":
         raise UsageError(f"--backend nccl needs --device cuda, not {machine.device_type}")
+    if chosen == "nccl" and ranks_per_device > 1:
+        reason = reason_against_sharing(machine.nccl)
+        if reason is not None:
+            raise UsageError(reason)
     return Devices(
         device_type=machine.device_type,
         backend=chosen,

@@ -45,7 +45,8 @@ class Pools:
         self.idle_limit = idle_limit
         """Seconds; pools made from now on have it."""
         self._max_sizes = max_sizes
-        self._pools: OrderedDict[int, Pool] = OrderedDict()
+        self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
+        """By the device of every rank."""
         self._oracle: Pool | None = None
         self._closed = False
         self._server = self._start()
@@ -96,27 +97,32 @@ class Pools:
             PoolError: there are too few devices (see ``Devices.reason_against``), or no processes to be had.
 
         """
+        return self.on_devices(world_size, self.devices)
+
+    def on_devices(self, world_size: int, devices: Devices) -> Pool:
+        """As `of_size`, on devices that may be others than the pools' own."""
         server = self.server
-        reason = self.devices.reason_against(world_size)
+        reason = devices.reason_against(world_size)
         if reason is not None:
             raise PoolError(reason)
-        if world_size not in self._pools:
+        assigned = devices.assignment(world_size)
+        if assigned not in self._pools:
             while len(self._pools) >= self._max_sizes:
                 self._pools.popitem(last=False)[1].close()
-            self._pools[world_size] = Pool(
+            self._pools[assigned] = Pool(
                 server,
                 size=world_size,
-                backend=self.devices.backend,
-                devices=self.devices.assignment(world_size),
+                backend=devices.backend,
+                devices=assigned,
                 idle_limit=self.idle_limit,
             )
-        self._pools.move_to_end(world_size)
-        return self._pools[world_size]
+        self._pools.move_to_end(assigned)
+        return self._pools[assigned]
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The world sizes alive, least recently used first."""
-        return tuple(self._pools)
+        return tuple(map(len, self._pools))
 
     def close(self) -> None:
         """End every process; closing twice is harmless."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from pipeconform.attach.pools import AttachedPools, Controller
-from tests.attach.sites import GUARD, PRELOAD, Site, controller_of, make_site
+from tests.attach.sites import GUARD, PRELOAD, TOKEN, Site, controller_of, make_site
 
 
 @pytest.fixture
@@ -44,3 +47,28 @@ def attached(two_agents: tuple[Site, Controller]) -> Iterator[AttachedPools]:
     """Pools over the two agents that know the tasks of these tests."""
     with two_agents[1].pools(preload=PRELOAD, idle_limit=1.0) as pools:
         yield pools
+
+
+@pytest.fixture
+def launched() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start processes with the token; none outlives its test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def launch(*command: str, **variables: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PIPECONFORM_TOKEN": TOKEN, **variables}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", *command],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        return processes[-1]
+
+    yield launch
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()

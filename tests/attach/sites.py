@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,12 @@ HERE = Path(__file__).parent
 TOKEN = "a token for these tests only"
 GUARD = 60.0  # seconds no test comes near unless something hangs
 PRELOAD = ("torch", "torch.distributed", "attach_tasks")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 def wait_for(

@@ -1,127 +1,19 @@
 """Several hosts on one machine: network namespaces joined by a bridge, an agent's launcher in each.
 
-Namespaces and links are made and removed here; nothing outside of them is touched.
+Namespaces and links are made and removed by networks.py; nothing outside of them is touched.
 """
 
-import contextlib
 import json
-import os
-import shutil
 import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import pytest
 
 from pipeconform.report.result import read_result
-from tests.attach.sites import HERE, TOKEN, wait_for
+from tests.attach.networks import ROOT, SWITCH, Network, ranks_in, reason_against
+from tests.attach.sites import HERE, wait_for
 
-ROOT = HERE.parents[1]
-SWITCH = "10.77.0.1"
 pytestmark = pytest.mark.slow
-
-
-def reason_against():
-    """Why there can be no hosts here; empty if there can."""
-    lacking = [tool for tool in ("ip", "unshare", "hostname") if shutil.which(tool) is None]
-    if lacking:
-        return f"needs {', '.join(lacking)}"
-    name = f"pctry{os.getpid()}"
-    tried = subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True, text=True)
-    if tried.returncode:
-        return f"network namespaces are not permitted: {tried.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", name], check=True)
-    return ""
-
-
-class Network:
-    """A switch with the controller's address, and hosts at it."""
-
-    def __init__(self, number):
-        self.prefix = f"pc{os.getpid()}"
-        self.hosts = [f"{self.prefix}h{i}" for i in range(1, number + 1)]
-        self.switch = f"{self.prefix}sw"
-        self.processes = []
-        self.said = {}
-
-    def __enter__(self):
-        ip("netns", "add", self.switch)
-        ip("-n", self.switch, "link", "set", "lo", "up")
-        ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
-        ip("-n", self.switch, "addr", "add", f"{SWITCH}/24", "dev", "bridge")
-        ip("-n", self.switch, "link", "set", "bridge", "up")
-        for index, host in enumerate(self.hosts, start=1):
-            ip("netns", "add", host)
-            ip("-n", host, "link", "set", "lo", "up")
-            ip(
-                "-n",
-                self.switch,
-                "link",
-                "add",
-                f"port{index}",
-                "type",
-                "veth",
-                "peer",
-                "eth0",
-                "netns",
-                host,
-            )
-            ip("-n", self.switch, "link", "set", f"port{index}", "master", "bridge", "up")
-            ip("-n", host, "addr", "add", f"10.77.0.{10 + index}/24", "dev", "eth0")
-            ip("-n", host, "link", "set", "eth0", "up")
-        return self
-
-    def __exit__(self, *ended):
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for name in (*self.hosts, self.switch):
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-    def cable(self, index, state):
-        """Plug a host in (``up``) or pull its cable (``down``)."""
-        ip("-n", self.switch, "link", "set", f"port{index}", state)
-
-    def inside(self, host):
-        """The processes in a host's namespace."""
-        found = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True, check=True)
-        return found.stdout.split()
-
-    def start(self, where, name, *command):
-        """Run a command in a namespace, on a host of that name; its output is gathered by lines."""
-        environment = {
-            **os.environ,
-            "PIPECONFORM_TOKEN": TOKEN,
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)]),
-        }
-        shell = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name, *command]
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", where, *shell],
-            env=environment,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        lines = self.said[name] = []
-        threading.Thread(target=lambda: gather(process.stdout, lines), daemon=True).start()
-        self.processes.append(process)
-        return process
-
-
-def gather(stream, lines):
-    with stream:
-        lines.extend(iter(stream.readline, ""))
-
-
-def ip(*arguments):
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
 def torchrun(index, *how):
@@ -226,13 +118,3 @@ def step_of(lines, step):
             if found.get("step") == step:
                 return found
     return None
-
-
-def ranks_in(pids):
-    """Those of some processes that are ranks or fork servers."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            if b"pipeconform.run.server" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import time
 
 import msgspec
@@ -137,6 +139,43 @@ def test_many_who_say_nothing_do_not_keep_an_agent_out(site):
     finally:
         for one in idle:
             one.close()
+
+
+FULL = """
+import resource, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+from pipeconform.attach.hub import Hub
+hub = Hub("127.0.0.1", 0, token=b"a token for these tests only", say=lambda text: print(text, flush=True))
+print(hub.address, flush=True)
+begun = time.process_time()
+end = time.monotonic() + 4.0
+while time.monotonic() < end and not hub.agents:
+    hub.step(0.2)
+print(time.process_time() - begun, len(hub.agents), flush=True)
+"""
+
+
+def test_a_controller_without_descriptors_says_so_once_idles_and_takes_agents_again():
+    with subprocess.Popen([sys.executable, "-c", FULL], stdout=subprocess.PIPE, text=True) as controller:
+        host, port = controller.stdout.readline().rsplit(":", 1)
+        idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(40)]
+        said = controller.stdout.readline()
+        assert "takes no more agents for now: Too many open files; 0 are attached" in said
+        assert "this process may open 24 files (ulimit -n)" in said
+        time.sleep(1.0)
+        for one in idle:
+            one.close()
+        with socket.create_connection((host, int(port)), timeout=10) as good:
+            guest = Guest(TOKEN.encode(), ME)
+            good.sendall(guest.begin())
+            while guest.keys is None:
+                good.sendall(guest.feed(good.recv(4096)))
+            *lines, last = controller.stdout.read().splitlines()
+
+    used, agents = last.split()
+    assert agents == "1"
+    assert float(used) < 1.0  # a listener that cannot accept wakes whoever watches it
+    assert not any("takes no more" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -51,3 +51,20 @@ def test_a_processor_takes_as_many_ranks_as_come_and_a_device_its_share(
 
     assert (reason is None) == possible
     assert reason is None or f"{agents} are attached" in reason
+
+
+def test_the_least_used_come_first_and_neighbours_still_stand_on_different_hosts():
+    load = [(0, 2), (1, 1), (0, 1), (0, 3)]  # ranks now, ranks ever: b3, a1, b2, a0
+    found = [(TWO_BY_TWO[index].host, TWO_BY_TWO[index].rank) for index in placed(TWO_BY_TWO, 4, load=load)]
+
+    assert found == [("b", 2), ("a", 0), ("b", 3), ("a", 1)]
+
+
+def test_turns_go_round_all_agents():
+    agents = [agent(f"host {n // 4}", n, n // 4) for n in range(32)]
+    load = [[0, 0] for _ in agents]
+    for _ in range(8):
+        for index in placed(agents, 4, load=[tuple(one) for one in load]):
+            load[index][1] += 1
+
+    assert load == [[0, 1]] * 32

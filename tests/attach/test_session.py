@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 
 import msgspec
 import pytest
@@ -17,39 +15,9 @@ from pipeconform.errors import UsageError
 from pipeconform.report.result import read_result
 from pipeconform.run.pools import Pools
 from pipeconform.run.source import Source
-from tests.attach.sites import GUARD, TOKEN, wait_for
+from tests.attach.sites import GUARD, free_port, wait_for
 
 REFERENCE = "reference_impl.adapter:ReferenceAdapter"
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-@pytest.fixture
-def launched():
-    """Start processes with the token; none outlives its test."""
-    processes = []
-
-    def launch(*command, **variables):
-        environment = {**os.environ, "PIPECONFORM_TOKEN": TOKEN, **variables}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", *command],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-        return processes[-1]
-
-    yield launch
-    for process in processes:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def run_command(port, out, *more):
@@ -176,7 +144,11 @@ def test_a_run_without_agents_ends_with_3_and_says_what_is_missing(launched, tmp
     [
         (["--attach", "nonsense"], "--attach 'nonsense': expected HOST:PORT"),
         (["--attach", "127.0.0.1:0", "-n", "2"], "--attach and -n do not go together"),
-        (["--min-agents", "2"], "--attach, which was not given"),
+        (["--min-agents", "2"], "--min-agents says something about --attach, which was not given"),
+        (
+            ["--agent-wait", "2", "--token-file", "x"],
+            "--agent-wait, --token-file say something about --attach",
+        ),
         (["--attach", "127.0.0.1:0", "--device", "auto"], "name the type that the agents have"),
         (["--attach", "127.0.0.1:0", "--token-file", "nowhere"], "cannot read the token in nowhere"),
     ],

@@ -1,9 +1,12 @@
 """Devices are decided as data, for machines that this one is not."""
 
+import dataclasses
+
 import pytest
 
 from pipeconform.errors import UsageError
 from pipeconform.run.devices import Devices, Machine, probe, resolve
+from pipeconform.run.nccl import SHARING
 
 TWO_GPUS = Machine("cuda", count=2, backend="nccl")
 
@@ -91,3 +94,31 @@ def test_the_machine_is_asked_in_a_process_of_its_own():
     assert machine.error is None
     assert machine.backend is not None
     assert probe("auto") is machine
+
+
+def test_ranks_that_share_a_gpu_get_the_settings_that_nccl_needs_unless_the_user_has_them():
+    devices = resolve("cuda", ranks_per_device=2, machine=TWO_GPUS)
+    assert devices.settings({}) == dict(SHARING)
+    assert devices.settings({"NCCL_MAX_CTAS": "8"}) == {
+        k: v for k, v in SHARING.items() if k != "NCCL_MAX_CTAS"
+    }
+    assert resolve("cuda", machine=TWO_GPUS).settings({}) == {}
+    assert resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS).settings({}) == {}
+
+
+def test_an_nccl_that_is_too_old_to_share_a_gpu_is_refused_by_its_release():
+    def machine(release):
+        return Machine("cuda", count=1, backend="nccl", nccl=release)
+
+    with pytest.raises(
+        UsageError, match=r"needs NCCL 2\.30 or newer, this torch has 2\.29\.7: preload a newer"
+    ):
+        resolve("cuda", ranks_per_device=2, machine=machine((2, 29, 7)))
+    assert resolve("cuda", ranks_per_device=2, machine=machine((2, 30, 3))).ranks_per_device == 2
+    assert resolve("cuda", machine=machine((2, 18, 1))).ranks_per_device == 1
+
+
+def test_leased_devices_are_the_ones_that_ranks_get():
+    devices = dataclasses.replace(resolve("cuda", ranks_per_device=2, machine=TWO_GPUS), indices=(5, 3))
+    assert devices.assignment(3) == ("cuda:5", "cuda:5", "cuda:3")
+    assert devices.needed(3) == 2

@@ -1,0 +1,142 @@
+"""Agents that only speak the protocol, hundreds in one process; see controller_scale.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import selectors
+import socket
+import sys
+import time
+
+from pipeconform.attach import messages as say
+from pipeconform.attach.descriptors import raise_descriptor_limit
+from pipeconform.attach.greeting import Guest, Identity
+from pipeconform.attach.link import Link
+
+CASE = "pipeconform.run.worker:execute"  # the task whose answers are known; any other is never answered
+PER_HOST = 8  # agents that say they are on the same host
+_PATIENCE = 300.0  # seconds for the controller to take a connection
+
+
+class Simulated:
+    """One agent: greets, pretends to fork, answers from the table."""
+
+    def __init__(self, index, address, token, answers, selector):
+        host = f"simulated-{index // PER_HOST}"
+        numbers = {"rank": index, "local_rank": index % PER_HOST, "node": index // PER_HOST}
+        identity = Identity(host=host, pid=index + 1, address="127.0.0.1", **numbers)
+        self.index, self.address, self.token, self.answers = index, address, token, answers
+        self.selector, self.identity = selector, identity
+        self.link, self.ranks, self.running, self.prepared = None, {}, {}, {}
+        self.answered, self.pulse = 0, 0.1
+
+    def connect(self):
+        """Begin the handshake."""
+        self.link, self.ranks, self.running = None, {}, {}
+        self.guest = Guest(self.token, self.identity)
+        self.socket = socket.create_connection(self.address, timeout=_PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self.socket.send(self.guest.begin())
+        self.selector.register(self.socket, selectors.EVENT_READ, self)
+
+    def drop(self):
+        """Be gone as a killed process is."""
+        self.selector.unregister(self.socket)
+        self.socket.close()
+
+    def turn(self):
+        """Take what came; False when the controller has ended the connection."""
+        if self.link is None:
+            data = self.socket.recv(4096)
+            answer = self.guest.feed(data) if data else b""
+            if answer:
+                self.socket.send(answer)
+            keys = self.guest.keys
+            if keys is not None:
+                rest = self.guest.rest()
+                self.link = Link(
+                    self.socket, sealing=keys.to_controller, opening=keys.to_agent, received=rest
+                )
+            elif not data:
+                return False
+        else:
+            self.link.pull()
+        while self.link is not None and self.link.messages:
+            self.obey(say.read_order(self.link.messages.popleft()))
+        return self.link is None or not self.link.ended
+
+    def obey(self, order):
+        """Do as a real agent would, as far as the controller can tell."""
+        match order:
+            case say.Prepare():
+                self.prepared[order.environment] = order.variables
+            case say.Fork(member=member, rank=rank):
+                self.ranks[member], self.pulse = rank, order.pulse
+                if rank == 0 and order.world_size > 1 and order.backend is not None:
+                    self.tell(say.StoreAt(member=member, host="127.0.0.1", port=1))
+                seen = self.prepared[order.environment]
+                self.tell(say.Ready(member=member, pid=self.index + 1, seen=seen))
+            case say.Task(member=member, name=name, payload=payload) if name == CASE:
+                real = self.answers[hashlib.sha256(payload).hexdigest()]
+                body = real[self.ranks[member] % len(real)]
+                self.tell(
+                    say.Answer(member=member, number=order.number, kind="returned", body=body, after=0.001)
+                )
+                self.answered += 1
+            case say.Task(member=member):
+                self.running[member] = 0
+            case say.Kill(member=member):
+                self.ranks.pop(member, None)
+                self.running.pop(member, None)
+            case say.AskStanding(member=member, ticket=ticket):
+                self.tell(say.Standing(member=member, ticket=ticket, body=b""))
+            case say.AskStacks(member=member, ticket=ticket):
+                self.tell(say.Stacks(member=member, ticket=ticket, stacks="", output=""))
+
+    def beat(self):
+        """Tell of ranks that run what is never answered: they compute."""
+        if self.running and self.link is not None:
+            self.running = {member: count + 1 for member, count in self.running.items()}
+            seen = tuple(say.Seen(member, count, False) for member, count in self.running.items())
+            self.tell(say.Pulse(ranks=seen))
+
+    def tell(self, word):
+        """Send a word."""
+        self.link.send(say.encode(word))
+
+
+def simulate(address, number, answers):
+    """Be `number` agents; orders come by standard input: join, drop I, back I, counts, end."""
+    raise_descriptor_limit()
+    host, port = address.rsplit(":", 1)
+    selector, token = selectors.DefaultSelector(), os.environ["PIPECONFORM_TOKEN"].encode()
+    agents = [Simulated(i, (host, int(port)), token, answers, selector) for i in range(number)]
+    beaten = time.monotonic()
+    selector.register(sys.stdin, selectors.EVENT_READ, None)
+    print("here", flush=True)
+    while True:
+        for key, _ in selector.select(0.05):
+            if key.data is not None:
+                if not key.data.turn():
+                    key.data.drop()
+                continue
+            word, *which = sys.stdin.readline().split() or ["end"]
+            match word:
+                case "join":
+                    for agent in agents:
+                        agent.connect()
+                case "drop":
+                    agents[int(which[0])].drop()
+                case "back":
+                    agents[int(which[0])].connect()
+                case "counts":
+                    print(json.dumps([agent.answered for agent in agents]), flush=True)
+                case _:
+                    return
+        if time.monotonic() - beaten > max(agent.pulse for agent in agents):
+            beaten = time.monotonic()
+            for agent in agents:
+                agent.beat()

@@ -1,0 +1,100 @@
+"""``replay --attach`` and ``certify --attach``: the agents that a run has, they have too."""
+
+import pytest
+
+from pipeconform.certificate.checks import check_package
+from pipeconform.report.result import read_result
+from tests.attach.sites import GUARD, free_port
+from tests.attach.test_session import CASES, REFERENCE
+
+WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
+
+
+@pytest.fixture
+def attached(launched):
+    """Run a command with so many agents; returns the code, what it printed, and the codes of the agents."""
+
+    def run(*command, agents=2, limit=GUARD):
+        where = f"127.0.0.1:{free_port()}"
+        started = [
+            launched("pipeconform.agent", "--controller", where, RANK=str(rank)) for rank in range(agents)
+        ]
+        done = launched("pipeconform", *map(str, command), "--attach", where)
+        said, _ = done.communicate(timeout=limit)
+        return done.returncode, said, [agent.wait(GUARD) for agent in started]
+
+    return run
+
+
+def test_a_stored_case_is_executed_on_agents(attached, tmp_path):
+    case = tmp_path / "case.json"
+    case.write_text(CASES[0])
+    code, said, agents = attached("replay", case, "--impl", REFERENCE, "--requirement", "TRN-1")
+
+    assert (code, agents) == (0, [0, 0]), said
+    assert "FIXED: TRN-1 met" in said
+    assert "for agents; needs 2, waits up to 120 s" in said
+
+
+def test_a_violation_of_an_attached_run_is_shown_again_on_agents(attached, tmp_path):
+    selected = ["--schedules", "GPipe", "--requirements", "TRN-1", "--ranks", "2", "--examples", "3"]
+    code, said, _ = attached("run", "--impl", WRONG, *selected, "--out", tmp_path)
+    assert code == 1, said
+    (cell,) = read_result(tmp_path / "result.json").cells
+    code, said, agents = attached("replay", cell.violations[0].id, "--impl", WRONG, "--result", tmp_path)
+
+    assert (code, agents) == (1, [0, 0]), said
+    assert "REPRODUCED:" in said
+
+
+def test_a_replay_without_agents_says_what_is_missing(attached, tmp_path):
+    case = tmp_path / "case.json"
+    case.write_text(CASES[0])
+    code, said, _ = attached("replay", case, "--impl", REFERENCE, "--agent-wait", "0.1", agents=0)
+
+    assert code == 3
+    assert "the run needs 2: start more, or lower --min-agents" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["replay", "x.json", "--impl", REFERENCE, "--script", "x.py"], "--script executes nothing"),
+        (
+            ["certify", "--impl", REFERENCE, "--level", "forward", "-n", "2"],
+            "--attach and -n do not go together",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(attached, monkeypatch, tmp_path, command, reason):
+    monkeypatch.chdir(tmp_path)
+    code, said, _ = attached(*command, agents=0)
+
+    assert code == 2
+    assert reason in said
+
+
+def test_options_about_agents_need_the_address_of_a_controller(launched, tmp_path):
+    for command in (
+        ["replay", "x.json"],
+        ["certify", "--level", "forward", "--out", str(tmp_path / "x.zip")],
+    ):
+        done = launched("pipeconform", *command, "--impl", REFERENCE, "--min-agents", "2")
+        said, _ = done.communicate(timeout=GUARD)
+
+        assert done.returncode == 2
+        assert "--min-agents says something about --attach, which was not given" in said
+
+
+@pytest.mark.slow
+def test_a_certificate_is_earned_on_agents_and_the_canaries_sing_there(attached, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "certified.zip"
+    code, said, agents = attached(
+        "certify", "--impl", "reference", "--level", "forward", "--out", package, limit=1500
+    )
+
+    assert (code, agents) == (0, [0, 0]), said
+    assert "GRANTED: " in said
+    assert said.count("joined from") == 2  # once for everything
+    assert all(canary.detected for canary in check_package(package).contents.canaries)
