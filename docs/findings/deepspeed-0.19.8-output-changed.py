@@ -1,9 +1,11 @@
-"""A stage whose output changes, or that raises, after the first step: an abort, foreign bytes, a rank that waits.
+"""A stage whose output, input or gradient changes, or that raises, after the first step: aborts, foreign bytes, waits.
 
 What: in the second step stage 0 (a) hands on a tensor whose last dimension is longer by one: the process of stage 1
-  ends by SIGABRT; (b) hands on bfloat16 instead of float32: stage 1 computes on the bytes read as float32, half of
-  them those of the step before, and train_batch() returns on both ranks without an error; (c) raises in its forward:
-  the error is told on its own rank, and stage 1 waits until the group's time-out.
+  ends by SIGABRT, as it does when stage 0 is given a sample more; (b) hands on bfloat16 instead of float32: stage 1
+  computes on the bytes read as float32, half of them those of the step before, and train_batch() returns on both
+  ranks without an error; (c) hands on None or raises in its forward, is given integers, or has a hook that makes a
+  gradient longer: the error is told on its own rank, and stage 1 waits until the group's time-out; (d) hands on a
+  second tensor: nobody raises, and both ranks wait.
 Where: DeepSpeed 0.19.8, runtime/pipe/engine.py, _exec_send_activations and _exec_recv_activations: the shapes and
   dtypes of a boundary travel once, before the first message (`first_output_send`), and are taken for granted later.
 Why: nothing compares what is sent with what was announced, and nobody tells the other ranks of an error. gloo ends the
@@ -15,6 +17,7 @@ Known: other shapes are documented to need `dynamic_shape` (PipelineModule); wha
 Possible fix: compare shape and dtype with what was announced before each send, which needs no communication.
 """
 
+import importlib
 import io
 import os
 import sys
@@ -33,14 +36,30 @@ from torch import nn
 WORLD = 2
 
 
+def longer(x):
+    return torch.cat([x, x[:, :1]], dim=1)
+
+
 def broken(x):
     raise RuntimeError("stage 0 is broken")
 
 
-CHANGES = {
-    "longer": lambda x: torch.cat([x, x[:, :1]], dim=1),
+def hooked(x):
+    x.register_hook(longer)
+    return x
+
+
+CHANGES = {  # what stage 0 makes of its output in the second step
+    "longer": longer,
     "bfloat16": lambda x: x.to(torch.bfloat16),
+    "None": lambda x: None,
+    "a second tensor": lambda x: (x, x),
     "raises": broken,
+    "a longer gradient": hooked,
+}
+INPUTS = {  # what it is given in the second step
+    "more samples": torch.full((2, 2), 2.0),
+    "integers": torch.full((1, 2), 2),
 }
 
 
@@ -83,14 +102,14 @@ def run(rank, change):
         config={"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1},
     )
 
-    def once(value):
-        engine.train_batch(iter([(torch.full((1, 2), value), torch.zeros(1, 2))]))
+    def once(x):
+        engine.train_batch(iter([(x, torch.zeros(1, 2))]))
 
-    once(1.0)
+    once(torch.ones(1, 2))
     if rank == 0:
-        mine.change = CHANGES[change]
+        mine.change = CHANGES.get(change)
     try:
-        once(2.0)
+        once(INPUTS.get(change, torch.full((1, 2), 2.0)))
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:60]}"
     if rank:
@@ -107,8 +126,10 @@ def worker(rank, change, folder):
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=WORLD,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=120),
     )
+    importlib.import_module("deepspeed")  # takes its time
+    Path(folder, f"{rank}.started").touch()
     Path(folder, f"{rank}.txt").write_text(run(rank, change))
     while not Path(folder, "end").exists():  # a closing socket would wake the other rank up
         time.sleep(0.1)
@@ -124,8 +145,25 @@ def told(rank, process, folder):
     return f"no result; exit code {process.exitcode} (-6 is SIGABRT)"
 
 
+def wait_for(processes, folder):
+    """Until all have ended; 10 s after the first, or 20 s after the start, the others are taken to wait for ever."""
+
+    def ended(rank):
+        return Path(folder, f"{rank}.txt").exists() or not processes[rank].is_alive()
+
+    ranks = range(WORLD)
+    while not all(Path(folder, f"{rank}.started").exists() for rank in ranks):
+        time.sleep(0.1)
+    end = time.monotonic() + 20
+    while not any(map(ended, ranks)) and time.monotonic() < end:
+        time.sleep(0.1)
+    end = time.monotonic() + 10
+    while not all(map(ended, ranks)) and time.monotonic() < end:
+        time.sleep(0.1)
+
+
 def main():
-    for change in CHANGES:
+    for change in (*CHANGES, *INPUTS):
         with tempfile.TemporaryDirectory() as folder:
             processes = [
                 mp.get_context("spawn").Process(target=worker, args=(r, change, folder)) for r in range(WORLD)
@@ -133,17 +171,9 @@ def main():
             for process in processes:
                 process.start()
 
-            def ended(rank, processes=processes, folder=folder):
-                return Path(folder, f"{rank}.txt").exists() or not processes[rank].is_alive()
-
-            while not any(map(ended, range(WORLD))):
-                time.sleep(0.1)
-            for _ in range(50):
-                if all(map(ended, range(WORLD))):
-                    break
-                time.sleep(0.1)
+            wait_for(processes, folder)
             for rank, process in enumerate(processes):
-                if change == "longer" and rank == 0:
+                if change in ("longer", "more samples") and rank == 0:
                     continue  # whose connection broke, or not yet
                 print(f"{change}, rank {rank}: {told(rank, process, folder)}", flush=True)
             Path(folder, "end").touch()

@@ -1,9 +1,11 @@
-"""A stage whose output changes, or that raises, after the first step: an abort, foreign bytes, a rank that waits.
+"""A stage whose output or input changes, or that raises, after the first step: an abort, foreign bytes, waiting.
 
 What: in the second step stage 0 (a) hands on a tensor whose last dimension is longer by one: the process of stage 1
-  ends by SIGABRT; (b) hands on bfloat16 instead of float32: stage 1 computes on the bytes read as float32, and the
-  schedule returns on both ranks without an error; (c) raises in its forward: the error is told on its own rank, and
-  stage 1 waits until the group's time-out.
+  ends by SIGABRT, as it does when stage 0 is given a sample more; (b) hands on bfloat16 instead of float32: stage 1
+  computes on the bytes read as float32, and the schedule returns on both ranks without an error; (c) hands on two
+  tensors or raises in its forward, or is given integers: the error is told on its own rank, and stage 1 waits until
+  the group's time-out; (d) hands on None: nobody raises, nothing is sent, and both ranks wait. (A hook that makes a
+  gradient longer is an error on its own rank, and the other one ends.)
 Where: megatron-core 0.16.1, core/pipeline_parallel/p2p_communication.py, _communicate: receive buffers are made from
   `tensor_shape` (from seq_length, micro_batch_size and hidden_size) and `pipeline_dtype`; what the stage returns is
   sent as it is.
@@ -18,6 +20,7 @@ Possible fix: compare shape and dtype with the configuration before each send, w
 The engine calls the CUDA runtime for a device and a synchronisation; here these mean the CPU.
 """
 
+import importlib
 import os
 import tempfile
 import time
@@ -47,14 +50,30 @@ class TorchWithoutCuda(ModuleType):
         return torch.zeros(*size, device="cpu" if device == "cuda" else device, **options)
 
 
+def longer(x):
+    return torch.cat([x, x[..., :1]], dim=-1)
+
+
 def broken(x):
     raise RuntimeError("stage 0 is broken")
 
 
-CHANGES = {
-    "longer": lambda x: torch.cat([x, x[..., :1]], dim=-1),
+def hooked(x):
+    x.register_hook(longer)
+    return x
+
+
+CHANGES = {  # what stage 0 makes of its output in the second step
+    "longer": longer,
     "bfloat16": lambda x: x.to(torch.bfloat16),
+    "None": lambda x: None,
+    "a second tensor": lambda x: (x, x),
     "raises": broken,
+    "a longer gradient": hooked,
+}
+INPUTS = {  # what it is given in the second step
+    "more samples": torch.full((1, 2, 2), 2.0),
+    "integers": torch.full((1, 1, 2), 2),
 }
 
 
@@ -96,10 +115,10 @@ def run(rank, change):
     def forward_step(data, model):
         return model(next(data)), lambda output: (output.sum(), {})
 
-    def once(value):
+    def once(x):
         schedules.forward_backward_pipelining_without_interleaving(
             forward_step_func=forward_step,
-            data_iterator=[iter([torch.full((1, 1, 2), value)])],
+            data_iterator=[iter([x])],
             model=[stage],
             num_microbatches=1,
             seq_length=1,
@@ -111,11 +130,11 @@ def run(rank, change):
             ),
         )
 
-    once(1.0)
+    once(torch.ones(1, 1, 2))
     if rank == 0:
-        stage.change = CHANGES[change]
+        stage.change = CHANGES.get(change)
     try:
-        once(2.0)
+        once(INPUTS.get(change, torch.full((1, 1, 2), 2.0)))
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:60]}"
     if rank:
@@ -132,8 +151,10 @@ def worker(rank, change, folder):
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=WORLD,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=120),
     )
+    importlib.import_module("megatron.core.pipeline_parallel.schedules")  # takes its time
+    Path(folder, f"{rank}.started").touch()
     Path(folder, f"{rank}.txt").write_text(run(rank, change))
     while not Path(folder, "end").exists():  # a closing socket would wake the other rank up
         time.sleep(0.1)
@@ -149,8 +170,25 @@ def told(rank, process, folder):
     return f"no result; exit code {process.exitcode} (-6 is SIGABRT)"
 
 
+def wait_for(processes, folder):
+    """Until all have ended; 10 s after the first, or 20 s after the start, the others are taken to wait for ever."""
+
+    def ended(rank):
+        return Path(folder, f"{rank}.txt").exists() or not processes[rank].is_alive()
+
+    ranks = range(WORLD)
+    while not all(Path(folder, f"{rank}.started").exists() for rank in ranks):
+        time.sleep(0.1)
+    end = time.monotonic() + 20
+    while not any(map(ended, ranks)) and time.monotonic() < end:
+        time.sleep(0.1)
+    end = time.monotonic() + 10
+    while not all(map(ended, ranks)) and time.monotonic() < end:
+        time.sleep(0.1)
+
+
 def main():
-    for change in CHANGES:
+    for change in (*CHANGES, *INPUTS):
         with tempfile.TemporaryDirectory() as folder:
             processes = [
                 mp.get_context("spawn").Process(target=worker, args=(r, change, folder)) for r in range(WORLD)
@@ -158,17 +196,9 @@ def main():
             for process in processes:
                 process.start()
 
-            def ended(rank, processes=processes, folder=folder):
-                return Path(folder, f"{rank}.txt").exists() or not processes[rank].is_alive()
-
-            while not any(map(ended, range(WORLD))):
-                time.sleep(0.1)
-            for _ in range(50):
-                if all(map(ended, range(WORLD))):
-                    break
-                time.sleep(0.1)
+            wait_for(processes, folder)
             for rank, process in enumerate(processes):
-                if change == "longer" and rank == 0:
+                if change in ("longer", "more samples") and rank == 0:
                     continue  # whose connection broke, or not yet
                 print(f"{change}, rank {rank}: {told(rank, process, folder)}", flush=True)
             Path(folder, "end").touch()
