@@ -66,7 +66,7 @@ from pipeconform.contract.plan import (
     SplitPoint,
     TensorSpec,
 )
-from pipeconform.contract.rules import Along, CustomSplit, SplitRule, Whole
+from pipeconform.contract.rules import Along, CustomMerge, CustomSplit, MergeRule, SplitRule, Whole
 from pipeconform.contract.tensor import CutLayer, Held, TensorParallel
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ __all__ = [
     "BoundaryClaim",
     "Bystander",
     "Capabilities",
+    "CustomMerge",
     "CustomSplit",
     "CutLayer",
     "DataParallel",
@@ -97,6 +98,7 @@ __all__ = [
     "LoadState",
     "Loss",
     "MeasuresGradients",
+    "MergeRule",
     "Microbatch",
     "MicrobatchRule",
     "MistakeKind",

@@ -66,6 +66,9 @@ class Feature(StrEnum):
     )
     WHOLE_TENSORS = "whole_tensors"  # a tensor among them may be given whole to every microbatch
     CUSTOM_SPLITS = "custom_splits"  # a function of the user's may split one of them
+    MERGE_DIMS = "merge_dims"  # an output may be merged in a dimension of its own, see Plan.output_rules
+    WHOLE_OUTPUTS = "whole_outputs"  # an output that is the same in every microbatch appears once
+    CUSTOM_MERGES = "custom_merges"  # a function of the user's may merge one of them
     LOADING = "loading"  # apply(LoadState)
     GRADIENT_NORM = "gradient_norm"  # the pipeline has gradient_norm(), see MeasuresGradients
     STAGE_OPERATIONS = "stage_operations"  # the pipeline has open_stages(), see OffersStages

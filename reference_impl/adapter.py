@@ -200,10 +200,14 @@ class ReferencePipeline:
         m, last = batch.num_microbatches, len(self.placement) - 1 in self.modules
         training = mode is Mode.TRAIN
         return StepResult(
-            output=merge([done.outputs[k] for k in range(m)], batch_dim=batch.batch_dim) if last else None,
+            output=self.make_output([done.outputs[k] for k in range(m)]) if last else None,
             losses=[done.losses[k] for k in range(m)] if last and training else None,
             input_gradients=self._input_gradients(batch, done) if 0 in self.modules and training else None,
         )
+
+    def make_output(self, outputs: Sequence[Any]) -> Any:
+        """The batch's output from those of its microbatches."""
+        return merge(outputs, batch_dim=self.plan.batch_dim, rules=self.plan.output_rules)
 
     # The contract.
 

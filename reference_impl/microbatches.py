@@ -7,13 +7,14 @@ else is given to every microbatch as it is. Outputs are put together again in th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipeconform.adapter import Along, SplitRule, Whole
+from pipeconform.adapter import Along, CustomMerge, MergeRule, SplitRule, Whole
 
 from .containers import combine, leaves_of, map_leaves
 
@@ -98,19 +99,39 @@ def parts_by(
     return parts
 
 
-def merge(trees: Sequence[Any], *, batch_dim: int) -> Any:
+def merge(trees: Sequence[Any], *, batch_dim: int, rules: Sequence[MergeRule | None] = ()) -> Any:
     """The batch's output from the microbatches' outputs, in batch order, containers kept.
 
     Tensors are concatenated along the batch dimension. 0-d tensors (a loss among the outputs, say) have
     none: they become one tensor of m elements. Other leaves must be equal in all microbatches and appear
-    once.
+    once. `rules` has one entry per leaf, where any is merged otherwise.
 
     Raises:
         ValueError: The outputs have different containers, a tensor lacks the batch dimension, or a leaf
-            that is no tensor differs between microbatches.
+            that is no tensor differs between microbatches; or there are not as many leaves as rules, or a value
+            that is to appear once is not the same in all microbatches.
     """
+    count = len(leaves_of(trees[0]))
+    if rules and len(rules) != count:
+        raise ValueError(
+            f"the last stage returns {count} values; the plan has {len(rules)} rules to merge them"
+        )
+    left = iter(rules)
 
     def join(column: Sequence[Any]) -> Any:
+        match next(left, None):
+            case None:
+                return join_batches(column)
+            case Along(dim):
+                return torch.cat(list(column), dim=dim)
+            case Whole():
+                if any(not _equal(value, column[0]) for value in column):
+                    raise ValueError(f"an output that is to appear once differs: {list(column)!r:.200}")
+                return column[0]
+            case CustomMerge(function):
+                return functools.reduce(function, column)
+
+    def join_batches(column: Sequence[Any]) -> Any:
         if all(isinstance(value, Tensor) for value in column):
             if all(value.ndim == 0 for value in column):
                 return torch.stack(list(column))
@@ -127,6 +148,10 @@ def merge(trees: Sequence[Any], *, batch_dim: int) -> Any:
         return column[0]
 
     return combine(join, trees)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) and isinstance(other, Tensor) else one == other
 
 
 def merge_gradients(

@@ -20,11 +20,13 @@ from pipeconform.adapter import (
     Boundary,
     BoundaryClaim,
     Capabilities,
+    CustomMerge,
     DataParallelClaim,
     Description,
     ErrorContract,
     Feature,
     GradientScale,
+    MergeRule,
     MicrobatchRule,
     MistakeKind,
     Mode,
@@ -120,6 +122,8 @@ _CAPABILITIES = Capabilities(
             Feature.OBJECTS,
             Feature.BATCH_DIM,
             Feature.SPLIT_DIMS,
+            Feature.MERGE_DIMS,
+            Feature.CUSTOM_MERGES,
             Feature.LOADING,
             Feature.DECLARED_BOUNDARIES,
         }
@@ -198,6 +202,7 @@ class _TorchPipeline:
             plan.num_microbatches,
             loss_fn=_loss_of(plan) if plan.trains else None,
             **_split_along(plan.batch_dim),
+            **_merged_by(plan.output_rules),
             **_kwarg_specs(plan, self._modules),
             scale_grads=plan.loss.reduction == "mean",
         )
@@ -291,6 +296,21 @@ def _split_along(batch_dim: int) -> dict[str, Any]:
         return {}
     along = pipelining.microbatch.TensorChunkSpec(batch_dim)  # type: ignore[no-untyped-call]
     return {"args_chunk_spec": (along,), "output_merge_spec": along}
+
+
+def _merged_by(rules: Sequence[MergeRule | None]) -> dict[str, Any]:
+    """How outputs are merged, if any is merged otherwise than in dimension 0."""
+    return {"output_merge_spec": tuple(map(_merge_spec, rules))} if rules else {}
+
+
+def _merge_spec(rule: MergeRule | None) -> Any:
+    if isinstance(rule, CustomMerge):
+        # torch begins with a value of the user's, the contract with the first microbatch's
+        def merged(before: Any, value: Any) -> Any:
+            return value if before is None else rule.function(before, value)
+
+        return pipelining.microbatch._CustomReducer(None, merged)  # type: ignore[no-untyped-call]
+    return pipelining.microbatch.TensorChunkSpec(rule.dim if isinstance(rule, Along) else 0)  # type: ignore[no-untyped-call]
 
 
 def _kwarg_specs(plan: Plan, stages: Iterable[int]) -> dict[str, Any]:

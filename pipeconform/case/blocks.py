@@ -131,6 +131,10 @@ class Offsets(Block, frozen=True, kw_only=True):
     """Two parameters added to a mean over all samples that has exactly their shape."""
 
 
+class Joined(Block, frozen=True, kw_only=True):
+    """A learned row and a fixed one joined to every sample, as prompts are, and a linear map back to the width."""
+
+
 class Accumulating(Block, frozen=True, kw_only=True):
     """A linear map whose parameters have post-accumulate-grad hooks, which count."""
 
@@ -157,6 +161,7 @@ AnyBlock = (
     | Pieces
     | Common
     | Offsets
+    | Joined
     | Accumulating
     | Deferred
     | Layout

@@ -46,6 +46,7 @@ class Stage(_Data, frozen=True, kw_only=True):
     frozen: bool = False
 
 
+MergedKind = Literal["turned", "whole", "total"]
 KwargKind = Literal["tensor", "number", "objects", "turned", "whole", "listed"]
 
 
@@ -119,6 +120,8 @@ class Model(_Data, frozen=True, kw_only=True):
     """Further boundary tensors, behind the carried ones in the container."""
     container: Literal["tensor", "tuple", "list"] = "tensor"
     output: Literal["tensor", "tuple1", "tuple", "dict"] = "tensor"
+    merged: tuple[MergedKind, ...] = ()
+    """Further outputs, each merged in a way of its own; see `pipeconform.case.merges`."""
     kwargs: tuple[Kwarg, ...] = ()
     input_requires_grad: bool = False
     tied: tuple[int, ...] = ()
@@ -353,6 +356,8 @@ def _contradictions(case: Case) -> Iterator[str]:
             yield f"program[{index}] is an optimizer step, but the case has no optimizer"
     if model.width < 1 or model.sequence < 0:
         yield f"model.width {model.width} must be at least 1 and model.sequence {model.sequence} at least 0"
+    if model.merged and (model.output != "tensor" or model.batch_dim or model.split is not None):
+        yield "model.merged goes with model.output 'tensor' and batch_dim 0, and not with model.split"
     if model.batch_dim == 1 and not model.sequence:
         yield "model.batch_dim 1 needs a sequence: the main stream is [sequence, B, width]"
     if any(not 0 <= kwarg.stage < stages for kwarg in model.kwargs):

@@ -294,11 +294,13 @@ def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractCo
 
 def loss_of(case: Case) -> Loss:
     """The loss of one microbatch as the contract wants it."""
-    spec, output_kind = case.loss, case.model.output
+    spec, output_kind, further = case.loss, case.model.output, bool(case.model.merged)
 
     def loss(output: Any, target: Tensor, *, scale: float = 1.0) -> Tensor:
         main, extra = output, None
-        if output_kind in ("tuple1", "tuple"):
+        if further:
+            main = output[0]
+        elif output_kind in ("tuple1", "tuple"):
             main, extra = output[0], output[1] if len(output) > 1 else None
         elif output_kind == "dict":
             main, extra = output["result"], output["square"]

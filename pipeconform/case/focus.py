@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pipeconform.adapter import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
-from pipeconform.case.case import KwargKind, PassageKind
+from pipeconform.case.case import KwargKind, MergedKind, PassageKind
 from pipeconform.case.replication_claims import options_of
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Focus",
     "Limits",
     "is_claimed",
+    "merged_kinds",
     "ruled_kinds",
     "shape_kinds",
 ]
@@ -79,6 +80,7 @@ class Focus(StrEnum):
     OBJECTS = "keyword arguments that are no tensors"
     BATCH_DIM = "another batch dimension"
     RULES = "keyword arguments with a split of their own"
+    MERGES = "outputs with a merge of their own"
     GUARDED = "evaluation with gradients switched off"
     LOAD = "loading a state"
     DELAYED = "delays"
@@ -187,6 +189,8 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
             return bool(ruled_kinds(features)) and (
                 capabilities.kwargs_scope != "rank" or 1 in claim.stages_per_rank
             )
+        case Focus.MERGES:
+            return bool(merged_kinds(features))
         case Focus.OBJECTS if capabilities.kwargs_scope == "rank":
             return Feature.OBJECTS in features and 1 in claim.stages_per_rank
         case Focus.GRAPHS:
@@ -240,6 +244,17 @@ def ruled_kinds(features: frozenset[Feature]) -> tuple[KwargKind, ...]:
         "listed": Feature.CUSTOM_SPLITS,
     }
     return tuple(kind for kind, feature in inside.items() if {feature, Feature.KWARGS} <= features)
+
+
+def merged_kinds(features: frozenset[Feature]) -> tuple[MergedKind, ...]:
+    """The outputs with a merge of their own inside a claim, see `pipeconform.case.merges`."""
+    inside: dict[MergedKind, Feature] = {
+        "turned": Feature.MERGE_DIMS,
+        "whole": Feature.WHOLE_OUTPUTS,
+        "total": Feature.CUSTOM_MERGES,
+    }
+    needed = {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS}
+    return tuple(kind for kind, feature in inside.items() if needed | {feature} <= features)
 
 
 def _passes(boundary: BoundaryClaim) -> bool:

@@ -54,6 +54,18 @@ class _Offsets(nn.Module):
         return x + (pooled + self.first + self.second)
 
 
+class _Joined(nn.Module):
+    """A node that computes a gradient for an input that wants none."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.learned, self.linear = nn.Parameter(torch.empty(width)), nn.Linear(3 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.cat([x, self.learned.expand_as(x), torch.ones_like(x)], dim=-1)
+        return torch.tanh(self.linear(wide))
+
+
 class _Accumulating(nn.Module):
     """A linear map whose parameters count how often a gradient was added to them."""
 
@@ -149,6 +161,8 @@ def graph_layer(block: blocks.Block, width: int) -> nn.Module:
             return _Common(width)
         case blocks.Offsets():
             return _Offsets(width)
+        case blocks.Joined():
+            return _Joined(width)
         case blocks.Accumulating():
             return _Accumulating(width)
         case blocks.Deferred():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeconform.case import passages
+from pipeconform.case import merges, passages
 from pipeconform.case.case import Case, KwargKind, Model, Stage
 from pipeconform.case.layers import VOCABULARY, DropoutLayer, module_of
 
@@ -203,6 +203,8 @@ class StageModule(nn.Module):
         return (x, *onward) if self.model.container == "tuple" else [x, *onward]
 
     def _output(self, x: Tensor) -> Any:
+        if self.model.merged:
+            return (x, *(merges.made(kind, x) for kind in self.model.merged))
         match self.model.output:
             case "tensor":
                 return x

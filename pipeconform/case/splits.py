@@ -34,7 +34,7 @@ def as_whole(d: Drawing, case: Case) -> Case:
     inside = by == "annotations" and d.pick([False, True])
     split = Split(by=by, inside=inside, after=after, wrong=wrong)
     model = structs.replace(case.model, split=split)
-    if by == "policy" and d.focus is Focus.WHOLE and d.pick([False, False, True]):
+    if by == "policy" and d.focus in (Focus.WHOLE, Focus.WHOLE_CONTENTS) and d.pick([False, True]):
         model = structs.replace(model, stages=(Stage(blocks=(blocks.Linear(),)),) * len(model.stages))
     match d.focus:
         case Focus.WHOLE_CONTENTS:
@@ -109,7 +109,7 @@ def _program(d: Drawing, case: Case) -> tuple[Step, ...]:
     if d.focus is Focus.WHOLE_SHAPES and split is not None and not split.longer:
         m, size = first.num_microbatches, first.batch_size
         run = structs.replace(first, batch_size=d.pick([size + m, *([size - m] if size > m else [])]))
-    if split is not None and split.longer and d.pick([True, False]):
+    if split is not None and split.longer and d.pick([True, True, False]):
         return (first,)
     if isinstance(first, Eval):
         return (first, run)

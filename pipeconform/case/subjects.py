@@ -7,7 +7,7 @@ from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Adam, Carried, Kwarg, LossSpec, Model, Passage, PassageKind, Sgd, Stage
 from pipeconform.case.drawing import Drawing
-from pipeconform.case.focus import Focus, ruled_kinds, shape_kinds
+from pipeconform.case.focus import Focus, merged_kinds, ruled_kinds, shape_kinds
 
 __all__ = ["focused"]
 
@@ -48,6 +48,9 @@ def focused(d: Drawing, model: Model, loss: LossSpec) -> tuple[Model, LossSpec, 
             if d.limits.capabilities.kwargs_scope != "pipeline":
                 ruled = d.pick([ruled[:1], ruled[-1:], ruled])
             model = _replace(model, kwargs=ruled)
+        case Focus.MERGES:
+            kinds_of = merged_kinds(d.features)
+            model = _replace(model, merged=d.pick([(kind,) for kind in kinds_of] + [kinds_of]))
         case Focus.AUXILIARY:
             model = _insert(model, d.pick(range(1, last) if last > 1 else some_stage), blocks.Auxiliary())
         case Focus.CHECKPOINT:
@@ -142,6 +145,7 @@ def _graph(d: Drawing, model: Model) -> Model:
         blocks.Pieces(),
         blocks.Pieces(how="split"),
         blocks.Pieces(how="unbind"),
+        blocks.Joined(),
     ]
     containers = [c for c in ("tuple", "list") if c in boundary.containers]
     if last > 1 and boundary.max_tensors > 1 and containers:

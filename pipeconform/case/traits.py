@@ -43,6 +43,8 @@ def _traits(case: Case) -> Iterator[Focus]:
         yield Focus.VARYING
     if model.output != "tensor":
         yield Focus.STRUCTURED
+    if model.merged:
+        yield Focus.MERGES
     if {"positions", "mask", "scale"} & set(model.carried):
         yield Focus.NO_GRAD
     elif model.container != "tensor" and not model.passages:
@@ -95,7 +97,7 @@ def _traits(case: Case) -> Iterator[Focus]:
 
 _BLOCKS: tuple[tuple[tuple[type[blocks.Block], ...], Focus], ...] = (
     ((blocks.Hooked, blocks.Accumulating), Focus.HOOKS),
-    ((blocks.Pieces, blocks.Common, blocks.Offsets), Focus.GRAPHS),
+    ((blocks.Pieces, blocks.Common, blocks.Offsets, blocks.Joined), Focus.GRAPHS),
     ((blocks.Deferred,), Focus.DEFERRED),
     ((blocks.Shared,), Focus.SHARED),
     ((blocks.Inplace,), Focus.INPLACE),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeconform.contract.rules import SplitRule
+from pipeconform.contract.rules import MergeRule, SplitRule
 from pipeconform.contract.tensor import TensorParallel
 
 if TYPE_CHECKING:
@@ -194,6 +194,9 @@ class Plan:
     kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
     """Per stage and name, how a keyword argument becomes microbatches where that is not as usual: a tensor along
     `batch_dim`, everything else whole. The same in every batch."""
+    output_rules: tuple[MergeRule | None, ...] = ()
+    """Per tensor that the last stage returns, in order, how microbatches' values become the batch's where that is not
+    as usual (None): along `batch_dim`. Empty: all are as usual."""
     tied: tuple[Mapping[int, str], ...] = ()
     """Parameters that several stages hold: of each, by stage, the name it has there. Stages are built with one of
     their own, of equal values. After a training step every holder's gradient is the sum of all; an optimizer moves

@@ -51,7 +51,7 @@ def load_case() -> Any:
 def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
     """What the adapter builds a pipeline from."""
     from pipeconform import adapter as contract
-    from pipeconform.case import data
+    from pipeconform.case import data, merges
     from pipeconform.case.case import Adam, Sgd
     from pipeconform.case.graph_layers import deferred_weights
     from pipeconform.case.modules import build_model, build_stage
@@ -95,6 +95,7 @@ def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
         trains=bool(case.trains),
         deferred_weights=deferred_weights,
         kwarg_rules=data.kwarg_rules(case),
+        output_rules=merges.rules_of(case),
         tied=data.tied_names(case),
         varying_shapes=len(sizes) > 1,
     )

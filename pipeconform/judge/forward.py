@@ -10,6 +10,7 @@ import torch
 
 from pipeconform.adapter import Feature
 from pipeconform.case.case import Case, Train
+from pipeconform.case.merges import merged, rules_of
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, missing, shown_step, unheld
 from pipeconform.judge.numerics import Mismatch, compare
 from pipeconform.observe.array import Array
@@ -23,6 +24,7 @@ __all__ = [
     "holders",
     "hooks_run_once",
     "leaves_by_microbatch",
+    "merges_are_right",
     "outputs_are_right",
     "outputs_only_where_declared",
     "tensors_without_gradient_arrive",
@@ -178,6 +180,43 @@ def _rows_in_order(
                 text = f"sample {sample} of the output is not finite"
             yield Finding(kind="output order", message=text, step=expected.step, rank=one.rank)
             return
+
+
+def merges_are_right(evidence: Evidence) -> Iterator[Finding]:
+    """Every output is the batch's by its own rule, bit for bit."""
+    case = evidence.case
+    for expected in evidence.runs():
+        yield from unheld(evidence, expected, holders(evidence))
+        for one in holders(evidence):
+            output = shown_step(one, expected.step).output
+            mine = () if output is None else output.leaves()
+            own = held(shown_step(one, expected.step), len(expected.outputs))
+            columns = zip(*(expected.outputs[k].leaves() for k in own), strict=True)
+            for place, (rule, column) in enumerate(zip(rules_of(case), columns, strict=True)):
+                values = [value.tensor() for value in column]
+                right = Array.of(merged(rule, values, batch_dim=case.model.batch_dim))
+                found = mine[place] if place < len(mine) else None
+                mismatch = missing(right, None) if found is None else compare(right, found)
+                if mismatch is None:
+                    continue
+                what = "batch" if place == 0 else case.model.merged[place - 1]
+                yield Finding(
+                    kind=f"merge {mismatch.kind} ({what})",
+                    message=f"output {place}, merged {_MERGED[what]}, is not that of its microbatches\n"
+                    f"{mismatch.describe()}",
+                    step=expected.step,
+                    rank=one.rank,
+                    mismatch=mismatch,
+                )
+                return
+
+
+_MERGED = {
+    "batch": "as usual",
+    "turned": "in dimension 1",
+    "whole": "by showing once what is the same in every microbatch",
+    "total": "by the user's function",
+}
 
 
 def outputs_only_where_declared(evidence: Evidence) -> Iterator[Finding]:

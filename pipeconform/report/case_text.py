@@ -110,6 +110,8 @@ def _model(model: Model) -> Iterator[str]:
         yield f"passes a {one.kind} tensor from stage {one.source} to {one.last}{users}"
     if model.output != "tensor":
         yield f"output in a {'1-tuple' if model.output == 'tuple1' else model.output}"
+    if model.merged:
+        yield f"further outputs, each merged in its own way: {', '.join(model.merged)}"
     if model.kwargs:
         yield "keyword arguments " + ", ".join(f"{one.kind} for stage {one.stage}" for one in model.kwargs)
     if model.tokens:

@@ -9,7 +9,7 @@ from torch import nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Placement, Plan, Ranks, laid_out
-from pipeconform.case import data
+from pipeconform.case import data, merges
 from pipeconform.case.case import Adam, Case, Sgd
 from pipeconform.case.declared import declared_of
 from pipeconform.case.graph_layers import deferred_weights
@@ -103,6 +103,7 @@ def plan_of(
         trains=bool(case.trains),
         deferred_weights=deferred_weights,
         kwarg_rules=data.kwarg_rules(case),
+        output_rules=merges.rules_of(case),
         tied=data.tied_names(case),
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}

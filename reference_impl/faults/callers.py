@@ -11,8 +11,10 @@ import torch
 from pipeconform.adapter import (
     Along,
     Batch,
+    CustomMerge,
     CustomSplit,
     LoadState,
+    MergeRule,
     Mode,
     Operation,
     SplitRule,
@@ -101,6 +103,60 @@ class _Ruled(ReferencePipeline):
             for s, own in batch.kwarg_rules.items()
         }
         return super().make_work(mode, replace(batch, kwarg_rules=rules))
+
+
+class _Merging(ReferencePipeline):
+    """Merges outputs by other rules than their own."""
+
+    def other(self, rule: MergeRule) -> MergeRule | None:
+        """The rule that is used instead; None for the usual one."""
+        raise NotImplementedError
+
+    def make_output(self, outputs: Sequence[Any]) -> Any:
+        rules = [rule and self.other(rule) for rule in self.plan.output_rules]
+        return merge(outputs, batch_dim=self.plan.batch_dim, rules=rules)
+
+
+class _MergedBackwards(_Merging):
+    def other(self, rule: MergeRule) -> MergeRule | None:
+        if not isinstance(rule, Along):
+            return rule
+        return CustomMerge(lambda merged, value: torch.cat([value, merged], dim=rule.dim))
+
+
+class MergedBackwards(ReferenceAdapter):
+    """What is merged in a dimension of its own stands in the reverse order of microbatches."""
+
+    pipeline = _MergedBackwards
+
+
+class _ShownPerMicrobatch(_Merging):
+    def other(self, rule: MergeRule) -> MergeRule | None:
+        return None if isinstance(rule, Whole) else rule
+
+
+class ShownPerMicrobatch(ReferenceAdapter):
+    """What every microbatch has alike stands in the output once per microbatch."""
+
+    pipeline = _ShownPerMicrobatch
+
+
+class _MergedFromZero(_Merging):
+    def make_output(self, outputs: Sequence[Any]) -> Any:
+        rules = self.plan.output_rules
+        if not rules:
+            return super().make_output(outputs)
+        begun = tuple(
+            rule.function(torch.zeros_like(value), value) if isinstance(rule, CustomMerge) else value
+            for rule, value in zip(rules, outputs[0], strict=True)
+        )
+        return merge([begun, *outputs[1:]], batch_dim=self.plan.batch_dim, rules=rules)
+
+
+class MergedFromZero(ReferenceAdapter):
+    """The user's function is first called with a zero, not with the second microbatch's value."""
+
+    pipeline = _MergedFromZero
 
 
 class _WholeSplit(_Ruled):

@@ -261,6 +261,13 @@ _LIST = (
     made("callers:ListsSplit", "FWD-15", "Lists among the keyword arguments are split."),
     made("callers:WholeSplit", "FWD-22", "Tensors that are to be given whole are split."),
     made("callers:CutFromTheEnd", "FWD-22", "What is split in a dimension of its own is cut from the end."),
+    made(
+        "callers:MergedBackwards",
+        "FWD-23",
+        "What is merged in a dimension of its own is put together backwards.",
+    ),
+    made("callers:ShownPerMicrobatch", "FWD-23", "What is to appear once appears once per microbatch."),
+    made("callers:MergedFromZero", "FWD-23", "The user's function that merges begins with a zero."),
     made("callers:FirstPart", "FWD-22", "Every microbatch has the first part of a custom split."),
     made("callers:MergedInFirst", "FWD-16", "Outputs are merged in dimension 0, wherever the batch is."),
     made("callers:EvaluationRecords", "LIF-2", "Evaluation records a graph."),

@@ -25,6 +25,12 @@ def test_outputs_appear_where_declared(pipeconform_judge: Callable[[], None]) ->
     pipeconform_judge()
 
 
+@pytest.mark.pipeconform_requirement("FWD-23")
+def test_outputs_are_merged_by_their_own_rules(pipeconform_judge: Callable[[], None]) -> None:
+    """An output is merged by its own rule: another dimension, once, or by a function (FWD-23)."""
+    pipeconform_judge()
+
+
 @pytest.mark.pipeconform_requirement("FWD-11")
 def test_structured_outputs_keep_their_structure(pipeconform_judge: Callable[[], None]) -> None:
     """The last stage's tuple or dict reaches the loss and the user as it is (FWD-11)."""

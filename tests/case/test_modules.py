@@ -24,6 +24,7 @@ ORDINARY = [
     blocks.Pieces(how="unbind"),
     blocks.Common(),
     blocks.Offsets(),
+    blocks.Joined(),
     blocks.Accumulating(),
     blocks.Auxiliary(),
     blocks.Checkpointed(),

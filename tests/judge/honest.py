@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from pipeconform.adapter import Capabilities, Placement, ScheduleClaim, placement_of
-from pipeconform.case import blocks
+from pipeconform.case import blocks, merges
 from pipeconform.case.case import (
     ByHand,
     Case,
@@ -118,6 +118,14 @@ class _Rank:
         self.owned = [s for s, owners in enumerate(placement) if position in owners]
         self.calls = 0
 
+    def _output(self, parts: list[Structure]) -> Structure:
+        dim, rules = self.case.model.batch_dim, merges.rules_of(self.case)
+        if not rules:
+            return merged(parts, dim)
+        columns = zip(*([leaf.tensor() for leaf in part.leaves()] for part in parts), strict=True)
+        pairs = zip(rules, columns, strict=True)
+        return Structure.of(tuple(merges.merged(rule, column, batch_dim=dim) for rule, column in pairs))
+
     def step(self, right: StepExpected) -> StepShown:
         m, kind = len(right.outputs), self.case.program[right.step]
         state = {
@@ -131,7 +139,7 @@ class _Rank:
         forwards, events = self._computations(right, trains=trains)
         return StepShown(
             step=right.step,
-            output=merged([right.outputs[k] for k in held], self.case.model.batch_dim) if last else None,
+            output=self._output([right.outputs[k] for k in held]) if last else None,
             microbatches=None if self.shares is None else held,
             losses=tuple(right.losses[k] for k in held) if last and trains else None,
             input_gradients=right.input_gradients if 0 in self.owned and trains else None,
@@ -307,6 +315,7 @@ CASES: Mapping[str, Case] = {
     "views": with_model(plain_case(), view_outputs=True),
     "layout": of_blocks(_LINEAR, blocks.Layout(), view_outputs=True),
     "kwargs": with_model(plain_case(), kwargs=(Kwarg(stage=0), Kwarg(stage=1, kind="number"))),
+    "merged": with_model(plain_case(), merged=("turned", "whole", "total")),
     "1-tuple": with_model(plain_case(), output="tuple1"),
     "two outputs": with_model(plain_case(), output="tuple"),
     "dict": with_model(plain_case(), output="dict"),
@@ -316,6 +325,7 @@ CASES: Mapping[str, Case] = {
     "pieces": of_blocks(blocks.Pieces()),
     "common": of_blocks(blocks.Common()),
     "offsets": of_blocks(blocks.Offsets()),
+    "joined": of_blocks(blocks.Joined()),
     "learned": _passing("learned"),
     "deferred": of_blocks(_LINEAR, blocks.Deferred()),
     "by hand": plain_case(msgspec.structs.replace(TRAIN, by_hand=ByHand(mixed=True))),

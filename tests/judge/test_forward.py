@@ -43,6 +43,25 @@ def _scaled(structure, factor):
     return Structure.of(structure.array.tensor() * factor)
 
 
+@pytest.mark.parametrize(
+    ("place", "kind"), [(0, "batch"), (1, "turned"), (2, "whole"), (3, "total")], ids=lambda value: str(value)
+)
+def test_every_output_is_held_to_its_own_rule(place, kind):
+    made = honest_example("merged")
+    leaves = [leaf.tensor() for leaf in made.shown[LAST].steps[0].output.leaves()]
+    doubled = [leaf * 2 if position == place else leaf for position, leaf in enumerate(leaves)]
+
+    assert [tuple(leaf.shape) for leaf in leaves] == [(6, 3), (2, 6), (3,), ()]
+    assert told("FWD-23", made) == []
+    assert told("FWD-23", changed(made, rank=LAST, output=Structure.of(tuple(doubled)))) == [
+        (f"merge value ({kind})", 0, LAST, None, None)
+    ]
+    short = Structure.of(tuple(leaves[:place])) if place else None
+    assert [finding.kind for finding in found("FWD-23", changed(made, rank=LAST, output=short))] == [
+        f"merge missing ({kind})"
+    ]
+
+
 def _with_output(made, parts, *, rank=LAST):
     return changed(made, rank=rank, output=merged(parts))
 

@@ -60,6 +60,7 @@ FORWARD: dict[str, Judgement] = {
     "FWD-15": about(Focus.OBJECTS, judge=with_gradients(forward.outputs_are_right), any_schedule=True),
     "FWD-16": about(Focus.BATCH_DIM, judge=with_gradients(forward.outputs_are_right)),
     "FWD-22": about(Focus.RULES, judge=with_gradients(forward.outputs_are_right), any_schedule=True),
+    "FWD-23": about(Focus.MERGES, judge=with_gradients(forward.merges_are_right)),
     "FWD-17": about(Focus.HOOKS, judge=forward.hooks_run_once),
     "FWD-18": about(Focus.AUTOCAST, judge=with_gradients(forward.containers_are_kept), any_schedule=True),
     "FWD-19": about(

@@ -99,6 +99,8 @@ def _facts(case: Case) -> Iterator[tuple[str, str]]:
         yield "inputs", "tokens"
     if model.input_requires_grad:
         yield "inputs", "require grad"
+    if model.merged:
+        yield "further outputs", ", ".join(model.merged)
     if model.output != "tensor":
         yield "output", {"tuple1": "in a 1-tuple"}.get(model.output, f"in a {model.output}")
     classes = f", {model.classes} classes" if model.classes else ""
