@@ -96,7 +96,9 @@ class Split(_Data, frozen=True, kw_only=True):
     wrong: Literal["", "unknown", "uncalled", "empty", "branch"] = ""
     """The last point names no submodule, one that is never called, or the model's first; or values decide."""
     longer: bool = False
-    """The last run's sequences are longer by one than those before, and than the example's that is traced."""
+    """The last run's sequences are longer by one than those before."""
+    shorter_example: bool = False
+    """Those of the example that is traced are shorter by one than those of every run."""
 
 
 class Model(_Data, frozen=True, kw_only=True):
@@ -395,8 +397,8 @@ def _contradictions(case: Case) -> Iterator[str]:
         yield "the stages of a front end cannot be perturbed: model.split and world.perturbations exclude each other"
     if split is not None and split.inside and split.by != "annotations":
         yield f"model.split.inside is about annotations, but the model is split by {split.by}"
-    if split is not None and split.longer and not model.sequence:
-        yield "model.split.longer needs a sequence"
+    if split is not None and (split.longer or split.shorter_example) and not model.sequence:
+        yield "model.split.longer and model.split.shorter_example need a sequence"
     if model.tokens and model.input_requires_grad:
         yield "token inputs cannot require a gradient"
 

@@ -142,7 +142,8 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
     if not isinstance(step, Train | Eval):
         raise TypeError(f"program[{step_index}] is {step!r}, which has no batch")
     m, leading = step.num_microbatches, _leading(case, step.batch_size)
-    if model.split is not None and model.split.longer and step_index == _last_run(case):
+    split = model.split
+    if split is not None and (split.shorter_example or (split.longer and step_index == _last_run(case))):
         leading = tuple(size + (dim != model.batch_dim) for dim, size in enumerate(leading))
     dtype = getattr(torch, model.dtype)
     if model.tokens:

@@ -40,7 +40,9 @@ def as_whole(d: Drawing, case: Case) -> Case:
         case Focus.WHOLE_CONTENTS:
             model = _with_contents(d, model, case.stages_per_rank)
         case Focus.WHOLE_SHAPES if model.sequence and d.pick([True, False]):
-            model = structs.replace(model, split=structs.replace(split, longer=True))
+            shorter = d.pick([True, False])
+            other = structs.replace(split, longer=not shorter, shorter_example=shorter)
+            model = structs.replace(model, split=other)
     changed = structs.replace(case, model=model)
     return structs.replace(changed, program=_program(d, changed))
 
@@ -51,7 +53,11 @@ def subject_of(case: Case) -> Focus:
     assert split is not None
     if split.wrong:
         return Focus.WHOLE_WRONG
-    if split.longer or len({(run.batch_size, run.num_microbatches) for run in case.runs}) > 1:
+    if (
+        split.longer
+        or split.shorter_example
+        or len({(run.batch_size, run.num_microbatches) for run in case.runs}) > 1
+    ):
         return Focus.WHOLE_SHAPES
     if split.reused or split.skip or split.tied or model.kwargs or case.has(blocks.BatchNorm, blocks.Shared):
         return Focus.WHOLE_CONTENTS
@@ -99,18 +105,13 @@ def _mistake(d: Drawing, by: By, *, points: bool) -> tuple[By, Wrong]:
 
 
 def _program(d: Drawing, case: Case) -> tuple[Step, ...]:
-    """Two runs: of other sizes where shapes are the subject, the second an evaluation where modes are.
-
-    One run is enough where its shapes are not the example's.
-    """
+    """Two runs: of other sizes where shapes are the subject, the second an evaluation where modes are."""
     zero, first = Zero(set_to_none=True), case.runs[0]
     run: Train | Eval = first
     split = case.model.split
-    if d.focus is Focus.WHOLE_SHAPES and split is not None and not split.longer:
+    if d.focus is Focus.WHOLE_SHAPES and split is not None and not (split.longer or split.shorter_example):
         m, size = first.num_microbatches, first.batch_size
         run = structs.replace(first, batch_size=d.pick([size + m, *([size - m] if size > m else [])]))
-    if split is not None and split.longer and d.pick([True, True, False]):
-        return (first,)
     if isinstance(first, Eval):
         return (first, run)
     # neighbouring stages of one rank are a subject of their own in evaluation

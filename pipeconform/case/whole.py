@@ -122,11 +122,10 @@ def whole_kwargs(kwargs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 def as_traced(case: Case) -> Case:
     """The case with batches of the example's shapes in every run."""
     split = case.model.split
-    if split is None or not split.longer:
+    if split is None:
         return case
-    return structs.replace(
-        case, model=structs.replace(case.model, split=structs.replace(split, longer=False))
-    )
+    plain = structs.replace(split, longer=False, shorter_example=False)
+    return structs.replace(case, model=structs.replace(case.model, split=plain))
 
 
 def split_of(case: Case) -> Split | None:

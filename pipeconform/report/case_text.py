@@ -146,7 +146,9 @@ def _split(split: Split) -> Iterator[str]:
             "branch": "values decide after the first stage",
         }[split.wrong]
     if split.longer:
-        yield "the last run's sequences are longer by one than those that are traced"
+        yield "the last run's sequences are longer by one"
+    if split.shorter_example:
+        yield "sequences are longer by one than the example's"
 
 
 def _loss(loss: LossSpec) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -184,12 +183,10 @@ class _ConfusedStage(TracedStage):
         try:
             super()._hold(what, value, traced)
         except ValueError as error:
-            is_now, was, rest = _SIDES.match(str(error)).groups()  # type: ignore[union-attr]
-            place = str(error)[: str(error).index(is_now)]
-            raise ValueError(f"{place}{was}, but {is_now}{rest}") from None
-
-
-_SIDES = re.compile(r".*? is (\S+\[.*?\]), but (\S+\[.*?\])(.*)", re.DOTALL)
+            place, _, rest = str(error).partition(" is ")
+            there, _, rest = rest.partition(", but ")
+            was, _, rest = rest.partition(" was traced")
+            raise ValueError(f"{place} is {was}, but {there} was traced{rest}") from None
 
 
 class _ShapesExchanged(ReferencePipeline):

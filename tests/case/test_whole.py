@@ -119,14 +119,13 @@ def test_the_last_sequences_are_longer() -> None:
     assert data.make_batch(case, 2).target.shape == (4, 3, 3)
 
 
-def test_the_only_sequences_are_longer_than_the_example() -> None:
-    import msgspec
-
-    case = msgspec.structs.replace(_case(sequence=2, longer=True), program=(TRAIN,))
+def test_the_example_s_sequences_are_shorter_than_all() -> None:
+    case = _case(sequence=2, shorter_example=True)
     (example,), _ = split_of(case).example()
 
-    assert data.make_batch(case, 0).microbatches[0].args[0].shape == (2, 3, 3)
+    assert [data.make_batch(case, step).microbatches[0].args[0].shape for step in (0, 2)] == [(2, 3, 3)] * 2
     assert example.shape == (2, 2, 3)
+    assert "longer by one than the example's" in describe_case(case)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +140,7 @@ def test_the_only_sequences_are_longer_than_the_example() -> None:
             Focus.WHOLE_CONTENTS,
         ),
         (_case(sequence=2, longer=True), Focus.WHOLE_SHAPES),
+        (_case(sequence=2, shorter_example=True), Focus.WHOLE_SHAPES),
     ],
 )
 def test_a_case_says_what_it_is_about(case, focus: Focus) -> None:
@@ -163,7 +163,8 @@ def test_other_batch_sizes_are_about_shapes() -> None:
     [
         ({"skip": True}, "a skip connection needs 3"),
         ({"wrong": "unknown"}, "is about points"),
-        ({"longer": True}, "needs a sequence"),
+        ({"longer": True}, "need a sequence"),
+        ({"shorter_example": True}, "need a sequence"),
         ({"by": "policy", "inside": True}, "is about annotations"),
     ],
 )

@@ -44,7 +44,7 @@ def _scaled(structure, factor):
 
 
 @pytest.mark.parametrize(
-    ("place", "kind"), [(0, "batch"), (1, "turned"), (2, "whole"), (3, "total")], ids=lambda value: str(value)
+    ("place", "kind"), [(0, "batch"), (1, "turned"), (2, "whole"), (3, "total")], ids=str
 )
 def test_every_output_is_held_to_its_own_rule(place, kind):
     made = honest_example("merged")

@@ -204,6 +204,10 @@ def test_an_error_about_another_shape_tells_the_two_apart() -> None:
     assert _kinds(tracing.shapes_are_told_apart(case, [right, right])) == []
     assert _kinds(tracing.shapes_are_told_apart(case, [right, wrong])) == ["shapes exchanged"]
     assert _kinds(tracing.shapes_are_told_apart(case, ["a guard of the graph failed"])) == []
+    split = msgspec.structs.replace(case.model.split, longer=False, shorter_example=True)
+    shorter = msgspec.structs.replace(case, model=msgspec.structs.replace(case.model, split=split))
+    assert _kinds(tracing.shapes_are_told_apart(shorter, [right])) == []
+    assert _kinds(tracing.shapes_are_told_apart(shorter, [wrong])) == ["shapes exchanged"]
 
 
 def test_buffers_are_compared_after_evaluation_too() -> None:

@@ -17,7 +17,7 @@ from pipeconform.reference_impl.microbatches import (
     split,
 )
 
-from pipeconform.adapter import Along, CustomSplit, Whole
+from pipeconform.adapter import Along, CustomMerge, CustomSplit, Whole
 
 Pair = namedtuple("Pair", "a b")
 
@@ -49,6 +49,31 @@ def test_containers_and_values_that_are_no_tensors_survive(tree) -> None:
     assert [type(part) for part in parts] == [type(tree)] * 2
     assert type(found) is type(tree)
     assert repr(found) == repr(tree)
+
+
+def test_outputs_are_merged_by_their_own_rules() -> None:
+    rules = (None, Along(1), Whole(), CustomMerge(lambda merged, value: merged * 2 + value))
+    trees = [
+        (torch.full((n, 2), n), torch.full((2, n), n), torch.ones(3), torch.tensor(float(n)))
+        for n in (3, 1, 2)
+    ]
+    whole, turned, once, folded = merge(trees, batch_dim=0, rules=rules)
+
+    assert (whole.shape, turned.shape) == ((6, 2), (2, 6))
+    assert turned[0].tolist() == [3, 3, 3, 1, 2, 2]
+    assert once.tolist() == [1, 1, 1]
+    assert folded.item() == (3 * 2 + 1) * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [((None,), "returns 2 values; the plan has 1 rules"), ((None, Whole()), "is to appear once differs")],
+)
+def test_outputs_that_do_not_fit_their_rules_are_refused(rules, words) -> None:
+    trees = [(torch.ones(1), torch.zeros(2)), (torch.ones(1), torch.ones(2))]
+
+    with pytest.raises(ValueError, match=words):
+        merge(trees, batch_dim=0, rules=rules)
 
 
 def test_parts_are_views() -> None:

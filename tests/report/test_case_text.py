@@ -44,6 +44,7 @@ OTHER = {
     "model.dtype": "float32",
     "model.container": "list",
     "model.output": "tuple1",
+    "model.merged": ("turned", "total"),
     "model.kwargs": (Kwarg(stage=1),),
     "model.input_requires_grad": True,
     "model.view_outputs": True,
