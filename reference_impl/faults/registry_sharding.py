@@ -37,7 +37,7 @@ SHARDING_FAULTS: tuple[tuple[str, str, str, Status, str], ...] = (
     ("ReducedUnwaited", "DPW-41", "A late reduction is left out.", "failed", "gradient of"),
     ("HybridAnyhow", "DPW-42", "What is refused by contract is let pass.", "failed", "raised nothing"),
     ("HybridUnexplained", "DPW-42", "The refusal does not say why.", "failed", "in its message"),
-    ("HybridRefusedByOne", "DPW-42", "One rank refuses, the others go on.", "failed", "raised nothing"),
+    ("HybridRefusedByOne", "DPW-42", "One rank refuses, the others go on.", "hung", "progress"),
 )
 
 
