@@ -9,13 +9,15 @@ import dataclasses
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Generic, NamedTuple
+
+from hypothesis import target
 
 from pipeconform.campaign.corpus import CaseT, Drawable, run_strategy
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.campaign.minimise import Budget, Smallest, minimise
-from pipeconform.campaign.subject import ExecutionT, Run, Subject
+from pipeconform.campaign.subject import ExecutionT, Judged, Run, Subject
 from pipeconform.errors import NothingJudgedError
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
@@ -27,6 +29,8 @@ __all__ = ["CellRun"]
 
 _RERUNS = 4
 """Executions of a case that did not show its violation every time."""
+_HANGS = 20
+"""Executions to make a cell's hangs small, all of them together: each costs the processes that hang, and a wait."""
 
 
 class Key(NamedTuple):
@@ -67,6 +71,10 @@ class CellRun(Generic[CaseT, ExecutionT]):
         self.first: dict[Key, _First[CaseT]] = {}
         self.occurrences: Counter[Key] = Counter()
         self.stale: list[str] = []
+        self.hangs_left = _HANGS
+        self.worst_ratio: float | None = None
+        self.told: dict[str, Mapping[str, float]] = {}
+        """By digest what Hypothesis was told about a case of the search."""
 
     def judge(self) -> Cell:
         """Judge it.
@@ -102,6 +110,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
             counts=dict(sorted(self.counts.items())),
             microbatches=dict(sorted(self.microbatches.items())),
             seconds=round(time.monotonic() - begun, 3),
+            worst_ratio=self.worst_ratio,
             violations=violations,
             stale=tuple(self.stale),
         )
@@ -123,7 +132,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
                 case = self.subject.own(stored.case)
                 if case is None:
                     continue
-                found = self.subject.outcomes(case, self._execute(case), thorough=True, anew=True)
+                found = self.subject.judged(case, self._execute(case), thorough=True, anew=True).outcomes
                 shown = {self._key(case, o): o for o in reversed(found)}
                 key = next((key for key in shown if key.expected == entry.label), None)
                 if key is None:
@@ -166,10 +175,17 @@ class CellRun(Generic[CaseT, ExecutionT]):
 
             def body(case: CaseT, corpus: Drawable[CaseT] = corpus) -> None:
                 if self.subject.applies(case) and case.digest not in self.digests:
-                    self._note(corpus, "search", case, self._execute(case))
+                    judged = self._note(corpus, "search", case, self._execute(case))
+                    self.told[case.digest] = self.subject.heights(case, judged)
+                self._steer(case)
 
             each = -(-self.run.profile.search // len(self.corpora))
-            run_strategy(corpus, body, max_examples=each, purpose=f"search {self.subject.requirement}")
+            purpose = f"search {self.subject.requirement}"
+            run_strategy(corpus, body, max_examples=each, purpose=purpose, steered=True)
+
+    def _steer(self, case: CaseT) -> None:
+        for name, height in self.told.get(case.digest, {}).items():
+            target(height, label=name)
 
     def _execute(self, case: CaseT, *, hung: bool = False) -> ExecutionT:
         self.executions += 1
@@ -177,10 +193,12 @@ class CellRun(Generic[CaseT, ExecutionT]):
         self._tell("judging")
         return execution
 
-    def _note(self, corpus: Drawable[CaseT] | None, purpose: str, case: CaseT, execution: ExecutionT) -> None:
+    def _note(
+        self, corpus: Drawable[CaseT] | None, purpose: str, case: CaseT, execution: ExecutionT
+    ) -> Judged:
         # new processes cost more than everything else: once per cell and size of the world, unless shrinking
         anew = self.subject.num_processes(case) not in self.renewed
-        outcomes = self._outcomes(case, execution, anew=anew)
+        judged = self._judged(case, execution, anew=anew)
         repetitions = self.subject.repetitions(case, execution, anew=anew)
         if repetitions:
             self.renewed.add(self.subject.num_processes(case))
@@ -189,18 +207,21 @@ class CellRun(Generic[CaseT, ExecutionT]):
         self.digests[case.digest] = case
         self.counts[f"p={case.num_ranks},v={case.stages_per_rank}"] += 1
         self.microbatches.update(set(self.subject.batch_classes(case)))
-        for key, outcome in {self._key(case, o): o for o in reversed(outcomes)}.items():
+        for key, outcome in {self._key(case, o): o for o in reversed(judged.outcomes)}.items():
             self.occurrences[key] += 1
             self.first.setdefault(key, _First(corpus, purpose, case, outcome))
+        if judged.worst_ratio is not None:
+            self.worst_ratio = max(judged.worst_ratio, self.worst_ratio or 0.0)
         self._tell("judging")
+        return judged
 
-    def _outcomes(self, case: CaseT, execution: ExecutionT, *, anew: bool) -> tuple[Outcome, ...]:
+    def _judged(self, case: CaseT, execution: ExecutionT, *, anew: bool) -> Judged:
         """What is wrong with an execution; in haste only where all of it was seen and judged with bounds before."""
         if self.first and not self.subject.repeats:
-            outcomes = self.subject.outcomes(case, execution, thorough=False, anew=True)
-            if {self._key(case, o) for o in outcomes} <= self.first.keys():
-                return outcomes
-        return self.subject.outcomes(case, execution, thorough=True, anew=anew)
+            judged = self.subject.judged(case, execution, thorough=False, anew=True)
+            if {self._key(case, o) for o in judged.outcomes} <= self.first.keys():
+                return judged
+        return self.subject.judged(case, execution, thorough=True, anew=anew)
 
     def _violations(self) -> Iterator[Violation]:
         deadline = time.monotonic() + self.run.profile.cell_seconds
@@ -230,8 +251,8 @@ class CellRun(Generic[CaseT, ExecutionT]):
         self._tell("shrinking")
         # what hung once is watched: its communication tells who waits for whom, and proves the next hang sooner
         execution = self._execute(candidate, hung=key.status is Status.HUNG)
-        outcomes = self.subject.outcomes(candidate, execution, thorough=thorough, anew=True)
-        return next((o for o in outcomes if self._key(candidate, o) == key), None)
+        judged = self.subject.judged(candidate, execution, thorough=thorough, anew=True)
+        return next((o for o in judged.outcomes if self._key(candidate, o) == key), None)
 
     def _smallest(self, key: Key, first: _First[CaseT], deadline: float) -> Smallest[CaseT]:
         profile, case, outcome = self.run.profile, first.case, first.outcome
@@ -243,7 +264,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
         hangs = outcome.status is Status.HUNG
         budget = Budget(
             seconds=max(0.0, min(profile.shrink_seconds, deadline - time.monotonic())),
-            executions=min(20, profile.shrink_executions) if hangs else profile.shrink_executions,
+            executions=min(self.hangs_left, profile.shrink_executions) if hangs else profile.shrink_executions,
         )
         source = self.subject.source(first.corpus, case, searched=first.purpose != "corpus")
         smallest = minimise(
@@ -254,7 +275,9 @@ class CellRun(Generic[CaseT, ExecutionT]):
             budget=budget,
             purpose=source.purpose,
             max_examples=source.max_examples,
+            steer=self._steer if source.is_steered else None,
         )
+        self.hangs_left -= smallest.executions if hangs else 0
         # candidates were judged in haste; what is reported is judged with its bounds
         sure = check(smallest.case, thorough=True) if smallest.confirmed else None
         if sure is not None:

@@ -79,16 +79,18 @@ def run_strategy(
     max_examples: int,
     purpose: str = "corpus",
     shrink: bool = False,
+    steered: bool = False,
 ) -> None:
     """Let Hypothesis draw cases of `corpus` and hand them to `body`, under our own explicit settings.
 
     A case for which `body` returns True is what Hypothesis shrinks. Equal arguments draw equal cases in
-    equal order up to the first of them.
+    equal order up to the first of them. With `steered`, `body` may call `hypothesis.target`, and must do so alike
+    for the order to be equal.
 
     Raises:
         Interesting: shrinking ended by itself.
     """
-    phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
+    phases = [Phase.generate, *([Phase.target] if steered else []), *([Phase.shrink] if shrink else [])]
 
     @seed(corpus.hypothesis_seed(purpose))
     @settings(

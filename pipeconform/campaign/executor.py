@@ -14,6 +14,7 @@ from pipeconform.adapter import Capabilities, Description
 from pipeconform.case.case import Case
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.masks import Masks, masks_of
 from pipeconform.judge.oracle import Bounds, Question
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
@@ -131,7 +132,13 @@ class Executor:
         self.pools.of_size(self._world_size(case)).restart()
 
     def evidence(
-        self, execution: Execution, *, thorough: bool = True, copied: bool = False, flow: bool = False
+        self,
+        execution: Execution,
+        *,
+        thorough: bool = True,
+        copied: bool = False,
+        flow: bool = False,
+        gauge: Gauge | None = None,
     ) -> Evidence:
         """Prepare an execution in which every rank returned for judgement.
 
@@ -151,6 +158,7 @@ class Executor:
             expected=expected,
             bounded=self._bounded(execution, flow=flow),
             thorough=thorough,
+            gauge=gauge or Gauge(),
         )
 
     def as_mistaken(self, execution: Execution) -> Evidence:

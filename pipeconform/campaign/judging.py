@@ -16,6 +16,7 @@ from pipeconform.case.traits import traits
 from pipeconform.errors import ContractError
 from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.registry import JUDGEMENTS
@@ -41,11 +42,13 @@ def judge(
     *,
     thorough: bool = True,
     anew: bool = True,
+    gauge: Gauge | None = None,
 ) -> tuple[Outcome, ...]:
     """What `requirement` has to say about an execution; empty when it is met.
 
     A requirement about determinism executes the case again, in the same processes and, if `anew`, in new ones. Without
-    `thorough` a difference far beyond rounding counts although its bound was not computed.
+    `thorough` a difference far beyond rounding counts although its bound was not computed. `gauge` is told how near
+    accepted values come to their bounds.
 
     Raises:
         ContractError: the adapter broke its contract; that is no verdict about the implementation.
@@ -68,10 +71,10 @@ def judge(
         if tolerated:
             return tuple(_unclear(requirement, execution))
         return (replace(ended, verdicts=execution.verdicts.describe()),)
-    evidence = executor.evidence(execution, thorough=thorough)
+    evidence = executor.evidence(execution, thorough=thorough, gauge=gauge)
     found = list(JUDGEMENTS[requirement.id].judge(evidence))
     if any(finding.mismatch is not None and finding.mismatch.kind == "value" for finding in found):
-        copied = executor.evidence(execution, thorough=thorough, copied=True)
+        copied = executor.evidence(execution, thorough=thorough, copied=True, gauge=gauge)
         found = min(found, list(JUDGEMENTS[requirement.id].judge(copied)), key=len)
     observed = "timeline" in JUDGEMENTS[requirement.id].observe
     outcomes = [_with_timeline(finding, evidence, observed=observed) for finding in found]

@@ -52,10 +52,12 @@ def minimise(
     budget: Budget,
     purpose: str = "corpus",
     max_examples: int | None = None,
+    steer: Callable[[CaseT], None] | None = None,
 ) -> Smallest[CaseT]:
     """Shrink `target`, a case of `corpus` that showed `outcome`.
 
-    `check` executes a case and returns the outcome of the same kind, or None. Returns the target itself,
+    `check` executes a case and returns the outcome of the same kind, or None. `steer` tells Hypothesis of a case what
+    it was told when `target` was found, so that it comes to it again. Returns the target itself,
     unconfirmed, if it does not show the violation again.
     """
     deadline = time.monotonic() + budget.seconds
@@ -65,6 +67,8 @@ def minimise(
 
     def body(case: CaseT) -> bool:
         nonlocal best, executions
+        if steer is not None and best is None:
+            steer(case)
         if best is None and case.digest != target.digest:
             return False
         if case.digest in known:
@@ -84,7 +88,14 @@ def minimise(
 
     finished = False
     try:
-        run_strategy(corpus, body, max_examples=max_examples or corpus.size, purpose=purpose, shrink=True)
+        run_strategy(
+            corpus,
+            body,
+            max_examples=max_examples or corpus.size,
+            purpose=purpose,
+            shrink=True,
+            steered=steer is not None,
+        )
     except Interesting:
         finished = True
     except _BudgetSpent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,11 @@ from pipeconform.campaign.corpus import Corpus, Drawable, drawn
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.campaign.localising import is_numeric, localise
-from pipeconform.campaign.subject import Source
+from pipeconform.campaign.subject import Judged, Source
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Focus
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS, Judgement
 from pipeconform.observe.localisation import Localisation
@@ -75,7 +76,7 @@ class PipelineCell:
         if not searched:
             return Source(corpus, "corpus")
         each = -(-self.campaign.profile.search // len(self.foci))
-        return Source(corpus, f"search {self.row.id}", each)
+        return Source(corpus, f"search {self.row.id}", each, is_steered=True)
 
     def own(self, case: AnyCase) -> Case | None:
         """A pipeline's case under this schedule."""
@@ -109,11 +110,11 @@ class PipelineCell:
         observe = {*self._judgement.observe, *(("waits",) if hung else ())}
         return self.campaign.execute(case, self.variant, observe=observe)
 
-    def outcomes(
-        self, case: Case, execution: Execution, *, thorough: bool, anew: bool
-    ) -> tuple[Outcome, ...]:
+    def judged(self, case: Case, execution: Execution, *, thorough: bool, anew: bool) -> Judged:
         """By the requirement's judgement."""
-        return judge(self.row, execution, self._executor, thorough=thorough, anew=anew)
+        gauge = Gauge()
+        found = judge(self.row, execution, self._executor, thorough=thorough, anew=anew, gauge=gauge)
+        return Judged(found, gauge.worst)
 
     def num_processes(self, case: Case) -> int:
         """The size of its world."""
@@ -131,6 +132,11 @@ class PipelineCell:
         """Its m beside p, of every run of the program."""
         for run in case.runs:
             yield batch_class(num_ranks=case.num_ranks, num_microbatches=run.num_microbatches)
+
+    def heights(self, case: Case, judged: Judged) -> Mapping[str, float]:
+        """Large numeric errors, and many microbatches that may be in flight."""
+        most = max((run.num_microbatches for run in case.runs), default=0)
+        return {"error": judged.worst_ratio or 0.0, "in flight": float(most * case.stages_per_rank)}
 
     def localised(self, case: Case, outcome: Outcome) -> tuple[Localisation | None, int]:
         """By one more execution, unless another requirement ended in the same case."""

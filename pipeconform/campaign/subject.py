@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from pipeconform.campaign.corpus import CaseT, Drawable
@@ -15,7 +15,7 @@ from pipeconform.report.progress import Progress
 from pipeconform.report.result import Violation
 from pipeconform.spec import Profile
 
-__all__ = ["ExecutionT", "Run", "Source", "Subject"]
+__all__ = ["ExecutionT", "Judged", "Run", "Source", "Subject"]
 
 ExecutionT = TypeVar("ExecutionT")
 
@@ -26,6 +26,17 @@ class Source(NamedTuple, Generic[CaseT]):
     corpus: Drawable[CaseT]
     purpose: str
     max_examples: int | None = None
+    is_steered: bool = False
+    """Whether Hypothesis was told, case by case, where to go on searching."""
+
+
+class Judged(NamedTuple):
+    """What a judgement came to."""
+
+    outcomes: tuple[Outcome, ...]
+    """What is wrong."""
+    worst_ratio: float | None = None
+    """The largest ratio of a difference to its bound among values that were accepted; None: no bound was asked."""
 
 
 class Run(Protocol):
@@ -102,10 +113,8 @@ class Subject(Protocol[CaseT, ExecutionT]):
     def execute(self, case: CaseT, *, hung: bool = False) -> ExecutionT:
         """Execute it on real processes, and count; what `hung` before is watched."""
 
-    def outcomes(
-        self, case: CaseT, execution: ExecutionT, *, thorough: bool, anew: bool
-    ) -> tuple[Outcome, ...]:
-        """What is wrong; without `thorough`, an enormous difference counts without its bound."""
+    def judged(self, case: CaseT, execution: ExecutionT, *, thorough: bool, anew: bool) -> Judged:
+        """Judge an execution; without `thorough`, an enormous difference counts without its bound."""
 
     def num_processes(self, case: CaseT) -> int:
         """How many it runs on."""
@@ -115,6 +124,9 @@ class Subject(Protocol[CaseT, ExecutionT]):
 
     def batch_classes(self, case: CaseT) -> Iterable[str]:
         """How its numbers of microbatches stand to its number of ranks; empty where there are none."""
+
+    def heights(self, case: CaseT, judged: Judged) -> Mapping[str, float]:
+        """What the search goes after, by name: cases with more of it are varied further."""
 
     def localised(self, case: CaseT, outcome: Outcome) -> tuple[Localisation | None, int]:
         """Where its values begin to be wrong, and how many executions it took to say so."""

@@ -8,13 +8,14 @@ findings of their own (`judge.outcome`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pipeconform.adapter import Capabilities, Placement, laid_out
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.case.data import split_sizes
-from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude
+from pipeconform.judge.gauge import Gauge
+from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude, ratio
 from pipeconform.judge.oracle import Bounds
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown
@@ -58,6 +59,8 @@ class Evidence:
     """The same reference with error bounds; evaluated only when bits differ."""
     thorough: bool = True
     """False where no verdict rests on the answer: an enormous difference then needs no bound."""
+    gauge: Gauge = field(default_factory=Gauge, compare=False)
+    """Is told how near accepted values come to their bounds."""
 
     @property
     def members(self) -> Iterator[Observation]:
@@ -136,6 +139,8 @@ class Numbers:
             known = bound(self.evidence.bounded(level))
             if known is not None:
                 found = compare(expected, actual, bound=known)
+                if found is None:
+                    self.evidence.gauge.note(ratio(expected, actual, known))
             if found is None:
                 return None
         return found

@@ -75,9 +75,7 @@ class WrapperCell:
         """On its ranks."""
         return self.campaign.execute(case)
 
-    def outcomes(
-        self, case: WrapperCase, execution: VerdictVector, *, thorough: bool, anew: bool
-    ) -> Judged:
+    def judged(self, case: WrapperCase, execution: VerdictVector, *, thorough: bool, anew: bool) -> Judged:
         """By the requirement's judgement; its bounds cost nothing, so nothing is judged in haste."""
         return Judged(self.campaign.outcomes(self.requirement, case, execution))
 

@@ -117,6 +117,8 @@ class Cell(_Data, frozen=True, kw_only=True):
     microbatches: dict[str, int] = {}
     """Judgements per number of microbatches beside p: one, fewer, equal, more; an uneven program counts in each."""
     seconds: float = 0.0
+    worst_ratio: float | None = None
+    """The largest ratio of a difference to its bound among accepted values, up to 1; None where none needed it."""
     violations: tuple[Violation, ...] = ()
     stale: tuple[str, ...] = ()
     """Stored cases of expectations that do not show their violation any more."""

@@ -135,7 +135,19 @@ def totals(result: Result) -> list[str]:
         f"{least}{plural(sums.distinct_cases, 'distinct case')}, {least}"
         f"{sums.distinct_cases_several_ranks:,} of them with p ≥ 2; {result.run.seconds:.1f} s",
         *_pairs(result),
+        *_nearest(result),
     ]
+
+
+def _nearest(result: Result) -> Iterator[str]:
+    """How near accepted values came to their bounds: how much room a verdict has."""
+    bounded = [(cell.worst_ratio, cell) for cell in result.cells if cell.worst_ratio is not None]
+    if bounded:
+        worst, cell = max(bounded, key=lambda one: one[0])
+        yield (
+            f"differences that were accepted reach {worst:.2g} of their bound "
+            f"({cell.requirement} under {cell.schedule})"
+        )
 
 
 def _pairs(result: Result) -> Iterator[str]:

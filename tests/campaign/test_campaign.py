@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from pipeconform.adapters.torch_pipelining import TorchPipelining
-from pipeconform.campaign import campaign as module
+from pipeconform.campaign import pipeline_cell as module
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.executor import Execution
 from pipeconform.case.strategies import Limits
@@ -26,6 +26,12 @@ def drawn_case(digest):
     return CASES[digest]
 
 
+def drawn_cases(cell):
+    """The cases that were judged for a cell that met its requirement."""
+    assert cell.distinct_cases == len(CASES)
+    return CASES.values()
+
+
 class _Executor:
     """Executes nothing."""
 
@@ -39,11 +45,14 @@ class _Executor:
 def cell(monkeypatch):
     """Judge one cell by a rule (case, thorough) → kind or None; returns the cell and what was asked."""
 
-    def judged(rule, expectations=()):
+    def judged(rule, expectations=(), ratio=None, size="core"):
         asked = []
+        CASES.clear()
 
-        def judge(_requirement, execution, _executor, *, thorough=True, anew=True):
+        def judge(_requirement, execution, _executor, *, thorough=True, anew=True, gauge=None):
             asked.append((execution.case.digest, thorough))
+            if gauge is not None and ratio is not None:
+                gauge.note(ratio(execution.case))
             CASES[execution.case.digest] = execution.case
             kind = rule(execution.case, thorough)
             message = "established" if thorough else "guessed"
@@ -54,7 +63,7 @@ def cell(monkeypatch):
         limits = Limits(capabilities=CAPABILITIES, min_ranks=1)
         run = Campaign(
             executors={"default": _Executor()},
-            profile=profile("core"),
+            profile=profile(size),
             seed=0,
             limits=limits,
             expectations=expectations,
@@ -239,3 +248,42 @@ def test_a_subject_that_needs_more_stages_than_there_are_ranks_is_skipped_with_a
 
     assert found.status == "skipped"
     assert "needs more stages than 2 ranks have under GPipe" in found.reason
+
+
+def test_the_worst_ratio_to_a_bound_is_told(cell):
+    found, _ = cell(lambda case, thorough: None, ratio=lambda case: 1 / (1 + case.model.width))
+
+    assert found.worst_ratio == max(1 / (1 + case.model.width) for case in drawn_cases(found))
+
+
+def test_a_cell_that_needed_no_bound_tells_of_none(cell):
+    found, _ = cell(lambda case, thorough: None)
+
+    assert found.worst_ratio is None
+
+
+def test_the_search_goes_after_large_errors_and_what_it_finds_is_made_small(cell):
+    """Hypothesis is told of every case how near it came, also when it searches its way to a violation again."""
+    widest = []
+
+    def rule(case, thorough):
+        widest.append(case.model.width)
+        return
+
+    cell(rule, size="full")
+    aimless = widest[60:]
+    del widest[:]
+    cell(rule, size="full", ratio=lambda case: case.model.width / 1000)
+    steered = widest[60:]
+    assert sum(steered) / len(steered) > sum(aimless) / len(aimless)
+
+    calls = []
+
+    def late(case, thorough):
+        calls.append(case.digest)
+        return "gradient value" if len(set(calls)) > 100 and case.model.width >= 3 else None
+
+    found, _ = cell(late, size="full", ratio=lambda case: case.model.width / 1000)
+    (violation,) = found.violations
+    assert violation.confirmed
+    assert violation.case.model.width == 3

@@ -60,6 +60,7 @@ class Line:
     judgements: int
     executions: int
     distinct_cases: int
+    worst_ratio: str
     sizes: str
     seconds: float
     reason: str
@@ -219,6 +220,7 @@ def _lines(
                     judgements=cell.judgements,
                     executions=cell.executions,
                     distinct_cases=cell.distinct_cases,
+                    worst_ratio="" if cell.worst_ratio is None else f"{cell.worst_ratio:.2g}",
                     sizes=_sizes(cell.counts),
                     seconds=cell.seconds,
                     reason=visible(cell.reason),
