@@ -42,6 +42,9 @@ _LEARNT = frozenset(
     }
 )
 """What only a step before, or another microbatch, tells to be wrong."""
+_BROADCAST = frozenset({MistakeKind.INPUT_SHAPE, MistakeKind.OUTPUT_SHAPE, MistakeKind.BATCH})
+"""What can make an output that the loss broadcasts against its target: over the merged output that is another number
+than over its microbatches, by which the oracle computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +230,9 @@ def _unnoticed(aftermath: Aftermath, step: int, mistake: Mistake) -> Iterator[Fi
         yield Finding(kind=f"{mistake.kind}: accepted", message=text, step=step, stage=mistake.stage)
         return
     alone = [evidence] if aftermath.case.world.replicas is None else list(replicas_of(evidence))
-    wrong = [
-        *itertools.chain.from_iterable(map(forward.outputs_are_right, alone)),
-        *itertools.chain.from_iterable(map(training.losses_and_gradients_are_right, alone)),
-    ]
+    wrong = [*itertools.chain.from_iterable(map(forward.outputs_are_right, alone))]
+    if evidence.capabilities.loss_over == "microbatch" or mistake.kind not in _BROADCAST:
+        wrong += itertools.chain.from_iterable(map(training.losses_and_gradients_are_right, alone))
     for finding in wrong[:1]:
         text = f"nobody raised, although {_told(aftermath)}, and the result is not the model's: {finding.message}"
         yield _as(finding, kind=f"{mistake.kind}: silent wrong result", message=text)

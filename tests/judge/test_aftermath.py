@@ -68,6 +68,32 @@ def test_only_deaths_count_where_nobody_may_die():
     ]
 
 
+@pytest.mark.parametrize(
+    ("over", "kinds"), [("microbatch", ["input_shape: silent wrong result"]), ("batch", [])]
+)
+def test_a_loss_over_the_merged_output_is_not_held_against_losses_over_its_parts_where_it_broadcasts(
+    over, kinds
+):
+    """An output of one dimension more is broadcast against its target, the whole otherwise than the parts."""
+    step = Train(batch_size=4, num_microbatches=2, mistake=Mistake(where="input", how="ndim"))
+    other = structs.replace(RIGHT.expected.steps[0], losses=RIGHT.expected.steps[0].losses[:1] * 2)
+    evidence = dataclasses.replace(
+        RIGHT,
+        capabilities=dataclasses.replace(RIGHT.capabilities, loss_over=over),
+        expected=structs.replace(RIGHT.expected, steps=(other, *RIGHT.expected.steps[1:])),
+        bounded=lambda bounds: pytest.fail("asked"),
+    )
+    found = _aftermath(Returned(None), Returned(None))
+    found = dataclasses.replace(
+        found,
+        case=structs.replace(CASE, program=(step,)),
+        evidence=evidence,
+        as_mistaken=lambda: evidence,
+    )
+
+    assert [one.finding.kind for one in answers_are_right(found)] == kinds
+
+
 REFUSED = {rank: Failed(type="ValueError", message="one sample", step=0) for rank in (0, 1)}
 PROMISED = ErrorContract(promises={"batch": ("ValueError",)})
 RIGHT = honest_example("plain")
