@@ -47,6 +47,7 @@ _CAPABILITIES = Capabilities(
         {Feature.EVAL, Feature.TOKENS, Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT}
         | {Feature.USER_HOOKS, Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.OPTIMIZER, Feature.STATE, Feature.SHARED_ACROSS_RANKS}
+        | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING}
     ),
     boundary=BoundaryClaim(max_tensors=4, containers=("tensor", "tuple"), non_float_tensors=True),
     fused_optimizer=True,
@@ -167,13 +168,11 @@ class DeepSpeed:
         """Build on this rank.
 
         Raises:
-            Unsupported: the pipeline is not the whole world, or holds several stages on a rank.
+            Unsupported: the pipeline is not the whole world. (How many stages there are is for the engine to check.)
         """
         ranks = plan.ranks
-        if len(ranks.pipeline_ranks) != ranks.world_size or len(plan.stages) != ranks.world_size:
-            raise Unsupported(
-                f"{len(plan.stages)} stages on {len(ranks.pipeline_ranks)} ranks of {ranks.world_size}"
-            )
+        if len(ranks.pipeline_ranks) != ranks.world_size:
+            raise Unsupported(f"a pipeline on {len(ranks.pipeline_ranks)} ranks of {ranks.world_size}")
         return _DeepSpeedPipeline(plan)
 
 

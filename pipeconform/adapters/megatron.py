@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,12 +29,14 @@ from pipeconform.adapter import (
     Plan,
     ScheduleClaim,
     StepResult,
+    TensorSpec,
     module_gradients,
     module_state,
     placement_of,
     step_modules,
 )
 from pipeconform.adapters.installed import require_release
+from pipeconform.adapters.without_cuda import TorchWithoutCuda
 
 __all__ = ["Megatron"]
 
@@ -52,7 +53,9 @@ _CAPABILITIES = Capabilities(
     ),
     features=frozenset(
         {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS, Feature.MAPPING_OUTPUTS, Feature.MICROBATCH_LOSSES}
-        | {Feature.EVAL, Feature.KWARGS, Feature.LOSS_KWARGS, Feature.TOKENS, Feature.ACCUMULATION}
+        | {Feature.EVAL, Feature.KWARGS, Feature.OBJECTS, Feature.LOSS_KWARGS, Feature.TOKENS}
+        | {Feature.ACCUMULATION, Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.LOADING}
+        | {Feature.BATCH_DIM, Feature.DECLARED_BOUNDARIES}
         | {Feature.FROZEN, Feature.UNUSED_PARAMETERS, Feature.SHARED_IN_STAGE, Feature.BUFFERS}
         | {Feature.UNEVEN_BATCHES, Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}
         | {Feature.DROPOUT, Feature.USER_HOOKS, Feature.OPTIMIZER, Feature.STATE}
@@ -63,18 +66,6 @@ _CAPABILITIES = Capabilities(
     kwargs_scope="stage",
     patience=10.0,
 )
-
-
-class _TorchWithoutCuda(ModuleType):
-    """What two modules of the engine see as `torch` where there is no CUDA: their device calls mean the CPU."""
-
-    cuda = SimpleNamespace(current_device=lambda: "cpu", synchronize=lambda: None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    def zeros(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
-        return torch.zeros(*size, device="cpu" if device == "cuda" else device, **options)
 
 
 class _Stage(nn.Module):
@@ -103,8 +94,8 @@ class _MegatronPipeline:
         self._plan, self._modules, group = plan, plan.build_owned(), plan.ranks.pipeline_group
         interleaved = len(self._modules) > 1
         name = "pipelining_with_interleaving" if interleaved else "pipelining_without_interleaving"
-        edge = next(iter(plan.boundaries()), None)
-        first, second, _ = (1, 1, 1) if edge is None else edge.tensors[0].shape
+        edge = _edge(plan)
+        first, second, _ = (1, 1, 1) if edge is None else edge.shape
         config = _config(plan, edge, interleaved=interleaved)
         self._stages = [_Stage(s, m, config, ModelType.encoder_or_decoder) for s, m in self._modules.items()]
         self._schedule = partial(
@@ -169,7 +160,7 @@ class Megatron:
         from megatron.core.pipeline_parallel import p2p_communication, schedules
 
         if not torch.cuda.is_available():
-            p2p_communication.torch = schedules.torch = _TorchWithoutCuda("torch")
+            p2p_communication.torch = schedules.torch = TorchWithoutCuda("torch")
         alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
         self._others = dict.fromkeys(("tp", "cp", "dp_cp"), alone)
 
@@ -181,16 +172,25 @@ class Megatron:
         return Bystander() if plan.ranks.pipeline_rank is None else _MegatronPipeline(plan, self._others)
 
 
-def _config(plan: Plan, edge: Any, *, interleaved: bool) -> Any:
+def _edge(plan: Plan) -> TensorSpec | None:
+    """What crosses every boundary, as this rank is told: one shape and one dtype for all that it sends and receives."""
+    if plan.declared is not None:
+        stage, said = next(iter(plan.declared.items()))
+        return (said.inputs if stage else said.outputs)[0]
+    edge = next(iter(plan.boundaries()), None)
+    return None if edge is None else edge.tensors[0]
+
+
+def _config(plan: Plan, edge: TensorSpec | None, *, interleaved: bool) -> Any:
     from megatron.core.transformer import TransformerConfig
 
     return TransformerConfig(
         num_layers=len(plan.stages),
         num_attention_heads=1,  # required, and of no use here
-        hidden_size=1 if edge is None else edge.tensors[0].shape[-1],
+        hidden_size=1 if edge is None else edge.shape[-1],
         pipeline_model_parallel_size=len(plan.ranks.pipeline_ranks),
         virtual_pipeline_model_parallel_size=len(plan.owned_stages()) if interleaved else None,
-        pipeline_dtype=None if edge is None else edge.tensors[0].dtype,
+        pipeline_dtype=None if edge is None else edge.dtype,
         variable_seq_lengths=plan.varying_shapes,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 - the other one forbids that, experts or not
         calculate_per_token_loss=plan.loss.reduction == "sum",  # then no loss is divided

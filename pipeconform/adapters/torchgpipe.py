@@ -43,6 +43,7 @@ _CAPABILITIES = Capabilities(
         | {Feature.ACCUMULATION, Feature.LOSS_KWARGS, Feature.FROZEN, Feature.UNUSED_PARAMETERS}
         | {Feature.SHARED_IN_STAGE, Feature.BUFFERS, Feature.DROPOUT, Feature.USER_HOOKS}
         | {Feature.VARYING_SHAPES, Feature.VARYING_MICROBATCHES, Feature.OPTIMIZER, Feature.STATE}
+        | {Feature.CUSTOM_FUNCTIONS, Feature.CHECKPOINTING, Feature.LOADING}
     ),
     boundary=BoundaryClaim(
         max_tensors=4,

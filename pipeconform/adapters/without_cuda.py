@@ -1,0 +1,26 @@
+"""For engines that call the CUDA runtime whatever the tensors are on."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+__all__ = ["TorchWithoutCuda"]
+
+
+class TorchWithoutCuda(ModuleType):
+    """What an engine's module sees as ``torch`` where there is no CUDA: its device calls mean the CPU.
+
+    It is put into that module alone: the model runs with the real thing.
+    """
+
+    cuda = SimpleNamespace(current_device=lambda: "cpu", synchronize=lambda: None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def zeros(self, *size: Any, device: Any = None, **options: Any) -> torch.Tensor:
+        """``torch.zeros``, on the CPU if CUDA was meant."""
+        return torch.zeros(*size, device="cpu" if device == "cuda" else device, **options)
