@@ -72,10 +72,9 @@ def cut_blocks(d: Drawing, tensor: TensorParallel, width: int) -> tuple[AnyBlock
 
 
 def cut_program(d: Drawing, train: Train) -> tuple[Step, ...]:
-    """Two steps, with the optimizer between them, or adding up."""
+    """Two steps, with the optimizer between them or without; adding up is a subject of its own."""
     zero = Zero(set_to_none=True)
     programs: list[tuple[Step, ...]] = [(train, zero, train)]
     if d.focus is Focus.TENSOR:
         programs += [(train, Optimize(), zero, train)] * 2 if Feature.OPTIMIZER in d.features else []
-        programs += [(train, train)] if Feature.ACCUMULATION in d.features else []
     return d.pick(programs)
