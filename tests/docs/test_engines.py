@@ -71,6 +71,23 @@ def test_an_expectation_that_the_drawn_cases_do_not_show_is_told_and_no_complain
     )
 
 
+def test_an_expectation_that_its_own_stored_case_does_not_show_is_a_complaint(judge, tmp_path):
+    file = tmp_path / "toy.toml"
+    file.write_text(
+        '# about\nformat = 1\n\n[[expect]]\nrequirement = "FWD-4"\n\n'
+        '[[expect]]\nrequirement = "FWD-5"\ncases = ["fwd-5.json"]\n'
+    )
+    problems = [
+        "toy.toml:4: unexpected pass: FWD-4 under 1F1B; remove '1F1B' from the entry",
+        "toy.toml:7: unexpected pass: FWD-5 under 1F1B; remove '1F1B' from the entry",
+    ]
+    seen = result(problems=problems, status="passed")
+
+    assert judge.replayed(file) == {"toy.toml:7"}
+    assert judge.complaints_of(seen, stored=judge.replayed(file)) == {problems[1]}
+    assert judge.replayed(tmp_path / "none.toml") == frozenset()
+
+
 def test_a_result_is_told_in_a_line(judge):
     assert judge.summary(result(status="passed")) == "toy 1.0: 1 of 1 requirements met"
     assert judge.summary(result(violation(expected="toy.toml:3"))) == (
@@ -168,6 +185,34 @@ def test_every_expectation_is_about_something_that_is_judged(engines):
     for file in files:
         assert tomllib.loads(file.read_text())["format"] == 1
         assert {entry.requirement for entry in read_expectations(file).entries} <= set(held)
+
+
+def test_the_whole_profile_goes_on_where_it_stopped_and_forgets_what_another_adapter_showed(
+    engines, tmp_path
+):
+    adapter = tmp_path / "mine.py"
+    adapter.write_text(skeleton(name="mine.py"))
+    options = ["--requirements", "FWD-1,FWD-3,TRN-1,SCH-1", "--examples", "1", "--ranks", "2"]
+
+    def printed(*more):
+        command = [sys.executable, engines / "full.py", f"{adapter}:MyAdapter", *options, *more]
+        done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    nothing = printed("--minutes", "0")
+    assert "- " + f"{adapter}:MyAdapter, GPipe: not judged yet: FWD-1, FWD-3, TRN-1, SCH-1" in nothing.stdout
+    first = printed("--minutes", "10")
+    assert [text.split(": ")[0].split()[-1] for text in first.stderr.splitlines()] == [
+        "FWD-1,FWD-3,TRN-1",
+        "SCH-1",
+    ]
+    assert "| 4 of 4 |" in first.stdout
+    assert "not judged yet" not in first.stdout
+    again = printed("--minutes", "10")
+    assert (again.stderr, again.stdout) == ("", first.stdout)
+    adapter.write_text(skeleton(name="mine.py").replace(*WRONG))
+    assert "not judged yet: FWD-1, FWD-3, TRN-1, SCH-1" in printed("--minutes", "0").stdout
 
 
 @pytest.mark.slow
