@@ -118,7 +118,7 @@ class _Module(nn.Module):
             self.probe = nn.Parameter(torch.zeros(2, dtype=torch.float64))
         self.leave = nn.Linear(middle, 3, dtype=torch.float64)
         if case.module == "single":
-            self.many = nn.Parameter(torch.zeros(_MANY))
+            self.heavy = nn.ParameterDict({"many": torch.zeros(_MANY)})
             self.float()
 
     def forward(self, x: Tensor, use: str = "ab") -> Any:
@@ -160,7 +160,7 @@ class _Module(nn.Module):
             case "probed":
                 return self.leave(hidden), self.probe * 2
             case "single":
-                hidden = hidden + self.many.mean()
+                hidden = hidden + self.heavy["many"].mean()
         return _formed(self.leave(hidden), self.form)
 
     def _probed(self) -> Tensor:

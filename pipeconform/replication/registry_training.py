@@ -55,7 +55,7 @@ def _mixed(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 def _delayed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     last = WrapOptions(delayed=("leave.weight", "leave.bias"), delayed_until="enter.weight")
-    many = WrapOptions(delayed=("leave.weight", "leave.bias", "many"), delayed_until="enter.weight")
+    many = WrapOptions(delayed=("leave.weight", "leave.bias", "heavy.many"), delayed_until="enter.weight")
     yield WrapperCase(module="single", options=last, steps=(Step(),) * 3)
     yield WrapperCase(options=last, steps=(Step(),) * 3)
     for late in (0, 1):
