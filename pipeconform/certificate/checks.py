@@ -31,8 +31,9 @@ from pipeconform.spec import (
     CertificationLevel,
     certification_level,
     mandatory,
-    rule_digests,
+    rule_digest,
 )
+from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["SEED", "Checked", "check_contents", "check_package"]
 
@@ -161,7 +162,7 @@ def _standard(contents: Contents) -> Iterator[Doubt]:
             text=f"{found}, out of date or too new: this version of pipeconform checks {STANDARD_VERSION}",
         )
         return
-    current = rule_digests()
+    current = {row.id: rule_digest(row) for row in all_requirements()}
     changed = [name for name, digest in contents.result.rules.items() if current.get(name, digest) != digest]
     judged = {cell.requirement for cell in contents.result.cells}
     changed += sorted(judged - contents.result.rules.keys())

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from pipeconform.adapter import Capabilities, ScheduleClaim
+from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.sizes import some_m
 from pipeconform.report.result import Cell, Result
+from pipeconform.report.words import under
 from pipeconform.spec import CertificationLevel, core_requirements, mandatory
 from pipeconform.spec.levels import batch_class
+from pipeconform.wrapper import WrapperClaims
 
-__all__ = ["capabilities_of", "lacking", "reasons_against"]
+__all__ = ["capabilities_of", "claims_of", "lacking", "reasons_against"]
 
+T = TypeVar("T")
+_UNREADABLE = "the claims of the implementation cannot be read"
 _CLASSES = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
 
 
@@ -25,6 +31,9 @@ def reasons_against(level: CertificationLevel, result: Result) -> tuple[str, ...
         LevelUnavailableError: this version of the standard cannot grant it at all.
     """
     wanted = [row.id for row in mandatory(level)]
+    kind = result.implementation.kind
+    if kind != level.kind:
+        return (f"level {level.title} is granted to a {level.kind}, and this is a {kind}",)
     cells = [cell for cell in result.cells if cell.requirement in set(wanted)]
     return (
         *_incomplete(wanted, cells, result),
@@ -43,7 +52,7 @@ def _incomplete(wanted: list[str], cells: list[Cell], result: Result) -> Iterato
     for name in wanted:
         absent = [s for s in _claimed(result) for v in variants if (name, s, v) not in there]
         if absent:
-            yield f"{name} is missing under {', '.join(dict.fromkeys(absent))}"
+            yield f"{name} is missing{under(*dict.fromkeys(absent))}"
 
 
 def _not_met(cells: list[Cell]) -> Iterator[str]:
@@ -52,10 +61,10 @@ def _not_met(cells: list[Cell]) -> Iterator[str]:
         if cell.status not in ("passed", "not_claimed"):
             found.setdefault((cell.requirement, cell.status), []).append(cell.schedule)
     for (name, status), schedules in found.items():
-        yield f"{name} {status.replace('_', ' ')} under {', '.join(dict.fromkeys(schedules))}"
+        yield f"{name} {status.replace('_', ' ')}{under(*dict.fromkeys(schedules))}"
     for cell in cells:
         if cell.status == "passed" and (cell.violations or not cell.judgements):
-            yield f"{cell.requirement} under {cell.schedule} is called passed, but was not judged so"
+            yield f"{cell.requirement}{under(cell.schedule)} is called passed, but was not judged so"
 
 
 def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]) -> Iterator[str]:
@@ -77,15 +86,18 @@ def _too_few(level: CertificationLevel, cells: list[Cell]) -> Iterator[str]:
     for cell in cells:
         if cell.judgements and cell.distinct_cases < level.examples:
             yield (
-                f"{cell.requirement} under {cell.schedule} was judged on {cell.distinct_cases} distinct "
+                f"{cell.requirement}{under(cell.schedule)} was judged on {cell.distinct_cases} distinct "
                 f"cases, at least {level.examples} are needed"
             )
 
 
 def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iterator[str]:
+    if level.kind == "wrapper":
+        yield from _numbers_of_replicas(level, cells, result)
+        return
     claims = _claims(result)
     if claims is None:
-        yield "the claims of the implementation cannot be read"
+        yield _UNREADABLE
         return
     if len(claims) < level.min_schedules:
         yield f"{len(claims)} schedules are claimed, at least {level.min_schedules} are needed"
@@ -102,6 +114,17 @@ def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iter
             yield f"{claim.name} was never judged with {', '.join(absent)}"
     if claims and largest < 2:
         yield "nothing was judged on more than one rank"
+
+
+def _numbers_of_replicas(level: CertificationLevel, cells: list[Cell], result: Result) -> Iterator[str]:
+    claims = claims_of(result, WrapperClaims)
+    if claims is None:
+        yield _UNREADABLE
+        return
+    judged = {int(found[1]) for cell in cells for key in cell.counts if (found := re.match(r"p=(\d+),", key))}
+    absent = [str(p) for p in level.ranks if p <= claims.max_ranks and p not in judged]
+    if absent:
+        yield f"nothing was judged on {', '.join(absent)} replicas"
 
 
 def lacking(
@@ -122,6 +145,8 @@ def lacking(
 
 def _claimed(result: Result) -> tuple[str, ...]:
     """The schedules that must have been judged: all that are claimed, whatever the run was asked for."""
+    if result.implementation.kind == "wrapper":
+        return (WRAPPER_COLUMN,)
     claims = _claims(result)
     return result.run.schedules if claims is None else tuple(claim.name for claim in claims)
 
@@ -133,8 +158,13 @@ def _claims(result: Result) -> tuple[ScheduleClaim, ...] | None:
 
 def capabilities_of(result: Result) -> Capabilities | None:
     """What the judged implementation claims; None where the file does not hold it in this version's form."""
+    return claims_of(result, Capabilities)
+
+
+def claims_of(result: Result, kind: type[T]) -> T | None:
+    """Likewise, of a pipeline or of a wrapper."""
     try:
-        return msgspec.convert(result.implementation.capabilities, Capabilities)
+        return msgspec.convert(result.implementation.capabilities, kind)
     except (msgspec.ValidationError, TypeError):
         return None
 

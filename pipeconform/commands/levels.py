@@ -72,6 +72,12 @@ def describe_level(level: CertificationLevel, *, version: str, width: int = 88) 
         "Schedules": f"at least {level.min_schedules}",
         "Not claimed": f"at most {level.not_claimed:.0%} of the requirements",
     }
+    if level.kind == "wrapper":
+        rows |= {
+            "Cases": "all that are listed for what it claims",
+            "Sizes": f"{_listed(level.ranks)} replicas, as far as it claims so many",
+            "Schedules": "",
+        }
     parts = [f"level {level.title}  (standard {version})", ""]
     parts += textwrap.wrap(level.summary, width, initial_indent="  ", subsequent_indent="  ")
     parts.append("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
@@ -27,7 +27,7 @@ from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.replication.worker import Job
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
-from pipeconform.run.pools import Pools
+from pipeconform.run.protocols import RankPools
 from pipeconform.run.source import Source
 from pipeconform.run.verdict import Raised, Returned, VerdictVector
 from pipeconform.spec import Profile, Requirement, profile
@@ -41,7 +41,7 @@ _DESCRIBE_TASK = "pipeconform.replication.worker:describe"
 _ORACLE_TASK = "pipeconform.replication.oracle:answer"
 
 
-def describe(pools: Pools, reference: str) -> WrapperDescription:
+def describe(pools: RankPools, reference: str) -> WrapperDescription:
     """Let a rank process import the implementation and describe it.
 
     Raises:
@@ -68,7 +68,7 @@ class WrapperCampaign:
     """What the user wrote; `reference` is its full form."""
     reference: str
     description: WrapperDescription
-    pools: Pools
+    pools: RankPools
     seed: int = 0
     time_limit: float = 60.0
     profile: Profile = field(default_factory=lambda: profile("smoke"))
@@ -148,7 +148,7 @@ class WrapperCampaign:
         """
         ended = judge_verdicts(vector)
         if ended is not None:
-            return (ended,)
+            return (replace(ended, verdicts=vector.describe()),)
         shown = _shown(vector)
         evidence = WrapperEvidence(
             case=case, claims=self.description.claims, shown=shown, expected=self._asked(case, shown)

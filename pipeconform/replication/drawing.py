@@ -65,7 +65,8 @@ def _varied(draw: st.DrawFn, cases: Sequence[WrapperCase]) -> WrapperCase:
     base = draw(st.sampled_from(cases))
     every = [one.options for one in cases]
     together = list(dict.fromkeys(map(_together, every)))
-    options = replace(base.options, **dict(zip(_TOGETHER, draw(st.sampled_from(together)), strict=True)))
+    chosen: dict[str, Any] = dict(zip(_TOGETHER, draw(st.sampled_from(together)), strict=True))
+    options = replace(base.options, **chosen)
     if len({one.bucket_mib for one in every}) > 1:
         sizes = dict.fromkeys([*(one.bucket_mib for one in every), *_BUCKETS])
         options = replace(options, bucket_mib=draw(st.sampled_from(list(sizes))))
@@ -73,7 +74,7 @@ def _varied(draw: st.DrawFn, cases: Sequence[WrapperCase]) -> WrapperCase:
         options = replace(options, bucket_view=draw(st.booleans()))
     case = structs.replace(base, options=options, seed=draw(st.integers(0, _MOST_SEED)))
     plain = base.uneven is None and not any(_speaks_of_ranks(step) for step in base.steps)
-    if plain and base.regroup is None:
+    if plain and base.regroup is None and base.options.sharding is None:
         ranks = sorted({one.ranks for one in cases})
         case = structs.replace(case, ranks=draw(st.sampled_from(ranks)))
     return case
@@ -108,7 +109,8 @@ def _together(options: WrapOptions) -> tuple[bool, ...]:
 
 def _core(case: WrapperCase) -> tuple[Any, ...]:
     """What a case has that its requirement is about, and that is never changed."""
-    options = replace(case.options, bucket_mib=None, bucket_view=False, **dict.fromkeys(_TOGETHER, False))
+    usual: dict[str, Any] = dict.fromkeys(_TOGETHER, False)
+    options = replace(case.options, bucket_mib=None, bucket_view=False, **usual)
     kept = [getattr(case, name) for name in WrapperCase.__struct_fields__ if name not in _STRUCTURE]
     return (*kept, options, case.regroup is None)
 
@@ -149,9 +151,9 @@ def _simpler(draw: st.DrawFn, target: WrapperCase, fewer: tuple[int, ...]) -> Wr
 
     changes: dict[str, Any] = {"seed": either([0], target.seed)}
     ranks = target.ranks
-    bound = target.regroup is not None or any(
-        step.overflow is not None or step.late is not None for step in target.steps
-    )
+    # a sharding says of how many ranks a copy and an expert are
+    bound = target.regroup is not None or target.options.sharding is not None
+    bound = bound or any(step.overflow is not None or step.late is not None for step in target.steps)
     if not bound:
         ranks = changes["ranks"] = either((one for one in fewer if one < target.ranks), target.ranks)
     for name in WrapperCase.__struct_fields__:

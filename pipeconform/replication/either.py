@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from pipeconform.adapter import Description
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.pairs import Point, reachable_points
 from pipeconform.campaign.setup import (
@@ -28,12 +29,14 @@ from pipeconform.replication.setup import wrapper_campaign_of
 from pipeconform.report.result import Environment, Implementation
 from pipeconform.run.implementation import WRAPPERS
 from pipeconform.spec.wrappers import Kind
+from pipeconform.wrapper import WrapperDescription
 
 __all__ = [
     "AnyCampaign",
     "Told",
     "any_campaign_of",
     "columns_of",
+    "description_in",
     "group_of",
     "kind_of",
     "largest_worlds",
@@ -78,6 +81,13 @@ def any_campaign_of(options: Options) -> Iterator[AnyCampaign]:
 def kind_of(campaign: AnyCampaign) -> Kind:
     """What is judged."""
     return "pipeline" if isinstance(campaign, Campaign) else "wrapper"
+
+
+def description_in(campaign: AnyCampaign) -> Description | WrapperDescription:
+    """What the implementation says of itself."""
+    if isinstance(campaign, WrapperCampaign):
+        return campaign.description
+    return campaign.executors["default"].description
 
 
 def columns_of(campaign: AnyCampaign, wanted: tuple[str, ...]) -> tuple[str, ...]:

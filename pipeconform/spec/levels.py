@@ -14,7 +14,8 @@ from typing import Literal
 import msgspec
 
 from pipeconform.errors import LevelUnavailableError, UnknownNameError
-from pipeconform.spec.catalogue import Level, Requirement, chapters
+from pipeconform.spec.catalogue import Level, Requirement
+from pipeconform.spec.wrappers import Kind, chapters_of
 
 __all__ = [
     "BATCH_CLASSES",
@@ -40,6 +41,8 @@ class CertificationLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     name: str
     title: str
     summary: str
+    kind: Kind = "pipeline"
+    """What it is granted to."""
     includes: tuple[str, ...] = ()
     """Levels that are part of this one."""
     requirements: tuple[str, ...]
@@ -95,8 +98,8 @@ def certification_level(name: str) -> CertificationLevel:
 
 def missing(level: CertificationLevel) -> tuple[str, ...]:
     """The chapters and requirements of a level that this version of the standard does not have."""
-    chosen = {chapter.id for chapter in chapters() if chapter.requirements}
-    chosen |= {row.id for chapter in chapters() for row in chapter.requirements}
+    chosen = {chapter.id for chapter in chapters_of(level.kind) if chapter.requirements}
+    chosen |= {row.id for chapter in chapters_of(level.kind) for row in chapter.requirements}
     return tuple(dict.fromkeys(name for name in _selectors(level) if name not in chosen))
 
 
@@ -117,7 +120,7 @@ def mandatory(level: CertificationLevel) -> tuple[Requirement, ...]:
     wanted = set(_selectors(level))
     return tuple(
         row
-        for chapter in chapters()
+        for chapter in chapters_of(level.kind)
         for row in chapter.requirements
         if row.id in wanted or (chapter.id in wanted and row.level is Level.MUST)
     )

@@ -27,6 +27,8 @@ class WrapperFault:
     """``module:Name``, as ``--impl`` takes it."""
     tells: str
     """A regular expression that the finding's message matches."""
+    schedule: str = "Wrapper"
+    """What stands for the schedule that a wrapper has none of."""
 
 
 _HERE = "pipeconform.reference_impl.faults.registry_wrappers"

@@ -5,6 +5,7 @@ import pytest
 
 from pipeconform.errors import LevelUnavailableError, UnknownNameError
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.spec import (
     CertificationLevel,
     Level,
@@ -30,6 +31,7 @@ def test_the_levels_are_those_of_the_standard():
         "Robust",
         "Data-parallel",
         "Full",
+        "Wrapper",
     ]
 
 
@@ -47,7 +49,7 @@ def test_what_an_available_level_demands_exists_and_is_judged(level: Certificati
     ids = [row.id for row in mandatory(level)]
 
     assert ids
-    assert set(core_requirements(level)) <= set(ids) <= set(JUDGEMENTS)
+    assert set(core_requirements(level)) <= set(ids) <= {*JUDGEMENTS, *WRAPPER_JUDGEMENTS}
 
 
 @pytest.mark.parametrize("level", AVAILABLE, ids=lambda level: level.name)

@@ -5,6 +5,7 @@ import pytest
 from pipeconform.errors import UnknownNameError, UsageError
 from pipeconform.spec import requirements
 from pipeconform.spec.selection import parse_ranks, select_requirements
+from pipeconform.spec.wrappers import wrapper_chapter
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,17 @@ def test_a_chapter_means_its_requirements():
 
 def test_ids_and_chapters_add_up():
     assert select_requirements(["fwd-1", "LIF"]) > {"FWD-1"}
+
+
+def test_what_a_wrapper_is_judged_by_is_another_choice():
+    of_wrappers = {row.id for row in wrapper_chapter().requirements}
+
+    assert (
+        select_requirements((), kind="wrapper") == select_requirements(["dpw"], kind="wrapper") == of_wrappers
+    )
+    assert select_requirements(["dpw-2"], kind="wrapper") == {"DPW-2"}
+    with pytest.raises(UsageError, match="DPW-2 is not judged of a pipeline, which the implementation is"):
+        select_requirements(["TRN", "DPW-2"])
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():

@@ -81,7 +81,8 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
     )
     environment.filters["camel"] = _breakable
     return environment.get_template("page.html").render(
-        title=" and ".join(_title(source) for source in sources) + ": pipeline conformance",
+        title=" and ".join(_title(source) for source in sources) + f": {_subject(sources)}",
+        subject=_subject(sources),
         views=[_view(source, known=known) for source in sources],
         grid=grid,
         differences=differences(sources, known=known) if len(sources) > 1 else (),
@@ -118,6 +119,11 @@ def _policy(script: str) -> str:
         "form-action": "'none'",
     }
     return "; ".join(f"{what} {who}" for what, who in allowed.items())
+
+
+def _subject(sources: Sequence[Source]) -> str:
+    kinds = dict.fromkeys(source.result.implementation.kind for source in sources)
+    return f"{' and '.join(kinds)} conformance"
 
 
 def _title(source: Source) -> str:

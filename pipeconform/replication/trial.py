@@ -1,0 +1,58 @@
+"""Trying a wrapper that is wrong on purpose: is it caught, by which words, after how many executions?"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Mapping
+from typing import cast
+
+from pipeconform.campaign.trial import Fault, Trial
+from pipeconform.replication.campaign import WrapperCampaign, describe
+from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.run.protocols import RankPools
+
+__all__ = ["try_wrapper_fault", "wrapper_faults"]
+
+_REGISTRY = "pipeconform.reference_impl.faults.registry_wrappers"  # found by name, as the others are
+
+
+def wrapper_faults() -> Mapping[str, Fault]:
+    """All faulty wrappers of the reference, by name."""
+    return cast("Mapping[str, Fault]", importlib.import_module(_REGISTRY).WRAPPER_FAULTS)
+
+
+def try_wrapper_fault(fault: Fault, pools: RankPools) -> Trial:
+    """Judge `fault` by the requirement it breaks, on its listed cases until it is caught.
+
+    Raises:
+        HarnessError: processes cannot be started.
+    """
+    begun = time.monotonic()
+    description = describe(pools, fault.reference)
+    pools.idle_limit = description.claims.patience
+    campaign = WrapperCampaign(
+        implementation=fault.reference, reference=fault.reference, description=description, pools=pools
+    )
+    shown: list[str] = []
+    executions, message, caught = 0, "", None
+    for case in WRAPPER_JUDGEMENTS[fault.requirement].drawn(description.claims, seed=0):
+        executions += 1
+        outcomes = campaign.judge_case(fault.requirement, case)
+        shown += [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]
+        told = [one.finding for one in outcomes if one.status.value == fault.expected_status]
+        hit = next((one for one in told if re.search(fault.tells, one.message)), None)
+        if hit is not None:
+            where = f" ({hit.where()})" if hit.where() else ""
+            message, caught = hit.message + where, case
+            break
+    return Trial(
+        fault=fault,
+        detected=caught is not None,
+        shown=tuple(dict.fromkeys(shown)),
+        message=message,
+        executions=executions,
+        seconds=round(time.monotonic() - begun, 3),
+        case=caught,
+    )

@@ -1,0 +1,108 @@
+"""The level for module wrappers: what deserves it, what does not, and the faults that prove it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pipeconform.campaign.setup import Options
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.certificate.canaries import faults_of, run_canaries
+from pipeconform.certificate.checks import check_contents
+from pipeconform.certificate.decision import reasons_against
+from pipeconform.report.result import Cell, Implementation, Result
+from pipeconform.spec import certification_level, mandatory
+from pipeconform.wrapper import WrapperClaims
+
+LEVEL = certification_level("wrapper")
+ROWS = [row.id for row in mandatory(LEVEL)]
+
+
+def deserving(make, **changed: object) -> Result:
+    """Every requirement judged and met on 1, 2 and 3 replicas; `changed` replaces cells by id."""
+    cells = [
+        make.cell(row, "Wrapper", judgements=3, distinct_cases=3, counts={f"p={p},v=1": 1 for p in (1, 2, 3)})
+        for row in ROWS
+    ]
+    cells = [changed.get(cell.requirement.replace("-", "_"), cell) for cell in cells]
+    result = make.result(*[cell for cell in cells if cell is not None])
+    claims = msgspec.to_builtins(WrapperClaims(), order="deterministic")
+    implementation = Implementation(
+        reference="mine", name="mine", version="1", kind="wrapper", capabilities=claims
+    )
+    return make.changed(result, implementation=implementation)
+
+
+def _cell(requirement: str, **others: object) -> Cell:
+    return Cell(requirement=requirement, schedule="Wrapper", **others)
+
+
+def test_the_level_is_about_wrappers_and_nothing_else(make) -> None:
+    assert set(ROWS) == {row for row in ROWS if row.startswith("DPW-")}
+    assert reasons_against(LEVEL, deserving(make)) == ()
+
+    pipeline = make.result(make.cell("FWD-1", "GPipe"))
+    assert reasons_against(LEVEL, pipeline) == (
+        "level Wrapper is granted to a wrapper, and this is a pipeline",
+    )
+    (reason,) = reasons_against(certification_level("forward"), deserving(make))
+    assert reason == "level Forward is granted to a pipeline, and this is a wrapper"
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (_cell("DPW-1", status="failed", judgements=3, distinct_cases=3), "DPW-1 failed"),
+        (_cell("DPW-1", status="not_claimed"), "DPW-1 is not claimed"),
+        (_cell("DPW-7", status="passed"), "DPW-7 is called passed, but was not judged so"),
+        (None, "DPW-7 is missing"),
+    ],
+)
+def test_what_does_not_deserve_it_is_told(make, cell: Cell | None, words: str) -> None:
+    name = "DPW_7" if cell is None else cell.requirement.replace("-", "_")
+    reasons = reasons_against(LEVEL, deserving(make, **{name: cell}))
+
+    assert any(reason.startswith(words) for reason in reasons), reasons
+    assert not any("under" in reason for reason in reasons if "any schedule" not in reason)
+
+
+def test_numbers_of_replicas_that_are_claimed_must_be_judged(make) -> None:
+    result = deserving(make)
+    small = make.changed(
+        result, cells=tuple(make.changed(cell, counts={"p=1,v=1": 3}) for cell in result.cells)
+    )
+
+    assert reasons_against(LEVEL, small) == ("nothing was judged on 2, 3 replicas",)
+
+
+def test_a_fault_of_a_wrapper_is_tried_on_real_ranks() -> None:
+    (fault,) = [one for one in faults_of(["DPW-1"]) if one.reference.endswith(":Summed")]
+    (canary,) = run_canaries([fault], options=Options(implementation="reference-wrapper"))
+
+    assert canary.detected
+    assert (canary.requirement, canary.schedule) == ("DPW-1", "Wrapper")
+    assert canary.shown == ("failed: gradient differs",)
+    assert {one.requirement for one in faults_of(ROWS)} == set(ROWS)
+
+
+def test_ranks_of_a_wrappers_violation_are_counted(make) -> None:
+    """Its package is checked as any other: two verdicts of three ranks are a doubt."""
+    from tests.certificate.conftest import sound
+
+    case = WrapperCase(ranks=3)
+    violation = make.violation(
+        "DPW-1",
+        "Wrapper",
+        make.case(),
+        id="DPW-1:Wrapper:default:1f3a",
+        verdicts="rank 0  returned\nrank 1  returned",
+    )
+    violation = make.changed(violation, case=case, digest=case.digest)
+    result = deserving(make, DPW_1=make.cell("DPW-1", "Wrapper", violation))
+    packed = sound(make)
+    wrapped = make.changed(
+        packed, result=result, certificate=make.changed(packed.certificate, level="wrapper")
+    )
+
+    doubts = [doubt.text for doubt in check_contents(wrapped).doubts]
+    assert "DPW-1:Wrapper:default:1f3a: 2 of 3 ranks reported" in doubts
