@@ -163,6 +163,13 @@ class WrapperCase(_Data, frozen=True, kw_only=True):
             raise BadCaseError("Pass.uses names the towers of every rank, of a module with towers")
         if self.regroup is not None and not set(self.regroup.ranks) <= set(range(self.ranks)):
             raise BadCaseError(f"regroup.ranks {self.regroup.ranks} are not all below {self.ranks}")
+        sharding = self.options.sharding
+        if sharding is not None and sharding.expert_groups:
+            every = sorted(rank for group in sharding.expert_groups for rank in group)
+            if every != list(range(self.ranks)):
+                raise BadCaseError(
+                    f"expert_groups {sharding.expert_groups} do not name each of {self.ranks} ranks once"
+                )
         overflows = any(step.overflow is not None for step in self.steps)
         if overflows and (self.special, self.module) != ("scaled", "probed"):
             raise BadCaseError("Step.overflow is for scaled losses of a module with a probe")
