@@ -14,7 +14,10 @@ import pytest
 if TYPE_CHECKING:
     from pipeconform.pytest_run import PytestRun
 
+_ANY_NUMBER = 1_000_000
 _RUN: pytest.StashKey[PytestRun] = pytest.StashKey()
+_JUDGES = frozenset({"pipeconform_judge", "pipeconform_judge_wrapper"})
+"""Fixtures of the suites' tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,12 +49,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         type=int,
     )
-    option("agent-wait", "seconds to wait for agents", default=120.0, type=float)
+    option("agent-wait", "seconds to wait for agents (default: 120)", default=None, type=float)
     option("token-file", "file with the token that agents know (default: PIPECONFORM_TOKEN)", default=None)
     option("expectations", "file of failures that are expected", default=None)
     option("keep-cases", "folder in which every judged case is kept", default=None)
     parser.addini("pipeconform_ranks_marker", "another name of the marker pipeconform_ranks, such as: ranks")
     option("live", "show pipeconform's own progress instead of pytest's", action="store_true", default=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let pytest-xdist replace every worker that ends: the run itself decides when that is no use."""
+    if config.getoption("pipeconform_impl") and getattr(config.option, "maxworkerrestart", "") is None:
+        config.option.maxworkerrestart = str(_ANY_NUMBER)
 
 
 @pytest.hookimpl(trylast=True)
@@ -62,6 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.addinivalue_line(
         "markers", "pipeconform_requirement(id): the requirement of the standard that a test judges"
+    )
+    config.addinivalue_line(
+        "markers", "pipeconform_wrapper_requirement(id): likewise, of a data-parallel wrapper"
     )
     for name in _ranks_markers(config):
         config.addinivalue_line(
@@ -86,7 +99,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per requirement, schedule and variant."""
-    if "pipeconform_judge" not in metafunc.fixturenames:
+    if not _JUDGES & set(metafunc.fixturenames):
         return
     run = metafunc.config.stash.get(_RUN, None)
     if run is not None:
@@ -95,7 +108,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse the suites without an implementation: once, not for each of their files."""
-    asking = any("pipeconform_judge" in getattr(item, "fixturenames", ()) for item in items)
+    asking = any(_JUDGES & set(getattr(item, "fixturenames", ())) for item in items)
     if asking and config.stash.get(_RUN, None) is None:
         raise pytest.UsageError(
             "pipeconform's suites judge an implementation: give --pipeconform-impl "
@@ -124,5 +137,12 @@ def _ranks_markers(config: pytest.Config) -> tuple[str, ...]:
 @pytest.fixture
 def pipeconform_judge(request: pytest.FixtureRequest) -> Callable[[], None]:
     """Judge the test's requirement; calling it fails the test with the smallest counter-examples."""
+    run = request.config.stash[_RUN]
+    return lambda: run.judge(request.node)
+
+
+@pytest.fixture
+def pipeconform_judge_wrapper(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Likewise, in the suites about data-parallel wrappers."""
     run = request.config.stash[_RUN]
     return lambda: run.judge(request.node)

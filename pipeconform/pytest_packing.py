@@ -1,16 +1,16 @@
 """How a distributed run's cells are given to workers, and what happens to those of a worker that ends.
 
-pytest-xdist keeps the cells of a schedule together (``--dist loadgroup``), which is what makes executions serve
-several requirements. Its scheduler has traps that a long run meets: a test that ends its worker is begun again as
-often as workers may be replaced, and then the rest of the run is given up; a worker that is handed a group
-that was finished already waits for ever; and a worker is handed its next group two tests too early, while others are
-idle.
+The cells of a schedule are kept together (``--dist loadgroup``), which is what makes executions serve several
+requirements. pytest-xdist's own scheduler has traps that a long run meets: it finds groups in names of tests, which
+pytest 9.2 does not let it change, so that it keeps nothing together; a test that ends its worker is begun again as
+often as workers may be replaced, and then the rest of the run is given up; a worker that is handed a group that was
+finished already waits for ever; and a worker is handed its next group two tests too early, while others are idle.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,13 +26,21 @@ _ATTEMPTS = 2  # at a test whose worker ended; then it is the test
 
 
 class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives groups to workers, those with the largest worlds first; `largest` is that of a group by its name."""
+    """Gives groups to workers, those with the largest worlds first.
+
+    `group` names that of a test, by its id; `largest` is the number of ranks of a group's largest worlds.
+    """
 
     def __init__(
-        self, config: pytest.Config, log: Producer | None = None, *, largest: Mapping[str, int]
+        self,
+        config: pytest.Config,
+        log: Producer | None = None,
+        *,
+        group: Callable[[str], str],
+        largest: Mapping[str, int],
     ) -> None:
         super().__init__(config, log)
-        self._largest = largest
+        self._group, self._largest = group, largest
         self._ended: Counter[str] = Counter()
 
     def given_up(self, nodeid: str) -> bool:
@@ -54,6 +62,9 @@ class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has 
             self._reschedule(other)
         return at
 
+    def _split_scope(self, nodeid: str) -> str:
+        return self._group(nodeid)
+
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(max(self.workqueue, key=self._weight), last=False)
         super()._assign_work_unit(node)
@@ -72,6 +83,10 @@ class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has 
             self._assign_work_unit(node)
 
 
-def scheduling(config: pytest.Config, log: Any, *, largest: Mapping[str, int]) -> PackedScheduling | None:
+def scheduling(
+    config: pytest.Config, log: Any, *, group: Callable[[str], str], largest: Mapping[str, int]
+) -> PackedScheduling | None:
     """The scheduler of a run whose schedules are kept together; None where pytest was told otherwise."""
-    return PackedScheduling(config, log, largest=largest) if config.getoption("dist") == "loadgroup" else None
+    if config.getoption("dist") != "loadgroup":
+        return None
+    return PackedScheduling(config, log, group=group, largest=largest)

@@ -22,17 +22,9 @@ import msgspec
 import pytest
 
 import pipeconform
-from pipeconform.attach.launch import host_and_port
-from pipeconform.attach.session import Attach
-from pipeconform.campaign.pairs import Point, pairwise, reachable_points
-from pipeconform.campaign.setup import (
-    Options,
-    campaign_of,
-    chosen_schedules,
-    environment_report,
-    implementation_report,
-)
-from pipeconform.case.strategies import reachable
+from pipeconform.attach.session import Attach, attach_of
+from pipeconform.campaign.pairs import pairwise
+from pipeconform.campaign.setup import Options
 from pipeconform.errors import (
     ContractError,
     HarnessError,
@@ -42,44 +34,41 @@ from pipeconform.errors import (
 )
 from pipeconform.gate.expectations import read_expectations, require_sane_clock
 from pipeconform.gate.strict import problems
-from pipeconform.report.location import RESULT_NAME
-from pipeconform.report.result import (
-    Cell,
-    Environment,
-    Expectations,
-    Implementation,
-    Result,
-    Run,
-    Totals,
-    write_result,
+from pipeconform.replication.either import (
+    AnyCampaign,
+    Told,
+    any_campaign_of,
+    columns_of,
+    group_of,
+    kind_of,
+    largest_worlds,
+    tell,
+    variants_of,
 )
+from pipeconform.report.bulletins import Bulletins
+from pipeconform.report.location import RESULT_NAME
+from pipeconform.report.result import Cell, Expectations, Result, Run, Totals, decode_cell, write_result
+from pipeconform.run.cores import Cores
 from pipeconform.run.supported import require_supported_torch
-from pipeconform.spec import STANDARD_VERSION, profile, requirement, requirements, rule_digests
-from pipeconform.spec.selection import parse_ranks, select_requirements
+from pipeconform.spec import STANDARD_VERSION, profile, rule_digest
+from pipeconform.spec.selection import parse_ranks, require_requirement, select_requirements
+from pipeconform.spec.wrappers import all_requirements, any_requirement
 
 if TYPE_CHECKING:
-    from pipeconform.campaign.campaign import Campaign
+    from pipeconform.report.progress import Progress
     from pipeconform.report.terminal import LiveView
 
 __all__ = ["PytestRun"]
 
 _CELL = "pipeconform_cell"
+_MARKERS = ("pipeconform_requirement", "pipeconform_wrapper_requirement")
+"""By which suite tests carry their requirement."""
 NOT_WANTED = object()
 """Parameter of a suite test whose requirement was not asked for; deselected after collection."""
 _EARLIER = "earlier.json"
+_ENDED = ".ended"
+_MOST_ENDS = 4  # workers, for each that there should be, that end in a row before anything is judged
 _WRITE_EVERY = 2.0  # seconds between two writings of the unfinished result
-
-
-class _Told(msgspec.Struct, frozen=True):
-    """What a process that judged cells tells at its end."""
-
-    environment: Environment
-    implementation: Implementation
-    schedules: tuple[str, ...]
-    executed: dict[str, int]
-    num_ranks: dict[str, int]
-    reached: tuple[Point, ...]
-    reachable: tuple[Point, ...]
 
 
 class PytestRun:
@@ -93,20 +82,25 @@ class PytestRun:
             raise pytest.UsageError(str(error)) from error
         self.options = _options(config)
         self.out = Path(config.getoption("pipeconform_out")) if config.getoption("pipeconform_out") else None
-        self.wanted = _wanted(self.options)
+        _require_names(self.options)
+        self._wanted: frozenset[str] | None = None
         self.is_worker = hasattr(config, "workerinput")
         self.distributes = not self.is_worker and config.getoption("dist", "no") != "no"
         self.cells: dict[tuple[str, str, str], Cell] = {}
         self.unwritten: str | None = None
         """Why the result could not be written."""
-        self.told: list[_Told] = []
+        self.told: list[Told] = []
         self.view: LiveView | None = None
         self.interrupted = False
+        self._ends = 0
+        """Workers that have ended since a cell was judged."""
+        self._largest: dict[str, int] = {}
+        """By group of cells the number of ranks of its largest worlds."""
         # Hypothesis keeps its tables in the working directory unless told otherwise
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "hypothesis"))
         self._begun = self._written = time.monotonic()
         self._stack = ExitStack()
-        self._campaign: Campaign | None = None
+        self._campaign: AnyCampaign | None = None
         self._share(config)
         self._check_out()
         if not self.is_worker and config.getoption("pipeconform_live"):
@@ -119,8 +113,12 @@ class PytestRun:
     def _share(self, config: pytest.Config) -> None:
         """Give all workers of a distributed run one folder for executions."""
         if self.is_worker:
-            folder = config.workerinput["pipeconform_share"]  # type: ignore[attr-defined]
-            self._folder: Path | None = Path(folder)
+            given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
+            self._folder: Path | None = Path(given["pipeconform_share"])
+            self._worker, self._workers = given["workerid"], given["workercount"]
+            self._bulletins = Bulletins(self._folder)
+            self._cores = Cores(workers=self._workers)
+            self._stack.callback(self._cores.release)
         elif self.distributes:
             self._folder = Path(tempfile.mkdtemp(prefix="pipeconform-"))
             self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
@@ -144,7 +142,7 @@ class PytestRun:
             ) from error
 
     @property
-    def campaign(self) -> Campaign:
+    def campaign(self) -> AnyCampaign:
         """The campaign of this process, started on first use."""
         if self._campaign is None:
             before = None if self.out is None else self.out / RESULT_NAME
@@ -152,7 +150,7 @@ class PytestRun:
                 before = self._folder / _EARLIER  # the other workers' cells may stand in the result by now
             options = dataclasses.replace(self.options, share=self._folder, earlier=before)
             try:
-                self._campaign = self._stack.enter_context(campaign_of(options))
+                self._campaign = self._stack.enter_context(any_campaign_of(options))
             except UsageError as error:
                 raise pytest.UsageError(str(error)) from error
             except HarnessError as error:
@@ -171,18 +169,27 @@ class PytestRun:
             return
         try:
             if self.distributes:
-                with campaign_of(self.options) as campaign:
-                    self._check_schedules(campaign)
-                    self.told.append(self._tell(campaign))
+                with any_campaign_of(self.options) as campaign:
+                    self._check_names(campaign)
+                    self._largest = largest_worlds(campaign)
+                    self.told.append(tell(campaign, self.options.schedules))
             else:
-                self._check_schedules(self.campaign)
+                self._check_names(self.campaign)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
         except HarnessError as error:
             pytest.exit(f"the harness failed: {error}", returncode=3)
 
-    def _check_schedules(self, campaign: Campaign) -> None:
-        chosen_schedules(campaign.executors["default"].description, self.options.schedules)
+    def _check_names(self, campaign: AnyCampaign) -> None:
+        columns_of(campaign, self.options.schedules)
+        _wanted(self.options, campaign)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The requirements that are to be judged: what there is to ask depends on what the implementation is."""
+        if self._wanted is None:
+            self._wanted = _wanted(self.options, self.campaign)
+        return self._wanted
 
     def close(self) -> None:
         """End processes and remove what is temporary."""
@@ -190,19 +197,16 @@ class PytestRun:
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
         """Spread a test over the schedules and variants; keep schedules together under xdist."""
-        marker = metafunc.definition.get_closest_marker("pipeconform_requirement")
+        found = map(metafunc.definition.get_closest_marker, _MARKERS)
+        marker = next((one for one in found if one is not None), None)
         assert marker is not None, "a suite test carries its requirement"
-        identifier = requirement(marker.args[0]).id
+        identifier = any_requirement(marker.args[0]).id
         cells = []
         if identifier in self.wanted:
-            description = self.campaign.executors["default"].description
-            schedules = chosen_schedules(description, self.options.schedules)
-            varied = self.options.sized().varied
-            everywhere = varied is None or identifier.partition("-")[0] in varied
-            variants = tuple(self.campaign.executors) if everywhere else ("default",)
-            cells = [(identifier, s, v) for v in variants for s in schedules]
+            schedules = columns_of(self.campaign, self.options.schedules)
+            cells = [(identifier, s, v) for v in variants_of(self.campaign, identifier) for s in schedules]
         params: list[Any] = [
-            pytest.param(cell, id=":".join(cell), marks=pytest.mark.xdist_group(f"{cell[1]}-{cell[2]}"))
+            pytest.param(cell, id=":".join(cell), marks=pytest.mark.xdist_group(group_of(*cell)))
             for cell in cells
         ]
         metafunc.fixturenames.append(_CELL)
@@ -221,25 +225,17 @@ class PytestRun:
     def judge(self, item: pytest.Item) -> None:
         """Judge one cell; fail, skip or pass the test accordingly."""
         identifier, schedule, variant = _params(item)[_CELL]
-        campaign = self.campaign
-        claim = campaign.limits.capabilities.schedule(schedule)
-        assert claim is not None
-        if not reachable(campaign.limits, claim):
-            least, most = campaign.limits.min_ranks, campaign.limits.max_ranks
-            reason = f"{schedule} claims no pipeline of {least} to {most} ranks"
+        if self.is_worker and self._folder is not None:
+            self._cores.share_among(self._workers - len(list(self._folder.glob(f"*{_ENDED}"))))
+        try:
+            cell = self.campaign.judge_cell(any_requirement(identifier), schedule, variant)
+        except TooFewAgentsError as error:
+            pytest.exit(f"the harness failed: {error}", returncode=3)
+        except (HarnessError, ContractError) as error:
+            reason = str(error) if isinstance(error, ContractError) else f"the harness failed: {error}"
             cell = Cell(
-                requirement=identifier, schedule=schedule, variant=variant, status="skipped", reason=reason
+                requirement=identifier, schedule=schedule, variant=variant, status="error", reason=reason
             )
-        else:
-            try:
-                cell = campaign.judge_cell(requirement(identifier), schedule, variant)
-            except TooFewAgentsError as error:
-                pytest.exit(f"the harness failed: {error}", returncode=3)
-            except (HarnessError, ContractError) as error:
-                reason = str(error) if isinstance(error, ContractError) else f"the harness failed: {error}"
-                cell = Cell(
-                    requirement=identifier, schedule=schedule, variant=variant, status="error", reason=reason
-                )
         item.user_properties.append((_CELL, msgspec.json.encode(cell).decode()))
         if cell.status in ("not_claimed", "skipped"):
             pytest.skip(f"{cell.status}: {cell.reason}")
@@ -251,9 +247,11 @@ class PytestRun:
 
             pytest.fail(describe_cell(cell), pytrace=False)
 
-    def _progress(self, progress: Any) -> None:
+    def _progress(self, progress: Progress) -> None:
         if self.view is not None:
             self.view.progress(progress)
+        elif self.is_worker:
+            self._bulletins.post(self._worker, progress)
 
     # ------------------------------------------------------------------ gathering
 
@@ -263,11 +261,38 @@ class PytestRun:
         node.workerinput["pipeconform_share"] = str(self._folder)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Gather what a worker tells at its end (xdist)."""
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        """Gather what a worker tells at its end, and see whether it ended of its own accord (xdist)."""
         told = getattr(node, "workeroutput", {}).get("pipeconform")
         if told is not None:
-            self.told.append(msgspec.json.decode(told, type=_Told))
+            self.told.append(msgspec.json.decode(told, type=Told))
+        if error is None:
+            return
+        assert self._folder is not None, "a run with workers has a folder that they share"
+        Bulletins(self._folder).remove(node.gateway.id)
+        self._ends += 1
+        if self._ends > _MOST_ENDS * len(self.config.getoption("tx")):
+            pytest.exit(
+                f"the harness failed: {self._ends} workers have ended one after another without judging anything; "
+                f"is there memory enough? A run without -n shows what ends them",
+                returncode=3,
+            )
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Keep schedules together, those with the largest worlds first (xdist)."""
+        from pipeconform.pytest_packing import scheduling
+
+        return scheduling(config, log, group=_group_of_test, largest=self._largest)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        """A cell whose worker ended is judged once more, by another: until then it is no failure (xdist)."""
+        given_up = getattr(sched, "given_up", None)
+        if given_up is not None and not given_up(crashitem):
+            path, line, _ = report.location
+            report.outcome = "skipped"
+            report.longrepr = (path, line or 0, "its worker ended; another judges it once more")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the cell that a report carries; a report that ended without one is an error of its cell."""
@@ -275,7 +300,7 @@ class PytestRun:
             return
         carried = [value for key, value in report.user_properties if key == _CELL]
         if carried and report.when == "call":
-            self._note(msgspec.json.decode(str(carried[-1]), type=Cell))
+            self._note(decode_cell(str(carried[-1])))
         elif report.failed and not carried and "[" in report.nodeid:
             parts = _cell_of(report.nodeid)
             if len(parts) == 3:
@@ -287,6 +312,7 @@ class PytestRun:
                 )
 
     def _note(self, cell: Cell) -> None:
+        self._ends = 0
         self.cells[cell.requirement, cell.schedule, cell.variant] = cell
         if self.view is not None:
             self.view.cell(cell)
@@ -321,6 +347,7 @@ class PytestRun:
             cells=Counter(identifiers),
             implementation=self.options.implementation,
             profile=self.options.profile,
+            workers=dict if self._folder is None else Bulletins(self._folder).read,
         )
         self.view.start()
 
@@ -330,8 +357,9 @@ class PytestRun:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the result and decide the exit status."""
         if self._campaign is not None:
-            self.told.append(self._tell(self._campaign))
+            self.told.append(tell(self._campaign, self.options.schedules))
         if self.is_worker:
+            self._end_worker()
             if self.told:
                 output: dict[str, str] = self.config.workeroutput  # type: ignore[attr-defined]
                 output["pipeconform"] = msgspec.json.encode(self.told[-1]).decode()
@@ -353,32 +381,28 @@ class PytestRun:
         elif session.exitstatus == 0 and self.told and self._file_is_wrong(complete=complete):
             session.exitstatus = 1
 
+    def _end_worker(self) -> None:
+        """Leave the cores to the workers that have something to do yet."""
+        assert self._folder is not None, "a worker is given a folder that all share"
+        self._bulletins.remove(self._worker)
+        self._cores.release()
+        with suppress(OSError):
+            (self._folder / f"{self._worker}{_ENDED}").touch()
+
     def _file_is_wrong(self, *, complete: bool) -> bool:
         held = self.result(complete=complete).expectations
         return held is not None and bool(held.problems)
 
-    def _tell(self, campaign: Campaign) -> _Told:
-        schedules = chosen_schedules(campaign.executors["default"].description, self.options.schedules)
-        return _Told(
-            environment=environment_report(campaign),
-            implementation=implementation_report(campaign),
-            schedules=schedules,
-            executed=campaign.executed,
-            num_ranks=campaign.num_ranks,
-            reached=tuple(sorted(campaign.points)),
-            reachable=tuple(sorted(reachable_points(campaign.limits, schedules))),
-        )
-
     def result(self, *, complete: bool) -> Result:
         """Everything so far, cells in the order of the standard."""
-        told = self.told or [self._tell(self.campaign)]
+        told = self.told or [tell(self.campaign, self.options.schedules)]
         executed: dict[str, int] = {}
         ranks: dict[str, int] = {}
         for one in told:
             ranks.update(one.num_ranks)
             for digest, count in one.executed.items():
                 executed[digest] = executed.get(digest, 0) + count
-        order = {row.id: i for i, row in enumerate(requirements())}
+        order = {row.id: i for i, row in enumerate(all_requirements())}
         schedules = list(told[0].schedules)
         judged = {cell.requirement for cell in self.cells.values()}
         cells = sorted(
@@ -421,7 +445,7 @@ class PytestRun:
                 ),
             ),
             cells=tuple(cells),
-            rules={name: digest for name, digest in rule_digests().items() if name in judged},
+            rules={row.id: rule_digest(row) for row in all_requirements() if row.id in judged},
         )
         return msgspec.structs.replace(found, expectations=self._held_against(found))
 
@@ -461,6 +485,12 @@ class PytestRun:
         except PipeconformError as error:
             self.unwritten = str(error)
         self._written = time.monotonic()
+
+
+def _group_of_test(nodeid: str) -> str:
+    """The name of the group of a test, by its id; one that judges no cell is a group of its own."""
+    parts = _cell_of(nodeid)
+    return group_of(*parts) if len(parts) == 3 else nodeid
 
 
 def _cell_of(nodeid: str) -> list[str]:
@@ -517,38 +547,34 @@ def _options(config: pytest.Config) -> Options:
 
 def _attach(config: pytest.Config) -> Attach | None:
     get = config.getoption
-    where, least, file = (
+    file = get("pipeconform_token_file")
+    chosen = attach_of(
         get("pipeconform_attach"),
-        get("pipeconform_min_agents"),
-        get("pipeconform_token_file"),
-    )
-    if where is None:
-        if least is not None or file is not None:
-            raise UsageError(
-                "--min-agents and --token-file say something about --attach, which was not given"
-            )
-        return None
-    if hasattr(config, "workerinput") or get("dist", "no") != "no":
-        raise UsageError("--attach and -n do not go together: one controller drives all agents")
-    if least is not None and least < 1:
-        raise UsageError(f"--min-agents {least}: a run needs at least 1")
-    host, port = host_and_port(where, option="--attach")
-    return Attach(
-        host=host,
-        port=port,
-        least=least,
+        least=get("pipeconform_min_agents"),
         patience=get("pipeconform_agent_wait"),
         token_file=None if file is None else Path(file),
     )
+    if chosen is not None and (hasattr(config, "workerinput") or get("dist", "no") != "no"):
+        raise UsageError("--attach and -n do not go together: one controller drives all agents")
+    return chosen
 
 
 def _today() -> datetime.date:
     return datetime.datetime.now(datetime.UTC).date()
 
 
-def _wanted(options: Options) -> frozenset[str]:
+def _require_names(options: Options) -> None:
+    """Refuse names of requirements that nobody knows, before anything is started."""
     try:
-        chosen = select_requirements(options.requirements)
+        for name in options.requirements:
+            require_requirement(name)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _wanted(options: Options, campaign: AnyCampaign) -> frozenset[str]:
+    try:
+        chosen = select_requirements(options.requirements, kind=kind_of(campaign))
         if options.requirements:
             return chosen
         left_out = options.sized().leaves_out

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -31,17 +32,26 @@ from pipeconform.report.result import Implementation
 from pipeconform.run import implementation as implementations
 from pipeconform.run.devices import Devices, resolve
 from pipeconform.run.environment import Environment
+from pipeconform.run.leased import LeasedPools
 from pipeconform.run.pools import Pools
+from pipeconform.run.protocols import RankPools
 from pipeconform.run.source import Source
 from pipeconform.spec import Profile, profile
+from pipeconform.spec.wrappers import Kind
 
 __all__ = [
     "PRELOAD",
     "Options",
+    "Places",
     "campaign_of",
     "chosen_schedules",
+    "environment_of",
     "environment_report",
+    "implementation_of",
     "implementation_report",
+    "places_of",
+    "say",
+    "source_in",
     "source_of",
 ]
 
@@ -115,7 +125,7 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
     """
     reference = implementations.resolve(options.implementation)
     with ExitStack() as stack:
-        places = _places(options, stack)
+        places = places_of(options, stack)
         devices, most = places.devices, _most_ranks(places.reason_against, options.ranks)
         pools = stack.enter_context(places.pools(None))
         description = describe(pools, reference)
@@ -157,31 +167,50 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
 
 
 @dataclass(frozen=True)
-class _Places:
+class Places:
     """Where ranks run: on this machine, or on the agents that have come."""
 
     devices: Devices
     reason_against: Callable[[int], str | None]
-    pools: Callable[[Environment | None], AbstractContextManager[Pools | AttachedPools]]
+    pools: Callable[[Environment | None], AbstractContextManager[Pools | LeasedPools | AttachedPools]]
 
 
-def _places(options: Options, stack: ExitStack) -> _Places:
+def places_of(options: Options, stack: ExitStack) -> Places:
+    """Where the ranks of a run are to be; agents are waited for, and sent home when `stack` unwinds.
+
+    Raises:
+        UsageError: an unknown device or backend, or no token.
+        TooFewAgentsError: not enough agents came.
+    """
     device, backend, share = options.device, options.backend, options.ranks_per_device
     if options.attach is None:
         devices = resolve(device, backend=backend, ranks_per_device=share)
-        return _Places(
-            devices, devices.reason_against, lambda one: Pools(one, preload=PRELOAD, devices=devices)
-        )
+        return Places(devices, devices.reason_against, lambda one: _here(one, devices))
     devices = attached_devices(device, backend=backend, ranks_per_device=share)
     controller = stack.enter_context(
-        controller_of(options.attach, devices=devices, largest=options.ranks[1], say=_say)
+        controller_of(options.attach, devices=devices, largest=options.ranks[1], say=say)
     )
-    return _Places(
-        devices, controller.muster.reason_against, lambda one: controller.pools(one, preload=PRELOAD)
+    return Places(
+        devices,
+        controller.muster.reason_against,
+        lambda one: controller.pools(_set_up(one, devices), preload=PRELOAD),
     )
 
 
-def _say(text: str) -> None:
+def _set_up(environment: Environment | None, devices: Devices) -> Environment:
+    """An environment with what the devices need; the variant's own variables decide."""
+    one = Environment() if environment is None else environment
+    return Environment(one.name, {**devices.settings(os.environ), **one.variables})
+
+
+def _here(environment: Environment | None, devices: Devices) -> Pools | LeasedPools:
+    """Pools of this machine; devices that are counted may be wanted by others, too."""
+    pools = Pools(_set_up(environment, devices), preload=PRELOAD, devices=devices)
+    return pools if devices.count is None else LeasedPools(pools)
+
+
+def say(text: str) -> None:
+    """Tell what happens to agents, apart from what a command prints."""
     print(f"pipeconform: {text}", file=sys.stderr, flush=True)
 
 
@@ -197,12 +226,17 @@ def _most_ranks(reason_against: Callable[[int], str | None], wanted: tuple[int, 
 
 def environment_report(campaign: Campaign) -> EnvironmentReport:
     """Where the run takes place, with the settings that the rank processes report."""
-    devices = campaign.executors["default"].pools.devices
-    variables: dict[str, dict[str, str | None]] = {}
     started = campaign.executors.started if isinstance(campaign.executors, Executors) else campaign.executors
-    for name, executor in started.items():
-        effective: Mapping[str, str | None] = executor.pools.environment.effective()
-        reported = executor.pools.oracle.wait_until_formed()[0]
+    return environment_of({name: executor.pools for name, executor in started.items()})
+
+
+def environment_of(started: Mapping[str, RankPools]) -> EnvironmentReport:
+    """Where ranks run, by environment variant."""
+    devices = started["default"].devices
+    variables: dict[str, dict[str, str | None]] = {}
+    for name, pools in started.items():
+        effective: Mapping[str, str | None] = pools.environment.effective()
+        reported = pools.oracle.wait_until_formed()[0]
         variables[name] = {key: reported.get(key, value) for key, value in effective.items()}
     return EnvironmentReport(
         python=platform.python_version(),
@@ -212,19 +246,41 @@ def environment_report(campaign: Campaign) -> EnvironmentReport:
         cpus=os.cpu_count() or 1,
         device=devices.device_type,
         backend=devices.backend,
-        device_names=campaign.executors["default"].pools.hosts,
+        device_names=started["default"].hosts,
         variables=variables,
     )
 
 
 def implementation_report(campaign: Campaign) -> Implementation:
     """What is judged."""
-    description, source = campaign.executors["default"].description, campaign.source
+    description = campaign.executors["default"].description
+    return implementation_of(
+        campaign.implementation, description, description.capabilities, source=campaign.source
+    )
+
+
+class Described(Protocol):
+    """What an implementation says of itself."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def version(self) -> str:
+        """Which one it is."""
+
+
+def implementation_of(
+    reference: str, description: Described, claims: object, *, source: Source, kind: Kind = "pipeline"
+) -> Implementation:
+    """What is judged, in a result's words."""
     return Implementation(
-        reference=campaign.implementation,
+        reference=reference,
         name=description.name,
         version=description.version,
-        capabilities=msgspec.to_builtins(description.capabilities, order="deterministic"),
+        kind=kind,
+        capabilities=msgspec.to_builtins(claims, order="deterministic"),
         source=source.name,
         source_digest=hashlib.sha256(source.text).hexdigest() if source.name else "",
     )
@@ -236,7 +292,16 @@ def source_of(executor: Executor) -> Source:
     Raises:
         HarnessError: the process that was asked died or hung.
     """
-    vector = executor.pools.oracle.run(SOURCE_TASK, executor.implementation.encode(), time_limit=120.0)
+    return source_in(executor.pools, executor.implementation)
+
+
+def source_in(pools: RankPools, reference: str) -> Source:
+    """Likewise, asked of some processes.
+
+    Raises:
+        HarnessError: the process that was asked died or hung.
+    """
+    vector = pools.oracle.run(SOURCE_TASK, reference.encode(), time_limit=120.0)
     if not vector.ok:
         raise HarnessError(f"reading the adapter's source failed:\n{vector.describe()}")
     return msgspec.msgpack.decode(vector.values[0], type=Source)

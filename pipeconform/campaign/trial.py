@@ -12,10 +12,11 @@ from typing import Protocol, cast
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge, num_repetitions
+from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Limits
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.run.protocols import RankPools
 from pipeconform.spec import requirement
 
 __all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "faults", "try_fault"]
@@ -73,7 +74,7 @@ class Trial:
     """What the finding that caught it says, and where it is."""
     executions: int
     seconds: float
-    case: Case | None = None
+    case: AnyCase | None = None
     """On which it was caught."""
 
 
@@ -82,7 +83,7 @@ def faults() -> Mapping[str, Fault]:
     return cast("Mapping[str, Fault]", importlib.import_module(_REGISTRY).FAULTS)
 
 
-def try_fault(fault: Fault, pools: Pools) -> Trial:
+def try_fault(fault: Fault, pools: RankPools) -> Trial:
     """Judge `fault` by the requirement it breaks, until it is caught or nothing is left to try.
 
     Raises:

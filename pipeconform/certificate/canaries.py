@@ -7,20 +7,22 @@ mandatory requirements in the same environment; ``pipeconform selftest`` runs a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
-from pipeconform.campaign.setup import PRELOAD, Options
+from pipeconform.campaign.setup import Options, places_of
 from pipeconform.campaign.trial import Fault, faults, try_fault
 from pipeconform.certificate.contents import Canary
-from pipeconform.run.devices import resolve
-from pipeconform.run.pools import Pools
+from pipeconform.replication.trial import try_wrapper_fault, wrapper_faults
+from pipeconform.run.protocols import RankPools
 
 __all__ = ["faults_of", "one_each", "run_canaries"]
 
 
 def faults_of(requirements: Iterable[str]) -> tuple[Fault, ...]:
-    """Every fault that breaks one of `requirements`."""
+    """Every fault that breaks one of `requirements`, of pipelines or of wrappers."""
     wanted = set(requirements)
-    return tuple(fault for fault in faults().values() if fault.requirement in wanted)
+    every = (*faults().values(), *wrapper_faults().values())
+    return tuple(fault for fault in every if fault.requirement in wanted)
 
 
 def one_each(found: Iterable[Fault]) -> tuple[Fault, ...]:
@@ -41,14 +43,14 @@ def run_canaries(
 ) -> tuple[Canary, ...]:
     """Run `chosen` faults, each until it is caught; `begin` is called before each and `tell` after it.
 
-    Of `options` only the device counts.
+    Of `options` only the devices and the agents count.
 
     Raises:
         HarnessError: processes cannot be started.
     """
-    devices = resolve(options.device, backend=options.backend, ranks_per_device=options.ranks_per_device)
     found = []
-    with Pools(preload=PRELOAD, devices=devices) as pools:
+    with ExitStack() as stack:
+        pools = stack.enter_context(places_of(options, stack).pools(None))
         for fault in chosen:
             begin(fault)
             canary = _tried(fault, pools, shard)
@@ -57,8 +59,8 @@ def run_canaries(
     return tuple(found)
 
 
-def _tried(fault: Fault, pools: Pools, shard: str) -> Canary:
-    trial = try_fault(fault, pools)
+def _tried(fault: Fault, pools: RankPools, shard: str) -> Canary:
+    trial = (try_wrapper_fault if wrapper_faults().get(fault.name) is fault else try_fault)(fault, pools)
     return Canary(
         fault=fault.name,
         requirement=fault.requirement,

@@ -6,6 +6,7 @@ import datetime
 import io
 import re
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeconform.commands.canaries import watched_canaries
-from pipeconform.commands.options import device_options, impl_option
+from pipeconform.commands.options import attach_from, attach_options, device_options, impl_option
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
 
 if TYPE_CHECKING:
+    from pipeconform.attach.session import Attach
     from pipeconform.certificate.contents import Canary, Contents
     from pipeconform.commands.engine import Ended
     from pipeconform.report.result import Result
     from pipeconform.spec import CertificationLevel
+    from pipeconform.spec.wrappers import Kind
 
 __all__ = ["Certified", "certify", "certify_implementation"]
 
@@ -58,6 +61,7 @@ class Certified:
     help="Sign the package with this Ed25519 key; writes FILE.minisig.",
 )
 @device_options
+@attach_options
 def certify(
     *,
     impl: str,
@@ -66,15 +70,29 @@ def certify(
     shard: str | None,
     workers: str | None,
     sign: Path | None,
-    **device: Any,
+    device: str,
+    backend: str,
+    ranks_per_device: int,
+    **agents: Any,
 ) -> int:
     """Run the mandatory list of a level on an implementation and write one package that anybody can verify.
 
     What is run is fixed by the level: requirements, seed, sizes, number of cases. The faults of the reference
-    are run, too, to prove that this machine can see a wrong implementation. Exit code 1: not granted.
+    are run, too, to prove that this machine can see a wrong implementation; with --attach they run on the same
+    agents. Exit code 1: not granted.
     """
     done = certify_implementation(
-        impl, level, out=out, shard=shard, workers=workers, live=True, log=click.echo, **device
+        impl,
+        level,
+        out=out,
+        shard=shard,
+        workers=workers,
+        device=device,
+        backend=backend,
+        ranks_per_device=ranks_per_device,
+        attach=attach_from(agents),
+        live=True,
+        log=click.echo,
     )
     if sign is not None:
         from pipeconform.certificate.signature import public_key_of
@@ -95,63 +113,100 @@ def certify_implementation(
     device: str = "cpu",
     backend: str = "auto",
     ranks_per_device: int = 1,
+    attach: Attach | None = None,
     live: bool = False,
     log: Any = lambda text: None,
 ) -> Certified:
     """Certify `impl`, a reference as ``--impl`` takes it, for `level`.
 
     `out` is the package to write, by default named after the implementation and the level; `shard` such as
-    ``"1/3"`` judges a part; `workers` is a number of processes or ``"auto"``; `log` is called with lines of text.
+    ``"1/3"`` judges a part; `workers` is a number of processes or ``"auto"``; `attach` says where agents connect
+    that have the ranks; `log` is called with lines of text.
 
     Raises:
-        UsageError: an unknown name, a level that is not available, a wrong implementation, too few devices.
+        UsageError: an unknown name, a level that is not available, a wrong implementation, too few devices,
+            `attach` together with `workers`.
+        TooFewAgentsError: not enough agents came.
         BadPackageError: the package cannot be written; the run's files are kept and named.
         HarnessError: the harness failed, or some cells could not be judged.
     """
     require_supported_torch()
     from rich.console import Console
 
-    from pipeconform.campaign.setup import Options
+    from pipeconform.attach.session import attached_devices, kept_controller
+    from pipeconform.campaign.setup import Options, say
     from pipeconform.certificate.canaries import faults_of
     from pipeconform.certificate.drawing import num_draws
     from pipeconform.certificate.shards import parse_shard
     from pipeconform.run.implementation import resolve
     from pipeconform.spec import certification_level, mandatory
 
+    if attach is not None and workers not in (None, "0"):
+        raise UsageError("--attach and -n do not go together: one controller drives all agents")
     wanted = certification_level(level)
     ids = [row.id for row in mandatory(wanted)]
     resolve(impl)
     part = None if shard is None else parse_shard(shard)
-    description, source = _described(impl)
+    description, source, kind = _described(impl)
+    if kind != wanted.kind:
+        raise UsageError(f"level {wanted.title} is granted to a {wanted.kind}, and {impl} is a {kind}")
+    if part is not None and kind == "wrapper":
+        raise UsageError("--shard divides schedules, and a wrapper has none; leave it out")
     target = out or Path(_name(description.name, wanted.name, shard))
     _check_writable(target)
     schedules = None if part is None else _part(description, part)
     work = DEFAULT_OUT / ".".join(["certify", wanted.name, *([shard.replace("/", "-of-")] if shard else [])])
-    devices = {"device": device, "backend": backend, "ranks_per_device": ranks_per_device}
-    draws = num_draws(wanted, description.capabilities)
-    result = _judge(
-        impl, wanted, ids, draws, schedules, work=work, workers=workers, live=live, devices=devices
-    )
-    log("running the canaries: implementations that are wrong on purpose")
-    canaries = watched_canaries(
-        faults_of(ids),
-        options=Options(
-            implementation=impl, device=device, backend=backend, ranks_per_device=ranks_per_device
-        ),
-        console=Console(quiet=not live),
-        shard=shard or "",
-    )
+    devices: dict[str, Any] = {"device": device, "backend": backend, "ranks_per_device": ranks_per_device}
+    draws = None if kind == "wrapper" else num_draws(wanted, description.capabilities)
+    with ExitStack() as stack:
+        if attach is not None:
+            there = attached_devices(device, backend=backend, ranks_per_device=ranks_per_device)
+            # for the run and the canaries: agents that are sent home do not come back
+            stack.enter_context(kept_controller(attach, devices=there, largest=max(wanted.ranks), say=say))
+        result = _judge(
+            impl,
+            wanted,
+            ids,
+            draws,
+            schedules,
+            work=work,
+            workers=workers,
+            live=live,
+            where={**devices, **_given(attach)},
+        )
+        log("running the canaries: implementations that are wrong on purpose")
+        canaries = watched_canaries(
+            faults_of(ids),
+            options=Options(implementation=impl, ranks=(1, max(wanted.ranks)), attach=attach, **devices),
+            console=Console(quiet=not live),
+            shard=shard or "",
+        )
     caught = sum(canary.detected for canary in canaries)
     log(f"{caught} of {len(canaries)} faults detected")
     contents = _contents(result, wanted, canaries, work=work, source=source, shard=shard or "")
     return _written(contents, target, work=work, log=log)
 
 
-def _described(impl: str) -> tuple[Any, Any]:
-    from pipeconform.campaign.setup import Options, campaign_of
+def _given(attach: Attach | None) -> dict[str, Any]:
+    """The options that say the same."""
+    if attach is None:
+        return {}
+    host = f"[{attach.host}]" if ":" in attach.host else attach.host
+    return {
+        "attach": f"{host}:{attach.port}",
+        "min_agents": attach.least,
+        "agent_wait": attach.patience,
+        "token_file": None if attach.token_file is None else str(attach.token_file),
+    }
 
-    with campaign_of(Options(implementation=impl)) as campaign:
-        return campaign.executors["default"].description, campaign.source
+
+def _described(impl: str) -> tuple[Any, Any, Kind]:
+    """What it says of itself, its source file and what it is."""
+    from pipeconform.campaign.setup import Options
+    from pipeconform.replication.either import any_campaign_of, description_in, kind_of
+
+    with any_campaign_of(Options(implementation=impl)) as campaign:
+        return description_in(campaign), campaign.source, kind_of(campaign)
 
 
 def _part(description: Any, part: tuple[int, int]) -> str:
@@ -188,13 +243,13 @@ def _judge(
     impl: str,
     level: CertificationLevel,
     ids: list[str],
-    draws: int,
+    draws: int | None,
     schedules: str | None,
     *,
     work: Path,
     workers: str | None,
     live: bool,
-    devices: dict[str, Any],
+    where: dict[str, Any],
 ) -> Result:
     import shutil
 
@@ -212,7 +267,7 @@ def _judge(
         "seed": SEED,
         "examples": draws,
         "keep-cases": str(work / "kept"),
-        **{name.replace("_", "-"): value for name, value in devices.items()},
+        **{name.replace("_", "-"): value for name, value in where.items()},
     }
     ended = drive(arguments(options=options, out=work, workers=workers, live=live))
     _require_end(ended)

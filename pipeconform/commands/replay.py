@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeconform.commands.exporting import export
-from pipeconform.commands.options import device_options, impl_option
+from pipeconform.commands.options import attach_from, attach_options, device_options, impl_option
 from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.adapter import Description
+    from pipeconform.campaign.setup import Described
+    from pipeconform.case.any_case import AnyCase
     from pipeconform.case.case import Case
     from pipeconform.judge.outcome import Outcome
     from pipeconform.observe.observation import Watched
     from pipeconform.report.result import Violation
     from pipeconform.spec import Requirement
 
-__all__ = ["Stored", "read_stored", "replay", "verdict"]
+__all__ = ["Stored", "heading", "read_stored", "replay", "verdict"]
 
 _WIDTH = 98  # columns of a picture; lines to be read are not wider anywhere else
 
@@ -33,10 +35,18 @@ class Stored:
     """What is to be executed again, and what it showed, if that is known."""
 
     name: str
-    case: Case
+    case: AnyCase
     requirement: str | None = None
     variant: str = "default"
     violation: Violation | None = None
+
+    @property
+    def pipeline(self) -> Case:
+        """The case, where it is a pipeline's."""
+        from pipeconform.case.case import Case
+
+        assert isinstance(self.case, Case), "a wrapper's case is replayed by itself"
+        return self.case
 
 
 @click.command(short_help="Execute a stored case again and judge it.")
@@ -60,6 +70,7 @@ class Stored:
     help="Write a program that shows it without pipeconform, instead of executing it.",
 )
 @device_options
+@attach_options
 def replay(
     *,
     stored: str,
@@ -70,21 +81,37 @@ def replay(
     device: str,
     backend: str,
     ranks_per_device: int,
+    **agents: Any,
 ) -> int:
-    """Execute a stored case in fresh processes and judge it.
+    """Execute a stored case in fresh processes, or with --attach on those of agents, and judge it.
 
     The case is a JSON file, or the ID of a violation in a result file. Says REPRODUCED (exit code 1), FIXED
     (0) or that it shows another violation (1). With --script nothing is executed: the program that is written needs
     torch and the engine only, compares with the unpipelined model, and can be attached to a report.
     """
     require_supported_torch()
+    attach = attach_from(agents)
+    if attach is not None and script is not None:
+        raise UsageError("--script executes nothing, so there is nothing for --attach to do")
     found = read_stored(stored, result=result)
-    from pipeconform.spec import requirement as find
-
-    asked = find(requirement) if requirement is not None else None
     from pipeconform.run.implementation import resolve
 
     resolve(impl)
+    from pipeconform.case.wrapper_case import WrapperCase
+
+    if isinstance(found.case, WrapperCase):
+        if script is not None:
+            raise UsageError(
+                f"{found.name} is a wrapper's case, and --script writes programs of pipelines only"
+            )
+        from pipeconform.campaign.setup import Options
+        from pipeconform.commands.replay_wrapper import replay_wrapper
+
+        options = Options(implementation=impl, device=device, backend=backend, attach=attach)
+        return replay_wrapper(found, found.case, requirement=requirement, options=options)
+    from pipeconform.spec import requirement as find
+
+    asked = find(requirement) if requirement is not None else None
     if script is not None:
         return export(found, impl=impl, script=script)
     from pipeconform.campaign.judging import judge
@@ -94,13 +121,14 @@ def replay(
     from pipeconform.judge.registry import JUDGEMENTS
     from pipeconform.report.localisation_text import localisation_lines
 
-    size = found.case.world.size
+    size = found.pipeline.world.size
     options = Options(
         implementation=impl,
         ranks=(size, size),
         device=device,
         backend=backend,
         ranks_per_device=ranks_per_device,
+        attach=attach,
     )
     with campaign_of(options) as campaign:
         if found.variant not in campaign.executors:
@@ -108,12 +136,12 @@ def replay(
         executor = campaign.executors[found.variant]
         chosen = _requirements(found, asked, executor.description)
         if not all(Focus.EDGE in JUDGEMENTS[row.id].draws for row in chosen):
-            _check_claimed(found.case, executor.description)
-        click.echo(_heading(found, executor.description, chosen))
-        execution = executor.execute(found.case, observe=_observed(found, chosen))
+            _check_claimed(found.pipeline, executor.description)
+        click.echo(heading(found, executor.description, chosen))
+        execution = executor.execute(found.pipeline, observe=_observed(found, chosen))
         outcomes = {row.id: judge(row, execution, executor) for row in chosen}
         shown = [one for several in outcomes.values() for one in several]
-        localisation = localise(found.case, shown, executor)
+        localisation = localise(found.pipeline, shown, executor)
     text, code = verdict(found, outcomes)
     click.echo(text)
     for line in localisation_lines(localisation):
@@ -131,9 +159,9 @@ def read_stored(stored: str, *, result: Path) -> Stored:
     """
     path = Path(stored)
     if path.suffix == ".json" or path.is_file():
-        from pipeconform.case.case import decode_case
+        from pipeconform.case.any_case import decode_any_case
 
-        return Stored(name=stored, case=decode_case(_text(path), source=stored))
+        return Stored(name=stored, case=decode_any_case(_text(path), source=stored))
     from pipeconform.report.result import read_result
 
     file = result / RESULT_NAME if result.is_dir() else result
@@ -189,11 +217,11 @@ def _requirements(
     if asked is None and found.requirement is not None:
         return (requirement(found.requirement),)
     wanted = requirements() if asked is None else (asked,)
-    claim = description.capabilities.schedule(found.case.schedule)
+    claim = description.capabilities.schedule(found.pipeline.schedule)
 
     def speaks(row: Requirement) -> bool:
         judgement = JUDGEMENTS.get(row.id)
-        if judgement is None or not judgement.applies(found.case):
+        if judgement is None or not judgement.applies(found.pipeline):
             return False
         return claim is None or bool(judgement.foci(claim, description.capabilities))
 
@@ -217,7 +245,8 @@ def _observed(found: Stored, chosen: tuple[Requirement, ...]) -> set[Watched]:
     return observe
 
 
-def _heading(found: Stored, description: Description, chosen: tuple[Requirement, ...]) -> str:
+def heading(found: Stored, description: Described, chosen: tuple[Requirement, ...]) -> str:
+    """What is judged by what, and the case."""
     from pipeconform.report.case_text import describe_case
 
     names = ", ".join(row.id for row in chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -13,8 +13,8 @@ from rich.text import Text
 
 from pipeconform.report.live import redrawn
 from pipeconform.report.result import Cell
-from pipeconform.report.words import COLOURS, WORDS, counted, plural
-from pipeconform.spec import requirements
+from pipeconform.report.words import COLOURS, WORDS, counted, plural, under
+from pipeconform.spec.wrappers import all_requirements
 
 if TYPE_CHECKING:
     from pipeconform.report.progress import Progress
@@ -33,8 +33,8 @@ def _is_good(cell: Cell) -> bool:
 
 def cell_line(cell: Cell) -> Text:
     """A cell that is not met, on one line: ``FAIL  TRN-4 under GPipe: gradient value``."""
-    line = Text.assemble((f"{WORDS[cell.status]:<5}", COLOURS[cell.status]), f"  {cell.requirement} under ")
-    line.append(cell.schedule + ("" if cell.variant == "default" else f" ({cell.variant})"))
+    line = Text.assemble((f"{WORDS[cell.status]:<5}", COLOURS[cell.status]), f"  {cell.requirement}")
+    line.append(under(cell.schedule) + ("" if cell.variant == "default" else f" ({cell.variant})"))
     what = "; ".join(dict.fromkeys(violation.signature for violation in cell.violations)) or cell.reason
     first = what.strip().partition("\n")[0]
     line.append(f": {first}" if first else "")
@@ -57,17 +57,25 @@ class LiveView:
     """Shows a run as it goes on; `cells` says how many cells each requirement has.
 
     On a terminal a few lines are redrawn in place and every cell that is not met scrolls by above them.
-    Elsewhere nothing is redrawn: a requirement takes one line once all its cells are judged.
+    Elsewhere nothing is redrawn: a requirement takes one line once all its cells are judged. `workers` tells what
+    the workers of a distributed run are doing, by name.
     """
 
     def __init__(
-        self, console: Console, *, cells: Mapping[str, int], implementation: str, profile: str
+        self,
+        console: Console,
+        *,
+        cells: Mapping[str, int],
+        implementation: str,
+        profile: str,
+        workers: Callable[[], Mapping[str, Progress]] = dict,
     ) -> None:
         self._console, self._awaited = console, Counter(cells)
+        self._workers = workers
         self._total = sum(cells.values())
         self._heading = f"{implementation}, profile {profile}"
         self._cells: dict[str, list[Cell]] = {identifier: [] for identifier in cells}
-        self._titles = {row.id: row.title for row in requirements()}
+        self._titles = {row.id: row.title for row in all_requirements()}
         self._now: Progress | None = None
         self._judged_before = 0
         self._rates: deque[tuple[float, int]] = deque()
@@ -108,25 +116,29 @@ class LiveView:
 
     def render(self) -> RenderableType:
         """The lines that are redrawn."""
+        at_work = self._workers()
         cells = [cell for several in self._cells.values() for cell in several]
         wrong = sum(not _is_good(cell) for cell in cells)
         elapsed = time.monotonic() - self._begun
         top = Text(f"{self._heading}: {len(cells)} of {plural(self._total, 'cell')}, ")
         top.append(f"{wrong} not met", style="bold red" if wrong else "")
-        top.append(f", {plural(self._judged(), 'judgement')}{self._rate()}, {elapsed:.0f} s")
-        return Group(Text(), top, self._bar(len(cells)), self._doing())
+        judged = self._judged() + sum(now.judged for now in at_work.values())
+        top.append(f", {plural(judged, 'judgement')}{self._rate()}, {elapsed:.0f} s")
+        return Group(Text(), top, self._bar(len(cells)), *self._doing(at_work))
 
     def _bar(self, done: int) -> Text:
         full = _BAR * done // max(self._total, 1)
         return Text.assemble(("━" * full, "green"), ("─" * (_BAR - full), "dim"))
 
-    def _doing(self) -> Text:
-        now = self._now
-        if now is None:
-            return Text("…", style="dim")
+    def _doing(self, at_work: Mapping[str, Progress]) -> list[Text]:
+        if at_work:
+            return [self._told(now, f"{worker}  ") for worker, now in at_work.items()]
+        return [Text("…", style="dim") if self._now is None else self._told(self._now, "")]
+
+    def _told(self, now: Progress, who: str) -> Text:
         found = f", {plural(now.violations, 'violation')}" if now.violations else ""
         title = self._titles.get(now.requirement, "")
-        line = f"{now.requirement} {title}, {now.schedule}: {now.doing}, {now.judged} judged{found}"
+        line = f"{who}{now.requirement} {title}, {now.schedule}: {now.doing}, {now.judged} judged{found}"
         return Text(line, no_wrap=True, overflow="ellipsis")
 
     def _judged(self) -> int:

@@ -1,11 +1,16 @@
-"""What clusters.md shows of attached ranks: the script for one machine runs as it stands, options exist."""
+"""What the pages on several machines show: the script for one machine runs as it stands, all options exist.
+
+srun and kubectl are not here to be asked: what is checked of their files is what they start.
+"""
 
 import re
 import shlex
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from pipeconform.agent import main
+from pipeconform.cli import pipeconform
 from tests.docs.pages import blocks, shell
 
 PAGE = "clusters.md"
@@ -35,3 +40,31 @@ def test_every_agent_that_is_shown_is_started_with_options_that_exist(page):
         used = {word for word in shlex.split(command) if word.startswith("--")}
         assert "--controller" in used
         assert used <= known
+
+
+TORCHRUN = {name.replace("_", "-") for action in get_args_parser()._actions for name in action.option_strings}
+ELSEWHERE = {"--kill-on-bad-exit", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--array"}
+"""Options of Slurm."""
+OTHERS = {"--dist", "--pipeconform-expectations"}  # of pytest-xdist, and of pytest with our plugin
+
+
+def options_of(command):
+    found = {one for parameter in command.params for one in (*parameter.opts, *parameter.secondary_opts)}
+    return found.union(*(options_of(one) for one in getattr(command, "commands", {}).values()))
+
+
+@pytest.mark.parametrize("name", ["clusters.md", "attach.md", "gating.md"])
+def test_every_option_that_is_named_exists(pytestconfig, name):
+    text = (pytestconfig.rootpath / "docs" / name).read_text()
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+    own = options_of(pipeconform) | options_of(main)
+
+    assert named
+    assert named - own - TORCHRUN - ELSEWHERE - OTHERS == set()
+
+
+def test_every_torchrun_that_is_shown_has_options_that_exist(page):
+    shown = re.findall(r"torchrun ((?:--[^`&\n]*?)?)(?: -m|`)", page.read_text())
+    used = {word.partition("=")[0] for line in shown for word in shlex.split(line) if word.startswith("--")}
+
+    assert {"--nproc-per-node", "--max-restarts", "--nnodes"} <= used <= TORCHRUN

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.progress import Progress
 from pipeconform.report.terminal import LiveView, cell_line, requirement_line
 
@@ -94,6 +95,25 @@ def test_the_redrawn_lines_fit_a_narrow_terminal(plain):
     view.progress(progress(schedule="x" * 100))
 
     assert len(rendered(view)[-1]) <= 80
+
+
+def test_every_worker_of_a_distributed_run_has_a_line(tmp_path, plain):
+    gw0, gw1 = Bulletins(tmp_path), Bulletins(tmp_path)
+    view = LiveView(
+        plain, cells={"FWD-1": 2}, implementation="torch", profile="smoke", workers=Bulletins(tmp_path).read
+    )
+    view.start()
+    gw0.post("gw0", progress())
+    gw1.post("gw1", progress(requirement="TRN-1", schedule="GPipe", judged=4, violations=2))
+
+    _, top, _, *doing = rendered(view)
+    assert "7 judgements" in top
+    assert doing == [
+        "gw0  FWD-1 Outputs, 1F1B: judging, 3 judged",
+        "gw1  TRN-1 Gradients, GPipe: judging, 4 judged, 2 violations",
+    ]
+    gw0.remove("gw0")
+    assert rendered(view)[3:] == [doing[1]]
 
 
 def test_stopping_twice_is_harmless(terminal):

@@ -1,0 +1,148 @@
+"""A run in several processes: the verdicts and the file of one in a single process, whatever befalls the workers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SELECTED = [
+    *(
+        "--profile",
+        "smoke",
+        "--schedules",
+        "GPipe,1F1B,Interleaved1F1B",
+        "--requirements",
+        "FWD-1,TRN-1,TRN-3",
+    ),
+    *("--ranks", "1-2", "--examples", "3"),
+]
+WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
+GUARD = 300  # seconds
+
+
+def run(folder, *more, impl="reference", **variables):
+    """Exit code, what was printed, and the result file."""
+    command = [sys.executable, "-m", "pipeconform", "run", "--impl", impl, *SELECTED, *more]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]), **variables}
+    done = subprocess.run(
+        command, check=False, cwd=folder, capture_output=True, text=True, timeout=GUARD, env=environment
+    )
+    path = folder / "pipeconform-results" / "result.json"
+    return (
+        done.returncode,
+        done.stdout + done.stderr,
+        json.loads(path.read_text()) if path.is_file() else None,
+    )
+
+
+def timeless(value):
+    """A result without what a clock says."""
+    if isinstance(value, dict):
+        return {
+            key: timeless(part)
+            for key, part in value.items()
+            if key not in ("seconds", "created", "after", "began", "ended", "waited")
+        }
+    return [timeless(part) for part in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    """By implementation what one process finds; each is run once."""
+    known = {}
+
+    def find(impl):
+        if impl not in known:
+            known[impl] = run(tmp_path_factory.mktemp("serial"), impl=impl)
+        return known[impl]
+
+    return find
+
+
+@pytest.mark.parametrize("impl", ["reference", WRONG], ids=["right", "wrong"])
+def test_two_workers_write_the_file_that_one_process_writes(serial, tmp_path, impl):
+    code, _, alone = serial(impl)
+    again, said, shared = run(tmp_path, "-n", "2", impl=impl)
+
+    assert (again, code) == (int(impl == WRONG),) * 2, said
+    assert timeless(shared["cells"]) == timeless(alone["cells"])
+    assert timeless(shared) == timeless(alone)
+
+
+def test_workers_execute_no_more_than_one_process_does(serial, tmp_path):
+    """What one requirement had executed serves the others of its schedule, which are kept together."""
+    _, _, alone = serial("reference")
+    _, _, shared = run(tmp_path, "-n", "2")
+
+    assert shared["totals"]["executions"] == alone["totals"]["executions"]
+    assert alone["totals"]["judgements"] > alone["totals"]["executions"]
+
+
+@pytest.fixture
+def ending(tmp_path):
+    """Run with workers that end somewhere; also says which workers were there."""
+
+    def run_so(ends, *more):
+        marker = tmp_path / "ended"
+        found = run(tmp_path, "-n", "2", *more, "--", "-p", "ends_workers", ENDS=ends, ENDED=str(marker))
+        return *found, [line.split() for line in marker.read_text().splitlines()] if marker.is_file() else []
+
+    return run_so
+
+
+def test_the_cells_of_a_schedule_are_judged_by_one_worker(ending):
+    """So that what one requirement had executed serves the next, without waiting for anybody."""
+    *_, begun = ending("/never")
+    of_schedule = {}
+    for worker, name in begun:
+        of_schedule.setdefault(name.split(":")[1], set()).add(worker)
+
+    assert len(begun) == 9
+    assert [len(workers) for workers in of_schedule.values()] == [1, 1, 1]
+    assert len(set.union(*of_schedule.values())) == 2
+
+
+def test_a_worker_that_ends_costs_no_verdict(serial, ending):
+    _, _, alone = serial("reference")
+    code, said, result, workers = ending("TRN-1:GPipe/once")
+
+    assert code == 0, said
+    assert len({worker for worker, _ in workers}) == 2  # another judged it
+    assert timeless(result["cells"]) == timeless(alone["cells"])
+    assert result["run"]["complete"]
+
+
+def test_a_cell_that_ends_every_worker_is_given_up_and_the_others_are_judged(serial, ending):
+    _, _, alone = serial("reference")
+    code, said, result, workers = ending("TRN-1:GPipe/always")
+
+    assert code == 3, said
+    assert len(workers) == 2
+    lost = [c for c in result["cells"] if (c["requirement"], c["schedule"]) == ("TRN-1", "GPipe")]
+    assert [cell["status"] for cell in lost] == ["error"]
+    assert "crashed while running" in lost[0]["reason"]
+    rest = [cell for cell in result["cells"] if cell not in lost]
+    assert timeless(rest) == [
+        cell
+        for cell in timeless(alone["cells"])
+        if (cell["requirement"], cell["schedule"]) != ("TRN-1", "GPipe")
+    ]
+
+
+def test_the_last_cell_of_a_run_may_end_its_worker_too(serial, ending):
+    _, _, alone = serial("reference")
+    code, said, result, _ = ending("TRN-3/once")
+
+    assert code == 0, said
+    assert timeless(result["cells"]) == timeless(alone["cells"])
+
+
+def test_workers_that_cannot_begin_end_the_run_with_a_reason(ending):
+    code, said, _, _ = ending("start")
+
+    assert code == 3
+    assert "workers have ended one after another without judging anything" in said
