@@ -12,7 +12,7 @@ import os
 import random
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import msgspec
 import numpy as np
@@ -96,7 +96,10 @@ def execute(context: RankContext, payload: bytes) -> bytes:
 
     def once(case: Case) -> Observation:
         owners = owners_of(case, description)
-        with groups_of(case, context, distributed=not single, lingers=lingers, owners=owners) as groups:
+        with (
+            groups_of(case, context, distributed=not single, lingers=lingers, owners=owners) as groups,
+            _letting_go(waits),
+        ):
             with (
                 _judged_recording(job, groups.pipeline, waits) as traffic,
                 reduction_recorder(job.observe, groups.replicas) as reductions,
@@ -113,8 +116,6 @@ def execute(context: RankContext, payload: bytes) -> bytes:
             if traffic is not None and "traffic" in job.observe:
                 observation = structs.replace(observation, traffic=traffic.traffic())
             if observation.failed is not None:
-                if waits is not None:
-                    waits.let_go()
                 gc.collect()  # what the engine left in circles would keep its connections open
                 raise mistaken.CaseEnded(observation)
             return observation
@@ -136,6 +137,17 @@ def _waits_recorded(job: Job) -> AbstractContextManager[TrafficRecorder | None]:
     if not (likely or "waits" in job.observe) or not {"traffic", "reductions"}.isdisjoint(job.observe):
         return nullcontext()  # one listener at a time
     return TrafficRecorder(guard=False).recording()
+
+
+@contextmanager
+def _letting_go(recorder: TrafficRecorder | None) -> Iterator[None]:
+    """Where an error ends a case, what its recorder holds keeps no connection open: others may wait for its end."""
+    try:
+        yield
+    except BaseException:
+        if recorder is not None:
+            recorder.let_go()
+        raise
 
 
 def _judged_recording(

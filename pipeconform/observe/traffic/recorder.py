@@ -125,10 +125,6 @@ class TrafficRecorder:
         """Note the operation, run it and remember its work object."""
         tensors = tensors_in(call.arguments)
         operation = self._note(call, tensors)
-        if len(tensors) == 1 and operation.kind != "collective":
-            (self.cargo.sent if operation.kind == "send" else self.cargo.received)(
-                operation.number, tensors[0]
-            )
         guards: list[Sent | Received] = []
         arguments = call.arguments
         if self._guard and operation.kind == "send":
@@ -142,6 +138,11 @@ class TrafficRecorder:
             result = call.run(arguments)
         finally:
             opened.blocks, self._inside = False, None
+        # whatever can wait is done when the message is on its way: the other side waits for it
+        if len(tensors) == 1 and operation.kind != "collective":
+            (self.cargo.sent if operation.kind == "send" else self.cargo.received)(
+                operation.number, tensors[0]
+            )
         work = _work_in(result)
         if work is None:
             self._end(opened)  # it has no work object: the call was the wait

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -260,6 +261,30 @@ def test_what_a_rank_waits_for_can_be_read_from_another_thread() -> None:
         "has not waited for send of float32[3] to rank 1, operation 0",
     ]
     assert left == 0
+
+
+def test_what_is_let_go_keeps_no_connection_open() -> None:
+    def body(rank: int) -> str:
+        group = dist.new_group([0, 1], timeout=timedelta(seconds=10))
+        recorder = traffic.TrafficRecorder(guard=False)
+        with recorder.recording():
+            dist.barrier(group)
+            if rank == 0:
+                dist.irecv(torch.ones(1), 1, group=group)  # never waited for
+                recorder.let_go()
+                dist.destroy_process_group(group)
+                del group
+                gc.collect()
+                dist.barrier()
+                return ""
+            with pytest.raises(RuntimeError) as found:
+                dist.recv(torch.ones(2), 0, group=group)
+            dist.barrier()
+            return str(found.value)
+
+    vector = run_on_ranks(lambda: body(dist.get_rank()), ranks=2)
+    assert vector.ok, vector.describe()
+    assert "closed" in vector.values[1].lower()
 
 
 def test_nothing_is_left_in_torch_when_recording_has_ended() -> None:
