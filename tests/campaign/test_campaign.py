@@ -45,7 +45,7 @@ class _Executor:
 def cell(monkeypatch):
     """Judge one cell by a rule (case, thorough) → kind or None; returns the cell and what was asked."""
 
-    def judged(rule, expectations=(), ratio=None, size="core"):
+    def judged(rule, expectations=(), ratio=None, size="core", status=Status.FAILED):
         asked = []
         CASES.clear()
 
@@ -56,7 +56,7 @@ def cell(monkeypatch):
             CASES[execution.case.digest] = execution.case
             kind = rule(execution.case, thorough)
             message = "established" if thorough else "guessed"
-            return () if kind is None else (Outcome(Status.FAILED, Finding(kind=kind, message=message)),)
+            return () if kind is None else (Outcome(status, Finding(kind=kind, message=message)),)
 
         monkeypatch.setattr(module, "judge", judge)
         monkeypatch.setattr(module, "localise", lambda *_: None)
@@ -90,6 +90,27 @@ def test_the_smallest_case_is_established_after_quick_shrinking(cell):
     assert asked[-1] == (violation.digest, True)
     assert {thorough for _, thorough in asked[-10:-1]} == {False}
     assert violation.confirmed
+
+
+def test_the_hangs_of_a_cell_are_made_small_within_one_budget(cell):
+    """Each costs a wait and new processes, so several signatures share what one alone may take."""
+
+    def many(case, thorough):
+        return f"hang of {case.num_ranks} ranks"
+
+    hangs, _ = cell(many, status=Status.HUNG)
+    others, _ = cell(many)
+    only, _ = cell(lambda case, thorough: "hang", status=Status.HUNG)
+    (alone,) = only.violations
+
+    def spent(found):
+        return sum(one.shrink_executions for one in found.violations)
+
+    assert len(hangs.violations) == 4
+    assert all(one.confirmed for one in hangs.violations)
+    assert spent(hangs) <= 20 + 4  # each is shown once more, whatever is left
+    assert spent(others) > 2 * spent(hangs)
+    assert alone.shrink_executions <= 20
 
 
 def test_a_smallest_case_that_is_not_established_gives_way_to_the_first(cell):
