@@ -94,7 +94,7 @@ _LIST: tuple[tuple[str, str, str, Status, str], ...] = (
         "DPW-27",
         "Ranks whose own gradients are finite take the step.",
         "failed",
-        "after step 1",
+        "after step [12]",
     ),
     ("InfinityCutOff", "DPW-27", "Infinite gradients are made zero.", "failed", "after step 1"),
     ("ReducedAsComputed", "DPW-28", "Gradients are reduced as they are computed.", "failed", "probe"),

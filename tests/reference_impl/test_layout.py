@@ -37,6 +37,7 @@ STANDARD = {
     "math",
     "os",
     "pathlib",
+    "pickle",
     "struct",
     "sys",
     "threading",

@@ -19,11 +19,16 @@ TORCH_BREAKS = {
         "DPW-6": "state changed by nobody",  # what the outermost module has is broadcast although ignored
         "DPW-7": "raised RuntimeError",  # accumulation before the first reduction of a static graph
         "DPW-24": "gradient differs",  # a dataclass with a static graph is never reduced
+        "DPW-29": "raised RuntimeError",  # a delayed parameter of another dtype than the default one
+        "DPW-32": "gradient differs",  # a gradient penalty with a static graph is never reduced
+        "DPW-36": "gradient differs",  # nor is what comes back from a pickle
     },
     "torch-fully-shard": {},
     "torch-fsdp": {},
 }
 """Each confirmed by a script in docs/findings."""
+NOW_AND_THEN = {"DPW-29": "gradient differs"}
+"""A delayed reduction that is not waited for is mostly done in time (finding 68)."""
 
 
 def _campaign(pools: Pools, reference: str) -> WrapperCampaign:
@@ -60,7 +65,8 @@ def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Wra
 def test_torchs_wrappers_break_what_is_known_and_nothing_else(pools: Pools, name: str) -> None:
     campaign = _campaign(pools, WRAPPERS[name])
     cells = [campaign.judge_cell(wrapper_requirement(one)) for one in WRAPPER_JUDGEMENTS]
-    broken = {c.requirement: {v.signature for v in c.violations} for c in cells if c.violations}
+    kinds = {c.requirement: {v.signature for v in c.violations} for c in cells}
+    broken = {one: found for one, seen in kinds.items() if (found := seen - {NOW_AND_THEN.get(one)})}
 
     assert broken == {one: {kind} for one, kind in TORCH_BREAKS[name].items()}
     assert sum(cell.status == "passed" for cell in cells) >= 7
