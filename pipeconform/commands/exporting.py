@@ -34,12 +34,17 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
                 f"{found.name} cannot be exported: {found.requirement} is judged by what the harness sees inside "
                 f"the stages, or by several executions; send the result file and the replay line instead"
             )
-    if found.case.world.replicas is not None:
+    if found.pipeline.world.is_parallel:
+        what = (
+            "replicas of the pipeline"
+            if found.pipeline.world.tensor is None
+            else "stages that are cut over ranks"
+        )
         raise UsageError(
-            f"{found.name} cannot be exported: its case has replicas of the pipeline, which the script does not make; "
+            f"{found.name} cannot be exported: its case has {what}, which the script does not make; "
             f"send the result file and the replay line instead"
         )
-    size = found.case.world.size
+    size = found.pipeline.world.size
     with campaign_of(Options(implementation=impl, ranks=(size, size))) as campaign:
         description = campaign.executors["default"].description
     if found.variant != "default" and found.variant not in description.variants:
@@ -50,7 +55,7 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
     text = script_of(
         Reproduction(
             name=found.name,
-            case=found.case,
+            case=found.pipeline,
             implementation=impl,
             engine=f"{description.name} {description.version}",
             found=words,

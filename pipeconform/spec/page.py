@@ -101,7 +101,7 @@ def _chapters() -> Iterator[str]:
         yield from _chapter(chapter)
     yield from _chapter(
         wrapper_chapter(),
-        about="Of module wrappers, not of pipelines: `pipeconform run --impl torch-ddp`, or `pipeconform wrappers`.",
+        about="Of module wrappers, not of pipelines: `pipeconform run --impl torch-ddp`.",
     )
 
 
