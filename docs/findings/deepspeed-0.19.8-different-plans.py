@@ -114,7 +114,7 @@ def wait_for(processes, folder):
 
 
 def main():
-    for plan in PLANS:
+    for plan in sys.argv[1:] or PLANS:
         with tempfile.TemporaryDirectory() as folder:
             processes = [
                 mp.get_context("spawn").Process(target=worker, args=(r, plan, folder)) for r in range(WORLD)

@@ -163,7 +163,7 @@ def wait_for(processes, folder):
 
 
 def main():
-    for change in (*CHANGES, *INPUTS):
+    for change in sys.argv[1:] or (*CHANGES, *INPUTS):
         with tempfile.TemporaryDirectory() as folder:
             processes = [
                 mp.get_context("spawn").Process(target=worker, args=(r, change, folder)) for r in range(WORLD)

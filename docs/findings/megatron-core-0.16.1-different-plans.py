@@ -3,9 +3,9 @@
 What: of two ranks one is told of another plan. (a) One microbatch instead of two: it returns without an error, and the
   other waits for a gradient that nobody computes. (b) The whole batch of four in one microbatch, where the other
   splits it into two: the receiving process ends by SIGABRT. (c) Two stages per rank, where the other has one: it
-  takes the interleaved schedule, and both wait. (d) A hidden size of 3 for what crosses the boundary, instead of 2, and
-  (e) float64 instead of float32: the larger buffer is filled in part, the stage raises on that rank alone, and the
-  other waits.
+  takes the interleaved schedule, and both wait. (d) A hidden size of 3 for what crosses the boundary, instead of 2, or
+  float64 instead of float32: the larger buffer is filled in part, the stage raises on that rank alone, and the other
+  waits. (e) bfloat16 instead of float32: the buffer is smaller, and the process ends by SIGABRT.
 Where: megatron-core 0.16.1, core/pipeline_parallel/schedules.py: every rank counts its own messages from
   `num_microbatches` and len(model); core/pipeline_parallel/p2p_communication.py, _communicate: receive buffers are
   made from this rank's `seq_length`, `micro_batch_size`, `hidden_size` and `pipeline_dtype`.
@@ -22,6 +22,7 @@ The engine calls the CUDA runtime for a device and a synchronisation; here these
 
 import importlib
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -43,6 +44,7 @@ PLANS = {  # what one rank is told otherwise
     "two stages": (1, {"num_stages": 2}),
     "a larger hidden size": (1, {"hidden": 3}),
     "float64": (1, {"dtype": torch.float64}),
+    "bfloat16": (1, {"dtype": torch.bfloat16}),
 }
 
 
@@ -163,7 +165,7 @@ def wait_for(processes, folder):
 
 
 def main():
-    for plan in PLANS:
+    for plan in sys.argv[1:] or PLANS:
         with tempfile.TemporaryDirectory() as folder:
             processes = [
                 mp.get_context("spawn").Process(target=worker, args=(r, plan, folder)) for r in range(WORLD)
@@ -173,7 +175,7 @@ def main():
 
             wait_for(processes, folder)
             for rank, process in enumerate(processes):
-                if plan == "one large microbatch" and rank == 0:
+                if plan in ("one large microbatch", "bfloat16") and rank == 0:
                     continue  # whose connection broke, or not yet
                 print(
                     f"rank {PLANS[plan][0]} has {plan}; rank {rank}: {told(rank, process, folder)}",
