@@ -42,18 +42,22 @@ class Delayed(nn.Module):
 
     def forward(self, *args: Any) -> Tensor:
         """Run the module."""
-        given = [_Sleep.apply(one, self.reduction) if _counts(one, self.reduction) else one for one in args]
+        given = [_slow(one, self.reduction) if _counts(one, self.reduction) else one for one in args]
         output: Tensor = self.module(*given)
         if self.freeing:
             time.sleep(self.freeing)
         if _counts(output, self.loss):
-            slow: Tensor = _Sleep.apply(output, self.loss)  # type: ignore[no-untyped-call]
-            return slow
+            return _slow(output, self.loss)
         return output
 
 
 def _counts(value: Any, seconds: float) -> bool:
     return seconds > 0 and isinstance(value, Tensor) and value.requires_grad
+
+
+def _slow(value: Tensor, seconds: float) -> Tensor:
+    result: Tensor = _Sleep.apply(value, seconds)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _Sleep(torch.autograd.Function):
@@ -65,6 +69,6 @@ class _Sleep(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         time.sleep(ctx.seconds)
         return gradient, None

@@ -39,7 +39,8 @@ def stand_in_group(*, rank: int = 0, ranks: int) -> Iterator[dist.ProcessGroup]:
     if not 0 <= rank < ranks:
         raise UsageError(f"stand_in_group: rank {rank} of {ranks} ranks; it is from 0 to {ranks - 1}")
     _registered()
-    dist.init_process_group(_BACKEND, rank=rank, world_size=ranks, store=dist.HashStore())
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]  # public, says its page
+    dist.init_process_group(_BACKEND, rank=rank, world_size=ranks, store=store)
     try:
         group = dist.group.WORLD
         assert group is not None
