@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Averaged", "average"]
+__all__ = ["Averaged", "average", "widen"]
 
 
 class Averaged(Protocol):
@@ -19,18 +19,22 @@ class Averaged(Protocol):
     """By parameter the bound on the difference of two correct sums; filled only where it is asked for."""
     magnitudes: dict[int, Tensor] | None
     """None where no such bound is asked for."""
+    before: Sequence[Tensor | None]
+    """The gradients that were there before the step."""
+    divisor: int
+    """What the step's own are divided by."""
 
 
-def average(runs: Sequence[Averaged]) -> None:
-    """Give every replica the mean of all their gradients; None where no replica has one.
+def average(runs: Sequence[Averaged]) -> dict[int, Tensor]:
+    """Give every replica the mean of all that a step contributed; None where no replica has a gradient.
 
-    A replica without a gradient counts as zero. What was accumulated before is the same everywhere, so that it
-    does not matter whether it is averaged once more. The bound of the mean is the mean of the bounds and, for the
-    additions and the division by the number of replicas R, (R + 2)·ε·Σ|g|/R (Higham, §4.2, as for microbatches).
+    A replica without a gradient counts as zero. Contributions are averaged before they are divided by the number of
+    microbatches, as wrappers do in their backward: with two replicas bits are then mostly equal. Returned is, by
+    parameter and where bounds are asked for, the mean of the absolute values.
     """
-    num = len(runs)
+    num, found = len(runs), dict[int, Tensor]()
     if num == 1:
-        return
+        return found
     for i, parameters in enumerate(zip(*(run.parameters for run in runs), strict=True)):
         gradients = [p.grad for p in parameters if p.grad is not None]
         if not gradients:
@@ -42,13 +46,24 @@ def average(runs: Sequence[Averaged]) -> None:
             mean = total / num
             for p in parameters:
                 p.grad = mean.clone()
-        if runs[0].magnitudes is None:
-            continue
-        with torch.no_grad():
-            absolute = sum((g.abs() for g in gradients), torch.zeros_like(mean)) / num
-            bound = sum(
-                (run.reassociation.get(i, torch.zeros_like(mean)) for run in runs), torch.zeros_like(mean)
-            )
-            bound = bound / num + (num + 2) * torch.finfo(mean.dtype).eps * absolute
-        for run in runs:
-            run.reassociation[i] = bound
+            if runs[0].magnitudes is not None:
+                found[i] = sum((g.abs() for g in gradients), torch.zeros_like(mean)) / num
+    return found
+
+
+def widen(runs: Sequence[Averaged], absolute: Mapping[int, Tensor]) -> None:
+    """Let the bounds of every replica, known by now for its own sum, hold for the mean; `absolute` is from `average`.
+
+    The bound of the mean is the mean of the bounds and, for the additions and divisions over R replicas of what the
+    step contributed and of what was there before, (R + 2)·ε·Σ|g|/R (Higham, §4.2, as for microbatches).
+    """
+    num = len(runs)
+    with torch.no_grad():
+        for i, size in absolute.items():
+            before = runs[0].before[i]
+            weight = size / runs[0].divisor + (0 if before is None else before.abs())
+            bounds = (run.reassociation.get(i, torch.zeros_like(size)) for run in runs)
+            bound = sum(bounds, torch.zeros_like(size)) / num
+            bound = bound + (num + 2) * torch.finfo(size.dtype).eps * weight
+            for run in runs:
+                run.reassociation[i] = bound

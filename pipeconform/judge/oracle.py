@@ -26,7 +26,7 @@ from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.modules import build_stage, seed_of, seed_process, tie
 from pipeconform.case.slips import Slips, mistaken_batch
 from pipeconform.case.whole import build_whole, whole_kwargs
-from pipeconform.judge.averaging import average
+from pipeconform.judge.averaging import average, widen
 from pipeconform.judge.oracle_flow import OracleFlow
 from pipeconform.judge.oracle_together import parts_of, taken_apart, together
 from pipeconform.observe.array import Array
@@ -167,7 +167,10 @@ def reference(
                     run.replicas = tuple(range(case.world.num_replicas)) if joint else (d,)
                 ends = [run.step(index) for run in runs]
                 if isinstance(case.program[index], Train):
-                    average(runs)
+                    absolute = average(runs)
+                    for run in runs:
+                        run.settle()
+                    widen(runs, absolute)
                 for own, end in zip(steps, ends, strict=True):
                     own.append(end())
         except Exception as error:
@@ -230,6 +233,8 @@ class _Run:
         self.case, self.scale, self.stages = case, scale, stages
         self.replay, self.analysis, self.device = replay, analysis, device
         self.reassociation: dict[int, Tensor] = {}
+        self.before: Sequence[Tensor | None] = ()
+        self.divisor = self._num_microbatches = 1
         self.loss, self.slips = data.loss_of(case), Slips(case)
         for s, stage in enumerate(stages):
             self.slips.attach(s, stage)
@@ -320,9 +325,8 @@ class _Run:
                 elif loss.requires_grad:
                     self._backward(loss / m if divide_loss else loss)
         if train:
-            divisor = m if mean and self.scale.at == "gradient" else 1
-            self._settle(earlier, divisor)
-            self._weigh(earlier, m, divisor)
+            self.before, self.divisor = earlier, m if mean and self.scale.at == "gradient" else 1
+            self._num_microbatches = m
         input_gradients = [arg.grad if isinstance(arg, Tensor) else None for arg in batch.args]
         kwarg_gradients = data.kwarg_gradients(batch, stages=range(self.case.num_stages))
         if mean and self.scale.at == "gradient" and self.scale.input_gradients_scaled:
@@ -388,6 +392,11 @@ class _Run:
                 weight = weight + before.abs()
             previous = self.reassociation.get(i, torch.zeros_like(p)) if before is not None else 0.0
             self.reassociation[i] = previous + (m + 2) * torch.finfo(p.dtype).eps * weight
+
+    def settle(self) -> None:
+        """End a training step, when replicas have averaged what it contributed: scale that, add what was before."""
+        self._settle(self.before, self.divisor)
+        self._weigh(self.before, self._num_microbatches, self.divisor)
 
     def _settle(self, earlier: Sequence[Tensor | None], divisor: int) -> None:
         """Divide what this step contributed, then add what was there before (TRN-4)."""

@@ -7,8 +7,10 @@ from torch import nn
 
 from pipeconform.adapter import GradientScale
 from pipeconform.case.case import Optimize, Sgd, Train, World, Zero
+from pipeconform.case.data import loss_of, make_batch
+from pipeconform.case.modules import build_stage
 from pipeconform.case.replicas import Replicas
-from pipeconform.judge.averaging import average
+from pipeconform.judge.averaging import average, widen
 from pipeconform.judge.oracle import reference
 from tests.case.examples import small_case
 
@@ -19,7 +21,10 @@ def run(*gradients, magnitudes=None):
     parameters = [nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in gradients]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else torch.full((2,), gradient, dtype=torch.float64)
-    return types.SimpleNamespace(parameters=parameters, reassociation={}, magnitudes=magnitudes)
+    before = [None] * len(parameters)
+    return types.SimpleNamespace(
+        parameters=parameters, reassociation={}, magnitudes=magnitudes, before=before, divisor=1
+    )
 
 
 def test_a_replica_without_a_gradient_counts_as_zero_and_none_stays_none():
@@ -34,7 +39,7 @@ def test_a_replica_without_a_gradient_counts_as_zero_and_none_stays_none():
 def test_the_bound_of_a_mean_holds_for_another_order_of_additions():
     values = [0.1, 0.2, 0.7]
     runs = [run(value, magnitudes={}) for value in values]
-    average(runs)
+    widen(runs, average(runs))
 
     other = torch.full((2,), sum(value / 3 for value in reversed(values)), dtype=torch.float64)
     mean, bound = runs[0].parameters[0].grad, runs[0].reassociation[0]
@@ -71,3 +76,21 @@ def test_under_running_analysis_the_mean_is_the_same_and_has_a_bound():
     assert mean is not None
     assert bounded.steps[0].gradients[1]["blocks.0.weight"] == mean
     assert bool((bounded.steps[0].gradient_bounds[1]["blocks.0.weight"].tensor() > 0).all())
+
+
+def test_two_replicas_are_averaged_before_the_mean_over_microbatches_is_taken():
+    """Wrappers average in the backward, engines divide by m afterwards: the other order rounds otherwise."""
+    train = Train(batch_size=6, num_microbatches=3)
+    at = GradientScale(at="gradient", input_gradients_scaled=False)
+    found = reference(case_of(program=(train,)), scale=at).steps[0].gradients[0]["blocks.0.weight"]
+    sums = []
+    for d in range(2):
+        case = case_of(program=(train,))
+        stages = [build_stage(case, s) for s in range(2)]
+        for micro in make_batch(case, 0, replica=d).microbatches:
+            output = stages[1](stages[0](*micro.args))
+            loss_of(case).function(output, micro.target).backward()
+        sums.append(stages[0].blocks[0].weight.grad)
+
+    assert found is not None
+    assert torch.equal(found.tensor(), (sums[0] + sums[1]) / 2 / 3)
