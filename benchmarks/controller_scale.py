@@ -11,8 +11,10 @@ simulation shares. Two shapes: many worlds of four ranks at the same time, and o
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
+import multiprocessing
 import os
 import secrets
 import select
@@ -294,6 +296,12 @@ def show(found):
 show.sizes = ()
 
 
+def _measured(number, payloads, answers, rounds):
+    gc.collect()
+    gc.freeze()
+    return measure(number, payloads, answers, rounds=rounds)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--agents", default="64,128,256,512")
@@ -311,7 +319,9 @@ def main():
     show.sizes = [one for several in answers.values() for one in several]
     found = []
     for number in map(int, chosen.agents.split(",")):
-        found.append(measure(number, payloads, answers, rounds=chosen.rounds))
+        # a process of its own: what another has taken from the system it does not give back
+        with multiprocessing.get_context("fork").Pool(1) as process:
+            found.append(process.apply(_measured, (number, payloads, answers, chosen.rounds)))
         print(f"{number} agents are measured", file=sys.stderr)
     show(found)
     if chosen.json is not None:
