@@ -40,6 +40,7 @@ __all__ = [
     "loaded_state",
     "loss_of",
     "make_batch",
+    "passed_on",
     "reassembled",
     "specs_of",
     "split",
@@ -332,18 +333,24 @@ def specs_of(case: Case, values: Iterable[Tensor]) -> tuple[TensorSpec, ...]:
     )
 
 
-def boundaries_of(case: Case) -> tuple[Boundary, ...]:
-    """Shapes and dtypes between neighbouring stages for the first microbatch of the first run."""
-    index = next(i for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
+def passed_on(case: Case, *, stages: int) -> list[tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]]:
+    """What each of the first `stages` takes and gives for the first microbatch of the first run."""
+    index, step = next((i, step) for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
     micro = make_batch(case, index).microbatches[0]
     values: tuple[Any, ...] = micro.args
     found = []
-    step = case.program[index]
-    assert isinstance(step, Train | Eval)
     with torch.random.fork_rng(devices=[]), autocast_of(step, device="cpu"):
-        for s in range(case.num_stages - 1):
+        for s in range(stages):
             output = build_stage(case, s)(*values, **micro.kwargs.get(s, {}))
-            values = tuple(output) if isinstance(output, tuple | list) else (output,)
-            found.append(Boundary(producer=s, consumer=s + 1, tensors=specs_of(case, values)))
-            values = tuple(value.detach().requires_grad_(value.requires_grad) for value in values)
-    return tuple(found)
+            given = tuple(output) if isinstance(output, tuple | list) else (output,)
+            found.append((specs_of(case, values), specs_of(case, given)))
+            values = tuple(value.detach().requires_grad_(value.requires_grad) for value in given)
+    return found
+
+
+def boundaries_of(case: Case) -> tuple[Boundary, ...]:
+    """Shapes and dtypes between neighbouring stages for the first microbatch of the first run."""
+    return tuple(
+        Boundary(producer=s, consumer=s + 1, tensors=given)
+        for s, (_, given) in enumerate(passed_on(case, stages=case.num_stages - 1))
+    )

@@ -34,16 +34,6 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
                 f"{found.name} cannot be exported: {found.requirement} is judged by what the harness sees inside "
                 f"the stages, or by several executions; send the result file and the replay line instead"
             )
-    if found.pipeline.world.is_parallel:
-        what = (
-            "replicas of the pipeline"
-            if found.pipeline.world.tensor is None
-            else "stages that are cut over ranks"
-        )
-        raise UsageError(
-            f"{found.name} cannot be exported: its case has {what}, which the script does not make; "
-            f"send the result file and the replay line instead"
-        )
     size = found.pipeline.world.size
     with campaign_of(Options(implementation=impl, ranks=(size, size))) as campaign:
         description = campaign.executors["default"].description

@@ -45,6 +45,22 @@ def merged(outputs: list[Any], dim: int) -> Any:
     return torch.cat(outputs, dim=dim)
 
 
+def merged_by(case: Any, outputs: list[Any], dim: int) -> Any:
+    """Likewise, by the outputs' own rules where the case has any."""
+    from pipeconform.case import merges
+
+    rules = merges.rules_of(case)
+    if not rules:
+        return merged(outputs, dim)
+    columns = zip(*outputs, strict=True)
+    return tuple(merges.merged(rule, own, batch_dim=dim) for rule, own in zip(rules, columns, strict=True))
+
+
+def whole(value: Any) -> Any:
+    """What ranks hold parts of, put together; every one of them asks."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
 def fired(case: Any, index: int, modules: Mapping[int, nn.Module]) -> dict[str, int]:
     """How often the model's own hooks ran in a step."""
     counts: dict[str, int] = {}
@@ -66,11 +82,11 @@ def guard_of(step: Any) -> Any:
     return guards.get(getattr(step, "guard", ""), contextlib.nullcontext)()
 
 
-def differences(right: dict[str, Any], shown: list[dict[str, Any]]) -> Iterator[str]:
-    """Every value that some rank shows and that is not the unpipelined model's."""
+def differences(right: list[dict[str, Any]], shown: list[dict[str, Any]]) -> Iterator[str]:
+    """Every value that some rank shows and that is not the unpipelined model's; `right` has an entry per rank."""
     for rank, values in enumerate(shown):
         for name, mine in values.items():
-            expected = right.get(name)
+            expected = right[rank].get(name)
             told = difference(expected, mine)
             if told:
                 yield f"rank {rank}, {name}: {told}"

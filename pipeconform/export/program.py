@@ -1,7 +1,7 @@
-"""The program that an exported script consists of, with `comparison` and `launcher`; `script` writes them out as one.
+"""The program that an exported script consists of, with three parts more; `script` writes them out as one.
 
 It starts its own rank processes (or is started by torchrun), runs the case through the adapter, runs the same
-model without any pipeline, and compares. Nothing in the three may import what is not exported: torch, the
+model without any pipeline, and compares. Nothing in the four may import what is not exported: torch, the
 standard library, and, inside functions, the modules that the script carries.
 """
 
@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from pipeconform.export.comparison import copied, differences, fired, flat, guard_of, merged, of
+from pipeconform.export.comparison import copied, differences, fired, flat, guard_of, of, whole
+from pipeconform.export.unpipelined import unpipelined
 
 CASE = ""
 ADAPTER = ""
@@ -43,13 +44,67 @@ def load_adapter() -> Any:
 
 def load_case() -> Any:
     """The case, from the text above."""
-    from pipeconform.case import blocks, case, perturbations
+    from pipeconform.case import blocks, case, perturbations, replicas
 
-    return eval(CASE, {**vars(perturbations), **vars(blocks), **vars(case)})  # noqa: S307 - our own text
+    names = {**vars(perturbations), **vars(replicas), **vars(blocks), **vars(case)}
+    return eval(CASE, names)  # noqa: S307 - our own text
 
 
-def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
-    """What the adapter builds a pipeline from."""
+# torch refuses annotations that are text
+def average_bucket(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """A communication hook as a user writes it: the mean over the group."""
+    _, group = state
+    buffer = bucket.buffer()
+    buffer.div_(group.size())
+    return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def groups_of(case: Any, description: Any, rank: int) -> tuple[Any, dict[int, Any]]:
+    """This rank's pipeline group, None for a bystander, and per stage that it owns the group of its replicas.
+
+    Every rank makes all groups, in the same order.
+    """
+    if SINGLE_PROCESS:
+        return None, {}
+    made = [(members, dist.new_group(list(members))) for members in case.world.pipelines]
+    pipeline = next((group for members, group in made if rank in members), None)
+    replicas = {}
+    for s, owners in enumerate(placement_of(case, description) if case.world.num_replicas > 1 else ()):
+        members = [ranks[min(owners)] for ranks in case.world.pipelines]
+        group = dist.new_group(members)
+        if rank in members:
+            replicas[s] = group
+    return pipeline, replicas
+
+
+def placement_of(case: Any, description: Any) -> Any:
+    """For each stage the set of pipeline ranks that own it."""
+    from pipeconform import adapter as contract
+
+    claim = description.capabilities.schedule(case.schedule)
+    placement = contract.Placement(case.world.placement) if case.world.placement else claim.placement
+    return contract.placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+
+
+def data_parallel_of(case: Any) -> Any:
+    """What the plan says of replicas."""
+    from pipeconform.adapter import DataParallel
+
+    own = case.world.replicas
+    if own is None:
+        return None
+    return DataParallel(
+        wrapper=own.wrapper,
+        bucket_views=own.bucket_views,
+        static_graph=own.static_graph,
+        find_unused=own.find_unused,
+        hook=average_bucket if own.hook else None,
+        nested=own.nested,
+    )
+
+
+def plan_of(case: Any, description: Any, rank: int) -> Any:
+    """What the adapter builds a pipeline from; its groups are made here."""
     from pipeconform import adapter as contract
     from pipeconform.case import data, merges
     from pipeconform.case.case import Adam, Sgd
@@ -57,9 +112,9 @@ def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
     from pipeconform.case.modules import build_model, build_stage
     from pipeconform.case.whole import build_whole, split_of
 
-    claim = description.capabilities.schedule(case.schedule)
-    members = case.world.pipeline_ranks
-    placement = contract.Placement(case.world.placement) if case.world.placement else claim.placement
+    group, replica_groups = groups_of(case, description, rank)
+    replica = case.world.replica_of(rank)
+    members = case.world.pipelines[replica or 0]
     optimizer: Any = None
     if isinstance(case.optimizer, Sgd):
         optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
@@ -77,7 +132,8 @@ def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
         model=lambda: build_model(case) if case.model.split is None else build_whole(case),
         split=split_of(case),
         schedule=case.schedule,
-        placement=contract.placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
+        placement=placement_of(case, description),
+        data_parallel=data_parallel_of(case),
         loss=data.loss_of(case),
         optimizer=optimizer,
         num_microbatches=first.num_microbatches,
@@ -91,6 +147,9 @@ def plan_of(case: Any, description: Any, group: Any, rank: int) -> Any:
             pipeline_ranks=members,
             pipeline_rank=position,
             pipeline_group=group,
+            replica=replica or 0,
+            num_replicas=case.world.num_replicas,
+            replica_groups=replica_groups,
         ),
         trains=bool(case.trains),
         deferred_weights=deferred_weights,
@@ -110,7 +169,7 @@ def batch_for(case: Any, index: int, plan: Any, capabilities: Any) -> Any:
         owners = plan.placement[0] if where == "first_stage" else plan.placement[-1]
         return position is not None and (where == "all" or position in owners)
 
-    batch = data.make_batch(case, index)
+    batch = data.make_batch(case, index, replica=plan.ranks.replica)
     inputs = consumes(capabilities.inputs_consumed_by)
     targets = consumes(capabilities.targets_consumed_by)
     return data.reassembled(
@@ -120,7 +179,7 @@ def batch_for(case: Any, index: int, plan: Any, capabilities: Any) -> Any:
     )
 
 
-def pipelined(case: Any, rank: int, group: Any) -> dict[str, Any]:
+def pipelined(case: Any, rank: int) -> dict[str, Any]:
     """Run the case through the adapter; every value that this rank can show, by what it is."""
     from pipeconform import adapter as contract
     from pipeconform.case import data
@@ -131,7 +190,7 @@ def pipelined(case: Any, rank: int, group: Any) -> dict[str, Any]:
     description = adapter.describe()
     adapter.setup_process()
     seed_process(seed_of(case.seed, "rank", rank))
-    plan = plan_of(case, description, group, rank)
+    plan = plan_of(case, description, rank)
     pipeline = adapter.build(plan)
     shown: dict[str, Any] = {}
     for index, step in enumerate(case.program):
@@ -152,9 +211,9 @@ def pipelined(case: Any, rank: int, group: Any) -> dict[str, Any]:
         else:
             pipeline.apply(contract.OptimizerStep())
         for s, values in pipeline.gradients().items():
-            shown |= {f"{at}, {of(case, s)}gradient of {n}": copied(v) for n, v in values.items()}
+            shown |= {f"{at}, {of(case, s)}gradient of {n}": copied(whole(v)) for n, v in values.items()}
         for s, values in pipeline.state().items():
-            shown |= {f"{at}, {of(case, s)}{n}": copied(v) for n, v in values.items()}
+            shown |= {f"{at}, {of(case, s)}{n}": copied(whole(v)) for n, v in values.items()}
         shown |= fired(case, index, pipeline.owned())
     pipeline.close()
     return shown
@@ -166,19 +225,17 @@ def rank_main(limit: float) -> int:
     watch(limit, rank)
     torch.set_num_threads(1)
     case = load_case()
-    group = None
     if not SINGLE_PROCESS:
         dist.init_process_group("gloo")
-        group = dist.new_group(list(case.world.pipeline_ranks))
-        group = group if rank in case.world.pipeline_ranks else None
-    shown: list[Any] = [pipelined(case, rank, group)]
+    shown: list[Any] = [pipelined(case, rank)]
     if not SINGLE_PROCESS:
         everybody: list[Any] = [None] * WORLD
         dist.all_gather_object(everybody, shown[0])
         shown = everybody
     if rank:
         return 0
-    lines = list(differences(unpipelined(case), shown))
+    right = unpipelined(case, load_adapter().describe().capabilities)
+    lines = list(differences([right[case.world.replica_of(one) or 0] for one in range(len(shown))], shown))
     print("\n".join(lines) if lines else "every value is that of the unpipelined model", flush=True)
     return DIFFERENT if lines else 0
 
@@ -194,95 +251,3 @@ def watch(limit: float, rank: int) -> None:
     timer = threading.Timer(limit, give_up)
     timer.daemon = True
     timer.start()
-
-
-# The same model without a pipeline.
-
-
-def unpipelined(case: Any) -> dict[str, Any]:
-    """What is right, by the names that `pipelined` uses."""
-    from pipeconform.adapter import module_state
-    from pipeconform.case import data
-    from pipeconform.case.case import Eval, Load, Train, Zero
-    from pipeconform.case.graph_layers import deferred_weights
-    from pipeconform.case.modules import build_stage
-    from pipeconform.case.whole import build_whole, whole_kwargs
-
-    capabilities = load_adapter().describe().capabilities
-    split = case.model.split is not None
-    stages: list[nn.Module] = [build_stage(case, s) for s in range(case.num_stages)]
-    if split:
-        stages = [build_whole(case)]
-    live = dict(enumerate(stages))
-    optimizer = optimizer_of(case, [p for stage in stages for p in stage.parameters() if p.requires_grad])
-    loss = data.loss_of(case)
-    right: dict[str, Any] = {}
-    for index, step in enumerate(case.program):
-        at = f"step {index}"
-        if isinstance(step, Train | Eval):
-            training, batch = isinstance(step, Train), data.make_batch(case, index)
-            outputs, losses = [], []
-            for stage in stages:
-                stage.train(training)
-            with data.autocast_of(step, device="cpu"), torch.set_grad_enabled(training):
-                for micro in batch.microbatches:
-                    values: Any = micro.args
-                    for s, stage in live.items():
-                        args = values if isinstance(values, tuple | list) else (values,)
-                        kwargs = whole_kwargs(micro.kwargs) if split else micro.kwargs.get(s, {})
-                        values = stage(*args, **kwargs)
-                    outputs.append(values)
-                    if not training:
-                        continue
-                    one = loss.function(values, micro.target, **batch.loss_kwargs)
-                    losses.append(one)
-                    if one.requires_grad:
-                        torch.autograd.backward(one * weight(loss, capabilities, batch, micro))
-                        for stage in stages:
-                            builder = deferred_weights(stage)
-                            if builder is not None:
-                                builder()()
-            for stage in stages:
-                stage.train()
-            right |= flat(f"{at}, output", merged(outputs, batch.batch_dim))
-            right |= flat(f"{at}, losses", losses if training else None)
-            if training:
-                gradients = [arg.grad if isinstance(arg, Tensor) else None for arg in batch.args]
-                right |= flat(f"{at}, input gradients", tuple(gradients))
-        elif isinstance(step, Zero):
-            for stage in stages:
-                stage.zero_grad(set_to_none=step.set_to_none)
-        elif isinstance(step, Load):
-            with torch.no_grad():
-                for s, values in data.loaded_state(case, index).items():
-                    for name, value in module_state({s: live[s]})[s].items():
-                        value.copy_(values[name])
-        elif optimizer is not None:
-            optimizer.step()
-        for s, stage in live.items():
-            right |= {
-                f"{at}, {of(case, s)}gradient of {n}": copied(p.grad) for n, p in stage.named_parameters()
-            }
-            right |= {f"{at}, {of(case, s)}{n}": copied(v) for n, v in module_state({s: stage})[s].items()}
-        right |= fired(case, index, live)
-    return right
-
-
-def weight(loss: Any, capabilities: Any, batch: Any, micro: Any) -> float:
-    """What a microbatch's loss counts in the sum that is differentiated."""
-    if loss.reduction != "mean":
-        return 1.0
-    if capabilities.loss_over == "batch":
-        return float(micro.target.shape[batch.batch_dim] / batch.target.shape[batch.batch_dim])
-    return 1.0 / float(batch.num_microbatches)
-
-
-def optimizer_of(case: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:
-    """The case's optimizer."""
-    from pipeconform.case.case import Adam, Sgd
-
-    if parameters and isinstance(case.optimizer, Sgd):
-        return torch.optim.SGD(parameters, lr=case.optimizer.lr, momentum=case.optimizer.momentum)
-    if parameters and isinstance(case.optimizer, Adam):
-        return torch.optim.Adam(parameters, lr=case.optimizer.lr)
-    return None

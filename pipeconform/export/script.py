@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
+from pipeconform.case import blocks
 from pipeconform.case.case import Case, Train
 from pipeconform.errors import UsageError
 from pipeconform.export.bundle import imported_by, sources_of
@@ -26,7 +27,7 @@ _CARRIED = (
     "pipeconform.case.whole",
     "pipeconform.errors",
 )
-_PARTS = ("comparison.py", "program.py", "launcher.py")
+_PARTS = ("comparison.py", "unpipelined.py", "program.py", "launcher.py")
 _ROOT = '"""Only what this reproduction needs."""\n'
 
 _IMPORTER = '''
@@ -77,6 +78,8 @@ def reason_against(case: Case) -> str | None:
         return "its dropout masks are drawn by the ranks, and only the harness can replay them"
     if case.is_mistaken or case.world.perturbations:
         return "the harness disturbs the ranks, and a program of its own cannot"
+    if case.world.tensor is not None or case.has(blocks.SyncedNorm):
+        return "its stages compute over several ranks, and a program of its own does not"
     if any(isinstance(step, Train) and step.by_hand is not None for step in case.program):
         return "its stages are driven by hand, call by call"
     return None

@@ -43,7 +43,7 @@ def test_what_is_not_floating_is_equal_or_not(expected, mine, told):
 def test_every_rank_is_compared_with_what_is_right():
     shown = [{"a": RIGHT}, {"a": RIGHT, "b": 1}]
 
-    assert list(differences({"a": RIGHT, "b": 2}, shown)) == ["rank 1, b: 1; expected 2"]
+    assert list(differences([{"a": RIGHT, "b": 2}] * len(shown), shown)) == ["rank 1, b: 1; expected 2"]
 
 
 def test_leaves_are_named_by_their_place_and_nothing_is_no_leaf():

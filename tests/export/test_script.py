@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Eval, Load, LossSpec, Model, Optimize, Sgd, Stage, Train, World, Zero
+from pipeconform.case.replicas import Replicas
 from pipeconform.errors import UsageError
 from pipeconform.export.script import Reproduction, script_of
 
@@ -199,12 +201,74 @@ def test_the_settings_of_a_variant_are_there_before_torch_is(shown):
     assert "ProcessGroupWrapper" in done.stderr or "DETAIL" in done.stderr
 
 
+REPLICATED = World(size=2, pipeline_ranks=(0,), replicas=Replicas(others=((1,),)))
+TRAINED = Train(batch_size=4, num_microbatches=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, {"hook": True}, {"wrapper": "fully_shard"}], ids=["ddp", "hook", "sharded"]
+)
+def test_replicas_are_made_and_a_right_implementation_is_not_accused(shown, options):
+    world = structs.replace(REPLICATED, replicas=Replicas(others=((1,),), **options))
+    program = (TRAINED, Optimize(), Zero(), TRAINED)
+    done = shown(
+        case(*program, world=world, stages=1, optimizer=Sgd(lr=0.125)),
+        implementation="reference",
+        by=TORCHRUN,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "every value is that of the unpipelined model" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [(), TORCHRUN], ids=["python", "torchrun"])
+def test_replicas_whose_gradients_are_not_the_mean_are_shown(shown, by):
+    done = shown(
+        case(TRAINED, world=REPLICATED, stages=1),
+        implementation=f"{FAULTS}.replicas:SummedOverReplicas",
+        by=by,
+        found="DPC-1 failed: gradient value",
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert "rank 0, step 0, stage 0, gradient of blocks.0.weight: element" in done.stdout
+    assert "rank 1, step 0, stage 0, gradient of blocks.0.weight: element" in done.stdout
+    assert "output" not in done.stdout.replace("what was found", "")
+
+
+@pytest.mark.slow
+def test_replicas_of_a_pipeline_over_several_ranks_are_shown(shown):
+    world = World(size=4, pipeline_ranks=(0, 1), replicas=Replicas(others=((2, 3),)))
+    done = shown(case(TRAINED, TRAINED, world=world, schedule="1F1B"), implementation="reference")
+
+    assert done.returncode == 0, done.stderr
+    assert "rank 3 returned" in done.stdout
+
+
+@pytest.mark.slow
+def test_outputs_that_are_merged_by_their_own_rules_are_compared(shown):
+    model = structs.replace(case().model, merged=("turned", "whole", "total"))
+    right, wrong = (
+        shown(structs.replace(case(schedule="1F1B"), model=model), implementation=one)
+        for one in ("reference", f"{FAULTS}.callers:MergedBackwards")
+    )
+
+    assert right.returncode == 0, right.stderr
+    assert wrong.returncode == 1
+    assert "rank 1, step 0, output[1]: element" in wrong.stdout
+
+
 def test_what_a_program_cannot_show_is_refused_with_the_reason():
     def refused(wanted):
         with pytest.raises(UsageError) as error:
             script_of(Reproduction(name="X-1", case=wanted, implementation="torch", engine="", found="found"))
         return str(error.value)
 
+    assert "its stages compute over several ranks" in refused(
+        case(kind=blocks.SyncedNorm, world=REPLICATED, stages=1)
+    )
     assert refused(case(kind=blocks.Dropout)) == (
         "X-1 cannot be exported: its dropout masks are drawn by the ranks, and only the harness can replay them"
     )
