@@ -11,6 +11,7 @@ import tomllib
 
 import pytest
 
+from pipeconform.case.case import decode_case
 from pipeconform.commands.init import skeleton
 from pipeconform.gate.expectations import read_expectations
 from pipeconform.spec import requirements
@@ -213,6 +214,16 @@ def test_the_whole_profile_goes_on_where_it_stopped_and_forgets_what_another_ada
     assert (again.stderr, again.stdout) == ("", first.stdout)
     adapter.write_text(skeleton(name="mine.py").replace(*WRONG))
     assert "not judged yet: FWD-1, FWD-3, TRN-1, SCH-1" in printed("--minutes", "0").stdout
+
+
+def test_stored_cases_are_cases_and_are_named_where_they_are_used(engines):
+    used = (engines.parent / "engines.md").read_text() + (engines / "deepspeed.toml").read_text()
+
+    stored = sorted(engines.glob("*/*.json"))
+    assert stored
+    for file in stored:
+        assert decode_case(file.read_bytes(), source=file.name).schedule == "1F1B"
+        assert file.relative_to(engines).as_posix() in used
 
 
 @pytest.mark.slow
