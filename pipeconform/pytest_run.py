@@ -67,7 +67,7 @@ NOT_WANTED = object()
 """Parameter of a suite test whose requirement was not asked for; deselected after collection."""
 _EARLIER = "earlier.json"
 _ENDED = ".ended"
-_MOST_ENDS = 4  # workers, for each that there should be, that end in a row before anything is judged
+_MOST_ENDS = 2  # workers, for each that there should be, that end in a row before anything is judged
 _WRITE_EVERY = 2.0  # seconds between two writings of the unfinished result
 
 

@@ -21,7 +21,7 @@ SELECTED = [
     *("--ranks", "1-2", "--examples", "3"),
 ]
 WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
-GUARD = 300  # seconds
+GUARD = 600  # seconds
 
 
 def run(folder, *more, impl="reference", **variables):
