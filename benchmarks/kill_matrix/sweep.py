@@ -14,7 +14,7 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Focus, Limits
+from pipeconform.case.strategies import Focus, Limits, reachable
 from pipeconform.errors import BadAdapterError, ContractError
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
@@ -89,6 +89,8 @@ def _of_focus(name: str, focus: Focus, capabilities: Capabilities) -> list[list[
     if not rows:
         return []
     limits = Limits(capabilities=capabilities, min_ranks=_RANKS[0], max_ranks=_RANKS[1])
+    if not reachable(limits, claim, focus):
+        return []  # it needs more ranks
     each = len(SCHEDULES) if all(JUDGEMENTS[identifier].any_schedule for identifier in rows) else 1
     cases = drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=_DRAWN * each))
     return [

@@ -286,4 +286,4 @@ def test_the_program_begins_with_what_a_reader_must_know():
     assert "  pipeline  GPipe, p = 2, v = 1" in head
     compile(text, "reproduction.py", "exec")
     assert "pipeconform.schedule.table" not in text  # nothing that only the reference needs
-    assert len(text.splitlines()) < 5000
+    assert len(text.splitlines()) < 6000
