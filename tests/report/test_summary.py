@@ -119,8 +119,8 @@ def test_a_violation_under_all_judged_schedules_needs_no_list_of_them(make):
         make.cell("FWD-1", "D", status="not_claimed", judgements=0),
     ]
 
-    assert [group.under() for group in grouped(cells)] == ["all 3 schedules"]
-    assert [group.under() for group in grouped([*cells, make.cell("FWD-1", "E")])] == ["A, B, C"]
+    assert [group.under() for group in grouped(cells)] == [" under all 3 schedules"]
+    assert [group.under() for group in grouped([*cells, make.cell("FWD-1", "E")])] == [" under A, B, C"]
 
 
 def test_a_headline_is_cut_before_it_fills_the_screen(make):

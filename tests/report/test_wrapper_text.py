@@ -9,6 +9,7 @@ from msgspec import structs
 
 from pipeconform.case.wrapper_case import Pass, Step, Uneven, WrapperCase
 from pipeconform.report.case_text import describe_case
+from pipeconform.sharding import Sharding
 from pipeconform.wrapper import WrapOptions
 
 OTHER = {
@@ -65,7 +66,8 @@ def test_another_value_of_a_field_is_another_text(field: str) -> None:
 @pytest.mark.parametrize("field", [one.name for one in fields(WrapOptions)])
 def test_another_option_is_another_text(field: str) -> None:
     default = getattr(WrapOptions(), field)
-    other = {bool: not default, tuple: (1,), str: "x"}.get(type(default), 7)
+    named = {"sharding": Sharding()}
+    other = named.get(field) or {bool: not default, tuple: (1,), str: "x"}.get(type(default), 7)
 
     told = describe_case(WrapperCase(options=WrapOptions(**{field: other})))
     assert told != describe_case(WrapperCase())
