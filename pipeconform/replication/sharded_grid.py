@@ -101,8 +101,8 @@ def _allowed(claims: WrapperClaims) -> Any:
     def allowed(point: dict[str, Any]) -> bool:
         # pairs of ranks need four to be replicated; four are dear, and nothing else needs them
         fits = (point["ranks"] == 4) == (point["strategy"] == "hybrid")
-        # a compiler in every process takes seconds: two at a time, unless it has to be four
-        fits = fits and (not point["compiled"] or point["ranks"] != 3)
+        # a compiler in every process takes seconds of a processor: two at a time
+        fits = fits and (not point["compiled"] or point["ranks"] == 2)
         return fits and not any(refusal.matches(point) for refusal in claims.sharding.refusals)
 
     return allowed
