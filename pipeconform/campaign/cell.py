@@ -264,7 +264,9 @@ class CellRun(Generic[CaseT, ExecutionT]):
         hangs = outcome.status is Status.HUNG
         budget = Budget(
             seconds=max(0.0, min(profile.shrink_seconds, deadline - time.monotonic())),
-            executions=min(self.hangs_left, profile.shrink_executions) if hangs else profile.shrink_executions,
+            executions=min(self.hangs_left, profile.shrink_executions)
+            if hangs
+            else profile.shrink_executions,
         )
         source = self.subject.source(first.corpus, case, searched=first.purpose != "corpus")
         smallest = minimise(

@@ -183,7 +183,7 @@ def test_a_step_that_cannot_end_after_what_it_did_too_early_says_why() -> None:
     assert hand is not None
 
     with pytest.raises(
-        by_hand.DoneTooEarlyError, match="and did it.*Now the end of the step fails: OrderError"
+        by_hand.DoneTooEarlyError, match=r"and did it.*Now the end of the step fails: OrderError"
     ):
         by_hand.drive(pipeline, plan, data.make_batch(case, 0), hand)
 
