@@ -27,7 +27,7 @@ TORCH_BREAKS = {
     "torch-fsdp": {"DPW-39": "died: SIGABRT"},  # gradients that one rank has none of, not in float32
 }
 """Each confirmed by a script in docs/findings."""
-NOW_AND_THEN = {"DPW-29": "gradient differs"}
+NOW_AND_THEN = {"DPW-29": {"gradient differs", "replicas apart"}}
 """A delayed reduction that is not waited for is mostly done in time (finding 68)."""
 
 
@@ -66,7 +66,7 @@ def test_torchs_wrappers_break_what_is_known_and_nothing_else(pools: Pools, name
     campaign = _campaign(pools, WRAPPERS[name])
     cells = [campaign.judge_cell(wrapper_requirement(one)) for one in WRAPPER_JUDGEMENTS]
     kinds = {c.requirement: {v.signature for v in c.violations} for c in cells}
-    broken = {one: found for one, seen in kinds.items() if (found := seen - {NOW_AND_THEN.get(one)})}
+    broken = {one: found for one, seen in kinds.items() if (found := seen - NOW_AND_THEN.get(one, set()))}
 
     assert broken == {one: {kind} for one, kind in TORCH_BREAKS[name].items()}
     assert sum(cell.status == "passed" for cell in cells) >= 7
