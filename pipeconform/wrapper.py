@@ -123,7 +123,7 @@ class WrapperClaims:
     """The built-in communication hooks that run on this machine's device, where `HOOKS` is claimed."""
     elsewhere: Mapping[WrapperFeature, str] = field(default_factory=dict)
     """Features that it has, but not on this machine, each with why; they are reported, and never as met."""
-    sharding: ShardingClaims = ShardingClaims()
+    sharding: ShardingClaims = field(default_factory=ShardingClaims)
     """Which of these options it offers, where `SHARDS` is claimed."""
     max_ranks: int = 4
     patience: float = 2.0
