@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
@@ -53,7 +51,8 @@ class Edges:
     def leaving(self, x: Tensor) -> DTensor:
         """What a stage hands over of its whole output."""
         made: DTensor = DTensor.from_local(x, self._mesh, [Replicate()], run_check=False)
-        return made.redistribute(placements=[self._placement])
+        handed: DTensor = made.redistribute(placements=[self._placement])
+        return handed
 
     def _repaired(self, x: Tensor) -> DTensor:
         placement = self._placement
@@ -67,7 +66,7 @@ class Edges:
         if x.shape == shape:
             placement = Replicate()
         stride = torch.empty(shape, device="meta").stride()
-        made: Any = DTensor.from_local(
+        made: DTensor = DTensor.from_local(
             x, self._mesh, [placement], run_check=False, shape=shape, stride=stride
         )
         return made

@@ -46,7 +46,7 @@ class _Alone(ReferencePipeline):
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
         for part in module.modules():
             if hasattr(part, "over"):
-                part.over = None
+                object.__setattr__(part, "over", None)
         return super().make_replicated(index, module)
 
 

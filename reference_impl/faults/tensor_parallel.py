@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from pipeconform.adapter import Batch, Mode, StepResult
 from pipeconform.stage_wrapping import wrapped
@@ -213,12 +213,10 @@ class GatheredOnTheWay(ReferenceAdapter):
 
 class _PartsExchanged(_TakenOtherwise):
     def taken(self, value: DTensor) -> Tensor:
-        part: Tensor = value.to_local()
-        if (
-            value.placements[0].is_replicate()
-            or value.shape[value.placements[0].dim] % value.device_mesh.size()
-        ):  # type: ignore[attr-defined]
+        (placement,), num = value.placements, value.device_mesh.size()
+        if not isinstance(placement, Shard) or value.shape[placement.dim] % num:
             return value
+        part: Tensor = value.to_local()
         other = _from_the_next(part.detach(), value.device_mesh.get_group())
         made: Tensor = DTensor.from_local(
             part + (other - part.detach()), value.device_mesh, value.placements, run_check=False
