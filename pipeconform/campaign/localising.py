@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeconform.campaign.executor import Executor
+from pipeconform.case.blocks import SyncedNorm
 from pipeconform.case.case import Case
-from pipeconform.judge.localisation import locate
+from pipeconform.judge.data_parallel import replicas_of
+from pipeconform.judge.localisation import locate, locate_among
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
 
@@ -27,16 +29,20 @@ def localise(case: Case, outcomes: Sequence[Outcome], executor: Executor) -> Loc
     """Execute `case` once more and find the first tensor that left its class.
 
     None where no verdict speaks of values, where the stages are made by a front end (its modules tell nothing), where
-    there are replicas of the pipeline, or where not every rank returns this time.
+    stages compute over several ranks, or where not every rank returns this time. Where there are replicas of the
+    pipeline, each is compared with the model on its own data.
 
     Raises:
         HarnessError: the harness failed.
     """
-    silent = case.model.split is not None or case.world.is_parallel
-    if silent or case.is_mistaken or not any(map(is_numeric, outcomes)):
+    together = case.world.tensor is not None or case.has(SyncedNorm)
+    if case.model.split is not None or together or case.is_mistaken or not any(map(is_numeric, outcomes)):
         return None
     execution = executor.execute(case, observe=("gradients",))
     if execution.outcome() is not None:
         return None
     evidence = executor.evidence(execution, flow=True)
-    return locate(evidence, executor.evidence(execution, copied=True, flow=True))
+    copied = executor.evidence(execution, copied=True, flow=True)
+    if case.world.replicas is None:
+        return locate(evidence, copied)
+    return locate_among(list(zip(replicas_of(evidence), replicas_of(copied), strict=True)))

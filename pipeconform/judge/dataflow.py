@@ -9,7 +9,7 @@ from typing import Literal
 from pipeconform.judge.numerics import Mismatch
 from pipeconform.observe.localisation import Deviation, Direction, Lane
 
-__all__ = ["Check", "Side", "deviation_of", "lanes_of", "order_of"]
+__all__ = ["Check", "Side", "deviation_of", "lanes_of", "order_of", "place_of"]
 
 Side = Literal["input", "output", "result", ""]
 
@@ -72,7 +72,16 @@ def deviation_of(one: Check) -> Deviation:
         tensor=one.tensor,
         text=one.words if one.mismatch is None else one.mismatch.describe(),
         likeness=one.likeness,
+        side=one.side,
     )
+
+
+def place_of(one: Deviation, num_stages: int) -> tuple[int, ...]:
+    """As `order_of`, for what was found."""
+    where = Check(
+        direction=one.direction, step=one.step, stage=one.stage, microbatch=one.microbatch, side=one.side
+    )
+    return order_of(where, num_stages)
 
 
 def lanes_of(

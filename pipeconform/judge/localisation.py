@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Literal
 
+from msgspec import structs
+
 from pipeconform.adapter import Feature
 from pipeconform.case.case import Load, Optimize, Train
 from pipeconform.errors import HarnessError
 from pipeconform.judge import training
 from pipeconform.judge.classes import Classes, Passage, passages_of
-from pipeconform.judge.dataflow import Check, Side, deviation_of, lanes_of, order_of
+from pipeconform.judge.dataflow import Check, Side, deviation_of, lanes_of, order_of, place_of
 from pipeconform.judge.evidence import Evidence, Finding, Judge, held, shown_step
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.likeness import likeness, scaled
@@ -33,7 +35,7 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.localisation import Direction, Lane, Localisation
 from pipeconform.observe.observation import Flow, Forward, StepExpected, Structure
 
-__all__ = ["locate"]
+__all__ = ["locate", "locate_among"]
 
 
 def locate(evidence: Evidence, copied: Evidence) -> Localisation:
@@ -56,6 +58,25 @@ def locate(evidence: Evidence, copied: Evidence) -> Localisation:
         compared=len(checks),
         wrong=len(wrong),
         bounded=search.classes.are_bounded,
+    )
+
+
+def locate_among(replicas: Sequence[tuple[Evidence, Evidence]]) -> Localisation:
+    """The same over the replicas of a pipeline, each with its own data: the first of all, in the order of the data.
+
+    What comes of it is shown of the replica that has it; of several that have one at the same place, the first.
+    """
+    found = [locate(evidence, copied) for evidence, copied in replicas]
+    num_stages = replicas[0][0].case.num_stages
+    wrong = [(place_of(one.first, num_stages), d) for d, one in enumerate(found) if one.first is not None]
+    d = min(wrong)[1] if wrong else 0
+    first = found[d].first
+    return structs.replace(
+        found[d],
+        first=None if first is None else structs.replace(first, replica=d),
+        compared=sum(one.compared for one in found),
+        wrong=sum(one.wrong for one in found),
+        bounded=all(one.bounded for one in found),
     )
 
 

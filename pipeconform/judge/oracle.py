@@ -157,8 +157,9 @@ def reference(
             )
             for _ in range(1 if joint else case.world.num_replicas)
         ]
-        if flow and case.model.split is None and not case.world.is_parallel:
-            runs[0].watch_flow()
+        watched = flow and case.model.split is None and case.world.tensor is None and not joint
+        for run in runs if watched else ():
+            run.watch_flow()
         steps: list[list[StepExpected]] = [[] for _ in runs]
         try:
             for index in range(len(case.program)):
@@ -217,6 +218,8 @@ class _Run:
     """Whether the inputs of a microbatch are copies of their part of the batch."""
     replicas: tuple[int, ...] = (0,)
     """On whose data it is run; of several together where they share statistics, see `oracle_together`."""
+    flow: OracleFlow | None = None
+    """What notes what passes between stages, where that is asked for."""
 
     def __init__(
         self,
@@ -250,13 +253,13 @@ class _Run:
 
     def watch_flow(self) -> None:
         """Note from now on what passes between stages."""
-        self.replay.flow = OracleFlow(self.analysis)
+        self.flow = OracleFlow(self.analysis)
         for stage in self.stages:
-            stage.timeline = self.replay.flow.gradients  # type: ignore[assignment]  # a listener
+            stage.timeline = self.flow.gradients  # type: ignore[assignment]  # a listener
 
     def step(self, index: int) -> Callable[[], StepExpected]:
         """Run one step of the program; what is right after it is recorded when the returned function is called."""
-        step = self.case.program[index]
+        step, self.replay.flow = self.case.program[index], self.flow
         if isinstance(step, Train | Eval):
             live = dict(enumerate(self.stages))
             with data.autocast_of(step, device=self.device), self.slips.during(step, live):
@@ -465,7 +468,7 @@ class _Run:
             input_gradient_bounds=self._bound_all(input_gradients),
             output_bounds=output_bounds,
             kwarg_gradient_bounds=self._bounds(kwarg_gradients),
-            flow=() if self.replay.flow is None else self.replay.flow.take(),
+            flow=() if self.flow is None else self.flow.take(),
         )
 
     def _reassociated(self) -> dict[int, Named]:

@@ -33,6 +33,10 @@ class Deviation(_Data, frozen=True, kw_only=True):
     """None of what belongs to all microbatches: weight gradients, buffers, parameters."""
     rank: int | None = None
     """The rank of the world on which it was seen."""
+    replica: int | None = None
+    """The replica whose value it is; None where there is one pipeline only."""
+    side: Literal["input", "output", "result", ""] = ""
+    """As that of a `Lane`."""
     tensor: str
     """Which of the stage's: ``input 0``, ``output 1``, or a parameter's name."""
     text: str
@@ -44,7 +48,8 @@ class Deviation(_Data, frozen=True, kw_only=True):
         """``output gradient of stage 1, microbatch 2, in step 0 on rank 1``."""
         microbatch = "" if self.microbatch is None else f", microbatch {self.microbatch}"
         rank = "" if self.rank is None else f" on rank {self.rank}"
-        return f"{self.direction} of stage {self.stage}{microbatch}, in step {self.step}{rank}"
+        replica = "" if self.replica is None else f" of replica {self.replica}"
+        return f"{self.direction} of stage {self.stage}{replica}{microbatch}, in step {self.step}{rank}"
 
 
 class Lane(_Data, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from pipeconform.campaign.localising import localise
 from pipeconform.campaign.trial import faults
 from pipeconform.case.blocks import BatchNorm, Linear, Mlp
 from pipeconform.case.case import Case, Kwarg, Model, Optimize, Sgd, Stage, Train, World, Zero
+from pipeconform.case.replicas import Replicas
 from pipeconform.run.pools import Pools
 from pipeconform.spec import requirement
 
@@ -111,3 +112,33 @@ def _asked(name: str) -> str:
     if name in ("outputs-swapped", "losses-reversed", "dry-run", "first-stage-not-updated"):
         return faults()[name].requirement
     return "TRN-1"
+
+
+REPLICATED = _with(
+    PLAIN,
+    model={"stages": (Stage(blocks=(Linear(), BatchNorm())),)},
+    world=World(size=2, pipeline_ranks=(0,), replicas=Replicas(others=((1,),))),
+)
+IN_REPLICAS = {
+    # fault: requirement, direction, microbatch, replica
+    "one-stage-scaled": ("DPC-1", "output gradient", 0, 0),
+    "buffers-of-the-first": ("DPC-3", "buffer", None, 1),
+}
+
+
+@pytest.mark.parametrize("name", IN_REPLICAS)
+def test_of_replicas_the_first_wrong_one_is_named(pools, name):
+    asked, direction, microbatch, replica = IN_REPLICAS[name]
+    reference = faults()[name].reference
+    executor = Executor(implementation=reference, description=describe(pools, reference), pools=pools)
+    outcomes = judge(requirement(asked), executor.execute(REPLICATED), executor)
+
+    found = localise(REPLICATED, outcomes, executor)
+
+    assert found is not None
+    assert found.first is not None
+    first = found.first
+    told = (first.direction, first.step, first.stage, first.microbatch, first.replica, first.rank)
+    assert told == (direction, 0, 0, microbatch, replica, replica)
+    assert f"of replica {replica}" in first.where()
+    assert found.bounded
