@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option(
         "impl", "implementation to judge: a built-in name, package.module:Object or path/to/file.py:Object"
     )
-    option("profile", "smoke, core or full", default="core")
+    option("profile", "smoke, core, full or exhaustive", default="core")
     option("schedules", "comma-separated schedules (default: all that are claimed)", default="")
     option("requirements", "comma-separated requirement ids or chapters (default: all)", default="")
     option("ranks", "pipeline ranks to use: N or A-B", default="1-4")

@@ -36,7 +36,7 @@ _FAILED, _STOPPED = 1, 2  # pytest's codes; -x stops a distributed run with the 
     metavar="NAME",
     default="core",
     show_default=True,
-    help="How much to do: smoke, core or full.",
+    help="How much to do: smoke, core, full or exhaustive.",
 )
 @click.option(
     "--schedules", metavar="A,B", help="Judge only these schedules.  [default: all that are claimed]"

@@ -148,7 +148,7 @@ def test_counts_are_told_per_schedule_and_size(page, failing):
     details = page(failing).one("details", id="r-FWD-1")
     rows = [[cell.text for cell in row.all("th") + row.all("td")] for row in details.one("tbody").all("tr")]
 
-    assert rows[0] == ["GPipe", "✓ ok", "4", "9", "4", "0.5", "p=1 v=1: 1, p=2 v=1: 3"]
+    assert rows[0] == ["GPipe", "✓ ok", "4", "9", "4", "–", "0.5", "p=1 v=1: 1, p=2 v=1: 3"]
     assert rows[1][0] == "1F1B"
     assert rows[1][-1] == "– it does not claim that"
 
