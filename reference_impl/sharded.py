@@ -93,7 +93,7 @@ class Unit:
         memory = tensor.untyped_storage().data_ptr()
         for shard in self.shards:
             if memory and memory == shard.unshard().untyped_storage().data_ptr():
-                return _Saved(self, shard, tensor.storage_offset(), tensor.shape, tensor.stride())
+                return _Saved(self, shard, int(tensor.storage_offset()), tensor.shape, tensor.stride())
         return tensor
 
     def _unpack(self, saved: Tensor | _Saved) -> Tensor:
@@ -263,5 +263,6 @@ def _own_group(groups: list[list[int]]) -> ProcessGroup | None:
 
 @functools.lru_cache(maxsize=32)  # groups are threads and sockets: modules wrapped alike share them
 def _made(world: ProcessGroup, groups: tuple[tuple[int, ...], ...]) -> ProcessGroup | None:
-    own, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])
+    own: ProcessGroup | None
+    own, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])  # type: ignore[no-untyped-call]
     return own

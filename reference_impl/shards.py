@@ -222,7 +222,7 @@ class _Whole(torch.autograd.Function):
         return whole.view_as(whole)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         ctx.shard.post_backward(gradient, synchronises=ctx.synchronises)
         ctx.done(ctx.shard)
         return None, None, None, None, None

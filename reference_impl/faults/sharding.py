@@ -183,13 +183,16 @@ class AccumulatedForgotten(Sharded):
 
 
 class _RepeatingShard(Shard):
+    kept: Tensor | None = None
+
     def post_backward(self, gradient: Tensor, *, synchronises: bool) -> None:
         before = self.pending
         super().post_backward(gradient, synchronises=synchronises)
         if synchronises and before is not None:
             self.kept = before
-        if not synchronises and getattr(self, "kept", None) is not None:
-            self.pending, self.kept = self.pending + self.kept, None  # type: ignore[operator]
+        if not synchronises and self.kept is not None:
+            assert self.pending is not None
+            self.pending, self.kept = self.pending + self.kept, None
 
 
 class AccumulatedAgain(Sharded):
