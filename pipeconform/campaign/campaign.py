@@ -21,7 +21,7 @@ from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.localisation import Localisation
 from pipeconform.observe.observation import Watched
 from pipeconform.report.progress import Progress
-from pipeconform.report.result import Cell
+from pipeconform.report.result import Cell, Status
 from pipeconform.run.source import Source
 from pipeconform.spec import Profile, Requirement
 
@@ -67,46 +67,33 @@ class Campaign:
         """
         claim = self.limits.capabilities.schedule(schedule)
         assert claim is not None
+        name, judgement = self.executors[variant].description.name, JUDGEMENTS[requirement.id]
+
+        def not_judged(status: Status, reason: str) -> Cell:
+            return Cell(
+                requirement=requirement.id, schedule=schedule, variant=variant, status=status, reason=reason
+            )
+
         if not reachable(self.limits, claim):
             least, most = self.limits.min_ranks, self.limits.max_ranks
-            return Cell(
-                requirement=requirement.id,
-                schedule=schedule,
-                variant=variant,
-                status="skipped",
-                reason=f"{schedule} claims no pipeline of {least} to {most} ranks",
-            )
-        foci = JUDGEMENTS[requirement.id].foci(claim, self.limits.capabilities)
+            return not_judged("skipped", f"{schedule} claims no pipeline of {least} to {most} ranks")
+        foci = judgement.foci(claim, self.limits.capabilities)
         if not foci:
-            return Cell(
-                requirement=requirement.id,
-                schedule=schedule,
-                variant=variant,
-                status="not_claimed",
-                reason=f"{self.executors[variant].description.name} does not claim what {requirement.id} needs "
-                f"under {schedule}",
+            return not_judged(
+                "not_claimed", f"{name} does not claim what {requirement.id} needs under {schedule}"
             )
+        if judgement.promised and not self.executors[variant].description.errors.promises:
+            return not_judged("not_claimed", f"{name} promises no errors, which {requirement.id} is about")
         foci = tuple(focus for focus in foci if reachable(self.limits, claim, focus))
         if not foci:
-            return Cell(
-                requirement=requirement.id,
-                schedule=schedule,
-                variant=variant,
-                status="skipped",
-                reason=f"{requirement.id} needs more stages than {self.limits.max_ranks} ranks have under {schedule}",
+            return not_judged(
+                "skipped",
+                f"{requirement.id} needs more stages than {self.limits.max_ranks} ranks have under {schedule}",
             )
         enough = self._enough(requirement)
         if schedule not in enough:
-            costly = JUDGEMENTS[requirement.id].costly
-            why = "costs much in a small run" if costly else "has nothing to do with the schedule"
-            reason = f"{requirement.id} {why}: judged under {' and '.join(enough)}"
-            return Cell(
-                requirement=requirement.id,
-                schedule=schedule,
-                variant=variant,
-                status="skipped",
-                reason=reason,
-            )
+            why = "costs much in a small run" if judgement.costly else "has nothing to do with the schedule"
+            return not_judged("skipped", f"{requirement.id} {why}: judged under {' and '.join(enough)}")
         subject = PipelineCell(campaign=self, row=requirement, claim=claim, variant=variant, foci=foci)
         return CellRun(self, subject).judge()
 

@@ -54,6 +54,8 @@ class Judgement:
     """How cases are judged in which something is done wrong on purpose; `judge` is then not asked."""
     named: bool = False
     """Whether the schedule's claim must name the family that it belongs to."""
+    promised: bool = False
+    """Whether it is about errors that an implementation promises: asked of those that promise any."""
     any_schedule: bool = False
     """Whether the subject has nothing to do with the schedule: a small run judges it under two of them."""
     costly: bool = False

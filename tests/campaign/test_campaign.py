@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from pipeconform.adapter import ErrorContract
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign import pipeline_cell as module
 from pipeconform.campaign.campaign import Campaign
@@ -308,3 +309,20 @@ def test_the_search_goes_after_large_errors_and_what_it_finds_is_made_small(cell
     (violation,) = found.violations
     assert violation.confirmed
     assert violation.case.model.width == 3
+
+
+def test_who_promises_no_error_is_not_asked_about_promised_errors():
+    """Nothing could be found there, and an empty pass would say that something was looked at."""
+    executor = _Executor()
+    executor.description = SimpleNamespace(name="nobody", errors=ErrorContract())
+    run = Campaign(
+        executors={"default": executor},
+        profile=profile("core"),
+        seed=0,
+        limits=Limits(capabilities=CAPABILITIES, min_ranks=1),
+    )
+
+    found = run.judge_cell(requirement("ERR-15"), "GPipe")
+
+    assert (found.status, found.judgements) == ("not_claimed", 0)
+    assert found.reason == "nobody promises no errors, which ERR-15 is about"

@@ -25,6 +25,7 @@ def _mistaken(
     *foci: Focus,
     aftermath: Callable[[Aftermath], Iterator[Outcome]] = aftermaths.answers_are_right,
     observe: frozenset[Watched] = frozenset(),
+    promised: bool = False,
 ) -> Judgement:
     return Judgement(
         judge=_unasked,
@@ -34,6 +35,7 @@ def _mistaken(
         trains=True,
         any_schedule=True,
         observe=observe,
+        promised=promised,
     )
 
 
@@ -66,5 +68,6 @@ ERRORS: dict[str, Judgement] = {
         Focus.WRONG_BATCH,
         aftermath=aftermaths.pipelines_recover,
         observe=frozenset({"resumption"}),
+        promised=True,
     ),
 }
