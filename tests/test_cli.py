@@ -140,7 +140,7 @@ def test_a_mistake_of_ours_is_admitted(typed, monkeypatch):
     def broken():
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("pipeconform.spec.chapters", broken)
+    monkeypatch.setattr("pipeconform.spec.wrappers.all_chapters", broken)
     code, _, err = typed("list")
 
     assert code == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Limits
+from pipeconform.case.strategies import Limits, reachable
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.protocols import RankPools
 from pipeconform.spec import requirement
@@ -25,8 +26,12 @@ MOST_EXECUTIONS = 200
 """Of a fault, before it counts as not detected."""
 
 _REGISTRY = "pipeconform.reference_impl.faults"  # found by name: the product does not import the reference
-_LEAST_RANKS, _MOST_RANKS = 2, 3
+_LEAST_RANKS = 2
+_MOST_RANKS = (3, 4)
+"""Four only for subjects that need them."""
 _CASES = 12
+_SEEDS = (0, 1)
+"""The second where what a fault needs is not among the first's cases."""
 
 
 class Fault(Protocol):
@@ -127,8 +132,13 @@ def _cases(fault: Fault, executor: Executor) -> Iterator[Case]:
     claim = capabilities.schedule(fault.schedule)
     assert claim is not None, "a fault shows under a schedule that it claims"
     judgement = JUDGEMENTS[fault.requirement]
-    for focus in judgement.foci(claim, capabilities):
-        limits = Limits(capabilities=capabilities, min_ranks=_LEAST_RANKS, max_ranks=_MOST_RANKS)
-        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=_CASES)):
+    for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, capabilities)):
+        sizes = (
+            Limits(capabilities=capabilities, min_ranks=_LEAST_RANKS, max_ranks=most) for most in _MOST_RANKS
+        )
+        limits = next((one for one in sizes if reachable(one, claim, focus)), None)
+        if limits is None:
+            continue
+        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=_CASES)):
             if judgement.applies(case):
                 yield case

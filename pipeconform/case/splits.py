@@ -77,7 +77,10 @@ def _with_contents(d: Drawing, model: Model, stages_per_rank: int) -> Model:
     if Feature.KWARGS in d.features and tracing.kwargs != "none" and split.by != "policy" and told_apart:
         table.append("kwargs")
     table += ["skip", "skip"] if tracing.skips and num > 2 else []
-    table += ["tied"] if tracing.tied and num > 1 else []
+    if (
+        tracing.tied and num > 1
+    ):  # a policy may put both ends into one stage, where a tie is an ordinary sharing
+        table += ["tied"] if split.by == "policy" else ["tied", "tied"]
     match d.pick(table):
         case "reused":
             return structs.replace(model, split=structs.replace(split, reused=True))

@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from pipeconform.campaign.kept import JudgedCases
+from pipeconform.case.any_case import case_of
 from pipeconform.certificate.package import Doubt, Package
 from pipeconform.report.result import Environment, Result
 
@@ -173,7 +174,7 @@ def _decoded(files: Mapping[str, bytes], name: str, kind: type[T], doubts: list[
         doubts.append(Doubt(file=name, text="missing: no certification package is complete without it"))
         return None
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind, dec_hook=case_of)
     except msgspec.DecodeError as error:
         text, _, field = str(error).partition(" - at ")
         doubts.append(Doubt(file=name, field=field.strip("`"), text=f"not as the format demands: {text}"))

@@ -6,12 +6,12 @@ number of draws then grows until none is missing. It follows from the claims alo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pipeconform.adapter import Capabilities, ScheduleClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Limits
+from pipeconform.case.strategies import Focus, Limits, reachable
 from pipeconform.certificate.checks import SEED
 from pipeconform.certificate.decision import lacking
 from pipeconform.judge.registry import JUDGEMENTS
@@ -28,7 +28,7 @@ def num_draws(level: CertificationLevel, capabilities: Capabilities) -> int:
 
     If none of the multiples tried does, the largest: the decision then names what is missing.
     """
-    limits = Limits(capabilities=capabilities, min_ranks=1, max_ranks=max(level.ranks))
+    limits = Limits(capabilities=capabilities, min_ranks=1, max_ranks=level.max_ranks)
     for factor in _FACTORS:
         size = factor * level.draws
         if all(_suffices(level, claim, limits, size) for claim in capabilities.schedules):
@@ -39,8 +39,9 @@ def num_draws(level: CertificationLevel, capabilities: Capabilities) -> int:
 def _suffices(level: CertificationLevel, claim: ScheduleClaim, limits: Limits, size: int) -> bool:
     seen: dict[str, Case] = {}
     for row in mandatory(level):
-        found = {case.digest: case for case in _judged(row.id, claim, limits, size)}
-        if JUDGEMENTS[row.id].foci(claim, limits.capabilities) and len(found) < level.examples:
+        foci = _foci(row.id, claim, limits)
+        found = {case.digest: case for case in _judged(row.id, claim, limits, foci, size)}
+        if foci and len(found) < level.examples:
             return False
         seen |= found
     return not lacking(
@@ -56,10 +57,17 @@ def _suffices(level: CertificationLevel, claim: ScheduleClaim, limits: Limits, s
     )
 
 
-def _judged(requirement: str, claim: ScheduleClaim, limits: Limits, size: int) -> Iterator[Case]:
-    """The cases that one requirement would judge under one schedule."""
-    judgement = JUDGEMENTS[requirement]
-    for focus in judgement.foci(claim, limits.capabilities):
+def _foci(requirement: str, claim: ScheduleClaim, limits: Limits) -> tuple[Focus, ...]:
+    """What one requirement draws its cases from under one schedule."""
+    foci = JUDGEMENTS[requirement].foci(claim, limits.capabilities)
+    return tuple(focus for focus in foci if reachable(limits, claim, focus))
+
+
+def _judged(
+    requirement: str, claim: ScheduleClaim, limits: Limits, foci: Iterable[Focus], size: int
+) -> Iterator[Case]:
+    """The cases that it would judge."""
+    for focus in foci:
         for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=SEED, size=size)):
-            if judgement.applies(case):
+            if JUDGEMENTS[requirement].applies(case):
                 yield case

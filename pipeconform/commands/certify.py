@@ -162,7 +162,7 @@ def certify_implementation(
         if attach is not None:
             there = attached_devices(device, backend=backend, ranks_per_device=ranks_per_device)
             # for the run and the canaries: agents that are sent home do not come back
-            stack.enter_context(kept_controller(attach, devices=there, largest=max(wanted.ranks), say=say))
+            stack.enter_context(kept_controller(attach, devices=there, largest=wanted.max_ranks, say=say))
         result = _judge(
             impl,
             wanted,
@@ -177,7 +177,7 @@ def certify_implementation(
         log("running the canaries: implementations that are wrong on purpose")
         canaries = watched_canaries(
             faults_of(ids),
-            options=Options(implementation=impl, ranks=(1, max(wanted.ranks)), attach=attach, **devices),
+            options=Options(implementation=impl, ranks=(1, wanted.max_ranks), attach=attach, **devices),
             console=Console(quiet=not live),
             shard=shard or "",
         )
@@ -263,7 +263,7 @@ def _judge(
         "profile": _PROFILE,
         "requirements": ",".join(ids),
         "schedules": schedules,
-        "ranks": f"1-{max(level.ranks)}",
+        "ranks": f"1-{level.max_ranks}",
         "seed": SEED,
         "examples": draws,
         "keep-cases": str(work / "kept"),

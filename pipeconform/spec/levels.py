@@ -35,6 +35,9 @@ BatchClass = Literal["one", "fewer", "equal", "more"]
 BATCH_CLASSES: tuple[BatchClass, ...] = ("one", "fewer", "equal", "more")
 
 
+_LEAST_ROOM = 4
+
+
 class CertificationLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What must be claimed, judged and met for one level."""
 
@@ -63,6 +66,11 @@ class CertificationLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """How many schedules must be claimed at least."""
     not_claimed: float
     """The share of the mandatory requirements that may be claimed under no schedule, 0 to 1."""
+
+    @property
+    def max_ranks(self) -> int:
+        """Ranks that cases may take: of some subjects (stages cut over ranks) the smallest takes four."""
+        return max(self.ranks) if self.kind == "wrapper" else max(*self.ranks, _LEAST_ROOM)
 
 
 def batch_class(*, num_ranks: int, num_microbatches: int) -> BatchClass:

@@ -12,6 +12,9 @@ from ..stage import Stage
 
 
 class _ForgettingStage(Stage):
+    def left(self, num_microbatches: int) -> tuple[int, ...]:
+        return ()
+
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         if self._weight_parts:
             return self.backward_input(microbatch, gradients)

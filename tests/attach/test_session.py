@@ -211,7 +211,7 @@ def test_agents_with_another_copy_of_the_adapter_are_refused(two_agents):
         here = msgspec.msgpack.decode(vector.values[0], type=Source)
         require_same_source(pools, REFERENCE, here)
         with pytest.raises(
-            UsageError, match=r"agent 0 on host .* has another adapter\.py than this machine's"
+            UsageError, match=r"agent [01] on host .* has another adapter\.py than this machine's"
         ):
             require_same_source(pools, REFERENCE, msgspec.structs.replace(here, text=b"edited"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,8 @@ NO_FAULTS = {
 MOST_RANKS = 3
 MOST_WITH_REPLICAS = 4
 CASES = 12
+SEEDS = (0, 1)
+"""The second where what a fault needs is not among the first's cases."""
 
 
 def _executor(pools: Pools, reference: str) -> Executor:
@@ -55,9 +58,9 @@ def _cases(executor: Executor, fault: Fault) -> Iterator[Case]:
     judgement = JUDGEMENTS[fault.requirement]
     several = fault.requirement.startswith("DPC") or fault.requirement == "FWD-19"
     most = MOST_WITH_REPLICAS if several else MOST_RANKS
-    for focus in judgement.foci(claim, capabilities):
-        limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=most)
-        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=CASES)):
+    limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=most)
+    for seed, focus in itertools.product(SEEDS, judgement.foci(claim, capabilities)):
+        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=CASES)):
             if judgement.applies(case):
                 yield case
 

@@ -13,6 +13,7 @@ MODULES = sorted(HERE.rglob("*.py"))
 ALLOWED = (
     "torch",
     "pipeconform.adapter",
+    "pipeconform.sharding",
     "pipeconform.stage_wrapping",
     "pipeconform.wrapper",
     "pipeconform.schedule",

@@ -87,9 +87,10 @@ class TrafficRecorder:
         self.cargo.begin()
 
     def let_go(self) -> None:
-        """Forget what was never waited for: work objects keep their group's connections open."""
+        """Forget what was never waited for, and whom it was for: they keep their group's connections open."""
         self._open.clear()
-        self._batch_frame = None
+        self._batch_frame = self.neighbours = None
+        self.cargo = CargoFinder()
 
     def traffic(self) -> Traffic:
         """What was recorded."""
