@@ -63,14 +63,34 @@ def serial(tmp_path_factory):
     return find
 
 
-@pytest.mark.parametrize("impl", ["reference", WRONG], ids=["right", "wrong"])
-def test_two_workers_write_the_file_that_one_process_writes(serial, tmp_path, impl):
-    code, _, alone = serial(impl)
-    again, said, shared = run(tmp_path, "-n", "2", impl=impl)
+def test_two_workers_write_the_file_that_one_process_writes(serial, tmp_path):
+    code, _, alone = serial("reference")
+    again, said, shared = run(tmp_path, "-n", "2")
 
-    assert (again, code) == (int(impl == WRONG),) * 2, said
+    assert (again, code) == (0, 0), said
     assert timeless(shared["cells"]) == timeless(alone["cells"])
     assert timeless(shared) == timeless(alone)
+
+
+def found(result):
+    """What was found in every cell, in order; how small it was made depends on the clock, too."""
+    told = ("id", "status", "signature", "occurrences")
+    return [
+        (
+            *(cell.get(key) for key in ("requirement", "schedule", "status", "judgements")),
+            [[violation.get(key) for key in told] for violation in cell.get("violations", [])],
+        )
+        for cell in result["cells"]
+    ]
+
+
+@pytest.mark.slow
+def test_two_workers_find_what_one_process_finds(serial, tmp_path):
+    code, _, alone = serial(WRONG)
+    again, said, shared = run(tmp_path, "-n", "2", impl=WRONG)
+
+    assert (again, code) == (1, 1), said
+    assert found(shared) == found(alone)
 
 
 def test_workers_execute_no_more_than_one_process_does(serial, tmp_path):
@@ -116,6 +136,7 @@ def test_a_worker_that_ends_costs_no_verdict(serial, ending):
     assert result["run"]["complete"]
 
 
+@pytest.mark.slow
 def test_a_cell_that_ends_every_worker_is_given_up_and_the_others_are_judged(serial, ending):
     _, _, alone = serial("reference")
     code, said, result, workers = ending("TRN-1:GPipe/always")
@@ -133,6 +154,7 @@ def test_a_cell_that_ends_every_worker_is_given_up_and_the_others_are_judged(ser
     ]
 
 
+@pytest.mark.slow
 def test_the_last_cell_of_a_run_may_end_its_worker_too(serial, ending):
     _, _, alone = serial("reference")
     code, said, result, _ = ending("TRN-3/once")
@@ -141,6 +163,7 @@ def test_the_last_cell_of_a_run_may_end_its_worker_too(serial, ending):
     assert timeless(result["cells"]) == timeless(alone["cells"])
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_begin_end_the_run_with_a_reason(ending):
     code, said, _, _ = ending("start")
 

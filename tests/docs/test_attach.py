@@ -21,6 +21,7 @@ def page(pytestconfig):
     return pytestconfig.rootpath / "docs" / PAGE
 
 
+@pytest.mark.slow
 def test_the_script_for_one_machine_runs_as_it_stands(page, tmp_path):
     (script,) = [block for block in blocks(page) if block.language == "bash"]
     done = shell(script.text, tmp_path)

@@ -188,6 +188,7 @@ def test_every_expectation_is_about_something_that_is_judged(engines):
         assert {entry.requirement for entry in read_expectations(file).entries} <= set(held)
 
 
+@pytest.mark.slow
 def test_the_whole_profile_goes_on_where_it_stopped_and_forgets_what_another_adapter_showed(
     engines, tmp_path
 ):

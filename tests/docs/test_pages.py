@@ -70,6 +70,7 @@ def lines_of(block):
             yield command
 
 
+@pytest.mark.slow
 def test_the_gates_of_github_and_gitlab_pass_what_is_known_and_stop_what_is_new(docs, project):
     snippets = {block.title: block for block in blocks(docs / "gating.md") if block.title}
     judge, gate = lines_of(snippets[".github/workflows/pipeline.yml"])
@@ -136,6 +137,7 @@ def test_the_site_builds_without_a_warning(docs, tmp_path):
     assert (tmp_path / "standard/index.html").exists()
 
 
+@pytest.mark.slow
 def test_the_gate_in_python_stops_a_regression(docs, project):
     (code,) = [block.text for block in blocks(docs / "python-api.md") if block.language == "python"]
     (project / "gate.py").write_text(code)
