@@ -18,6 +18,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeconform.observe.traffic import recorder as traffic
+from pipeconform.observe.traffic.due import Neighbours
 from pipeconform.observe.traffic.records import Operation, Traffic
 from pipeconform.run.on_ranks import run_on_ranks
 
@@ -271,6 +272,13 @@ def test_what_is_let_go_keeps_no_connection_open() -> None:
             dist.barrier(group)
             if rank == 0:
                 dist.irecv(torch.ones(1), 1, group=group)  # never waited for
+                recorder.neighbours = Neighbours(  # as a worker's: by the plan, which has the group
+                    rank=0,
+                    owners=(),
+                    dtype="",
+                    trains=lambda step, group=group: group is None,
+                    order=lambda step, stage, back: (),
+                )
                 recorder.let_go()
                 dist.destroy_process_group(group)
                 del group
