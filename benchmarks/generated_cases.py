@@ -32,27 +32,53 @@ IMPLEMENTATION = "reference"
 EACH = 8
 """Cases drawn per schedule, subject and seed."""
 
+TOGETHER = frozenset({"memory", "reductions", "timeline", "traffic"})
+"""What one execution can record at once; the rest changes what the ranks do, so it has an execution of its own."""
 
-def asked(case, claim, capabilities):
-    """The requirements that are judged, the most that is to be observed first."""
-    rows = [
+
+def is_claimed_size(case, claim):
+    """Edge sizes are also drawn where the claim ends; there only who draws them has something to say."""
+    return all(
+        claim.takes(
+            num_ranks=case.num_ranks,
+            stages_per_rank=case.stages_per_rank,
+            num_microbatches=run.num_microbatches,
+        )
+        for run in case.runs
+    )
+
+
+def asked(case, claim, focus, capabilities):
+    """The requirements that are judged."""
+    inside = is_claimed_size(case, claim)
+    return [
         row
         for row in requirements()
         if (judgement := JUDGEMENTS.get(row.id)) is not None
         and not judgement.repeats
         and "rounds" not in judgement.observe
         and judgement.applies(case)
-        and judgement.foci(claim, capabilities)
+        and (foci := judgement.foci(claim, capabilities))
+        and (inside or focus in foci)
     ]
-    return sorted(rows, key=lambda row: sorted(JUDGEMENTS[row.id].observe))
 
 
-def judged(executor, claim, case):
+def executions(rows):
+    """What to observe, and the requirements that are judged by it."""
+    own = [(JUDGEMENTS[row.id].observe, row) for row in rows]
+    together = [(observe, row) for observe, row in own if observe <= TOGETHER]
+    if together:
+        yield frozenset().union(*(observe for observe, _ in together)), [row for _, row in together]
+    for observe, row in own:
+        if not observe <= TOGETHER:
+            yield observe, [row]
+
+
+def judged(executor, claim, focus, case):
     """Execute once per set of observations; yields what is not met, in words."""
-    rows = asked(case, claim, executor.capabilities)
-    for observe, own in itertools.groupby(rows, key=lambda row: JUDGEMENTS[row.id].observe):
+    for observe, rows in executions(asked(case, claim, focus, executor.capabilities)):
         execution = executor.execute(case, observe=observe)
-        for row in own:
+        for row in rows:
             for outcome in judge(row, execution, executor):
                 finding = outcome.finding
                 yield f"{row.id} {outcome.status} under {case.schedule}: {finding.kind} ({finding.where()})"
@@ -96,7 +122,9 @@ def main():
             for case in drawn(corpus):
                 if case.digest not in known and len(known) < chosen.cases:
                     known.add(case.digest)
-                    state["wrong"] += [f"{case.digest}: {one}" for one in judged(executor, claim, case)]
+                    state["wrong"] += [
+                        f"{case.digest}: {one}" for one in judged(executor, claim, corpus.focus, case)
+                    ]
             done.add(name)
             chosen.out.write_text(json.dumps(state | {"corpora": sorted(done), "cases": sorted(known)}))
             spent = time.monotonic() - begun
