@@ -126,6 +126,7 @@ def test_the_cells_of_a_schedule_are_judged_by_one_worker(ending):
     assert len(set.union(*of_schedule.values())) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_costs_no_verdict(serial, ending):
     _, _, alone = serial("reference")
     code, said, result, workers = ending("TRN-1:GPipe/once")

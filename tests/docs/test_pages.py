@@ -21,6 +21,7 @@ def docs(pytestconfig):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the tutorial makes a key with openssl")
+@pytest.mark.slow
 def test_the_tutorial_certifies_a_pipeline(docs, tmp_path):
     """Every command of the page, in order; and a wrong implementation is told from the certified one."""
     pytest.importorskip("cryptography")
