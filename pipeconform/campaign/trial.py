@@ -6,21 +6,22 @@ import importlib
 import itertools
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.campaign.corpus import CaseT, Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Limits, reachable
+from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.protocols import RankPools
 from pipeconform.spec import requirement
 
-__all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "faults", "try_fault"]
+__all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "faults", "tried", "try_fault"]
 
 MOST_EXECUTIONS = 200
 """Of a fault, before it counts as not detected."""
@@ -99,21 +100,39 @@ def try_fault(fault: Fault, pools: RankPools) -> Trial:
     pools.idle_limit = description.capabilities.patience
     executor = Executor(implementation=fault.reference, description=description, pools=pools)
     judgement, row = JUDGEMENTS[fault.requirement], requirement(fault.requirement)
+
+    def outcomes(case: Case) -> tuple[Outcome, ...]:
+        return judge(row, executor.execute(case, observe=judgement.observe), executor)
+
     each = 1 + judgement.repeats * num_repetitions(anew=True)
+    return tried(fault, _cases(fault, executor), outcomes, begun=begun, each=each)
+
+
+def tried(
+    fault: Fault,
+    cases: Iterable[CaseT],
+    outcomes: Callable[[CaseT], Sequence[Outcome]],
+    *,
+    begun: float,
+    each: int = 1,
+) -> Trial:
+    """Judge `cases`, of `each` so many executions, until one shows what is wrong in the words that are expected.
+
+    `begun` is when trying began, by ``time.monotonic``: preparations count.
+    """
     shown: list[str] = []
     executions, message, caught = 0, "", None
-    for case in _cases(fault, executor):
+    for case in cases:
         if executions + each > MOST_EXECUTIONS:
             break
-        execution = executor.execute(case, observe=judgement.observe)
-        outcomes = judge(row, execution, executor)
+        found = outcomes(case)
         executions += each
-        shown += [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]
-        told = [one for one in outcomes if one.status.value == fault.expected_status]
-        hit = next((one for one in told if re.search(fault.tells, one.finding.message)), None)
+        shown += [f"{outcome.status}: {outcome.finding.kind}" for outcome in found]
+        told = [one.finding for one in found if one.status.value == fault.expected_status]
+        hit = next((one for one in told if re.search(fault.tells, one.message)), None)
         if hit is not None:
-            where = f" ({hit.finding.where()})" if hit.finding.where() else ""
-            message, caught = hit.finding.message + where, case
+            where = f" ({hit.where()})" if hit.where() else ""
+            message, caught = hit.message + where, case
             break
     return Trial(
         fault=fault,

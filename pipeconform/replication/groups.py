@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeconform.replication.case import WrapperCase
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.sharding import EXPERT
 
 __all__ = ["group_of"]

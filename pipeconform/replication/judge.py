@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.numerics import compare, magnitude
 from pipeconform.observe.array import Array
-from pipeconform.replication.case import WrapperCase
 from pipeconform.replication.groups import group_of
 from pipeconform.replication.observation import Expected, Failure, PassExpected, PassShown, Shown
 from pipeconform.wrapper import WrapperClaims

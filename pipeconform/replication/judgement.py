@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from msgspec import structs
 
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.replication import judge
-from pipeconform.replication.case import WrapperCase
 from pipeconform.replication.judge import WrapperJudge
 from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperDescription, WrapperFeature
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeconform.case.modules import seed_of
-from pipeconform.replication.case import Form, WrapperCase
+from pipeconform.case.wrapper_case import Form, WrapperCase
 from pipeconform.replication.sharded_modules import SHARDED_MODULES, build_sharded
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.observe.array import Array
-from pipeconform.replication.case import WrapperCase
 
 __all__ = ["Expected", "Failure", "Gradients", "PassExpected", "PassShown", "Question", "Shown", "StepShown"]
 

@@ -12,8 +12,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from pipeconform.case.wrapper_case import Pass, WrapperCase
 from pipeconform.observe.array import Array
-from pipeconform.replication.case import Pass, WrapperCase
 from pipeconform.replication.groups import group_of
 from pipeconform.replication.modules import batch_of, begun, objective, skeleton_of, tensors_in
 from pipeconform.replication.observation import Expected, Gradients, PassExpected, Question

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from msgspec import structs
 
+from pipeconform.case.wrapper_case import Pass, Step, Uneven, WrapperCase
 from pipeconform.replication import judge
-from pipeconform.replication.case import Pass, Step, Uneven, WrapperCase
 from pipeconform.replication.judgement import TINY, WrapperJudgement, judged, under
 from pipeconform.replication.registry_sharding import SHARDING_JUDGEMENTS
 from pipeconform.replication.registry_training import TRAINING_JUDGEMENTS

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from msgspec import structs
 
+from pipeconform.case.wrapper_case import Pass, Regroup, Step, WrapperCase
 from pipeconform.replication import judge_training as judge
-from pipeconform.replication.case import Pass, Regroup, Step, WrapperCase
 from pipeconform.replication.judgement import judged, under
 from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperFeature
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from pipeconform.replication.case import Pass, Slow, Step, WrapperCase
+from pipeconform.case.wrapper_case import Pass, Slow, Step, WrapperCase
 from pipeconform.replication.sharded_modules import APART
 from pipeconform.sharding import Refusal, Sharding
 from pipeconform.wrapper import FloatName, WrapOptions, WrapperClaims

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeconform.case.modules import seed_of
-from pipeconform.replication.case import WrapperCase
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.replication.groups import group_of
 from pipeconform.sharding import EXPERT, ShardedModule
 from pipeconform.wrapper_tools.delays import Delayed

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.observe.array import Array
-from pipeconform.replication.case import WrapperCase
 from pipeconform.replication.modules import batch_of, build, objective
 from pipeconform.replication.sharded_modules import DELAY
 from pipeconform.replication.special import LR

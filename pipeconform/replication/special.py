@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.observe.array import Array
-from pipeconform.replication.case import WrapperCase
 from pipeconform.replication.modules import begun
 from pipeconform.wrapper import Wrapper
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import re
 import time
 from collections.abc import Mapping
 from typing import cast
 
-from pipeconform.campaign.trial import Fault, Trial
+from pipeconform.campaign.trial import Fault, Trial, tried
 from pipeconform.replication.campaign import WrapperCampaign, describe
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.run.protocols import RankPools
@@ -35,24 +34,5 @@ def try_wrapper_fault(fault: Fault, pools: RankPools) -> Trial:
     campaign = WrapperCampaign(
         implementation=fault.reference, reference=fault.reference, description=description, pools=pools
     )
-    shown: list[str] = []
-    executions, message, caught = 0, "", None
-    for case in WRAPPER_JUDGEMENTS[fault.requirement].drawn(description.claims, seed=0):
-        executions += 1
-        outcomes = campaign.judge_case(fault.requirement, case)
-        shown += [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]
-        told = [one.finding for one in outcomes if one.status.value == fault.expected_status]
-        hit = next((one for one in told if re.search(fault.tells, one.message)), None)
-        if hit is not None:
-            where = f" ({hit.where()})" if hit.where() else ""
-            message, caught = hit.message + where, case
-            break
-    return Trial(
-        fault=fault,
-        detected=caught is not None,
-        shown=tuple(dict.fromkeys(shown)),
-        message=message,
-        executions=executions,
-        seconds=round(time.monotonic() - begun, 3),
-        case=caught,
-    )
+    listed = WRAPPER_JUDGEMENTS[fault.requirement].drawn(description.claims, seed=0)
+    return tried(fault, listed, lambda case: campaign.judge_case(fault.requirement, case), begun=begun)

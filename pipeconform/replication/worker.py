@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.futures import Future
 
 from pipeconform.case.modules import seed_process
+from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.errors import Unsupported
 from pipeconform.observe.array import Array
-from pipeconform.replication.case import Pass, Step, WrapperCase
 from pipeconform.replication.modules import batch_of, build, objective, skeleton_of, tensors_in
 from pipeconform.replication.observation import Failure, PassShown, Shown, StepShown
 from pipeconform.replication.sharded_modules import compile_parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
+from collections.abc import Iterable
 from enum import StrEnum
 from importlib import resources
 
@@ -12,7 +13,7 @@ import msgspec
 
 from pipeconform.errors import UnknownNameError
 
-__all__ = ["Chapter", "Level", "Requirement", "chapters", "requirement", "requirements"]
+__all__ = ["Chapter", "Level", "Requirement", "chapters", "named", "requirement", "requirements"]
 
 
 class Level(StrEnum):
@@ -85,7 +86,16 @@ def requirement(identifier: str) -> Requirement:
     Raises:
         UnknownNameError: there is none; the message lists the nearest.
     """
-    known = {row.id: row for row in requirements()}
+    return named(identifier, requirements())
+
+
+def named(identifier: str, rows: Iterable[Requirement]) -> Requirement:
+    """The one of `rows` that is called `identifier`; case does not matter.
+
+    Raises:
+        UnknownNameError: there is none; the message lists the nearest.
+    """
+    known = {row.id: row for row in rows}
     if identifier.upper() not in known:
         raise UnknownNameError("requirement", identifier, known)
     return known[identifier.upper()]

@@ -13,8 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from pipeconform.errors import UnknownNameError
-from pipeconform.spec.catalogue import Chapter, Requirement, chapters
+from pipeconform.spec.catalogue import Chapter, Requirement, chapters, named
 
 __all__ = [
     "Kind",
@@ -60,10 +59,7 @@ def wrapper_requirement(identifier: str) -> Requirement:
     Raises:
         UnknownNameError: there is none; the message lists the nearest.
     """
-    known = {row.id: row for row in wrapper_chapter().requirements}
-    if identifier.upper() not in known:
-        raise UnknownNameError("requirement", identifier, known)
-    return known[identifier.upper()]
+    return named(identifier, wrapper_chapter().requirements)
 
 
 def chapters_of(kind: Kind) -> tuple[Chapter, ...]:
@@ -87,7 +83,4 @@ def any_requirement(identifier: str) -> Requirement:
     Raises:
         UnknownNameError: there is none; the message lists the nearest.
     """
-    known = {row.id: row for row in all_requirements()}
-    if identifier.upper() not in known:
-        raise UnknownNameError("requirement", identifier, known)
-    return known[identifier.upper()]
+    return named(identifier, all_requirements())

@@ -9,8 +9,8 @@ import pytest
 from pipeconform.reference_impl.sharded_adapter import SHARDING
 
 from pipeconform.adapters.torch_sharding import FSDP_SHARDING, FULLY_SHARD_SHARDING
+from pipeconform.case.wrapper_case import WrapperCase, decode_case
 from pipeconform.errors import BadCaseError
-from pipeconform.replication.case import WrapperCase, decode_case
 from pipeconform.replication.groups import group_of
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.replication.sharded_grid import (

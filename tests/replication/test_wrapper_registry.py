@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from pipeconform.reference_impl.faults.registry_wrappers import WRAPPER_FAULTS
 
+from pipeconform.case.wrapper_case import Pass, Regroup, Step, Uneven, WrapperCase, decode_case
 from pipeconform.errors import BadCaseError, UnknownNameError
-from pipeconform.replication.case import Pass, Regroup, Step, Uneven, WrapperCase, decode_case
 from pipeconform.replication.judgement import why_not_judged
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.spec.wrappers import wrapper_capabilities, wrapper_chapter, wrapper_requirement
