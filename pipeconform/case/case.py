@@ -15,6 +15,7 @@ from pipeconform.case.disorder import Disorder, has_subject
 from pipeconform.case.misplans import impossible_misplan, num_surplus
 from pipeconform.case.mistakes import Mistake, impossible_mistake
 from pipeconform.case.perturbations import impossible
+from pipeconform.case.strict import Strict
 from pipeconform.case.world import World as World  # noqa: PLC0414 - others import it from here
 from pipeconform.case.world import impossible_world
 from pipeconform.errors import BadCaseError
@@ -28,18 +29,7 @@ PassageKind = Literal[
 FloatType = Literal["float64", "float32", "bfloat16", "float16"]
 
 
-class _Data(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    repr_omit_defaults=True,
-):
-    """Strict, immutable, printed without what is default."""
-
-
-class Stage(_Data, frozen=True, kw_only=True):
+class Stage(Strict, frozen=True, kw_only=True):
     """One stage: its blocks in order; a frozen stage has no trainable parameter."""
 
     blocks: tuple[AnyBlock, ...]
@@ -50,7 +40,7 @@ MergedKind = Literal["turned", "whole", "total"]
 KwargKind = Literal["tensor", "number", "objects", "turned", "whole", "listed"]
 
 
-class Kwarg(_Data, frozen=True, kw_only=True):
+class Kwarg(Strict, frozen=True, kw_only=True):
     """A keyword argument of one stage: a tensor split with the batch, or what every microbatch is given whole.
 
     That is a number, or a dict of objects: a number, a text, None, and a list with a name for every sample. Three
@@ -62,7 +52,7 @@ class Kwarg(_Data, frozen=True, kw_only=True):
     kind: KwargKind = "tensor"
 
 
-class Passage(_Data, frozen=True, kw_only=True):
+class Passage(Strict, frozen=True, kw_only=True):
     """A tensor that stage `source` makes from its main stream and hands on, stage by stage, to stage `last`.
 
     The stages between pass it on as it is; those in `users` use it, all others ignore it. Shapes, for a main
@@ -79,7 +69,7 @@ class Passage(_Data, frozen=True, kw_only=True):
     users: tuple[int, ...] = ()
 
 
-class Split(_Data, frozen=True, kw_only=True):
+class Split(Strict, frozen=True, kw_only=True):
     """The model is given whole, to a front end that splits it into stages; see `pipeconform.case.whole`."""
 
     by: Literal["annotations", "policy", "points"] = "annotations"
@@ -101,7 +91,7 @@ class Split(_Data, frozen=True, kw_only=True):
     """Those of the example that is traced are shorter by one than those of every run."""
 
 
-class Model(_Data, frozen=True, kw_only=True):
+class Model(Strict, frozen=True, kw_only=True):
     """The model: a chain of stages over a main stream and the tensors carried beside it.
 
     The main stream has shape ``[B, width]``, or ``[B, sequence, width]`` when `sequence` is not zero
@@ -133,7 +123,7 @@ class Model(_Data, frozen=True, kw_only=True):
     """Stages hand over what their last block returns, which may be a view; otherwise a tensor of its own."""
 
 
-class LossSpec(_Data, frozen=True, kw_only=True):
+class LossSpec(Strict, frozen=True, kw_only=True):
     """The loss of one microbatch.
 
     `ignore` makes cross-entropy skip a number of targets that differs between microbatches; `scaled`
@@ -146,7 +136,7 @@ class LossSpec(_Data, frozen=True, kw_only=True):
     scaled: bool = False
 
 
-class ByHand(_Data, frozen=True, kw_only=True):
+class ByHand(Strict, frozen=True, kw_only=True):
     """A training step that is driven by the stages' own operations instead of the schedule.
 
     All forwards run first, stage by stage; then all backwards, in input and weight parts. With `mixed`, every
@@ -164,7 +154,7 @@ class ByHand(_Data, frozen=True, kw_only=True):
     microbatch: int = 0
 
 
-class Train(_Data, frozen=True, kw_only=True, tag="train", tag_field="step"):
+class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):
     """Forward and backward over one batch; with `autocast`, under automatic mixed precision (bfloat16)."""
 
     batch_size: int
@@ -174,7 +164,7 @@ class Train(_Data, frozen=True, kw_only=True, tag="train", tag_field="step"):
     mistake: Mistake | None = None
 
 
-class Eval(_Data, frozen=True, kw_only=True, tag="eval", tag_field="step"):
+class Eval(Strict, frozen=True, kw_only=True, tag="eval", tag_field="step"):
     """Forward only, in evaluation mode; the caller may have switched gradients off already (`guard`)."""
 
     batch_size: int
@@ -183,28 +173,28 @@ class Eval(_Data, frozen=True, kw_only=True, tag="eval", tag_field="step"):
     guard: Literal["", "no_grad", "inference_mode"] = ""
 
 
-class Zero(_Data, frozen=True, kw_only=True, tag="zero_grad", tag_field="step"):
+class Zero(Strict, frozen=True, kw_only=True, tag="zero_grad", tag_field="step"):
     """Clear all gradients."""
 
     set_to_none: bool = True
 
 
-class Optimize(_Data, frozen=True, kw_only=True, tag="optimizer_step", tag_field="step"):
+class Optimize(Strict, frozen=True, kw_only=True, tag="optimizer_step", tag_field="step"):
     """One optimizer step."""
 
 
-class Load(_Data, frozen=True, kw_only=True, tag="load_state", tag_field="step"):
+class Load(Strict, frozen=True, kw_only=True, tag="load_state", tag_field="step"):
     """Load parameters and buffers, other ones than those that are there."""
 
 
-class Sgd(_Data, frozen=True, kw_only=True, tag="sgd", tag_field="optimizer"):
+class Sgd(Strict, frozen=True, kw_only=True, tag="sgd", tag_field="optimizer"):
     """Stochastic gradient descent."""
 
     lr: float
     momentum: float = 0.0
 
 
-class Adam(_Data, frozen=True, kw_only=True, tag="adam", tag_field="optimizer"):
+class Adam(Strict, frozen=True, kw_only=True, tag="adam", tag_field="optimizer"):
     """Adam with torch's default betas and epsilon."""
 
     lr: float
@@ -213,7 +203,7 @@ class Adam(_Data, frozen=True, kw_only=True, tag="adam", tag_field="optimizer"):
 Step = Train | Eval | Zero | Optimize | Load
 
 
-class Case(_Data, frozen=True, kw_only=True, omit_defaults=False):
+class Case(Strict, frozen=True, kw_only=True, omit_defaults=False):
     """One execution: model, schedule, world, loss, program and the seed of all values.
 
     p is ``len(world.pipeline_ranks)``; v is `stages_per_rank`; the model has p·v stages, and those that a wrong plan

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-import msgspec
-
 from pipeconform.adapter import MistakeKind
+from pipeconform.case.strict import Strict
 
 __all__ = ["UNKNOWN_SCHEDULE", "HowPlanned", "Misplan", "impossible_misplan", "num_surplus"]
 
@@ -21,14 +20,7 @@ HowPlanned = Literal[
 UNKNOWN_SCHEDULE = "NoSuchSchedule"
 
 
-class Misplan(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    repr_omit_defaults=True,
-):
+class Misplan(Strict, frozen=True, kw_only=True):
     """What is wrong in the plan.
 
     There is one stage more than a multiple of the ranks (``remainder``), there are two per rank of a schedule for one

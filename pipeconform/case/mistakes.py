@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-import msgspec
-
 from pipeconform.adapter import MistakeKind
+from pipeconform.case.strict import Strict
 
 __all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
 
@@ -48,14 +47,7 @@ _ALLOWED: dict[Where, tuple[How, ...]] = {
 }
 
 
-class Mistake(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    repr_omit_defaults=True,
-):
+class Mistake(Strict, frozen=True, kw_only=True):
     """What goes wrong in one training step.
 
     The main tensor of the step's `input`, of a stage's `output`, or the gradient of that output is another one:

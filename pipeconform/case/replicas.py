@@ -8,19 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-import msgspec
+from pipeconform.case.strict import Strict
 
 __all__ = ["Replicas", "impossible_replicas"]
 
 
-class Replicas(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    repr_omit_defaults=True,
-):
+class Replicas(Strict, frozen=True, kw_only=True):
     """Replica 0 is the world's own pipeline; replica d runs on ``others[d - 1]``, in the order of its stages.
 
     The ranks at one place of all pipelines ascend: a rank's place in a stage's data-parallel group is then

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from pipeconform.case import blocks
+from pipeconform.case.strict import Strict
 from pipeconform.contract.tensor import CutLayer, Held
 
 if TYPE_CHECKING:
@@ -16,14 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorParallel", "cut_dim", "impossible_tensor_parallel", "layers_of"]
 
 
-class TensorParallel(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    repr_omit_defaults=True,
-):
+class TensorParallel(Strict, frozen=True, kw_only=True):
     """Every stage on several ranks: tensor-parallel rank 0 of replica d is on the d-th pipeline of the world.
 
     With D replicas, rank t ≥ 1 of replica d runs on ``others[(t - 1)·D + d]``, in the order of its stages.

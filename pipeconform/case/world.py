@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from pipeconform.case.misplans import Misplan
 from pipeconform.case.perturbations import AnyPerturbation
 from pipeconform.case.replicas import Replicas, impossible_replicas
+from pipeconform.case.strict import Strict
 from pipeconform.case.tensor_parallel import TensorParallel, impossible_tensor_parallel
 
 if TYPE_CHECKING:
@@ -18,14 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["World", "impossible_world"]
 
 
-class World(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    repr_omit_defaults=True,
-):
+class World(Strict, frozen=True, kw_only=True):
     """How many processes there are, which of them, in order, form the pipeline, and what befalls them.
 
     A `placement` lays the stages out otherwise than the schedule's claim says; a `misplan` is what is wrong in the

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
+from pipeconform.case.strict import Strict
 from pipeconform.errors import BadCaseError
 from pipeconform.wrapper import WrapOptions
 
@@ -75,18 +76,7 @@ Special = Literal[
 modified in place, the user's hook for buffers, a state saved or loaded, a pickle after the first step, logging."""
 
 
-class _Data(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    repr_omit_defaults=True,
-):
-    """Strict, immutable, printed without what is default."""
-
-
-class Pass(_Data, frozen=True, kw_only=True):
+class Pass(Strict, frozen=True, kw_only=True):
     """One backward, of one or more forwards.
 
     `sync` says where it is: outside ``no_sync``, inside, inside two of them, or with one of its halves inside.
@@ -103,7 +93,7 @@ class Pass(_Data, frozen=True, kw_only=True):
         return self.sync in ("yes", "backward_inside")
 
 
-class Step(_Data, frozen=True, kw_only=True):
+class Step(Strict, frozen=True, kw_only=True):
     """Clear the gradients, run the passes, take an optimizer step."""
 
     passes: tuple[Pass, ...] = (Pass(),)
@@ -114,7 +104,7 @@ class Step(_Data, frozen=True, kw_only=True):
     """A rank that comes later than the others to its backward."""
 
 
-class Uneven(_Data, frozen=True, kw_only=True):
+class Uneven(Strict, frozen=True, kw_only=True):
     """How many of the steps each rank runs, inside ``join``."""
 
     steps: tuple[int, ...]
@@ -122,14 +112,14 @@ class Uneven(_Data, frozen=True, kw_only=True):
     raise_early: bool = False
 
 
-class Regroup(_Data, frozen=True, kw_only=True):
+class Regroup(Strict, frozen=True, kw_only=True):
     """Before `step` another process group takes over, of `ranks`; the others stop."""
 
     step: int
     ranks: tuple[int, ...]
 
 
-class WrapperCase(_Data, frozen=True, kw_only=True):
+class WrapperCase(Strict, frozen=True, kw_only=True):
     """One execution of a wrapper: everything it depends on."""
 
     module: ModuleKind = "plain"
@@ -204,7 +194,7 @@ def _unusual(value: Any) -> Any:
     """What is not the default, by value: msgspec leaves a default out only where it is the very object."""
     if isinstance(value, tuple):
         return [_unusual(one) for one in value]
-    if isinstance(value, _Data):
+    if isinstance(value, Strict):
         usual = {field.name: field.default for field in structs.fields(value)}
     elif is_dataclass(value) and not isinstance(value, type):
         usual = {field.name: field.default for field in fields(value)}
