@@ -15,21 +15,23 @@ from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Limits, reachable
+from pipeconform.case.focus import REPLICATED, TENSOR_PARALLEL
+from pipeconform.case.strategies import Limits
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.protocols import RankPools
 from pipeconform.spec import requirement
 
-__all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "faults", "tried", "try_fault"]
+__all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "cases_of", "faults", "tried", "try_fault"]
 
 MOST_EXECUTIONS = 200
 """Of a fault, before it counts as not detected."""
 
 _REGISTRY = "pipeconform.reference_impl.faults"  # found by name: the product does not import the reference
 _LEAST_RANKS = 2
-_MOST_RANKS = (3, 4)
-"""Four only for subjects that need them."""
+_MOST_RANKS = 3
+_MOST_WITH_SEVERAL = 4
+"""Where every stage is on several ranks."""
 _CASES = 12
 _SEEDS = (0, 1)
 """The second where what a fault needs is not among the first's cases."""
@@ -105,7 +107,7 @@ def try_fault(fault: Fault, pools: RankPools) -> Trial:
         return judge(row, executor.execute(case, observe=judgement.observe), executor)
 
     each = 1 + judgement.repeats * num_repetitions(anew=True)
-    return tried(fault, _cases(fault, executor), outcomes, begun=begun, each=each)
+    return tried(fault, cases_of(fault, executor), outcomes, begun=begun, each=each)
 
 
 def tried(
@@ -145,19 +147,15 @@ def tried(
     )
 
 
-def _cases(fault: Fault, executor: Executor) -> Iterator[Case]:
+def cases_of(fault: Fault, executor: Executor) -> Iterator[Case]:
     """What the suite would judge the fault's requirement on."""
     capabilities = executor.capabilities
     claim = capabilities.schedule(fault.schedule)
     assert claim is not None, "a fault shows under a schedule that it claims"
     judgement = JUDGEMENTS[fault.requirement]
     for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, capabilities)):
-        sizes = (
-            Limits(capabilities=capabilities, min_ranks=_LEAST_RANKS, max_ranks=most) for most in _MOST_RANKS
-        )
-        limits = next((one for one in sizes if reachable(one, claim, focus)), None)
-        if limits is None:
-            continue
+        most = _MOST_WITH_SEVERAL if focus in REPLICATED | TENSOR_PARALLEL else _MOST_RANKS
+        limits = Limits(capabilities=capabilities, min_ranks=_LEAST_RANKS, max_ranks=most)
         for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=_CASES)):
             if judgement.applies(case):
                 yield case

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,10 @@ from pipeconform.reference_impl.faults.sources import SOURCES
 from pipeconform.reference_impl.tables import OFFERS
 
 from pipeconform.adapter import Adapter
-from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Execution, Executor, describe
 from pipeconform.campaign.judging import judge
+from pipeconform.campaign.trial import cases_of
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Limits
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.pools import Pools
@@ -39,30 +36,10 @@ NO_FAULTS = {
     "registry_reported",
     "sources",
 }
-MOST_RANKS = 3
-MOST_WITH_REPLICAS = 4
-CASES = 12
-SEEDS = (0, 1)
-"""The second where what a fault needs is not among the first's cases."""
 
 
 def _executor(pools: Pools, reference: str) -> Executor:
     return Executor(implementation=reference, description=describe(pools, reference), pools=pools)
-
-
-def _cases(executor: Executor, fault: Fault) -> Iterator[Case]:
-    """What the suite would judge the fault's requirement on."""
-    capabilities = executor.capabilities
-    claim = capabilities.schedule(fault.schedule)
-    assert claim is not None
-    judgement = JUDGEMENTS[fault.requirement]
-    several = fault.requirement.startswith("DPC") or fault.requirement == "FWD-19"
-    most = MOST_WITH_REPLICAS if several else MOST_RANKS
-    limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=most)
-    for seed, focus in itertools.product(SEEDS, judgement.foci(claim, capabilities)):
-        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=CASES)):
-            if judgement.applies(case):
-                yield case
 
 
 def _judge(executor: Executor, fault: Fault, case: Case) -> tuple[Execution, tuple[Outcome, ...]]:
@@ -74,7 +51,7 @@ def _judge(executor: Executor, fault: Fault, case: Case) -> tuple[Execution, tup
 def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Fault) -> None:
     wrong = _executor(pools, fault.reference)
     seen = []
-    for case in _cases(wrong, fault):
+    for case in cases_of(fault, wrong):
         _, outcomes = _judge(wrong, fault, case)
         seen += [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]
         told = [one.finding.message for one in outcomes if one.status == fault.expected_status]
@@ -92,7 +69,7 @@ def test_what_ran_is_kept_and_the_first_wrong_computation_is_the_one_told(pools:
     fault = FAULTS["late-backward"]
     wrong = _executor(pools, fault.reference)
 
-    _, outcomes = _judge(wrong, fault, next(_cases(wrong, fault)))
+    _, outcomes = _judge(wrong, fault, next(cases_of(fault, wrong)))
 
     outcome = next(one for one in outcomes if one.finding.kind == "not the named order")
     assert outcome.timeline is not None
