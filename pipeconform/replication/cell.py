@@ -92,7 +92,7 @@ class WrapperCell:
         return ()
 
     def heights(self, case: WrapperCase, judged: Judged) -> Mapping[str, float]:
-        """Nothing: what is listed is judged, and nothing is searched beyond it."""
+        """Nothing: options are combined without a direction."""
         return {}
 
     def localised(self, case: WrapperCase, outcome: Outcome) -> tuple[Localisation | None, int]:
