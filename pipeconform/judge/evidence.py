@@ -15,7 +15,7 @@ from pipeconform.adapter import Capabilities, Placement, laid_out
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.case.data import split_sizes
 from pipeconform.judge.gauge import Gauge
-from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude, ratio
+from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude, measure
 from pipeconform.judge.oracle import Bounds
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown
@@ -138,9 +138,9 @@ class Numbers:
         for level in levels:
             known = bound(self.evidence.bounded(level))
             if known is not None:
-                found = compare(expected, actual, bound=known)
+                found, most = measure(expected, actual, bound=known)
                 if found is None:
-                    self.evidence.gauge.note(ratio(expected, actual, known))
+                    self.evidence.gauge.note(most)
             if found is None:
                 return None
         return found

@@ -82,27 +82,33 @@ def compare(expected: Array | None, actual: Array | None, *, bound: Array | None
 
     None in place of an array says that there is none: a value that is "missing" or "unexpected".
     """
+    return measure(expected, actual, bound=bound)[0]
+
+
+def measure(
+    expected: Array | None, actual: Array | None, *, bound: Array | None = None
+) -> tuple[Mismatch | None, float]:
+    """What `compare` says, and the largest ratio of a difference to its bound; 0 where values were not measured."""
     if expected is None or actual is None:
-        return _presence(expected, actual)
+        return _presence(expected, actual), 0.0
     if expected.dtype != actual.dtype:
-        return Mismatch(kind="dtype", expected=expected.dtype, actual=actual.dtype)
+        return Mismatch(kind="dtype", expected=expected.dtype, actual=actual.dtype), 0.0
     if expected.shape != actual.shape:
-        return Mismatch(kind="shape", expected=str(list(expected.shape)), actual=str(list(actual.shape)))
+        shapes = str(list(expected.shape)), str(list(actual.shape))
+        return Mismatch(kind="shape", expected=shapes[0], actual=shapes[1]), 0.0
     if expected.data == actual.data:
-        return None
+        return None, 0.0
     a, b = _values(expected), _values(actual)
-    wrong = ~_same(a, b)
-    worst: float | None = None
+    wrong, most = ~_same(a, b), 0.0
     if bound is not None:
         limit = _limit(bound, expected)
-        ratios = _ratios(a, b, limit)
         # Not `ratios > 1`: the quotient rounds.
         wrong &= ~(_difference(a, b) <= limit) | ~np.isfinite(a) | ~np.isfinite(b)
-        worst = _finite(ratios.max(initial=0.0))
+        most = float(_ratios(a, b, limit).max(initial=0.0))
     if not wrong.any():
-        return None
+        return None, most
     first = int(np.flatnonzero(wrong)[0])
-    return Mismatch(
+    mismatch = Mismatch(
         kind="value",
         expected=_text(a[first], expected.dtype),
         actual=_text(b[first], expected.dtype),
@@ -111,8 +117,9 @@ def compare(expected: Array | None, actual: Array | None, *, bound: Array | None
         relative=_relative(a[first], b[first]),
         differing=int(wrong.sum()),
         total=wrong.size,
-        worst=worst,
+        worst=None if bound is None else _finite(most),
     )
+    return mismatch, most
 
 
 def ratio(expected: Array, actual: Array, bound: Array) -> float:
