@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.evidence import Finding
-from pipeconform.judge.numerics import compare, magnitude
+from pipeconform.judge.numerics import Mismatch, compare, magnitude
 from pipeconform.observe.array import Array
 from pipeconform.replication.groups import group_of
 from pipeconform.replication.observation import Expected, Failure, PassExpected, PassShown, Shown
@@ -25,6 +25,7 @@ __all__ = [
     "WrapperEvidence",
     "WrapperJudge",
     "begins_equal",
+    "differing",
     "failures",
     "hook_is_used",
     "is_right",
@@ -78,18 +79,13 @@ def begins_equal(evidence: WrapperEvidence) -> Iterator[Finding]:
     yield from raised
     if raised:
         return
-    first = evidence.expected().initial[0]
+    ignored = evidence.case.options.ignored
+    first = {name: value for name, value in evidence.expected().initial[0].items() if name not in ignored}
     for shown in evidence.shown:
-        for name, value in first.items():
-            if name in evidence.case.options.ignored:
-                continue
-            mismatch = compare(value, shown.initial.get(name))
-            if mismatch is not None:
-                text = (
-                    f"rank {shown.rank}: {name} is not the first rank's after wrapping\n{mismatch.describe()}"
-                )
-                yield Finding(kind="replicas begin apart", message=text, rank=shown.rank, mismatch=mismatch)
-                return
+        for name, mismatch in differing(first, shown.initial):
+            text = f"rank {shown.rank}: {name} is not the first rank's after wrapping\n{mismatch.describe()}"
+            yield Finding(kind="replicas begin apart", message=text, rank=shown.rank, mismatch=mismatch)
+            return
     yield from is_right(evidence)
 
 
@@ -187,6 +183,19 @@ def _badly_refused(
             yield Finding(kind="unclear refusal", message=text, rank=rank)
 
 
+def differing(
+    right: Mapping[str, Array],
+    shown: Mapping[str, Array],
+    *,
+    bound: Callable[[Array], Array | None] = lambda value: None,
+) -> Iterator[tuple[str, Mismatch]]:
+    """Values by name that are not `right`, bit for bit or within the bound of each, and how they differ."""
+    for name, value in right.items():
+        mismatch = compare(value, shown.get(name), bound=bound(value))
+        if mismatch is not None:
+            yield name, mismatch
+
+
 def _nothing_between(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
     """Wrapping leaves equal replicas as they are, and what is ignored in any case; steps follow one another."""
     for shown in evidence.shown:
@@ -201,12 +210,10 @@ def _nothing_between(evidence: WrapperEvidence, expected: Expected) -> Iterator[
         for index, (after, step) in enumerate(zip(afters, shown.steps, strict=False)):
             states.append((after, step.before, f"before step {index}"))
         for due, found, when in states:
-            for name, value in due.items():
-                mismatch = compare(value, found.get(name))
-                if mismatch is not None:
-                    text = f"rank {shown.rank}: {name} changes {when}\n{mismatch.describe()}"
-                    yield Finding(kind="state changed by nobody", message=text, rank=shown.rank)
-                    return
+            for name, mismatch in differing(due, found):
+                text = f"rank {shown.rank}: {name} changes {when}\n{mismatch.describe()}"
+                yield Finding(kind="state changed by nobody", message=text, rank=shown.rank)
+                return
 
 
 def _passes_are_right(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
@@ -263,13 +270,13 @@ def _state_is_right(
     shown: Mapping[str, Array],
     scale: float,
 ) -> Iterator[Finding]:
-    for name, value in right.items():
-        bound = _bound(value, scale + 1.0 + _most(value), coarse=_coarse(case))
-        mismatch = compare(value, shown.get(name), bound=bound)
-        if mismatch is not None:
-            text = f"rank {rank}, after step {step}: {name}\n{mismatch.describe()}"
-            yield Finding(kind="state differs", message=text, step=step, rank=rank, mismatch=mismatch)
-            return
+    def bound(value: Array) -> Array | None:
+        return _bound(value, scale + 1.0 + _most(value), coarse=_coarse(case))
+
+    for name, mismatch in differing(right, shown, bound=bound):
+        text = f"rank {rank}, after step {step}: {name}\n{mismatch.describe()}"
+        yield Finding(kind="state differs", message=text, step=step, rank=rank, mismatch=mismatch)
+        return
 
 
 def _replicas_are_equal(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from pipeconform.judge.evidence import Finding
-from pipeconform.judge.numerics import compare, magnitude
+from pipeconform.judge.numerics import magnitude
 from pipeconform.observe.array import Array
-from pipeconform.replication.judge import WrapperEvidence, is_right, refused
+from pipeconform.replication.judge import WrapperEvidence, differing, is_right, refused
 
 __all__ = ["refuses_combination", "trains_like_ddp"]
 
@@ -24,14 +24,15 @@ def trains_like_ddp(evidence: WrapperEvidence) -> Iterator[Finding]:
     if found:
         return
     for shown in evidence.shown:
-        for name, value in shown.beside.items():
-            most = _HALF * (1.0 + magnitude([value]))
-            bound = Array("float64", value.shape, np.full(value.shape, most).tobytes())
-            mismatch = compare(value, shown.final.get(name), bound=bound)
-            if mismatch is not None:
-                text = f"rank {shown.rank}: {name} after training is not what DDP has\n{mismatch.describe()}"
-                yield Finding(kind="trained apart", message=text, rank=shown.rank, mismatch=mismatch)
-                return
+        for name, mismatch in differing(shown.beside, shown.final, bound=_room):
+            text = f"rank {shown.rank}: {name} after training is not what DDP has\n{mismatch.describe()}"
+            yield Finding(kind="trained apart", message=text, rank=shown.rank, mismatch=mismatch)
+            return
+
+
+def _room(value: Array) -> Array:
+    most = _HALF * (1.0 + magnitude([value]))
+    return Array("float64", value.shape, np.full(value.shape, most).tobytes())
 
 
 def refuses_combination(evidence: WrapperEvidence) -> Iterator[Finding]:

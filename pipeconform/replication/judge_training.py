@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.numerics import compare
-from pipeconform.replication.judge import WrapperEvidence, failures, is_right, refused
+from pipeconform.replication.judge import WrapperEvidence, differing, failures, is_right, refused
 from pipeconform.replication.special import FIRST_SCALE
 
 __all__ = [
@@ -83,12 +83,10 @@ def state_travels(evidence: WrapperEvidence) -> Iterator[Finding]:
                 text = f"rank {shown.rank}: saved are {_names(wanted)}\nexpected {_names(expected.names)}"
                 yield Finding(kind="saved under other names", message=text, rank=shown.rank)
                 return
-        for name, value in right.items():
-            mismatch = compare(value, wanted.get(name))
-            if mismatch is not None:
-                text = f"rank {shown.rank}: {name} {when}\n{mismatch.describe()}"
-                yield Finding(kind=kind, message=text, rank=shown.rank, mismatch=mismatch)
-                return
+        for name, mismatch in differing(right, wanted):
+            text = f"rank {shown.rank}: {name} {when}\n{mismatch.describe()}"
+            yield Finding(kind=kind, message=text, rank=shown.rank, mismatch=mismatch)
+            return
     yield from is_right(evidence)
 
 
