@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -128,6 +128,11 @@ class Sharded:
         self.frees = sharding.strategy in ("full", "hybrid")
         self._ignored = frozenset(ignored)
         self._kept = {n: p for n, p in module.named_parameters() if n in self._ignored}
+        firsts = {id(p): name for name, p in module.named_parameters()}
+        every = module.named_parameters(remove_duplicate=False)
+        self._firsts = {name: firsts[id(p)] for name, p in every}
+        """By each name of a parameter the first of its names."""
+        self._names = tuple(module.state_dict())
         groups, expert_groups = self._groups(), self._expert_groups()
         units = units_of(module, sharding.nesting, ignored=self._ignored)
         if expert_groups is not None and EXPERT not in units:
@@ -246,6 +251,17 @@ class Sharded:
         """Whole parameters and buffers by name; every rank calls it."""
         whole = {n: t for shard in self.shards for n, t in shard.named(shard.gathered(shard.part))}
         return {**whole, **self._kept, **dict(self.module.named_buffers())}
+
+    def full_state(self) -> dict[str, Tensor]:
+        """The module's state dict as it is without sharding; every rank calls it."""
+        whole = self.state()
+        return {name: whole[self._firsts.get(name, name)] for name in self._names}
+
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        """Load such a state dict, whatever number of ranks saved it; every rank has the whole of it."""
+        for shard in self.shards:
+            shard.load(state)
+        self.module.load_state_dict({name: state[name] for name in self.module.state_dict()})
 
     def gradients(self) -> dict[str, Tensor | None] | None:
         """Whole mean gradients by name; None while some have only added up."""

@@ -56,6 +56,14 @@ class ShardedReplica:
         """Only add up."""
         return self.wrapper.no_sync()
 
+    def full_state(self) -> Mapping[str, Tensor]:
+        """As it is without sharding."""
+        return self.wrapper.full_state()
+
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        """Likewise."""
+        self.wrapper.load_full_state(state)
+
 
 def shard(module: nn.Module, options: WrapOptions, *, wrapper: type[Sharded] = Sharded) -> ShardedReplica:
     """Shard `module` as the options say, which have `sharding`."""

@@ -88,9 +88,7 @@ class Shard:
             begin = self.slots[-1].end if self.slots else 0
             self.slots.append(Slot(name=name, owners=owners[name], shape=parameter.shape, begin=begin))
         self.size = math.ceil(self.slots[-1].end / groups.parts)
-        whole = torch.zeros(self.size * groups.parts, dtype=first.dtype, device=first.device)
-        for slot, parameter in zip(self.slots, parameters.values(), strict=True):
-            whole[slot.begin : slot.end].copy_(parameter.detach().reshape(-1))
+        whole = self.flat({name: p.detach() for name, p in parameters.items()}, dtype=first.dtype)
         self.part = self._own(whole).to("cpu" if offload else self.device).clone()
         cuts = [self._cut(slot) for slot in self.slots] if one_by_one else [slice(0, self.size)]
         self.masters = {cut_name: self._master(cut) for cut_name, cut in zip(parameters, cuts, strict=False)}
@@ -99,6 +97,18 @@ class Shard:
         """What passes added up that did not synchronise: whole, of this rank alone."""
         self._whole: Tensor | None = None
         self._gathering: tuple[Tensor, Work] | None = None
+
+    def flat(self, values: Mapping[str, Tensor], *, dtype: torch.dtype) -> Tensor:
+        """Whole parameters side by side, with the padding."""
+        whole = torch.zeros(self.size * self.groups.parts, dtype=dtype, device=self.device)
+        for slot in self.slots:
+            whole[slot.begin : slot.end].copy_(values[slot.name].reshape(-1))
+        return whole
+
+    @torch.no_grad()
+    def load(self, values: Mapping[str, Tensor]) -> None:
+        """Keep this rank's part of whole parameters with other values."""
+        self.part.copy_(self._own(self.flat(values, dtype=self.part.dtype)))
 
     def _own(self, whole: Tensor) -> Tensor:
         return whole[self.groups.position * self.size : (self.groups.position + 1) * self.size]

@@ -17,9 +17,9 @@ __all__ = [
     "AnyCase",
     "case_of",
     "decode_any_case",
-    "num_processes",
     "schedule_of",
     "schema_with_cases",
+    "world_sizes",
 ]
 
 WRAPPER_COLUMN = "Wrapper"
@@ -74,9 +74,9 @@ def schedule_of(case: AnyCase) -> str:
     return case.schedule if isinstance(case, Case) else WRAPPER_COLUMN
 
 
-def num_processes(case: AnyCase) -> int:
-    """The size of its world."""
-    return case.world.size if isinstance(case, Case) else case.ranks
+def world_sizes(case: AnyCase) -> tuple[int, ...]:
+    """The sizes of the worlds that it is executed in, one after the other; what ranks say is of the last that ran."""
+    return (case.world.size,) if isinstance(case, Case) else case.world_sizes
 
 
 def _is_of_a_wrapper(data: Any) -> bool:

@@ -140,6 +140,8 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
     """The parts of the module that compute are compiled."""
     slow: Slow = ""
     """How the last rank is late."""
+    loaded_by: int = 0
+    """So many ranks of another world load what these have saved after their steps, and go on; 0: nobody does."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -160,9 +162,28 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
                 raise BadCaseError(
                     f"expert_groups {sharding.expert_groups} do not name each of {self.ranks} ranks once"
                 )
+        if self.loaded_by < 0 or (self.loaded_by and self.special):
+            raise BadCaseError(
+                f"loaded_by {self.loaded_by} is a number of ranks, and goes with nothing special"
+            )
         overflows = any(step.overflow is not None for step in self.steps)
         if overflows and (self.special, self.module) != ("scaled", "probed"):
             raise BadCaseError("Step.overflow is for scaled losses of a module with a probe")
+
+    @property
+    def world_sizes(self) -> tuple[int, ...]:
+        """The numbers of ranks of the worlds that it is executed in, one after the other."""
+        return (self.ranks, self.loaded_by) if self.loaded_by else (self.ranks,)
+
+    @property
+    def saving(self) -> WrapperCase:
+        """Of a case with two worlds the first, which saves."""
+        return structs.replace(self, loaded_by=0, special="saved")
+
+    @property
+    def loading(self) -> WrapperCase:
+        """Of a case with two worlds the second, which loads: a module and data with other values, other ranks."""
+        return structs.replace(self, loaded_by=0, ranks=self.loaded_by, seed=self.seed + 1)
 
     @property
     def num_ranks(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeconform.case.any_case import decode_any_case, num_processes
+from pipeconform.case.any_case import decode_any_case, world_sizes
 from pipeconform.certificate.contents import (
     CANARIES,
     CERTIFICATE,
@@ -271,7 +271,7 @@ def _ranks(level: CertificationLevel, result: Result) -> Iterator[Doubt]:
     for cell in result.cells:
         for violation in cell.violations:
             lines = re.findall(r"^rank (\d+)\b", violation.verdicts, re.MULTILINE)
-            size = num_processes(violation.case)
-            if violation.verdicts and len(set(lines)) != size:
-                text = f"{violation.id}: {len(set(lines))} of {size} ranks reported"
+            sizes = world_sizes(violation.case)
+            if violation.verdicts and len(set(lines)) not in sizes:
+                text = f"{violation.id}: {len(set(lines))} of {sizes[-1]} ranks reported"
                 yield Doubt(file=RESULT, field="cells.violations.verdicts", text=text)

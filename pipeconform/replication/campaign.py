@@ -118,14 +118,14 @@ class WrapperCampaign:
     def allows(self, case: WrapperCase) -> bool:
         """Whether its number of replicas is one that the run and the claims allow."""
         most = min(self.ranks[1], self.description.claims.max_ranks)
-        return self.ranks[0] <= case.ranks <= most
+        return self.ranks[0] <= min(case.world_sizes) and max(case.world_sizes) <= most
 
     def judge_case(self, requirement: str, case: WrapperCase) -> tuple[Outcome, ...]:
         """Execute a case and judge it by one requirement; empty when that is met."""
         return self.outcomes(requirement, case, self.execute(case))
 
     def execute(self, case: WrapperCase) -> VerdictVector:
-        """What the ranks say, and count.
+        """What the ranks say, and count; of two worlds the second, with what the first showed, or the one that failed.
 
         Raises:
             PoolError: rank processes cannot be formed.
@@ -133,9 +133,19 @@ class WrapperCampaign:
         digest = case.digest
         self.executed[digest] = self.executed.get(digest, 0) + 1
         self.num_ranks[digest] = case.ranks
+        if not case.loaded_by:
+            return self._run(case)
+        first = self._run(case.saving)
+        if not first.ok or not _came_through(first):
+            return first
+        earlier = _shown(first)
+        second = self._run(case.loading, checkpoint=earlier[0].checkpoint)
+        return _with_earlier(second, earlier) if second.ok else second
+
+    def _run(self, case: WrapperCase, *, checkpoint: bytes = b"") -> VerdictVector:
         pool = self.pools.of_size(case.ranks)
-        payload = msgspec.msgpack.encode(Job(implementation=self.reference, case=case))
-        vector = pool.run(_RANK_TASK, payload, time_limit=self.time_limit)
+        job = Job(implementation=self.reference, case=case, checkpoint=checkpoint)
+        vector = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
         if vector.ok and any(one.failed is not None for one in _shown(vector)):
             pool.restart()  # what a failed step left under way must not meet the next case
         return vector
@@ -149,13 +159,22 @@ class WrapperCampaign:
         ended = judge_verdicts(vector)
         if ended is not None:
             return (replace(ended, verdicts=vector.describe()),)
-        shown = _shown(vector)
-        evidence = WrapperEvidence(
-            case=case, claims=self.description.claims, shown=shown, expected=self._asked(case, shown)
-        )
+        evidence = self._evidence(case, _shown(vector))
         table = vector.describe()
         found = list(_distinct(WRAPPER_JUDGEMENTS[requirement].judge(evidence)))
         return tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
+
+    def _evidence(self, case: WrapperCase, shown: tuple[Shown, ...]) -> WrapperEvidence:
+        if not case.loaded_by:
+            return self._world(case, shown)
+        earlier = shown[0].earlier
+        if not earlier:
+            return self._world(case.saving, shown)
+        return replace(self._world(case.loading, shown), earlier=self._world(case.saving, earlier))
+
+    def _world(self, case: WrapperCase, shown: tuple[Shown, ...]) -> WrapperEvidence:
+        claims = self.description.claims
+        return WrapperEvidence(case=case, claims=claims, shown=shown, expected=self._asked(case, shown))
 
     def _asked(self, case: WrapperCase, shown: tuple[Shown, ...]) -> Callable[[], Expected]:
         def ask() -> Expected:
@@ -176,6 +195,18 @@ class WrapperCampaign:
 
 def _shown(vector: VerdictVector) -> tuple[Shown, ...]:
     return tuple(msgspec.msgpack.decode(value, type=Shown) for value in vector.values)
+
+
+def _came_through(vector: VerdictVector) -> bool:
+    return all(one.failed is None and one.unsupported is None for one in _shown(vector))
+
+
+def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictVector:
+    """The verdicts, the first of them with what the world before showed."""
+    first, *others = vector.verdicts
+    assert isinstance(first, Returned)
+    shown = msgspec.structs.replace(_shown(vector)[0], earlier=earlier)
+    return VerdictVector((msgspec.structs.replace(first, value=msgspec.msgpack.encode(shown)), *others))
 
 
 def _status_of(finding: Finding) -> Status:

@@ -80,8 +80,8 @@ class WrapperCell:
         return Judged(self.campaign.outcomes(self.requirement, case, execution))
 
     def num_processes(self, case: WrapperCase) -> int:
-        """A process per rank."""
-        return case.ranks
+        """A process per rank, of the larger world."""
+        return max(case.world_sizes)
 
     def repetitions(self, case: WrapperCase, execution: VerdictVector, *, anew: bool) -> int:
         """None."""

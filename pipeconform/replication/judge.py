@@ -49,6 +49,8 @@ class WrapperEvidence:
     shown: tuple[Shown, ...]
     expected: Callable[[], Expected]
     """Asked only where every rank came to its end."""
+    earlier: WrapperEvidence | None = None
+    """Of the world before, which saved what this one loaded."""
 
 
 WrapperJudge = Callable[[WrapperEvidence], Iterator[Finding]]
@@ -205,6 +207,9 @@ def _nothing_between(evidence: WrapperEvidence, expected: Expected) -> Iterator[
             for name, value in expected.initial[shown.rank].items()
             if name in ignored or not (evidence.case.own_values or evidence.claims.sharded)
         }
+        built = (
+            {} if evidence.earlier is not None else built
+        )  # what was loaded is another judgement's business
         states = [(built, shown.initial, "when it is wrapped")]
         afters = [shown.initial, *(step.after for step in shown.steps)]
         for index, (after, step) in enumerate(zip(afters, shown.steps, strict=False)):

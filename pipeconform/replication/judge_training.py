@@ -66,9 +66,12 @@ def rounds_as_asked(evidence: WrapperEvidence) -> Iterator[Finding]:
 def state_travels(evidence: WrapperEvidence) -> Iterator[Finding]:
     """What is loaded is there, on every rank; what is saved is the state, by the names that the module had.
 
-    A state that is loaded was saved with one rank, by the module itself. So what one number of ranks saves any other
-    can load, as each of them saves and loads what the module does.
+    A state that is loaded was saved with one rank, by the module itself, or by another number of ranks.
     """
+    if evidence.earlier is not None:
+        found = [*state_travels(evidence.earlier)]
+        yield from found or _arrives(evidence, evidence.earlier)
+        return
     raised = list(failures(evidence))
     yield from raised
     if raised:
@@ -86,6 +89,24 @@ def state_travels(evidence: WrapperEvidence) -> Iterator[Finding]:
         for name, mismatch in differing(right, wanted):
             text = f"rank {shown.rank}: {name} {when}\n{mismatch.describe()}"
             yield Finding(kind=kind, message=text, rank=shown.rank, mismatch=mismatch)
+            return
+    yield from is_right(evidence)
+
+
+def _arrives(evidence: WrapperEvidence, earlier: WrapperEvidence) -> Iterator[Finding]:
+    """What the ranks of one world have after their steps, those of another have after loading; then all is right."""
+    raised = list(failures(evidence))
+    yield from raised
+    if raised:
+        return
+    saved = earlier.shown[0].final
+    for shown in evidence.shown:
+        for name, mismatch in differing(saved, shown.initial):
+            text = (
+                f"rank {shown.rank} of {evidence.case.ranks}: {name} after loading is not what "
+                f"{earlier.case.ranks} ranks saved\n{mismatch.describe()}"
+            )
+            yield Finding(kind="loaded otherwise", message=text, rank=shown.rank, mismatch=mismatch)
             return
     yield from is_right(evidence)
 

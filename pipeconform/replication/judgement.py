@@ -47,7 +47,7 @@ class WrapperJudgement:
         if not self.needs <= claims.features:
             return ()
         cases = self.every if whole_grid and self.every is not None else self.cases
-        found = dict.fromkeys(case for case in cases(claims) if case.ranks <= claims.max_ranks)
+        found = dict.fromkeys(case for case in cases(claims) if max(case.world_sizes) <= claims.max_ranks)
         return tuple(structs.replace(case, seed=1000 * seed + i) for i, case in enumerate(found))
 
 

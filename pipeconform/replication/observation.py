@@ -57,6 +57,10 @@ class Shown(_Data, frozen=True, kw_only=True):
     """Parameters that DDP ends with, where it trains the same."""
     saved: Named = {}
     """The whole state dict at the end, where it is saved."""
+    checkpoint: bytes = b""
+    """The same as a file that torch wrote, of the first rank."""
+    earlier: tuple[Shown, ...] = ()
+    """Where a world before this one saved what this one loads: what its ranks showed; on the first rank."""
     logged: dict[str, str] = {}
     failed: Failure | None = None
     unsupported: str | None = None

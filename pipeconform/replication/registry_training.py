@@ -11,6 +11,7 @@ from msgspec import structs
 from pipeconform.case.wrapper_case import Pass, Regroup, Step, WrapperCase
 from pipeconform.replication import judge_training as judge
 from pipeconform.replication.judgement import judged, under
+from pipeconform.replication.sharded_grid import states_between_worlds
 from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperFeature
 
 __all__ = ["TRAINING_JUDGEMENTS"]
@@ -109,6 +110,18 @@ def _states(claims: WrapperClaims) -> Iterator[WrapperCase]:
             yield WrapperCase(special=special, ranks=ranks)
         yield WrapperCase(special=special, module="normed", options=WrapOptions(broadcast_buffers=False))
         yield WrapperCase(special=special, module="shared", ranks=3)
+    yield from _between_worlds(claims)
+
+
+def _between_worlds(claims: WrapperClaims) -> Iterator[WrapperCase]:
+    """What one number of ranks saves after training, another loads and trains on with."""
+    for ranks, others in ((2, 1), (2, 3), (4, 2), (1, 4)):
+        yield WrapperCase(ranks=ranks, loaded_by=others)
+    own = WrapOptions(broadcast_buffers=False)
+    yield WrapperCase(module="normed", ranks=3, loaded_by=2, options=own)
+    yield WrapperCase(module="shared", ranks=2, loaded_by=3)
+    if F.SHARDS in claims.features:
+        yield from states_between_worlds(claims)
 
 
 def _pickled(claims: WrapperClaims) -> Iterator[WrapperCase]:

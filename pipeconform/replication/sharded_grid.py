@@ -14,7 +14,14 @@ from pipeconform.sharding import Refusal, Sharding
 from pipeconform.wrapper import FloatName, WrapOptions, WrapperClaims
 from pipeconform.wrapper_tools.grids import covering, every_point
 
-__all__ = ["delayed_cases", "every_case", "offloaded_cases", "pairwise_cases", "refused_cases"]
+__all__ = [
+    "delayed_cases",
+    "every_case",
+    "offloaded_cases",
+    "pairwise_cases",
+    "refused_cases",
+    "states_between_worlds",
+]
 
 _PRECISIONS: dict[str, tuple[FloatName | None, FloatName | None]] = {
     "same": (None, None),
@@ -91,6 +98,27 @@ def delayed_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
     for strategy in offered.strategies[1:]:
         point = {**_plainest(claims), "strategy": strategy, "ranks": 4 if strategy == "hybrid" else 2}
         yield structs.replace(_case(point), slow="reduction")
+
+
+def states_between_worlds(claims: WrapperClaims) -> Iterator[WrapperCase]:
+    """One number of ranks saves, another loads: with every strategy, and with and without original parameters.
+
+    Sizes are such that shards of the one world begin and end elsewhere than those of the other, and have padding.
+    """
+    offered = claims.sharding
+    plain = {**_plainest(claims), "module": "few" if "few" in offered.modules else offered.modules[0]}
+    for ranks, others in ((2, 3), (3, 2), (2, 1)):
+        yield structs.replace(_case({**plain, "ranks": ranks}), loaded_by=others)
+    inside = {**plain, "nesting": offered.nestings[-1]}
+    for strategy in offered.strategies:
+        point = {
+            **inside,
+            "strategy": strategy,
+            "ranks": 4,
+            "original_parameters": offered.original_parameters[-1],
+        }
+        if not any(refusal.matches(point) for refusal in offered.refusals):
+            yield structs.replace(_case(point), loaded_by=2)
 
 
 def _plainest(claims: WrapperClaims) -> dict[str, Any]:

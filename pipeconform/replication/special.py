@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from pipeconform.observe.array import Array
 from pipeconform.replication.modules import begun
 from pipeconform.wrapper import Wrapper
 
-__all__ = ["FIRST_SCALE", "LR", "ended", "prepared", "regrouped"]
+__all__ = ["FIRST_SCALE", "LR", "ended", "handed_over", "prepared", "regrouped", "written"]
 
 LR = 0.125
 FIRST_SCALE = 1024.0
@@ -54,10 +55,25 @@ def average(buffers: Mapping[str, Tensor]) -> None:
                 buffer.div_(dist.get_world_size())
 
 
+def written(state: Mapping[str, Tensor]) -> bytes:
+    """A state dict as the file that ``torch.save`` makes of it, with whatever it has besides its items."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def handed_over(checkpoint: bytes, wrapper: Wrapper) -> None:
+    """Load what another world wrote, the same on every rank."""
+    state: Mapping[str, Tensor] = torch.load(io.BytesIO(checkpoint), weights_only=True)
+    wrapper.load_full_state(state)
+
+
 def ended(case: WrapperCase, wrapper: Wrapper) -> dict[str, Any]:
     """What is shown at the end, by the names of `Shown`."""
     if case.special == "saved":
-        return {"saved": {name: Array.of(value) for name, value in wrapper.full_state().items()}}
+        state = wrapper.full_state()
+        saved = {name: Array.of(value) for name, value in state.items()}
+        return {"saved": saved, "checkpoint": written(state) if dist.get_rank() == 0 else b""}
     if case.special == "logged":
         wrapper.set_logging_rate(2)
         return {"logged": {name: str(value) for name, value in wrapper.logged().items()}}

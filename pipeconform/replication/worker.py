@@ -24,7 +24,7 @@ from pipeconform.replication.modules import batch_of, build, objective, skeleton
 from pipeconform.replication.observation import Failure, PassShown, Shown, StepShown
 from pipeconform.replication.sharded_modules import compile_parts
 from pipeconform.replication.sharded_training import beside, has_ddp_beside, late, optimizer_of
-from pipeconform.replication.special import FIRST_SCALE, ended, prepared, regrouped
+from pipeconform.replication.special import FIRST_SCALE, ended, handed_over, prepared, regrouped
 from pipeconform.run.implementation import load
 from pipeconform.run.rank import RankContext
 from pipeconform.wrapper import Wrapper, WrapperAdapter
@@ -40,6 +40,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     implementation: str
     case: WrapperCase
+    checkpoint: bytes = b""
+    """What another world saved, and this one is to load."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -59,14 +61,14 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     seed_process(job.case.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an engine's advice about options is no matter of conformance
-        return msgspec.msgpack.encode(_Rank(job.case, context.rank).run(_adapter(job.implementation)))
+        return msgspec.msgpack.encode(_Rank(job, context.rank).run(_adapter(job.implementation)))
 
 
 class _Rank:
     """One rank's way through a case, noting what it sees as it goes."""
 
-    def __init__(self, case: WrapperCase, rank: int) -> None:
-        self.case, self.rank, self.where = case, rank, "wrap"
+    def __init__(self, job: Job, rank: int) -> None:
+        self.case, self.checkpoint, self.rank, self.where = job.case, job.checkpoint, rank, "wrap"
         self.shown = Shown(rank=rank)
         self.hook_elements = 0
         self.scaler: Any = None
@@ -94,6 +96,9 @@ class _Rank:
         wrapper = adapter.wrap(module, case.options)
         self.where = case.special or "wrap"
         wrapper = prepared(case, 0, wrapper)
+        if self.checkpoint:
+            self.where = "load"
+            handed_over(self.checkpoint, wrapper)
         self._note(initial=_state(wrapper))
         self.where = "hook"
         self._register(wrapper)
@@ -109,7 +114,7 @@ class _Rank:
             regrouped(case, wrapper)
         self.where = case.special or "the end"
         self._note(final=_state(wrapper), **ended(case, wrapper))
-        if has_ddp_beside(case):
+        if has_ddp_beside(case) and not self.checkpoint:
             self._note(beside=beside(case, self.rank))
 
     def _join(self, wrapper: Wrapper) -> AbstractContextManager[Any]:

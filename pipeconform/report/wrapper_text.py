@@ -13,7 +13,18 @@ from pipeconform.wrapper import WrapOptions
 
 __all__ = ["describe_wrapper_case", "step_words", "wrapper_rows"]
 
-_TOLD = ("module", "form", "ranks", "options", "steps", "own_values", "own_shape", "uneven", "seed")
+_TOLD = (
+    "module",
+    "form",
+    "ranks",
+    "options",
+    "steps",
+    "own_values",
+    "own_shape",
+    "uneven",
+    "loaded_by",
+    "seed",
+)
 """Fields of a case with words of their own."""
 _SYNC = {
     "yes": "",
@@ -51,6 +62,8 @@ def _rows(case: WrapperCase) -> Iterator[tuple[str, str]]:
         if field.name not in _TOLD and value != field.default:
             yield field.name, _told(value)
     yield "program", _program(case.steps)
+    if case.loaded_by:
+        yield "then", f"saved, loaded by {case.loaded_by} in a world of their own, and the same program again"
     if case.uneven is not None:
         yield "uneven", _uneven(case.uneven)
     yield "seed", str(case.seed)

@@ -16,6 +16,7 @@ from .fault import Status
 __all__ = ["SHARDING_FAULTS"]
 
 SHARDING_FAULTS: tuple[tuple[str, str, str, Status, str], ...] = (
+    ("CutsOfTheSaver", "DPW-35", "Shards are cut as the saver had them.", "failed", "ranks saved"),
     ("StaleWholes", "DPW-39", "Whole parameters outlive the step.", "failed", "step 1"),
     ("PrefetchesOldValues", "DPW-39", "Prefetched parameters are from before the step.", "failed", "step 1"),
     ("PaddingLeaks", "DPW-39", "Padding gets in among the gradients.", "failed", "gradient of"),

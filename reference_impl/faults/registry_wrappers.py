@@ -116,6 +116,13 @@ _LIST: tuple[tuple[str, str, str, Status, str], ...] = (
     ("SavedWithPrefix", "DPW-35", "Names have a prefix of the wrapper's.", "failed", "module.enter"),
     ("SavedWithoutBuffers", "DPW-35", "Buffers are not saved.", "failed", "running_mean"),
     ("LoadedOnOneRank", "DPW-35", "Only the first rank loads.", "failed", "after loading"),
+    (
+        "OtherWorldsSkipped",
+        "DPW-35",
+        "What other numbers of ranks saved is skipped.",
+        "failed",
+        "ranks saved",
+    ),
     ("PickledAnywhere", "DPW-36", "A pickle leaves out the process group.", "failed", "raised nothing"),
     ("PickledAlone", "DPW-36", "After a pickle nothing is reduced.", "failed", "step 1"),
     ("LogOfOthers", "DPW-37", "Every rank tells about the first.", "failed", "rank is told"),

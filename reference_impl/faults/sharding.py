@@ -5,6 +5,9 @@ Every class changes one thing in the reference's sharded wrapper, or in its shar
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -282,6 +285,24 @@ class ReducedUnwaited(Sharded):
     """A reduction that is not over in time is left out."""
 
     shard_class = _UnfinishedShard
+
+
+class CutsOfTheSaver(Sharded):
+    """Shards are cut as the ranks that saved the state have them, which the saved state tells."""
+
+    def full_state(self) -> dict[str, Tensor]:
+        found: OrderedDict[str, Tensor] = OrderedDict(super().full_state())
+        vars(found)["ranks"] = dist.get_world_size()
+        return found
+
+    @torch.no_grad()
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        super().load_full_state(state)
+        savers = getattr(state, "ranks", dist.get_world_size())
+        for shard in self.shards if savers != dist.get_world_size() else ():
+            cut = math.ceil(shard.slots[-1].end / savers)
+            own = shard.flat(state, dtype=shard.part.dtype)[shard.groups.position * cut :][: shard.size]
+            shard.part[: len(own)].copy_(own)
 
 
 class HybridAnyhow(Sharded):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -201,6 +202,19 @@ class SavedWithoutBuffers(DataParallel):
 class LoadedOnOneRank(DataParallel):
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
         if dist.get_rank() == 0:
+            super().load_full_state(state)
+
+
+class OtherWorldsSkipped(DataParallel):
+    """What another number of ranks saved is left where it is, without a word."""
+
+    def full_state(self) -> Mapping[str, Tensor]:
+        found: OrderedDict[str, Tensor] = OrderedDict(super().full_state())
+        vars(found)["ranks"] = self.group.size()
+        return found
+
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        if getattr(state, "ranks", self.group.size()) == self.group.size():
             super().load_full_state(state)
 
 

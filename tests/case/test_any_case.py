@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pipeconform.case.any_case import decode_any_case, num_processes, schedule_of
+from pipeconform.case.any_case import decode_any_case, schedule_of, world_sizes
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadCaseError
 from pipeconform.report.result import Violation, decode_cell
@@ -21,8 +21,9 @@ def test_either_kind_is_read_as_what_it_is(case) -> None:
 
 
 def test_what_both_have_is_asked_in_one_way() -> None:
-    assert (schedule_of(CASE), num_processes(CASE)) == (CASE.schedule, CASE.world.size)
-    assert (schedule_of(WrapperCase(ranks=3)), num_processes(WrapperCase(ranks=3))) == ("Wrapper", 3)
+    assert (schedule_of(CASE), world_sizes(CASE)) == (CASE.schedule, (CASE.world.size,))
+    assert (schedule_of(WrapperCase(ranks=3)), world_sizes(WrapperCase(ranks=3))) == ("Wrapper", (3,))
+    assert world_sizes(WrapperCase(ranks=4, loaded_by=2)) == (4, 2)
 
 
 @pytest.mark.parametrize(

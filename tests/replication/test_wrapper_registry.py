@@ -66,6 +66,7 @@ def test_every_case_is_data_and_differs_from_the_others() -> None:
         ({"steps": (Step(passes=(Pass(uses=("a", "b")),)),)}, "with towers"),
         ({"module": "towers", "steps": (Step(passes=(Pass(uses=("a",)),)),)}, "towers of every rank"),
         ({"regroup": Regroup(step=1, ranks=(1, 2))}, r"ranks \(1, 2\) are not all below 2"),
+        ({"loaded_by": 2, "special": "saved"}, "loaded_by 2 is a number of ranks"),
         ({"module": "probed", "steps": (Step(overflow=1),)}, "for scaled losses"),
     ],
 )
@@ -79,6 +80,22 @@ def test_ranks_that_a_new_group_leaves_out_stop_there() -> None:
 
     assert [case.num_steps(rank) for rank in range(3)] == [3, 1, 3]
     assert [case.present(step) for step in range(3)] == [(0, 1, 2), (0, 2), (0, 2)]
+
+
+def test_a_case_with_two_worlds_is_two_cases_with_values_of_their_own() -> None:
+    case = WrapperCase(ranks=4, loaded_by=2, module="normed", seed=7)
+
+    assert case.world_sizes == (4, 2)
+    assert case.saving == WrapperCase(ranks=4, module="normed", seed=7, special="saved")
+    assert case.loading == WrapperCase(ranks=2, module="normed", seed=8)
+
+
+def test_no_world_of_a_case_is_larger_than_claimed() -> None:
+    claims = WrapperClaims(features=frozenset({WrapperFeature.FULL_STATE}), max_ranks=2)
+
+    sizes = {case.world_sizes for case in WRAPPER_JUDGEMENTS["DPW-35"].drawn(claims, seed=0)}
+    assert (2, 1) in sizes
+    assert max(map(max, sizes)) == 2
 
 
 def test_what_a_wrapper_has_elsewhere_only_is_no_claim_and_says_why() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec import structs
 from pipeconform.reference_impl.faults.registry_wrappers import WRAPPER_FAULTS, WrapperFault
 
 from pipeconform.replication.campaign import WrapperCampaign, describe
@@ -58,6 +59,23 @@ def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Wra
         ):
             return
     pytest.fail(f"{fault.requirement} did not catch it as {fault.expected_status}; seen: {seen}")
+
+
+@pytest.mark.parametrize(
+    "where", ["registry_wrappers:OtherWorldsSkipped", "registry_sharding:CutsOfTheSaver"]
+)
+def test_what_depends_on_the_savers_number_of_ranks_shows_between_worlds_only(
+    pools: Pools, where: str
+) -> None:
+    campaign = _campaign(pools, f"pipeconform.reference_impl.faults.{where}")
+    cases = WRAPPER_JUDGEMENTS["DPW-35"].drawn(campaign.description.claims, seed=0)
+    between = [case for case in cases if case.loaded_by]
+    alike = [structs.replace(case, loaded_by=case.ranks) for case in between if case.ranks == 2]
+
+    assert alike
+    for case in (*alike, *(case for case in cases if not case.loaded_by)):
+        assert campaign.judge_case("DPW-35", case) == ()
+    assert any(campaign.judge_case("DPW-35", case) for case in between)
 
 
 @pytest.mark.slow
