@@ -16,7 +16,7 @@ from hypothesis import target
 
 from pipeconform.campaign.corpus import CaseT, Drawable, run_strategy
 from pipeconform.campaign.kept import JudgedCases
-from pipeconform.campaign.minimise import Budget, Smallest, minimise
+from pipeconform.campaign.minimise import Budget, Smallest
 from pipeconform.campaign.subject import ExecutionT, Judged, Run, Subject
 from pipeconform.errors import NothingJudgedError
 from pipeconform.judge.outcome import Outcome, Status
@@ -268,17 +268,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
             if hangs
             else profile.shrink_executions,
         )
-        source = self.subject.source(first.corpus, case, searched=first.purpose != "corpus")
-        smallest = minimise(
-            source.corpus,
-            case,
-            outcome,
-            check,
-            budget=budget,
-            purpose=source.purpose,
-            max_examples=source.max_examples,
-            steer=self._steer if source.is_steered else None,
-        )
+        smallest = self.subject.smallest(first.corpus, case, outcome, check, budget=budget)
         self.hangs_left -= smallest.executions if hangs else 0
         # candidates were judged in haste; what is reported is judged with its bounds
         sure = check(smallest.case, thorough=True) if smallest.confirmed else None

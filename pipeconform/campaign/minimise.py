@@ -1,4 +1,4 @@
-"""Making a failing case small: Hypothesis replays the corpus up to it and shrinks from there.
+"""Making a failing case small by Hypothesis, which draws until it comes to the case and shrinks from there.
 
 Every candidate is executed anew. A candidate counts only if it shows the same violation: the same
 requirement, status and signature; two defects never merge or slip into one another.
@@ -51,13 +51,10 @@ def minimise(
     *,
     budget: Budget,
     purpose: str = "corpus",
-    max_examples: int | None = None,
-    steer: Callable[[CaseT], None] | None = None,
 ) -> Smallest[CaseT]:
     """Shrink `target`, a case of `corpus` that showed `outcome`.
 
-    `check` executes a case and returns the outcome of the same kind, or None. `steer` tells Hypothesis of a case what
-    it was told when `target` was found, so that it comes to it again. Returns the target itself,
+    `check` executes a case and returns the outcome of the same kind, or None. Returns the target itself,
     unconfirmed, if it does not show the violation again.
     """
     deadline = time.monotonic() + budget.seconds
@@ -67,8 +64,6 @@ def minimise(
 
     def body(case: CaseT) -> bool:
         nonlocal best, executions
-        if steer is not None and best is None:
-            steer(case)
         if best is None and case.digest != target.digest:
             return False
         if case.digest in known:
@@ -88,14 +83,7 @@ def minimise(
 
     finished = False
     try:
-        run_strategy(
-            corpus,
-            body,
-            max_examples=max_examples or corpus.size,
-            purpose=purpose,
-            shrink=True,
-            steered=steer is not None,
-        )
+        run_strategy(corpus, body, max_examples=corpus.size, purpose=purpose, shrink=True)
     except Interesting:
         finished = True
     except _BudgetSpent:

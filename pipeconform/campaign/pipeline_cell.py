@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,12 @@ from pipeconform.campaign.corpus import Corpus, Drawable, drawn
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.campaign.localising import is_numeric, localise
-from pipeconform.campaign.subject import Judged, Source
+from pipeconform.campaign.minimise import Budget, Smallest
+from pipeconform.campaign.simplify import simplify
+from pipeconform.campaign.subject import Judged
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
+from pipeconform.case.simpler.scope import Scope
 from pipeconform.case.strategies import Focus
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
@@ -71,12 +74,23 @@ class PipelineCell:
         assert isinstance(corpus, Corpus)
         return drawn(corpus)
 
-    def source(self, corpus: Drawable[Case], case: Case, *, searched: bool) -> Source[Case]:
-        """The corpus again: Hypothesis draws it up to the case, and shrinks from there."""
-        if not searched:
-            return Source(corpus, "corpus")
-        each = -(-self.campaign.profile.search // len(self.foci))
-        return Source(corpus, f"search {self.row.id}", each, is_steered=True)
+    def smallest(
+        self,
+        corpus: Drawable[Case],
+        case: Case,
+        outcome: Outcome,
+        check: Callable[[Case], Outcome | None],
+        *,
+        budget: Budget,
+    ) -> Smallest[Case]:
+        """By cuts of the case itself, inside what its corpus is drawn from."""
+        assert isinstance(corpus, Corpus)
+        scope = Scope(limits=corpus.limits, claim=corpus.schedule, focus=corpus.focus)
+
+        def allowed(candidate: Case) -> bool:
+            return self.applies(candidate) and scope.holds(candidate, origin=case)
+
+        return simplify(case, outcome, check, allowed=allowed, budget=budget)
 
     def own(self, case: AnyCase) -> Case | None:
         """A pipeline's case under this schedule."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pipeconform.campaign.corpus import CaseT, Drawable
 from pipeconform.campaign.kept import KeptCases
+from pipeconform.campaign.minimise import Budget, Smallest
 from pipeconform.case.any_case import AnyCase
 from pipeconform.gate.expectations import Expectation
 from pipeconform.judge.outcome import Outcome
@@ -15,19 +16,9 @@ from pipeconform.report.progress import Progress
 from pipeconform.report.result import Violation
 from pipeconform.spec import Profile
 
-__all__ = ["ExecutionT", "Judged", "Run", "Source", "Subject"]
+__all__ = ["ExecutionT", "Judged", "Run", "Subject"]
 
 ExecutionT = TypeVar("ExecutionT")
-
-
-class Source(NamedTuple, Generic[CaseT]):
-    """Where a case comes from, and so what it is made smaller by."""
-
-    corpus: Drawable[CaseT]
-    purpose: str
-    max_examples: int | None = None
-    is_steered: bool = False
-    """Whether Hypothesis was told, case by case, where to go on searching."""
 
 
 class Judged(NamedTuple):
@@ -92,8 +83,19 @@ class Subject(Protocol[CaseT, ExecutionT]):
     def drawn(self, corpus: Drawable[CaseT]) -> Iterable[CaseT]:
         """The cases of a corpus, the same in every run of its seed."""
 
-    def source(self, corpus: Drawable[CaseT], case: CaseT, *, searched: bool) -> Source[CaseT]:
-        """What `case` is made smaller by, which was found in `corpus` or in the search beyond it."""
+    def smallest(
+        self,
+        corpus: Drawable[CaseT],
+        case: CaseT,
+        outcome: Outcome,
+        check: Callable[[CaseT], Outcome | None],
+        *,
+        budget: Budget,
+    ) -> Smallest[CaseT]:
+        """Make `case` small, which showed `outcome` and is of `corpus` or of the search beyond it.
+
+        `check` executes a case and returns its outcome of the same kind, or None.
+        """
 
     def own(self, case: AnyCase) -> CaseT | None:
         """The case, if this cell is about such cases."""

@@ -34,10 +34,10 @@ from pipeconform.case.splits import as_whole
 from pipeconform.case.subjects import focused
 from pipeconform.case.tensor_drawing import cut_blocks, cut_program, cut_sequences, cut_widths, cut_world
 
-__all__ = ["Focus", "Limits", "cases", "is_claimed", "reachable"]
+__all__ = ["ROWS", "Focus", "Limits", "cases", "is_claimed", "reachable"]
 
 _SEEDS = tuple(range(64))
-_ROWS = {Focus.TRAFFIC: [1, 8, 8], Focus.REPLICA_NORMS: [2, 3, 4]}
+ROWS = {Focus.TRAFFIC: [1, 8, 8], Focus.REPLICA_NORMS: [2, 3, 4]}
 """Samples in a microbatch, where that is not as usual: a norm over few of them leaves nothing to differentiate."""
 
 
@@ -81,7 +81,7 @@ def _case(d: Drawing) -> Case:
         stages = [cut_blocks(d, cut.tensor, width) for _ in range(p * v)]
     else:
         stages = [d.blocks(sequence, width) for _ in range(p * v)]
-    rows = d.pick(_ROWS.get(focus, [1, 2, 2, 3]))
+    rows = d.pick(ROWS.get(focus, [1, 2, 2, 3]))
     batch_size = m * rows
     if focus is Focus.UNEVEN and m > 1:
         batch_size += d.pick(list(range(1, m)))

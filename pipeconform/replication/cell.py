@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeconform.campaign.corpus import Drawable
-from pipeconform.campaign.subject import Judged, Source
+from pipeconform.campaign.minimise import Budget, Smallest, minimise
+from pipeconform.campaign.subject import Judged
 from pipeconform.case.any_case import WRAPPER_COLUMN, AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.outcome import Outcome
@@ -41,12 +42,19 @@ class WrapperCell:
         """The listed cases."""
         return self.listed.cases
 
-    def source(
-        self, corpus: Drawable[WrapperCase], case: WrapperCase, *, searched: bool
-    ) -> Source[WrapperCase]:
-        """The case and its simpler ones, wherever it was found."""
+    def smallest(
+        self,
+        corpus: Drawable[WrapperCase],
+        case: WrapperCase,
+        outcome: Outcome,
+        check: Callable[[WrapperCase], Outcome | None],
+        *,
+        budget: Budget,
+    ) -> Smallest[WrapperCase]:
+        """By Hypothesis, from the case and its simpler ones, wherever it was found."""
         ranks = tuple(sorted({one.ranks for one in self.listed.cases}))
-        return Source(Smaller(target=case, ranks=ranks), "smaller")
+        simpler = Smaller(target=case, ranks=ranks)
+        return minimise(simpler, case, outcome, check, budget=budget, purpose="smaller")
 
     def own(self, case: AnyCase) -> WrapperCase | None:
         """A wrapper's case."""

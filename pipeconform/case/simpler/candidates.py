@@ -1,0 +1,109 @@
+"""The candidates for a simpler case, in order: leaps first, then part by part, the crudest cut of each part first.
+
+How simple a case is, is a matter of what a person has to read before understanding it: processes count most, then
+stages, steps, microbatches, whatever is special, samples, and the sizes of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from pipeconform.case import blocks
+from pipeconform.case.case import Case
+from pipeconform.case.simpler.contents import (
+    fewer_blocks,
+    fewer_features,
+    fewer_steps,
+    plainer_values,
+    smaller_tensors,
+)
+from pipeconform.case.simpler.sizes import fewer_microbatches, fewer_processes, fewer_samples, fewer_stages
+
+__all__ = ["PARTS", "leaps", "simpler", "weight"]
+
+Part = Callable[[Case], Iterator[Case]]
+Allowed = Callable[[Case], bool]
+
+PARTS: tuple[Part, ...] = (
+    fewer_steps,
+    fewer_processes,
+    fewer_stages,
+    fewer_microbatches,
+    fewer_features,
+    fewer_blocks,
+    smaller_tensors,
+    fewer_samples,
+    plainer_values,
+)
+_COSTLY = (blocks.Mlp, blocks.Attention)
+_SEVERAL = 2
+"""Ranks, microbatches and values without which little can go wrong between them."""
+_LEAPS: tuple[tuple[bool, frozenset[Part]], ...] = (
+    (False, frozenset()),
+    (True, frozenset()),
+    (True, frozenset({fewer_features, fewer_blocks})),
+    (True, frozenset({fewer_steps})),
+    (True, frozenset({fewer_steps, fewer_features, fewer_blocks})),
+    (True, frozenset({fewer_processes, fewer_stages, fewer_microbatches})),
+)
+"""Whether there remain several ranks and microbatches, and which parts are left as they are."""
+
+
+def weight(case: Case) -> tuple[int, ...]:
+    """What orders cases by simplicity: the smaller is the simpler one."""
+    runs = case.runs
+    told = (case.model, case.loss, case.program, case.optimizer, case.world)
+    return (
+        case.world.size,
+        len(case.model.stages),
+        len(runs),
+        len(case.program),
+        sum(run.num_microbatches for run in runs),
+        sum(_leaves(msgspec.to_builtins(one)) for one in told)
+        + sum(isinstance(block, _COSTLY) for block in case.blocks()),
+        sum(run.batch_size for run in runs),
+        case.model.sequence + case.model.width,
+        case.seed,
+    )
+
+
+def simpler(case: Case, part: Part, allowed: Allowed) -> Iterator[Case]:
+    """The simpler cases that differ in one part."""
+    limit = weight(case)
+    return (one for one in part(case) if weight(one) < limit and allowed(one))
+
+
+def leaps(case: Case, allowed: Allowed) -> Iterator[Case]:
+    """Cases in which several parts are as simple as they may be, values left as they are; the simplest first."""
+    for several, left in _LEAPS:
+
+        def holds(one: Case, several: bool = several) -> bool:
+            return allowed(one) and not (several and _has_few(one, case)) and _has_values(one, case)
+
+        found = case
+        for part in PARTS:
+            if part not in left and part is not plainer_values:
+                while (less := next(simpler(found, part, holds), None)) is not None:
+                    found = less
+        if found != case:
+            yield found
+
+
+def _has_few(one: Case, case: Case) -> bool:
+    """Whether it has one rank or microbatch only, and `case` has not."""
+    most, least = (min(run.num_microbatches for run in which.runs) for which in (case, one))
+    return one.num_ranks < min(_SEVERAL, case.num_ranks) or least < min(_SEVERAL, most)
+
+
+def _has_values(one: Case, case: Case) -> bool:
+    return one.model.width >= min(_SEVERAL, case.model.width)
+
+
+def _leaves(value: Any) -> int:
+    """How many values a person reads."""
+    if isinstance(value, dict):
+        return sum(map(_leaves, value.values()))
+    return sum(map(_leaves, value)) if isinstance(value, list | tuple) else 1

@@ -1,0 +1,156 @@
+"""Simpler cases are claimed, are cases that a judgement speaks of, and are simpler by one and the same order."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from pipeconform.reference_impl.adapter import ReferenceAdapter
+
+from pipeconform.adapter import GradientScale
+from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.case.blocks import Attention, Linear, Mlp, Norm
+from pipeconform.case.case import Case, Eval, Model, Stage, Train, World, Zero, decode_case, encode_case
+from pipeconform.case.replicas import Replicas
+from pipeconform.case.simpler.candidates import PARTS, leaps, simpler, weight
+from pipeconform.case.simpler.scope import Scope
+from pipeconform.case.strategies import Focus, Limits, is_claimed, reachable
+from pipeconform.case.traits import traits
+from pipeconform.judge.oracle import reference
+from pipeconform.judge.registry import JUDGEMENTS
+
+REFERENCE = ReferenceAdapter().describe().capabilities
+LIMITS = Limits(capabilities=REFERENCE, max_ranks=4)
+SCHEDULES = ("1F1B", "ZBVZeroBubble", "Interleaved1F1B")
+CUTS = 12
+
+
+def _corpora(focus: Focus, size: int = 6) -> list[Corpus]:
+    claims = [claim for claim in REFERENCE.schedules if claim.name in SCHEDULES]
+    return [
+        Corpus(limits=LIMITS, schedule=claim, focus=focus, seed=3, size=size)
+        for claim in claims
+        if is_claimed(focus, claim, REFERENCE) and reachable(LIMITS, claim, focus)
+    ]
+
+
+def _allowed(corpus: Corpus, case: Case):
+    scope = Scope(limits=corpus.limits, claim=corpus.schedule, focus=corpus.focus)
+    return lambda one: scope.holds(one, origin=case)
+
+
+def _kept(judgement, corpus: Corpus, case: Case):
+    allowed = _allowed(corpus, case)
+    return lambda one: judgement.applies(one) and allowed(one)
+
+
+def _walk(corpus: Corpus, case: Case) -> list[Case]:
+    """Leaps, and the cases on a way of single cuts that always takes the last of the first few."""
+    allowed, found = _allowed(corpus, case), []
+    found += leaps(case, allowed)
+    for part in itertools.islice(itertools.cycle(PARTS), CUTS):
+        candidates = list(itertools.islice(simpler(case, part, allowed), 3))
+        found += candidates
+        case = candidates[-1] if candidates else case
+    return found
+
+
+@pytest.mark.parametrize("focus", Focus)
+def test_candidates_are_claimed_simpler_and_about_nothing_new(focus: Focus) -> None:
+    for corpus in _corpora(focus):
+        claim = corpus.schedule
+        for case in drawn(corpus):
+            for one in _walk(corpus, case):
+                assert decode_case(encode_case(one)) == one
+                assert weight(one) < weight(case)
+                assert all(is_claimed(trait, claim, REFERENCE) for trait in traits(one))
+                for run in one.runs if focus is not Focus.EDGE else ():
+                    assert claim.takes(
+                        num_ranks=one.num_ranks,
+                        stages_per_rank=one.stages_per_rank,
+                        num_microbatches=run.num_microbatches,
+                    )
+
+
+@pytest.mark.parametrize("focus", [focus for focus in Focus if focus is not Focus.COMPILED])
+def test_the_oracle_computes_what_is_simpler(focus: Focus) -> None:
+    for corpus in _corpora(focus, size=3)[:1]:
+        for case in drawn(corpus):
+            for one in _walk(corpus, case)[::4]:
+                right = one.without_mistakes
+                steps = reference(right, scale=GradientScale(at="loss")).steps
+                assert len(steps) == len(one.program)
+
+
+@pytest.mark.parametrize("identifier", JUDGEMENTS)
+def test_a_leap_keeps_what_the_requirement_is_about(identifier: str) -> None:
+    """Somewhere a case of every requirement becomes simpler without leaving it."""
+    judgement, found = JUDGEMENTS[identifier], 0
+    claims = [claim for claim in REFERENCE.schedules if claim.name in SCHEDULES]
+    for claim in claims:
+        for focus in judgement.foci(claim, REFERENCE):
+            if not reachable(LIMITS, claim, focus):
+                continue
+            corpus = Corpus(limits=LIMITS, schedule=claim, focus=focus, seed=0, size=6)
+            for case in filter(judgement.applies, drawn(corpus)):
+                found += sum(judgement.applies(one) for one in leaps(case, _kept(judgement, corpus, case)))
+
+    assert found
+
+
+def test_a_plain_case_leaps_to_the_plainest() -> None:
+    stage = Stage(blocks=(Norm(), Attention(), Mlp()))
+    step = Train(batch_size=12, num_microbatches=4)
+    case = Case(
+        model=Model(width=8, sequence=3, dtype="float32", stages=(stage,) * 4),
+        schedule="1F1B",
+        world=World(size=6, pipeline_ranks=(1, 2, 4, 5)),
+        program=(step, Zero(), step),
+        seed=9,
+    )
+    corpus = next(one for one in _corpora(Focus.PLAIN) if one.schedule.name == "1F1B")
+    first, second, *_ = leaps(case, _allowed(corpus, case))
+
+    def plainest(p: int, m: int) -> Case:
+        return Case(
+            model=Model(width=2, stages=(Stage(blocks=(Linear(),)),) * p),
+            schedule="1F1B",
+            world=World(size=p, pipeline_ranks=tuple(range(p))),
+            program=(Train(batch_size=m, num_microbatches=m),),
+            seed=9,
+        )
+
+    assert first == plainest(1, 1)
+    assert second == plainest(2, 2)
+
+
+def test_what_stands_by_and_what_comes_twice_goes_first() -> None:
+    stage = Stage(blocks=(Linear(),))
+    case = Case(
+        model=Model(width=3, stages=(stage, stage)),
+        schedule="1F1B",
+        world=World(size=7, pipeline_ranks=(1, 2), replicas=Replicas(others=((3, 4), (5, 6)))),
+        program=(Train(batch_size=4, num_microbatches=2),),
+    )
+    worlds = [one.world for one in PARTS[1](case)]
+
+    assert World(size=6, pipeline_ranks=(0, 1), replicas=Replicas(others=((2, 3), (4, 5)))) in worlds
+    assert World(size=5, pipeline_ranks=(1, 2), replicas=Replicas(others=((3, 4),))) in worlds
+
+
+def test_steps_simpler_than_the_program_still_run_something() -> None:
+    evaluate, train = Eval(batch_size=2, num_microbatches=1), Train(batch_size=2, num_microbatches=1)
+    case = msgspec.structs.replace(
+        Case(
+            model=Model(width=3, stages=(Stage(blocks=(Linear(),)),)),
+            schedule="1F1B",
+            world=World(size=1, pipeline_ranks=(0,)),
+            program=(train, evaluate, Zero(), train),
+        )
+    )
+    programs = [one.program for one in PARTS[0](case)]
+
+    assert programs[0] == (train,)
+    assert (evaluate, Zero(), train) in programs
+    assert all(not isinstance(program[0], Zero) for program in programs)
