@@ -66,6 +66,7 @@ class WrapperFeature(StrEnum):
     CHECKPOINT = "checkpoint"  # activation checkpointing, not reentrant
     REENTRANT = "reentrant"  # reentrant activation checkpointing, each parameter used once
     STRUCTURED = "structured"  # outputs may be dicts, dataclasses, nested
+    REFERENCES = "references"  # outputs may be remote references to what this rank holds
     CHANNELS_LAST = "channels_last"  # parameters that are not contiguous
     SPARSE = "sparse"  # sparse gradients of embeddings
     GRADIENT_SCALER = "gradient_scaler"  # a scaler that skips a step on all ranks alike
@@ -83,6 +84,7 @@ class WrapperFeature(StrEnum):
     SHARDS = "shards"  # divides parameters, gradients and optimizer states as asked for, see `sharding`
     OFFLOADS = "offloads"  # likewise, shards being kept in the host's memory
     REFUSES = "refuses"  # combinations of these options that it documents as refused
+    DEFERRED = "deferred"  # modules may be on the meta device when they are wrapped
     DEVICES = "devices"  # modules and device arguments that do not fit are refused
 
 
@@ -189,6 +191,13 @@ class Wrapper(Protocol):
 
     def load_full_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Load such a state dict; every rank has the whole of it."""
+
+    def materialise(self) -> None:
+        """Give memory to a module that was on the meta device when it was wrapped.
+
+        Every part with parameters or buffers of its own initialises them by its ``reset_parameters()``. There is
+        nothing left to do here where wrapping does all that.
+        """
 
     def pickled(self) -> Wrapper:
         """What comes back from ``pickle.loads(pickle.dumps(...))``."""

@@ -51,9 +51,7 @@ def check_hook(hook: Any) -> None:
         ValueError: It takes other than two arguments, or is annotated otherwise.
     """
     if not callable(hook):
-        raise TypeError(
-            f"a communication hook is called as hook(state, bucket), but {hook!r} cannot be called"
-        )
+        raise TypeError(f"a communication hook is called as hook(state, bucket); {hook!r} cannot be called")
     found = inspect.signature(hook)
     taken = [one for one in found.parameters.values() if one.kind is not one.KEYWORD_ONLY]
     if len(taken) != 2:

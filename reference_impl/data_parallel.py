@@ -15,7 +15,6 @@ A forward inside `DataParallel.no_sync` begins no pass, so its gradients only ad
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,17 +23,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
 from torch.distributed import ProcessGroup
 from torch.futures import Future
-from torch.optim import Optimizer
 
 from .communication_hooks import Hook, all_reduce_hook, check_hook
+from .deferred import materialise
 from .errors import ReplicaError
 from .gradient_buckets import Bucket, buckets_of
 from .replica_join import BUFFERS, GRADIENTS, Attendance
 from .replica_log import Log
 from .replica_options import Options
+from .replica_outputs import leaves_below, tensors_in
 from .replica_precision import run_mixed
 from .replica_state import broadcast, check_devices, verify
 
@@ -62,21 +61,14 @@ class DataParallel(nn.Module):
         """
         super().__init__()
         self.module, self.options = module, options or Options()
-        given: Any = dist.group.WORLD if group is None else group
-        self.group: ProcessGroup = given
-        kept = {n: p for n, p in module.named_parameters() if n not in self.options.ignored}
-        self._parameters_kept = {name: p for name, p in kept.items() if p.requires_grad}
-        if not self._parameters_kept:
-            raise ValueError("no parameter requires a gradient: there is nothing to keep in step")
-        check_devices(kept, self.options.device)
-        begin = self._begin_equal if broadcasts else functools.partial(verify, group=self.group)
-        begin({**kept, **self._buffers_kept()})
+        self.group: ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
         self.attendance = Attendance(self.group)
         self._hook: tuple[Hook, Any] | None = None
         self._steps: dict[str, Callable[[], Any]] = {}
         """By parameter, what is done once its gradient is reduced."""
         self.alone, self.log = False, Log()
         self._synchronises, self._blind, self._in_pass, self._settled = True, False, False, False
+        self._added, self._watched = list[Tensor](), list[Any]()
         self._arrivals: dict[str, int] = {}
         self._expected: dict[str, int] = {}
         """With a static graph, how often the gradient of each parameter is added to in a pass."""
@@ -86,10 +78,32 @@ class DataParallel(nn.Module):
             for prefix, part in module.named_modules()
             if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
         )
+        self._take_up(broadcasts=broadcasts)
+
+    def _take_up(self, *, broadcasts: bool) -> None:
+        """Begin with the module's tensors as they are now."""
+        kept = {n: p for n, p in self.module.named_parameters() if n not in self.options.ignored}
+        self._parameters_kept = {name: p for name, p in kept.items() if p.requires_grad}
+        if not self._parameters_kept:
+            raise ValueError("no parameter requires a gradient: there is nothing to keep in step")
+        check_devices(kept, self.options.device)
+        self._on_meta = any(parameter.is_meta for parameter in kept.values())
+        equal = broadcasts and not self._on_meta
+        begin = self._begin_equal if equal else functools.partial(verify, group=self.group)
+        begin({**kept, **self._buffers_kept()})
         self._buckets = self._lay_out(list(reversed(self._parameters_kept)))
         for name, parameter in self._parameters_kept.items():
             arrived = functools.partial(self._arrived, name)
             parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
+
+    def materialise(self, device: torch.device | None = None) -> None:
+        """Give memory and values to a module that was on the meta device: its parts' own, on the first rank.
+
+        Raises:
+            ReplicaError: A part has no ``reset_parameters()``.
+        """
+        materialise(self.module, device=device or torch.device("cpu"))
+        self._take_up(broadcasts=True)
 
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
         verify(tensors, self.group)
@@ -97,6 +111,8 @@ class DataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on this rank's own data."""
+        if self._on_meta:
+            raise ReplicaError("parameters are on the meta device: call materialise() before a forward")
         synchronises = self._synchronises and not self.alone
         trains = synchronises and torch.is_grad_enabled() and self.training
         self.attendance.announce(buffers=synchronises, gradients=trains)
@@ -112,6 +128,11 @@ class DataParallel(nn.Module):
             tensors = [t for t in tensors_in(result) if t.requires_grad and not t.is_leaf]
             for tensor in tensors:
                 tensor.register_hook(lambda _: self.begin_pass())  # type: ignore[no-untyped-call]
+            if self.options.find_unused:  # what adds up nothing is no backward, what adds up elsewhere is one
+                watched = leaves_below(tensors)
+                self._watched += [
+                    one.register_post_accumulate_grad_hook(self._added.append) for one in watched
+                ]
             self._blind = not tensors  # a container nobody knows: the first gradient begins the pass
         return result
 
@@ -138,10 +159,10 @@ class DataParallel(nn.Module):
         broadcast(state, self.group, source=self.attendance.source)
         self.attendance.source = 0
 
-    def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], Optimizer]) -> None:
+    def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], torch.optim.Optimizer]) -> None:
         """Take a step with every parameter as soon as its gradient is reduced, and clear that."""
 
-        def step(parameter: nn.Parameter, optimizer: Optimizer) -> None:
+        def step(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
             optimizer.step()
             parameter.grad = None
 
@@ -158,8 +179,7 @@ class DataParallel(nn.Module):
 
     def full_state(self) -> Mapping[str, Tensor]:
         """The module's state dict, the same for any number of replicas."""
-        found: Mapping[str, Tensor] = self.module.state_dict()
-        return found
+        return self.module.state_dict()
 
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
         """Load a module's state dict, the same on all ranks."""
@@ -179,9 +199,7 @@ class DataParallel(nn.Module):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the module and the options; what comes back is wrapped anew, on all ranks, without a hook."""
         if self.group is not dist.group.WORLD:
-            raise ReplicaError(
-                "only a wrapper for the default process group can be pickled: others have no name"
-            )
+            raise ReplicaError("only a wrapper for the default process group can be pickled: it has a name")
         return functools.partial(type(self), options=self.options, broadcasts=False), (self.module,)
 
     def reduce(self, used: Iterable[Tensor]) -> None:
@@ -238,18 +256,19 @@ class DataParallel(nn.Module):
         if not self._in_pass:
             self._expect_all()
             # no public name tells when a backward ends; torch's own wrappers ask the same way
-            Variable._execution_engine.queue_callback(self._backward_ended)
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _backward_ended(self) -> None:
-        if self._arrivals:
-            self.end_pass()
-        else:
-            self._in_pass = (
-                False  # gradients of something else, such as inputs, for a loss that has them in it
-            )
+        if not (self._arrivals or self._added):
+            self._in_pass = False  # nothing was added up: gradients for a loss that has them in it
+            return
+        while self._watched:
+            self._watched.pop().remove()
+        self.end_pass()
 
     def _expect_all(self) -> None:
         self._in_pass, self._blind = True, False
+        self._added.clear()
         self._arrivals, self._launched = {}, []
         for bucket in self._buckets:
             bucket.missing = set(bucket.parameters)
@@ -288,9 +307,7 @@ class DataParallel(nn.Module):
             future = hook(state, bucket)
             if not callable(getattr(future, "wait", None)):
                 self._in_pass = False
-                raise TypeError(
-                    f"a communication hook returns a Future of a tensor, not {type(future).__name__}"
-                )
+                raise TypeError(f"a hook returns a Future of a tensor, not {type(future).__name__}")
             self._launched.append(future)
 
     def end_pass(self, *, lenient: bool = False) -> None:
@@ -308,9 +325,7 @@ class DataParallel(nn.Module):
                 self._put(bucket, name)
         self._launch_complete()
         if missing and self._arrivals:
-            raise ReplicaError(
-                f"no gradient for {', '.join(missing)}, but static_graph says that the graph stays"
-            )
+            raise ReplicaError(f"no gradient for {', '.join(missing)}, but with static_graph it stays")
         holders = self._holders(lenient=lenient or self.options.find_unused or self.options.static_graph)
         with self.log.reducing():
             self._hand_out(holders)
@@ -324,9 +339,7 @@ class DataParallel(nn.Module):
             reduced = future.wait()
             due, found = bucket.buffer.shape, getattr(reduced, "shape", None)
             if found != due:
-                raise ValueError(
-                    f"the hook's result for bucket {bucket.index} has shape {found}, expected is {due}"
-                )
+                raise ValueError(f"the hook's result for bucket {bucket.index} has shape {found}, not {due}")
             if scale != 1.0:
                 reduced = reduced.mul_(scale)
             for name in bucket.parameters:
@@ -379,18 +392,3 @@ class DataParallel(nn.Module):
 
 def _nothing() -> None:
     """What is done with most gradients once they are reduced."""
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, mappings and dataclasses."""
-    inner: Iterable[Any] = ()
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        inner = value.values()
-    elif isinstance(value, tuple | list):
-        inner = value
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inner = vars(value).values()
-    for item in inner:
-        yield from tensors_in(item)

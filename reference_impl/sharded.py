@@ -26,7 +26,9 @@ from torch.distributed import ProcessGroup
 
 from pipeconform.sharding import EXPERT, Sharding, units_of
 
+from .deferred import materialise
 from .errors import ReplicaError
+from .replica_state import broadcast
 from .shards import Groups, Shard
 
 __all__ = ["Sharded", "Unit"]
@@ -139,10 +141,33 @@ class Sharded:
             units = (EXPERT, *units)
         self._order: list[Unit] = []
         """In the order of their forwards, as they came for the first time."""
-        self.units = [
-            self._unit(name, expert_groups if expert_groups and name.split(".")[0] == EXPERT else groups)
+        self._groups_of = {
+            name: expert_groups if expert_groups and name.split(".")[0] == EXPERT else groups
             for name in units
-        ]
+        }
+        self.units: list[Unit] = []
+        """None as long as the module is on the meta device."""
+        self._on_meta = any(parameter.is_meta for parameter in module.parameters())
+        if not self._on_meta:
+            self.units = [self._unit(name, groups) for name, groups in self._groups_of.items()]
+
+    def materialise(self, device: torch.device | None = None) -> None:
+        """Give a module that was on the meta device memory and values, unit by unit, of which each rank keeps its part.
+
+        Raises:
+            ReplicaError: A part has no ``reset_parameters()``.
+        """
+        for name, groups in self._groups_of.items():
+            part = self.module.get_submodule(name)
+            materialise(part, device=device or torch.device("cpu"))
+            made = (*part.named_parameters(), *part.named_buffers())
+            shared = [t for n, t in made if f"{name}.{n}".lstrip(".") not in self._ignored]
+            for group in (groups.over, groups.across):
+                if group is not None:
+                    broadcast(shared, group)
+            self.units.append(self._unit(name, groups))
+        self._kept = {n: p for n, p in self.module.named_parameters() if n in self._ignored}
+        self._on_meta = False
 
     def _groups(self) -> Groups:
         world, ranks = dist.group.WORLD, dist.get_world_size()
@@ -210,6 +235,8 @@ class Sharded:
 
     def __call__(self, *args: Any) -> Any:
         """The forward, with this rank's own data."""
+        if self._on_meta:
+            raise ReplicaError("parameters are on the meta device: call materialise() before a forward")
         for unit in self.units:
             unit.reshard()  # the optimizer changed the parts since
         cast = self.param_dtype

@@ -56,6 +56,10 @@ class ShardedReplica:
         """Only add up."""
         return self.wrapper.no_sync()
 
+    def materialise(self) -> None:
+        """Unit by unit."""
+        self.wrapper.materialise()
+
     def full_state(self) -> Mapping[str, Tensor]:
         """As it is without sharding."""
         return self.wrapper.full_state()

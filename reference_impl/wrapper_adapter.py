@@ -102,6 +102,10 @@ class Replica:
         """The module's own."""
         self.wrapper.load_full_state(state)
 
+    def materialise(self) -> None:
+        """With the first rank's values."""
+        self.wrapper.materialise()
+
     def pickled(self) -> Replica:
         """Wrapped anew."""
         return Replica(pickle.loads(pickle.dumps(self.wrapper)))  # noqa: S301 - what was pickled here

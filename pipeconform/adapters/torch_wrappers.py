@@ -100,6 +100,9 @@ class _Wrapped:
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
         set_model_state_dict(self.wrapped, dict(state), options=StateDictOptions(full_state_dict=True))
 
+    def materialise(self) -> None:
+        raise Unsupported("no modules on the meta device")
+
     def pickled(self) -> Any:
         raise Unsupported("no pickles")
 
@@ -168,7 +171,14 @@ class TorchDdp:
             _F.MIXED_PRECISION: "RuntimeError: cpu backend doesn't support events",
             _F.STEP_IN_BACKWARD: "RuntimeError: Cannot access accelerator device when none is available",
         }
-        features = frozenset(_F) - {*elsewhere, _F.BUFFER_DTYPE, _F.SHARDS, _F.OFFLOADS, _F.REFUSES}
+        features = frozenset(_F) - {
+            *elsewhere,
+            _F.BUFFER_DTYPE,
+            _F.SHARDS,
+            _F.OFFLOADS,
+            _F.REFUSES,
+            _F.DEFERRED,
+        }
         # its hook for bfloat16 is for NCCL and XCCL only
         claims = WrapperClaims(features=features, compressions=("none", "float16"), elsewhere=elsewhere)
         return WrapperDescription(name="torch DDP", version=str(torch.__version__), claims=claims)
@@ -220,6 +230,14 @@ class _Sharded(_Wrapped):
         named = {**dict(self.wrapped.named_parameters()), **dict(self.wrapped.named_buffers())}
         return {name: _whole(tensor.detach()) for name, tensor in named.items()}
 
+    def materialise(self) -> None:
+        """As the documentation of `fully_shard` has it."""
+        self.wrapped.to_empty(device="cpu")
+        for part in self.wrapped.modules():
+            if any(True for _ in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
+                with torch.no_grad():
+                    part.reset_parameters()
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         before, self.synchronises = self.synchronises, False
@@ -246,7 +264,7 @@ class TorchFullyShard:
     def describe(self) -> WrapperDescription:
         features = {_F.NO_SYNC, _F.TWO_FORWARDS, _F.CHECKPOINT, _F.REENTRANT, _F.STRUCTURED, _F.IGNORES}
         features |= {_F.GRADIENT_SCALER, _F.MIXED_PRECISION, _F.STEP_IN_BACKWARD}
-        features |= {_F.MODIFIED_OUTPUTS, _F.FULL_STATE, _F.SHARDS}
+        features |= {_F.MODIFIED_OUTPUTS, _F.FULL_STATE, _F.SHARDS, _F.DEFERRED}
         claims = WrapperClaims(
             features=frozenset(features),
             sharded=True,
@@ -297,6 +315,9 @@ class _Fsdp(_Wrapped):
             named = self._named()
             return {n: t.detach().to(self.dtypes.get(n, t.dtype), copy=True) for n, t in named.items()}
 
+    def materialise(self) -> None:
+        """Nothing: wrapping does it."""
+
     def scaler(self, scale: float) -> Any:
         return ShardedGradScaler("cpu", init_scale=scale)
 
@@ -325,7 +346,7 @@ class TorchFsdp:
         # no broadcast: sync_module_states is for parameters on an accelerator only
         features = {_F.NO_SYNC, _F.TWO_FORWARDS, _F.CHECKPOINT, _F.STRUCTURED}
         features |= {_F.GRADIENT_SCALER, _F.MIXED_PRECISION, _F.BUFFER_DTYPE, _F.MODIFIED_OUTPUTS}
-        features |= {_F.FULL_STATE, _F.SHARDS, _F.REFUSES}
+        features |= {_F.FULL_STATE, _F.SHARDS, _F.REFUSES, _F.DEFERRED}
         claims = WrapperClaims(
             features=frozenset(features),
             sharded=True,

@@ -14,6 +14,7 @@ from pipeconform.errors import BadCaseError
 from pipeconform.wrapper import WrapOptions
 
 __all__ = [
+    "Deferred",
     "Form",
     "HookKind",
     "Pass",
@@ -51,12 +52,15 @@ ModuleKind = Literal[
     "apart",
     "experts",
 ]
-Form = Literal["tensor", "tuple", "dict", "dataclass", "nested"]
+Form = Literal["tensor", "tuple", "dict", "dataclass", "nested", "reference"]
+"""What a forward returns; a ``reference`` is a `torch.distributed.rpc.RRef` to what the rank itself holds."""
 HookKind = Literal[
     "", "none", "float16", "bfloat16", "user", "not_callable", "one_argument", "annotated", "second"
 ]
 
 Slow = Literal["", "loss", "reduction", "gathering", "freeing"]
+
+Deferred = Literal["", "after", "never"]
 
 Special = Literal[
     "",
@@ -84,7 +88,7 @@ class Pass(Strict, frozen=True, kw_only=True):
 
     sync: Literal["yes", "no", "nested", "forward_inside", "backward_inside"] = "yes"
     uses: tuple[str, ...] = ()
-    """Of a module with towers: the towers that each rank's forward runs; empty for all."""
+    """Of a module with towers: the towers that each rank's forward runs; empty for all, ``-`` for no parameter."""
     forwards: int = 1
 
     @property
@@ -140,6 +144,8 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
     """The parts of the module that compute are compiled."""
     slow: Slow = ""
     """How the last rank is late."""
+    deferred: Deferred = ""
+    """The module is on the meta device when it is wrapped, and materialised after that, or never."""
     loaded_by: int = 0
     """So many ranks of another world load what these have saved after their steps, and go on; 0: nobody does."""
     seed: int = 0

@@ -6,10 +6,18 @@ from collections.abc import Iterator
 
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.numerics import compare
-from pipeconform.replication.judge import WrapperEvidence, differing, failures, is_right, refused
+from pipeconform.replication.judge import (
+    WrapperEvidence,
+    differing,
+    failures,
+    hook_is_used,
+    is_right,
+    refused,
+)
 from pipeconform.replication.special import FIRST_SCALE
 
 __all__ = [
+    "goes_on_in_a_group",
     "pickles",
     "refuses_devices",
     "rounds_as_asked",
@@ -61,6 +69,11 @@ def rounds_as_asked(evidence: WrapperEvidence) -> Iterator[Finding]:
                     kind = "reduced in another dtype"
                     yield Finding(kind=kind, message=text, step=index, rank=shown.rank, mismatch=mismatch)
                     return
+
+
+def goes_on_in_a_group(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """All is right; a hook is given every gradient once, before another group took over and after."""
+    yield from (hook_is_used if evidence.case.hook else is_right)(evidence)
 
 
 def state_travels(evidence: WrapperEvidence) -> Iterator[Finding]:

@@ -13,9 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeconform.case.modules import seed_of
 from pipeconform.case.wrapper_case import Form, WrapperCase
+from pipeconform.replication.deferring import initialised
+from pipeconform.replication.references import is_reference, reference_to
 from pipeconform.replication.sharded_modules import SHARDED_MODULES, build_sharded
 
 __all__ = [
+    "NO_PARAMETER",
     "WIDTH",
     "Pair",
     "batch_of",
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 WIDTH, _BATCH = 4, 3
+NO_PARAMETER = "-"
+"""Instead of towers: a forward that uses no parameter, and whose output has a gradient nevertheless."""
 _MANY = 1 << 18
 """Elements of a parameter whose reduction takes a while."""
 _PROBES = (256.0, 1.0)
@@ -47,8 +52,13 @@ def build(case: WrapperCase, *, rank: int) -> nn.Module:
 
     Shapes: input ``[3, 4]`` float64, output ``[3, 3]``; ``conv`` takes ``[3, 2, 4, 4]``, ``sparse`` int64 ``[3, 2]``.
     """
-    if case.module in SHARDED_MODULES:
-        return build_sharded(case, rank=rank)
+    module = build_sharded(case, rank=rank) if case.module in SHARDED_MODULES else _built(case, rank=rank)
+    if case.deferred:
+        initialised(module, above=rank if case.own_values else 0)
+    return module
+
+
+def _built(case: WrapperCase, *, rank: int) -> nn.Module:
     values = seed_of(case.seed, "module", rank if case.own_values else 0)
     generator = torch.Generator().manual_seed(values)
     module = _Module(case, wide=case.own_shape and rank == case.ranks - 1)
@@ -68,7 +78,8 @@ def build(case: WrapperCase, *, rank: int) -> nn.Module:
 
 def begun(case: WrapperCase, *, rank: int) -> nn.Module:
     """What a rank begins with: its replica, or a saved state, which is that of a module with other values."""
-    return build(structs.replace(case, seed=case.seed + 1) if case.special == "loaded" else case, rank=rank)
+    saved = structs.replace(case, seed=case.seed + 1, deferred="")
+    return build(saved if case.special == "loaded" else case, rank=rank)
 
 
 class _Module(nn.Module):
@@ -129,6 +140,8 @@ class _Module(nn.Module):
                 x = self.table(x).mean(1)
             case "single":
                 x = x.float()
+        if use == NO_PARAMETER:
+            return _formed(x.detach().requires_grad_()[:, :3] * 2, self.form)
         if self.kind.startswith(("checkpoint", "reentrant")):
             x = x.detach().requires_grad_()
             hidden = checkpoint(self.enter, x, use_reentrant=self.kind.startswith("reentrant"))
@@ -178,6 +191,8 @@ def _formed(output: Tensor, form: Form) -> Any:
             return {"output": output, "number": 3}
         case "dataclass":
             return Pair(output, None)
+        case "reference":
+            return reference_to(output)
         case "nested":
             return {"list": [output, {"pair": Pair(output * 2, (output.sum(), "text"))}]}
     return output
@@ -195,6 +210,8 @@ def skeleton_of(value: Any) -> str:
     """The containers of a value, in words, with ``*`` for a tensor."""
     if isinstance(value, Tensor):
         return "*"
+    if is_reference(value):
+        return f"reference to {skeleton_of(value.local_value())}"
     if isinstance(value, Mapping | list | tuple) or dataclasses.is_dataclass(value):
         names = value.keys() if isinstance(value, Mapping) else range(len(_inside(value)))
         inner = ", ".join(
@@ -209,6 +226,8 @@ def _inside(value: Any) -> list[Any]:
         return list(value.values())
     if isinstance(value, list | tuple):
         return list(value)
+    if is_reference(value):
+        return [value.local_value()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     return []

@@ -18,6 +18,7 @@ from pipeconform.replication.groups import group_of
 from pipeconform.replication.modules import batch_of, begun, objective, skeleton_of, tensors_in
 from pipeconform.replication.observation import Expected, Gradients, PassExpected, Question
 from pipeconform.replication.precision import run_in
+from pipeconform.replication.references import agent_for
 from pipeconform.replication.sharded_training import EPS
 from pipeconform.replication.special import LR
 from pipeconform.run.rank import RankContext
@@ -29,7 +30,9 @@ _Sums = dict[str, Tensor | None]
 
 def answer(context: RankContext, payload: bytes) -> bytes:
     """Answer a `Question` with `Expected`, both as MessagePack."""
-    return msgspec.msgpack.encode(expected_of(msgspec.msgpack.decode(payload, type=Question)))
+    question = msgspec.msgpack.decode(payload, type=Question)
+    with agent_for(question.case):
+        return msgspec.msgpack.encode(expected_of(question))
 
 
 def expected_of(question: Question) -> Expected:

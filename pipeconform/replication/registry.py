@@ -10,6 +10,8 @@ from msgspec import structs
 from pipeconform.case.wrapper_case import Pass, Step, Uneven, WrapperCase
 from pipeconform.replication import judge
 from pipeconform.replication.judgement import TINY, WrapperJudgement, judged, under
+from pipeconform.replication.modules import NO_PARAMETER
+from pipeconform.replication.registry_deferred import DEFERRED_JUDGEMENTS
 from pipeconform.replication.registry_sharding import SHARDING_JUDGEMENTS
 from pipeconform.replication.registry_training import TRAINING_JUDGEMENTS
 from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperFeature
@@ -77,6 +79,7 @@ def _unused(claims: WrapperClaims) -> Iterator[WrapperCase]:
         (("a", "a"), ("a", "a")),
         (("a", "b"), ("b", "b"), ("ab", "a")),
         (("ab", "ab"), ("", ""), ("a", "")),
+        (("ab", NO_PARAMETER), (NO_PARAMETER, "a"), (NO_PARAMETER, NO_PARAMETER)),
     ):
         case = WrapperCase(module="towers", steps=_towers(*uses), options=found)
         yield from under(case, claims, F.BUCKETS, F.BUCKET_VIEW)
@@ -224,6 +227,7 @@ WRAPPER_JUDGEMENTS = MappingProxyType(
         "DPW-26": judged(_sparse, F.SPARSE),
         **TRAINING_JUDGEMENTS,
         **SHARDING_JUDGEMENTS,
+        **DEFERRED_JUDGEMENTS,
     }
 )
 """By requirement."""

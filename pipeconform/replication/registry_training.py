@@ -78,6 +78,9 @@ def _regrouped(claims: WrapperClaims) -> Iterator[WrapperCase]:
         yield from under(case, claims)
     yield WrapperCase(ranks=2, steps=(Step(),) * 3, regroup=Regroup(step=1, ranks=(0, 1)))
     yield WrapperCase(ranks=2, steps=(Step(),) * 3, regroup=Regroup(step=1, ranks=(1,)))
+    if F.HOOKS in claims.features:
+        hooked = WrapperCase(ranks=3, steps=(Step(),) * 4, regroup=Regroup(step=2, ranks=(0, 2)), hook="user")
+        yield from under(hooked, claims, F.BUCKETS, F.BUCKET_VIEW)
 
 
 def _penalised(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -150,7 +153,7 @@ TRAINING_JUDGEMENTS = MappingProxyType(
         "DPW-28": judged(_mixed, F.MIXED_PRECISION, by=judge.rounds_as_asked),
         "DPW-29": judged(_delayed, F.DELAYED),
         "DPW-30": judged(_in_backward, F.STEP_IN_BACKWARD),
-        "DPW-31": judged(_regrouped, F.OTHER_GROUP),
+        "DPW-31": judged(_regrouped, F.OTHER_GROUP, by=judge.goes_on_in_a_group),
         "DPW-32": judged(_penalised, F.DOUBLE_BACKWARD),
         "DPW-33": judged(_modified, F.MODIFIED_OUTPUTS),
         "DPW-34": judged(_buffer_hooks, F.BUFFER_HOOKS),

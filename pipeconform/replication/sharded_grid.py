@@ -17,6 +17,7 @@ from pipeconform.wrapper_tools.grids import covering, every_point
 __all__ = [
     "delayed_cases",
     "every_case",
+    "nested_cases",
     "offloaded_cases",
     "pairwise_cases",
     "refused_cases",
@@ -119,6 +120,13 @@ def states_between_worlds(claims: WrapperClaims) -> Iterator[WrapperCase]:
         }
         if not any(refusal.matches(point) for refusal in offered.refusals):
             yield structs.replace(_case(point), loaded_by=2)
+
+
+def nested_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
+    """One unit for all, and units inside units."""
+    ranks, nestings = min(3, claims.max_ranks), claims.sharding.nestings
+    for nesting in dict.fromkeys((nestings[0], nestings[-1])):
+        yield _case({**_plainest(claims), "nesting": nesting, "ranks": ranks})
 
 
 def _plainest(claims: WrapperClaims) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def has_ddp_beside(case: WrapperCase) -> bool:
         and options.param_dtype is None
         and options.reduce_dtype is None
         and not case.slow
-        and not case.special
+        and not (case.special or case.deferred)
     )
 
 

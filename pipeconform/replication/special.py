@@ -35,15 +35,15 @@ def prepared(case: WrapperCase, step: int, wrapper: Wrapper) -> Wrapper:
             wrapper.set_logging_rate(0)
         case "pickled", 1:
             wrapper = wrapper.pickled()
-    if case.regroup is not None and step == case.regroup.step:
-        regrouped(case, wrapper)
     return wrapper
 
 
-def regrouped(case: WrapperCase, wrapper: Wrapper) -> None:
-    """Hand the wrapper over to a new group; called on all ranks."""
+def regrouped(case: WrapperCase, wrapper: Wrapper) -> Any:
+    """Hand the wrapper over to a new group, which is returned; called on all ranks."""
     assert case.regroup is not None
-    wrapper.change_group(dist.new_group(list(case.regroup.ranks)))
+    group = dist.new_group(list(case.regroup.ranks))
+    wrapper.change_group(group)
+    return group
 
 
 def average(buffers: Mapping[str, Tensor]) -> None:

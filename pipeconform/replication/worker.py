@@ -22,6 +22,7 @@ from pipeconform.errors import Unsupported
 from pipeconform.observe.array import Array
 from pipeconform.replication.modules import batch_of, build, objective, skeleton_of, tensors_in
 from pipeconform.replication.observation import Failure, PassShown, Shown, StepShown
+from pipeconform.replication.references import agent_for
 from pipeconform.replication.sharded_modules import compile_parts
 from pipeconform.replication.sharded_training import beside, has_ddp_beside, late, optimizer_of
 from pipeconform.replication.special import FIRST_SCALE, ended, handed_over, prepared, regrouped
@@ -61,7 +62,9 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     seed_process(job.case.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an engine's advice about options is no matter of conformance
-        return msgspec.msgpack.encode(_Rank(job, context.rank).run(_adapter(job.implementation)))
+        rank, adapter = _Rank(job, context.rank), _adapter(job.implementation)
+        with agent_for(job.case):
+            return msgspec.msgpack.encode(rank.run(adapter))
 
 
 class _Rank:
@@ -71,6 +74,8 @@ class _Rank:
         self.case, self.checkpoint, self.rank, self.where = job.case, job.checkpoint, rank, "wrap"
         self.shown = Shown(rank=rank)
         self.hook_elements = 0
+        self.group: Any = None
+        """That the user's hook reduces in; None for the default one."""
         self.scaler: Any = None
         self.optimizer: torch.optim.Optimizer | None = None
         """Kept from step to step where it has a state of its own."""
@@ -93,7 +98,14 @@ class _Rank:
         module = build(case, rank=self.rank)
         if case.compiled:
             compile_parts(module)
-        wrapper = adapter.wrap(module, case.options)
+        wrapper = adapter.wrap(module.to("meta") if case.deferred else module, case.options)
+        if case.deferred == "never":
+            self.where = "step 0"
+            wrapper.run(self._batch(0, 0, 0))
+            return
+        if case.deferred:
+            self.where = "materialise"
+            wrapper.materialise()
         self.where = case.special or "wrap"
         wrapper = prepared(case, 0, wrapper)
         if self.checkpoint:
@@ -107,6 +119,8 @@ class _Rank:
             for index, step in enumerate(case.steps[: case.num_steps(self.rank)]):
                 self.where = case.special or f"step {index}"
                 wrapper = prepared(case, index, wrapper) if index else wrapper
+                if case.regroup is not None and index == case.regroup.step:
+                    self.group = regrouped(case, wrapper)
                 self.where = f"step {index}"
                 self._note(steps=(*self.shown.steps, self._step(wrapper, index, step)))
             self.where = "the end of join"
@@ -204,7 +218,8 @@ def _doubled(wrapper: Wrapper, state: Any, bucket: Any) -> Any:
     """A user's hook: twice the mean, and a note in its state of what it was given."""
     buffer = wrapper.buffer_of(bucket)
     state.hook_elements += buffer.numel()
-    work = dist.all_reduce(buffer.mul_(2 / dist.get_world_size()), async_op=True)
+    buffer.mul_(2 / dist.get_world_size(state.group))
+    work = dist.all_reduce(buffer, group=state.group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
 

@@ -36,6 +36,13 @@ SHARDING_FAULTS: tuple[tuple[str, str, str, Status, str], ...] = (
     ("OffloadedOverwritten", "DPW-40", "Offloaded gradients are overwritten.", "failed", "gradient of"),
     ("GatheredUnwaited", "DPW-41", "Parameters are used before they arrived.", "failed", "output 0"),
     ("ReducedUnwaited", "DPW-41", "A late reduction is left out.", "failed", "gradient of"),
+    (
+        "FirstPartForAll",
+        "DPW-43",
+        "Every rank materialises the first part.",
+        "failed",
+        "once it is|after loading",
+    ),
     ("HybridAnyhow", "DPW-42", "What is refused by contract is let pass.", "failed", "raised nothing"),
     ("HybridUnexplained", "DPW-42", "The refusal does not say why.", "failed", "in its message"),
     ("HybridRefusedByOne", "DPW-42", "One rank refuses, the others go on.", "hung", "progress"),

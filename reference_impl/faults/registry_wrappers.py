@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..wrapper_adapter import ReferenceWrapper
-from . import wrapper_promises, wrapper_training, wrappers
+from . import deferred, wrapper_promises, wrapper_training, wrappers
 from .fault import Status
 from .registry_sharding import SHARDING_FAULTS
 
@@ -53,6 +53,7 @@ _LIST: tuple[tuple[str, str, str, Status, str], ...] = (
     ("AccumulatedDropped", "DPW-7", "What added up is dropped.", "failed", "gradient of"),
     ("BackwardDecides", "DPW-8", "Where the backward runs decides.", "failed", r"\((back|for)ward_inside\)"),
     ("UnusedStale", "DPW-9", "A rank without a gradient does not get the mean.", "failed", "towers"),
+    ("NothingReachedLeft", "DPW-9", "Who reaches no parameter reduces none.", "failed", "gradient of"),
     ("UnusedByUsers", "DPW-9", "Means are over the ranks that used it.", "failed", "towers"),
     ("StaticByEachRank", "DPW-10", "Every rank learns its own graph.", "hung", "progress"),
     ("StaticFirstForgotten", "DPW-10", "The first pass is not reduced.", "failed", "step 0"),
@@ -106,6 +107,7 @@ _LIST: tuple[tuple[str, str, str, Status, str], ...] = (
     ("StepBeforeReduction", "DPW-30", "Steps are taken with own gradients.", "failed", "after step 0"),
     ("StepTwice", "DPW-30", "Every step is taken twice.", "failed", "after step 0"),
     ("OldDivisor", "DPW-31", "Means are over the ranks of before.", "failed", "step 2"),
+    ("HookLostWithGroup", "DPW-31", "The hook is lost with the group.", "failed", "given 0 elements"),
     ("OldGroup", "DPW-31", "The old group is waited for.", "hung", "progress"),
     ("AnyBackwardEnds", "DPW-32", "Gradients of inputs end the pass.", "error", "no gradient"),
     ("SecondOrderLost", "DPW-32", "Gradients of gradients are lost.", "failed", "gradient of"),
@@ -128,12 +130,25 @@ _LIST: tuple[tuple[str, str, str, Status, str], ...] = (
     ("LogOfOthers", "DPW-37", "Every rank tells about the first.", "failed", "rank is told"),
     ("AnyRate", "DPW-37", "Any rate is accepted.", "failed", "raised nothing"),
     ("AnyDevice", "DPW-38", "Device arguments are not looked at.", "failed", "raised nothing"),
+    ("MaterialisedApart", "DPW-43", "Every rank keeps its own values.", "failed", "once it is materialised"),
+    ("MemoryOnly", "DPW-43", "Parameters get memory, and no values.", "failed", "once it is materialised"),
+    ("BuffersLeftOut", "DPW-43", "Buffers get memory, and no values.", "failed", "norm.running_var once"),
+    ("HooksOfBefore", "DPW-43", "Gradients of the old parameters are watched.", "failed", "gradient of"),
+    (
+        "MaterialisedByItself",
+        "DPW-43",
+        "A forward gives memory to what has none.",
+        "failed",
+        "raised nothing",
+    ),
+    ("ReferencesUnread", "DPW-44", "What is referred to is not found.", "failed", "gradient of"),
+    ("ReferencesFollowed", "DPW-44", "Outputs come back without their reference.", "failed", "the output is"),
 )
 
 
 def _adapter(name: str) -> ReferenceWrapper:
     adapter = ReferenceWrapper()
-    modules = (wrappers, wrapper_promises, wrapper_training)
+    modules = (wrappers, wrapper_promises, wrapper_training, deferred)
     adapter.wrapper = next(getattr(module, name) for module in modules if hasattr(module, name))
     return adapter
 

@@ -305,6 +305,15 @@ class CutsOfTheSaver(Sharded):
             shard.part[: len(own)].copy_(own)
 
 
+class FirstPartForAll(Sharded):
+    """Every rank keeps the first part of what is materialised after the module was wrapped."""
+
+    def materialise(self, device: torch.device | None = None) -> None:
+        super().materialise(device)
+        for shard in self.shards:
+            dist.broadcast(shard.part, 0)
+
+
 class HybridAnyhow(Sharded):
     """A hybrid of ranks that are no pairs is quietly sharded over all."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import rpc
 from torch.futures import Future
 
 from ..communication_hooks import Hook, all_reduce_hook
@@ -184,6 +185,29 @@ class DataclassesUnread(DataParallel):
     def begin_pass(self) -> None:
         if self.reads:
             super().begin_pass()
+
+
+class ReferencesUnread(DataParallel):
+    """A remote reference is passed on unread, and the pass not begun."""
+
+    reads = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        self.reads = not isinstance(result, rpc.RRef)
+        return result
+
+    def begin_pass(self) -> None:
+        if self.reads:
+            super().begin_pass()
+
+
+class ReferencesFollowed(DataParallel):
+    """What is referred to comes back instead of the reference."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        return result.to_here() if isinstance(result, rpc.RRef) else result
 
 
 class MemoryOrder(AfterPass):

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from ..data_parallel import DataParallel, Options, tensors_in
+from ..data_parallel import DataParallel, Options
 from ..replica_log import Log
+from ..replica_outputs import tensors_in
 from ..replica_precision import MixedPrecision
 from ..replica_state import broadcast
 from .wrappers import AfterPass
@@ -121,6 +122,12 @@ class OldDivisor(AfterPass):
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         if self.first:
             parameter.grad.mul_(self.group.size() / self.first)  # type: ignore[union-attr]
+
+
+class HookLostWithGroup(DataParallel):
+    def change_group(self, group: ProcessGroup) -> None:
+        super().change_group(group)
+        self._hook = None
 
 
 class OldGroup(DataParallel):

@@ -174,6 +174,14 @@ class UnusedStale(DataParallel):
         return {name: count if name in self._arrivals else 0 for name, count in holders.items()}
 
 
+class NothingReachedLeft(DataParallel):
+    """A backward that reaches no parameter is taken for gradients of inputs, and no part in the reduction taken."""
+
+    def _backward_ended(self) -> None:
+        self._added.clear()
+        super()._backward_ended()
+
+
 class UnusedByUsers(DataParallel):
     """Means are over the ranks that used a parameter."""
 

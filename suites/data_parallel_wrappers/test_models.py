@@ -23,3 +23,9 @@ def test_reentrant_checkpointing(pipeconform_judge_wrapper: Callable[[], None]) 
 def test_structured_outputs(pipeconform_judge_wrapper: Callable[[], None]) -> None:
     """Structured outputs keep their containers and their gradients (DPW-24)."""
     pipeconform_judge_wrapper()
+
+
+@pytest.mark.pipeconform_wrapper_requirement("DPW-44")
+def test_outputs_that_are_remote_references(pipeconform_judge_wrapper: Callable[[], None]) -> None:
+    """A forward may return a remote reference (DPW-44)."""
+    pipeconform_judge_wrapper()

@@ -41,3 +41,9 @@ def test_what_it_tells_about_itself(pipeconform_judge_wrapper: Callable[[], None
 def test_devices_that_do_not_fit(pipeconform_judge_wrapper: Callable[[], None]) -> None:
     """Devices that do not fit are refused (DPW-38)."""
     pipeconform_judge_wrapper()
+
+
+@pytest.mark.pipeconform_wrapper_requirement("DPW-43")
+def test_materialised_after_wrapping(pipeconform_judge_wrapper: Callable[[], None]) -> None:
+    """A module may get its values after it was wrapped (DPW-43)."""
+    pipeconform_judge_wrapper()

@@ -13,6 +13,7 @@ from pipeconform.reference_impl.data_parallel import DataParallel, Options
 from pipeconform.reference_impl.errors import ReplicaError
 from pipeconform.reference_impl.replica_precision import MixedPrecision
 from torch import nn
+from torch.distributed import rpc
 from torch.utils.checkpoint import checkpoint
 
 from pipeconform import run_on_ranks
@@ -329,6 +330,61 @@ def test_a_hook_has_state_and_its_result_is_the_gradient():
 
     for kind in ("minus", "float16", "bfloat16"):
         on_ranks(run, kind)
+
+
+@pytest.mark.parametrize("options", [{}, TINY])
+def test_a_backward_that_reaches_no_parameter_takes_part(options):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 3).double()
+
+        def forward(self, x, use):
+            return self.inner(x) if use else x * 2
+
+    def run():
+        torch.manual_seed(0)
+        rank, module = dist.get_rank(), Scaled()
+        wrapper = DataParallel(module, options=Options(find_unused=True, **options))
+        for step, used in enumerate([(True, False), (False, True), (False, False), (True, True)]):
+            module.zero_grad()
+            x = batches(step)[rank].requires_grad_()
+            y = wrapper(x, used[rank])
+            (slope,) = torch.autograd.grad(y.sum(), x, retain_graph=True)  # a backward that adds up nothing
+            y.square().sum().backward()
+            due = copy.deepcopy(module)
+            due.zero_grad()
+            for other, use in enumerate(used):
+                if use:
+                    (due.inner(batches(step)[other]).square().sum() / RANKS).backward()
+            assert_same(gradients(module), gradients(due))
+            assert slope.shape == x.shape
+            assert not wrapper._watched
+
+    on_ranks(run)
+
+
+def test_an_output_that_another_process_holds_is_refused(tmp_path):
+    def run(folder):
+        rank = dist.get_rank()
+        there = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/agents")
+        rpc.init_rpc(f"rank{rank}", rank=rank, world_size=RANKS, rpc_backend_options=there)
+        try:
+            wrapper = DataParallel(Elsewhere(f"rank{1 - rank}"))
+            with pytest.raises(ReplicaError, match=f"a remote reference to what rank{1 - rank} holds"):
+                wrapper(torch.ones(2))
+        finally:
+            rpc.shutdown()
+
+    class Elsewhere(nn.Module):
+        def __init__(self, holder):
+            super().__init__()
+            self.holder, self.inner = holder, nn.Linear(2, 2)
+
+        def forward(self, x):
+            return rpc.remote(self.holder, torch.add, args=(self.inner(x).detach(), 1))
+
+    on_ranks(run, str(tmp_path))
 
 
 def test_what_is_no_hook_is_refused():

@@ -1,0 +1,30 @@
+"""Modules that get memory and values after they were wrapped; before, they are on the meta device."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .errors import ReplicaError
+
+__all__ = ["materialise"]
+
+
+def materialise(module: nn.Module, *, device: torch.device) -> None:
+    """Give what `module` has on the meta device memory, part by part; each initialises its own.
+
+    As with ``torch.nn.Module.to_empty``, parameters that parts had in common are apart after that.
+
+    Raises:
+        ReplicaError: A part has no ``reset_parameters()``.
+    """
+    for path, part in module.named_modules():
+        if any(t.is_meta for t in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
+            reset = getattr(part, "reset_parameters", None)
+            if reset is None:
+                raise ReplicaError(
+                    f"{path or 'the module'} is on the meta device and has no reset_parameters()"
+                )
+            part.to_empty(device=device, recurse=False)
+            with torch.no_grad():
+                reset()

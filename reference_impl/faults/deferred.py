@@ -1,0 +1,68 @@
+"""Wrappers that are wrong on purpose about modules that are materialised after they were wrapped.
+
+Every class changes one thing in the reference's wrapper; `sharding` has one more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data_parallel import DataParallel
+from ..deferred import materialise
+from ..replica_state import broadcast
+
+__all__: list[str] = []
+
+
+class MaterialisedApart(DataParallel):
+    """Every rank keeps what its own parts initialised."""
+
+    def materialise(self, device: torch.device | None = None) -> None:
+        materialise(self.module, device=torch.device("cpu"))
+        own = {name: p.detach().clone() for name, p in self.module.named_parameters()}
+        super().materialise(device)
+        with torch.no_grad():
+            for name, parameter in self._parameters_kept.items():
+                parameter.copy_(own[name])
+
+
+class MemoryOnly(DataParallel):
+    """Parameters get memory, and nothing in it."""
+
+    def materialise(self, device: torch.device | None = None) -> None:
+        super().materialise(device)
+        with torch.no_grad():
+            for parameter in self._parameters_kept.values():
+                parameter.zero_()
+
+
+class HooksOfBefore(DataParallel):
+    """Gradients are watched on the parameters that there were when the module was wrapped."""
+
+    def materialise(self, device: torch.device | None = None) -> None:
+        materialise(self.module, device=torch.device("cpu"))
+        broadcast(self.module.parameters(), self.group)
+        self._on_meta = False
+
+
+class MaterialisedByItself(DataParallel):
+    """The first forward gives memory to what is on the meta device, whatever is in it."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._on_meta:
+            self.module.to_empty(device="cpu")
+            self._on_meta = False
+        return super().forward(*args, **kwargs)
+
+
+class BuffersLeftOut(DataParallel):
+    """Buffers get memory, and nothing in it."""
+
+    def materialise(self, device: torch.device | None = None) -> None:
+        super().materialise(device)
+        for part in self.module.modules():
+            if isinstance(part, nn.BatchNorm1d):
+                part.running_var.zero_()  # type: ignore[union-attr]
