@@ -19,6 +19,7 @@ TORCH_BREAKS = {
         "DPW-3": "hang",  # the first rank is not told
         "DPW-6": "state changed by nobody",  # what the outermost module has is broadcast although ignored
         "DPW-7": "raised RuntimeError",  # accumulation before the first reduction of a static graph
+        "DPW-9": "gradient differs",  # a rank whose backward reaches no parameter takes no part
         "DPW-24": "gradient differs",  # a dataclass with a static graph is never reduced
         "DPW-29": "raised RuntimeError",  # a delayed parameter of another dtype than the default one
         "DPW-32": "gradient differs",  # a gradient penalty with a static graph is never reduced
