@@ -29,6 +29,7 @@ from pipeconform.errors import PoolError
 from pipeconform.run.channel import Channel
 from pipeconform.run.environment import Environment
 from pipeconform.run.interrupts import deferred_interrupts
+from pipeconform.run.parentage import end_session
 from pipeconform.run.wire import (
     Exited,
     Fork,
@@ -296,6 +297,7 @@ class ForkServer:
     def _obituary(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_END_LIMIT)
+            end_session(self._process.pid)  # ranks died with it, but not the processes that they had started
         did = "ended" if self._started else "could not start"
         return f"the fork server {did} (exit code {self._process.returncode}){self._quote()}"
 
@@ -340,4 +342,5 @@ def _end(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            end_session(process.pid)
         shutil.rmtree(folder, ignore_errors=True)

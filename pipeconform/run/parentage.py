@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "children_of", "die_with_parent"]
+__all__ = ["adopt_orphans", "children_of", "die_with_parent", "end_session"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_SESSION = 3  # of the fields of /proc/PID/stat that follow the name: state, parent, group, session
 
 
 def die_with_parent(*, parent: int) -> None:
@@ -35,6 +37,18 @@ def children_of(pid: int) -> set[int]:
     except OSError:
         pass
     return children
+
+
+def end_session(leader: int) -> None:
+    """Kill what is left of the session of ``leader``, which has ended; nothing where that is unknown.
+
+    The kernel gives the number to nobody else while somebody is in the session.
+    """
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = status.read_text().rpartition(")")[2].split()  # a name may hold anything
+            if int(fields[_SESSION]) == leader:
+                os.kill(int(status.parent.name), signal.SIGKILL)
 
 
 def _prctl(option: int, argument: int) -> None:

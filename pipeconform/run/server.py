@@ -8,7 +8,8 @@ signal can only reach a child that is not reaped yet and never a stranger with a
 3. Then kill every living child, remove the temporary folder and exit.
 
 What survives a SIGKILL of the *server*: nothing of ours, because each child asks the kernel to be killed
-with its parent where there is ``prctl``, and reads an end of file from its socket everywhere.
+with its parent where there is ``prctl``, and reads an end of file from its socket everywhere. What a rank had
+started itself is in the server's session, which the controller then ends.
 """
 
 from __future__ import annotations

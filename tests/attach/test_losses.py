@@ -145,6 +145,7 @@ def test_a_fork_server_that_ends_is_lost_too_and_no_fault_of_the_ranks(duo, tmp_
         assert "the fork server ended" in vector.lost
         assert pool.run("attach_tasks:total", time_limit=LIMIT).values == (b"3.0", b"3.0")
         pool.close()
+    wait_for(lambda: not any(map(alive, pids)))
 
 
 @pytest.mark.parametrize("how", ["home", "killed", "terminated"])
