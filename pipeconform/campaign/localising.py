@@ -10,6 +10,7 @@ from pipeconform.case.case import Case
 from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.localisation import locate, locate_among
 from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.judge.whole_stages import by_stages
 from pipeconform.observe.localisation import Localisation
 
 __all__ = ["is_numeric", "localise"]
@@ -28,21 +29,23 @@ def is_numeric(outcome: Outcome) -> bool:
 def localise(case: Case, outcomes: Sequence[Outcome], executor: Executor) -> Localisation | None:
     """Execute `case` once more and find the first tensor that left its class.
 
-    None where no verdict speaks of values, where the stages are made by a front end (its modules tell nothing), where
-    stages compute over several ranks, or where not every rank returns this time. Where there are replicas of the
-    pipeline, each is compared with the model on its own data.
+    None where no verdict speaks of values, where stages compute over several ranks, or where not every rank returns
+    this time. Where there are replicas of the pipeline, each is compared with the model on its own data. Of stages
+    that a front end made, what passes between them is compared where it is known what that is; results always.
 
     Raises:
         HarnessError: the harness failed.
     """
     together = case.world.tensor is not None or case.has(SyncedNorm)
-    if case.model.split is not None or together or case.is_mistaken or not any(map(is_numeric, outcomes)):
+    if together or case.is_mistaken or not any(map(is_numeric, outcomes)):
         return None
     execution = executor.execute(case, observe=("gradients",))
     if execution.outcome() is not None:
         return None
     evidence = executor.evidence(execution, flow=True)
     copied = executor.evidence(execution, copied=True, flow=True)
+    if case.model.split is not None:
+        return locate(by_stages(evidence), by_stages(copied))
     if case.world.replicas is None:
         return locate(evidence, copied)
     return locate_among(list(zip(replicas_of(evidence), replicas_of(copied), strict=True)))

@@ -20,7 +20,15 @@ from pipeconform.case import data
 from pipeconform.case.case import Case
 from pipeconform.case.modules import build_stage, seed_of, seed_process
 
-__all__ = ["WholeModel", "aliases_of", "as_traced", "build_whole", "split_of", "whole_kwargs"]
+__all__ = [
+    "WholeModel",
+    "aliases_of",
+    "as_traced",
+    "build_whole",
+    "cuts_are_known",
+    "split_of",
+    "whole_kwargs",
+]
 
 
 class _Part(nn.Module):
@@ -117,6 +125,15 @@ def aliases_of(case: Case) -> dict[str, str]:
 def whole_kwargs(kwargs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """The keyword arguments of the whole model from those of the stages."""
     return {name: value for own in kwargs.values() for name, value in own.items()}
+
+
+def cuts_are_known(case: Case) -> bool:
+    """Whether the stages that a front end makes are those of the case, with one tensor between neighbours.
+
+    A policy cuts where it likes; what passes a stage over may be handed on by every stage between, or by none.
+    """
+    split = case.model.split
+    return split is not None and split.by != "policy" and not split.skip and not split.wrong
 
 
 def as_traced(case: Case) -> Case:

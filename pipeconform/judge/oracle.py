@@ -25,7 +25,7 @@ from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
 from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.modules import build_stage, seed_of, seed_process, tie
 from pipeconform.case.slips import Slips, mistaken_batch
-from pipeconform.case.whole import build_whole, whole_kwargs
+from pipeconform.case.whole import build_whole, cuts_are_known, whole_kwargs
 from pipeconform.judge.averaging import average, widen
 from pipeconform.judge.oracle_flow import OracleFlow
 from pipeconform.judge.oracle_together import parts_of, taken_apart, together
@@ -157,7 +157,8 @@ def reference(
             )
             for _ in range(1 if joint else case.world.num_replicas)
         ]
-        watched = flow and case.model.split is None and case.world.tensor is None and not joint
+        told = case.model.split is None or cuts_are_known(case)
+        watched = flow and told and case.world.tensor is None and not joint
         for run in runs if watched else ():
             run.watch_flow()
         steps: list[list[StepExpected]] = [[] for _ in runs]
@@ -254,8 +255,7 @@ class _Run:
     def watch_flow(self) -> None:
         """Note from now on what passes between stages."""
         self.flow = OracleFlow(self.analysis)
-        for stage in self.stages:
-            stage.timeline = self.flow.gradients  # type: ignore[assignment]  # a listener
+        self.flow.watch(self.stages, whole=self.case.model.split is not None)
 
     def step(self, index: int) -> Callable[[], StepExpected]:
         """Run one step of the program; what is right after it is recorded when the returned function is called."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeconform.observe.array import Array
+from pipeconform.observe.attached import listen
 from pipeconform.observe.gradients import Gradients, tensors_of
 from pipeconform.observe.observation import Flow
 
@@ -26,6 +28,19 @@ class OracleFlow:
         self._values: list[Flow] = []
         self._microbatch: list[int] = []
         self.at = 0
+
+    def watch(self, stages: Sequence[nn.Module], *, whole: bool) -> None:
+        """Note what passes these stages from now on; of a `whole` model, what passes its parts."""
+        if not whole:
+            for stage in stages:
+                stage.timeline = self.gradients  # type: ignore[assignment]  # a listener
+            return
+
+        def ended(part: int, inputs: tuple[Any, ...], output: Any) -> None:
+            self.forward_ended(part, inputs[:1], output)  # what else it is given comes from no other part
+
+        for number, part in enumerate(stages[0].get_submodule("stages").children()):
+            listen(part, number, watcher=self.gradients, ended=ended)
 
     def forward_ended(self, stage: int, inputs: tuple[Any, ...], output: Any) -> None:
         """Note both ends of a forward, and whose it is; calls are numbered as they come."""

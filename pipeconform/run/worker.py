@@ -13,12 +13,14 @@ import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
 from msgspec import structs
+from torch import nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Plan, Ranks
@@ -26,7 +28,9 @@ from pipeconform.case.case import Case, Eval, Train
 from pipeconform.case.modules import seed_of, seed_process
 from pipeconform.case.slips import Slips
 from pipeconform.case.told import told_to
+from pipeconform.case.whole import cuts_are_known
 from pipeconform.errors import ContractError, Unsupported
+from pipeconform.observe.attached import listen
 from pipeconform.observe.gradients import Gradients
 from pipeconform.observe.memory import Memory
 from pipeconform.observe.observation import (
@@ -226,6 +230,7 @@ def _run(
         declares = contract.Feature.DECLARED_TABLE in description.capabilities.features
         table = pipeline.table() if watches and declares else None
         keys, known = _said(case, pipeline, description.capabilities)
+        _listen(case, pipeline, recorder)
         recorder.take()
         recorder.events()
         recorder.flow()
@@ -318,6 +323,19 @@ def _run_quietly(
     index = next(i for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
     run_step(case, index, plan, pipeline, capabilities, recorder)
     pipeline.apply(contract.ZeroGrad())
+
+
+def _listen(case: Case, pipeline: CheckedPipeline, recorder: ForwardRecorder) -> None:
+    """Let stages that a front end made tell what passes them, where gradients are asked for: ours do by themselves."""
+    if recorder.gradients is None or not cuts_are_known(case):
+        return
+
+    def ended(module: nn.Module, s: int, inputs: tuple[Any, ...], output: Any) -> None:
+        training = any(part.training for part in module.modules())
+        recorder.forward(s, inputs, output, [], training=training)
+
+    for s, module in pipeline.owned().items():
+        listen(module, s, watcher=recorder.gradients, ended=functools.partial(ended, module))
 
 
 def _said(
