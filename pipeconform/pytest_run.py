@@ -425,7 +425,7 @@ class PytestRun:
                 profile=self.options.profile,
                 seed=self.options.seed,
                 corpus=sized.corpus,
-                search=sized.search,
+                search=sized.wrapper_search if told[0].implementation.kind == "wrapper" else sized.search,
                 schedules=tuple(schedules),
                 max_ranks=self.options.ranks[1],
                 selection=",".join(self.options.requirements),

@@ -116,12 +116,11 @@ class Campaign:
         trained = tuple(name for name in names if any(c.name == name and c.trains for c in claims)) or names
         return tuple(dict.fromkeys((*trained[:1], *trained[-1:])))[: self.profile.schedules]
 
-    def corpora(self, claim: ScheduleClaim, foci: tuple[Focus, ...]) -> Iterator[Corpus]:
-        """The corpora of these foci under one schedule."""
+    def corpora(self, claim: ScheduleClaim, foci: tuple[Focus, ...], *, costly: bool) -> Iterator[Corpus]:
+        """The corpora of these foci under one schedule; smaller ones where cases cost much."""
+        size = self.profile.costly if costly else self.profile.corpus
         for focus in foci:
-            yield Corpus(
-                limits=self.limits, schedule=claim, focus=focus, seed=self.seed, size=self.profile.corpus
-            )
+            yield Corpus(limits=self.limits, schedule=claim, focus=focus, seed=self.seed, size=size)
 
     def execute(self, case: Case, variant: str, *, observe: Iterable[Watched] = ()) -> Execution:
         """Execute, and count."""

@@ -67,7 +67,7 @@ class PipelineCell:
 
     def corpora(self) -> tuple[Corpus, ...]:
         """One per focus."""
-        return tuple(self.campaign.corpora(self.claim, self.foci))
+        return tuple(self.campaign.corpora(self.claim, self.foci, costly=self._judgement.costly))
 
     def drawn(self, corpus: Drawable[Case]) -> Iterable[Case]:
         """Its cases."""

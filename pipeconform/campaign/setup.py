@@ -93,10 +93,16 @@ class Options:
 
     def sized(self) -> Profile:
         """The profile, with the number of examples asked for."""
-        chosen = profile(self.profile)
-        if self.examples is None:
+        chosen, number = profile(self.profile), self.examples
+        if number is None:
             return chosen
-        return msgspec.structs.replace(chosen, corpus=self.examples, search=min(chosen.search, self.examples))
+        return msgspec.structs.replace(
+            chosen,
+            corpus=number,
+            costly=number,
+            search=min(chosen.search, number),
+            wrapper_search=min(chosen.wrapper_search, number),
+        )
 
 
 def chosen_schedules(description: Description, wanted: tuple[str, ...]) -> tuple[str, ...]:

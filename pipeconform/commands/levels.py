@@ -93,8 +93,9 @@ def describe_profile(profile: Profile) -> str:
     return (
         f"profile {profile.name}\n\n"
         f"  {profile.summary}\n\n"
-        f"Cases       {profile.corpus} drawn per subject and schedule, {profile.search} more searched per "
-        f"requirement and schedule\n"
+        f"Cases       {profile.corpus} drawn per subject and schedule ({profile.costly} where they cost much), "
+        f"{profile.search} more searched per requirement and schedule\n"
+        f"            of wrappers {profile.wrapper_search} searched beyond those that are listed\n"
         f"Shrinking   up to {profile.shrink_seconds:g} s and {profile.shrink_executions} executions per "
         f"violation, {profile.cell_seconds:g} s per requirement and schedule"
         + (f"\nLeft out    {', '.join(profile.leaves_out)}, unless asked for" if profile.leaves_out else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.kept import KeptCases
 from pipeconform.campaign.setup import Options, source_in
@@ -29,7 +31,7 @@ def wrapper_campaign_of(options: Options) -> Iterator[WrapperCampaign]:
         HarnessError: processes cannot be started.
     """
     _require_sense(options)
-    reference = resolve(options.implementation)
+    reference, sized = resolve(options.implementation), options.sized()
     with Pools(preload=PRELOAD, devices=devices.resolve("cpu")) as pools:
         description = describe(pools, reference)
         pools.idle_limit = description.claims.patience
@@ -39,7 +41,7 @@ def wrapper_campaign_of(options: Options) -> Iterator[WrapperCampaign]:
             description=description,
             pools=pools,
             seed=options.seed,
-            profile=options.sized(),
+            profile=msgspec.structs.replace(sized, search=sized.wrapper_search),
             ranks=options.ranks,
             examples=options.examples,
             expectations=() if options.expectations is None else options.expectations.entries,

@@ -89,10 +89,11 @@ def _demands(level: CertificationLevel) -> Iterator[str]:
 def _profiles() -> Iterator[str]:
     yield "## Profiles"
     yield ""
-    yield "| profile | cases per subject and schedule | searched beyond | for |"
-    yield "|---|---|---|---|"
+    yield "| profile | cases per subject and schedule | where they cost much | searched beyond | of wrappers | for |"
+    yield "|---|---|---|---|---|---|"
     for one in profiles():
-        yield f"| {one.name} | {one.corpus} | {one.search} | {one.summary} |"
+        sizes = f"{one.corpus} | {one.costly} | {one.search} | {one.wrapper_search}"
+        yield f"| {one.name} | {sizes} | {one.summary} |"
     yield ""
 
 

@@ -18,6 +18,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Cases per focus and schedule, judged by every requirement that applies."""
     search: int
     """Further cases per requirement and schedule, searched by Hypothesis beyond the corpus."""
+    costly: int
+    """As `corpus`, for requirements whose cases cost ten times what others do: replicas, compiled stages."""
+    wrapper_search: int
+    """As `search`, for wrappers: their listed cases are few, and cost little."""
     shrink_seconds: float
     """Time to shrink one counter-example."""
     shrink_executions: int
@@ -40,6 +44,8 @@ _PROFILES = (
         summary="a few cases of everything but errors, for every commit",
         corpus=2,
         search=0,
+        costly=2,
+        wrapper_search=0,
         shrink_seconds=0.5,
         shrink_executions=30,
         cell_seconds=0.75,
@@ -50,11 +56,13 @@ _PROFILES = (
     Profile(
         name="core",
         summary="the default: enough cases to meet every combination of p, v and m that is drawn",
-        corpus=12,
-        search=8,
-        shrink_seconds=10.0,
-        shrink_executions=300,
-        cell_seconds=20.0,
+        corpus=6,
+        search=0,
+        costly=3,
+        wrapper_search=8,
+        shrink_seconds=3.0,
+        shrink_executions=100,
+        cell_seconds=4.0,
         varied=("ERR",),
         schedules=2,
     ),
@@ -63,6 +71,8 @@ _PROFILES = (
         summary="what 'pipeconform certify' runs; the level says how many cases",
         corpus=8,
         search=0,
+        costly=8,
+        wrapper_search=0,
         shrink_seconds=5.0,
         shrink_executions=100,
         cell_seconds=10.0,
@@ -72,6 +82,8 @@ _PROFILES = (
         summary="as many cases as a night allows",
         corpus=60,
         search=60,
+        costly=60,
+        wrapper_search=60,
         shrink_seconds=60.0,
         shrink_executions=2000,
         cell_seconds=180.0,
@@ -82,6 +94,8 @@ _PROFILES = (
         summary="as full, and every combination of a sharding wrapper's options: hours",
         corpus=60,
         search=60,
+        costly=60,
+        wrapper_search=60,
         shrink_seconds=60.0,
         shrink_executions=2000,
         cell_seconds=180.0,

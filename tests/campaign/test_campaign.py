@@ -327,3 +327,26 @@ def test_who_promises_no_error_is_not_asked_about_promised_errors():
 
     assert (found.status, found.judgements) == ("not_claimed", 0)
     assert found.reason == "nobody promises no errors, which ERR-15 is about"
+
+
+@pytest.mark.parametrize(("row", "share"), [("TRN-1", "corpus"), ("DPC-1", "costly")])
+def test_what_costs_much_is_judged_by_fewer_cases(row, share):
+    core, executor = profile("core"), _Executor()
+    run = Campaign(
+        executors={"default": executor},
+        profile=core,
+        seed=0,
+        limits=Limits(capabilities=CAPABILITIES, min_ranks=1),
+    )
+    claim = run.limits.capabilities.schedule("GPipe")
+    cell = module.PipelineCell(
+        campaign=run,
+        row=requirement(row),
+        claim=claim,
+        variant="default",
+        foci=module.JUDGEMENTS[row].foci(claim, run.limits.capabilities),
+    )
+
+    assert cell.foci
+    assert {corpus.size for corpus in cell.corpora()} == {getattr(core, share)}
+    assert core.costly < core.corpus
