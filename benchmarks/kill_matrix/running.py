@@ -25,9 +25,11 @@ __all__ = ["REFERENCE", "run_faults", "run_mutants"]
 REFERENCE = "reference"
 
 _NEAREST = {
+    "backward": frozenset({Focus.GRAPHS}),
     "capture": WHOLE,
     "front_end": WHOLE,
-    "operations": frozenset({Focus.BY_HAND, Focus.DISORDER}),
+    "metadata": frozenset({Focus.CHANGED, Focus.CHANGED_ONCE}),
+    "operations": frozenset({Focus.BY_HAND, Focus.DISORDER, Focus.OUT_OF_ORDER}),
     "tracing": WHOLE,
 }
 """What is asked first about mutants of modules that few cases reach; the rest is asked all the same."""

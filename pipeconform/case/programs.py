@@ -56,8 +56,8 @@ def program_of(
             )
             return (structs.replace(train, by_hand=wrong), zero, structs.replace(train, by_hand=wrong))
         case Focus.OUT_OF_ORDER:
-            wrongly = [_out_of_order(d, train, num_ranks=num_ranks, num_stages=num_stages) for _ in range(2)]
-            return (wrongly[0], zero, wrongly[1])
+            first, second = _out_of_order(d, train, num_ranks=num_ranks, num_stages=num_stages)
+            return (first, zero, second)
         case Focus.ACCUMULATE:
             return d.pick(
                 [(train, train), (train, Zero(set_to_none=False), train, train), (train, train, zero, train)]
@@ -73,8 +73,8 @@ def program_of(
     return (train, *clear, train)
 
 
-def _out_of_order(d: Drawing, train: Train, *, num_ranks: int, num_stages: int) -> Train:
-    """A step by hand in which one operation is called when it is not due."""
+def _out_of_order(d: Drawing, train: Train, *, num_ranks: int, num_stages: int) -> tuple[Train, Train]:
+    """Two steps by hand in each of which an operation is called when it is not due, another one in the second."""
     owners = placement_of(d.claim.placement, num_ranks=num_ranks, num_stages=num_stages)
     placed = [min(ranks) for ranks in owners]
     possible = [
@@ -82,11 +82,20 @@ def _out_of_order(d: Drawing, train: Train, *, num_ranks: int, num_stages: int) 
         for mistake in DISORDERS
         if (stages := [s for s in range(num_stages) if has_subject(mistake, stage=s, placed=placed)])
     ]
-    mistake, stages = d.pick(possible)
-    hand = ByHand(
-        whole=True, mistake=mistake, stage=d.pick(stages), microbatch=d.pick(range(train.num_microbatches))
-    )
-    return structs.replace(train, by_hand=hand)
+    number = d.pick(range(len(possible)))
+
+    def wrong(number: int) -> Train:
+        mistake, stages = possible[number % len(possible)]
+        hand = ByHand(
+            whole=True,
+            mistake=mistake,
+            stage=d.pick(stages),
+            microbatch=d.pick(range(train.num_microbatches)),
+        )
+        return structs.replace(train, by_hand=hand)
+
+    # what is far from the first in the list: few cases then meet all mistakes
+    return wrong(number), wrong(number + len(possible) // 2)
 
 
 def _varying(

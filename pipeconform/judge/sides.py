@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["dtype_pattern", "exchanged", "shape_pattern"]
+__all__ = ["dtype_pattern", "exchanged", "shape_pattern", "shown_pattern"]
 
 _GAP = r"[\s:='\"]"  # a comma ends what a word is said of
 _BETWEEN = r"(?:a|an|of|to be|be|is|was|were|with|now|the|its|shape|sizes?|dtype|tensor|input|output)"
@@ -27,6 +27,11 @@ def shape_pattern(shape: Sequence[int], *, free: int | None = None) -> str:
     """A shape in brackets of any kind, after a dtype or a class or not; anything stands in dimension `free`."""
     sizes = r"\s*,\s*".join(r"[\w*]+" if dim == free else str(size) for dim, size in enumerate(shape))
     return rf"(?:[\w.]+)?[\[(]{{1,2}}\s*{sizes}\s*,?\s*[\])]{{1,2}}"
+
+
+def shown_pattern(shape: Sequence[int]) -> str:
+    """A shape, or a whole tensor where one of that shape is printed in its place."""
+    return rf"(?:{shape_pattern(shape)}|\b(?:tensor|Parameter)\([\s\S]*\))"
 
 
 def dtype_pattern(name: str) -> str:

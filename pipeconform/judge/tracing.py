@@ -17,7 +17,7 @@ from pipeconform.case.case import Case, Eval, Train
 from pipeconform.case.whole import aliases_of, as_traced, split_of
 from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, missing, shown_step
-from pipeconform.judge.sides import exchanged, shape_pattern
+from pipeconform.judge.sides import exchanged, shape_pattern, shown_pattern
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Reference
 
@@ -163,7 +163,7 @@ def shapes_are_told_apart(case: Case, texts: Sequence[str]) -> Iterator[Finding]
     for step, found in zip(steps, shapes, strict=True):
         for actual in dict.fromkeys(shape for shape in found if shape != traced):
             for text in texts:
-                if exchanged(text, expected=shape_pattern(traced), actual=shape_pattern(actual)):
+                if exchanged(text, expected=shape_pattern(traced), actual=shown_pattern(actual)):
                     yield Finding(
                         kind="shapes exchanged",
                         message=f"traced was {list(traced)}, step {step} has {list(actual)}; "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeconform.judge.sides import dtype_pattern, exchanged, shape_pattern
+from pipeconform.judge.sides import dtype_pattern, exchanged, shape_pattern, shown_pattern
 
 EXPECTED, ACTUAL = shape_pattern((2, 3, 4)), shape_pattern((2, 2, 4))
 
@@ -44,3 +44,13 @@ def test_dtypes_are_told_apart_likewise():
 def test_one_side_alone_is_no_mistake():
     assert not exchanged("expected [2, 2, 4]", expected=EXPECTED, actual=ACTUAL)
     assert not exchanged("input is [2, 3, 4]", expected=EXPECTED, actual=ACTUAL)
+
+
+def test_a_tensor_that_is_printed_stands_for_its_shape():
+    actual, told = shown_pattern((2, 2, 4)), "tensor([[0.5, 1.0],\n        [0.5, 1.0]], dtype=torch.float64)"
+
+    assert exchanged(f"input 0 is float64[2, 3, 4], but {told} was traced", expected=EXPECTED, actual=actual)
+    assert not exchanged(
+        f"input 0 is {told}, but float64[2, 3, 4] was traced", expected=EXPECTED, actual=actual
+    )
+    assert not exchanged(f"float64[2, 3, 4] was traced, {told} was given", expected=EXPECTED, actual=actual)
