@@ -94,7 +94,14 @@ class Campaign:
         if schedule not in enough:
             why = "costs much in a small run" if judgement.costly else "has nothing to do with the schedule"
             return not_judged("skipped", f"{requirement.id} {why}: judged under {' and '.join(enough)}")
-        subject = PipelineCell(campaign=self, row=requirement, claim=claim, variant=variant, foci=foci)
+        subject = PipelineCell(
+            campaign=self,
+            row=requirement,
+            claim=claim,
+            variant=variant,
+            foci=foci,
+            is_later=schedule != enough[0],
+        )
         return CellRun(self, subject).judge()
 
     def _enough(self, requirement: Requirement) -> tuple[str, ...]:

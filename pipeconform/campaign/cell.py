@@ -224,7 +224,10 @@ class CellRun(Generic[CaseT, ExecutionT]):
         return self.subject.judged(case, execution, thorough=True, anew=anew)
 
     def _violations(self) -> Iterator[Violation]:
-        deadline = time.monotonic() + self.run.profile.cell_seconds
+        profile = self.run.profile
+        deadline = time.monotonic() + (
+            profile.later_seconds if self.subject.is_later else profile.cell_seconds
+        )
         for key, first in self.first.items():
             small = key.expected or first.corpus is None
             smallest = self._as_found(key, first) if small else self._smallest(key, first, deadline)

@@ -41,6 +41,7 @@ class PipelineCell:
     claim: ScheduleClaim
     variant: str
     foci: tuple[Focus, ...]
+    is_later: bool = False
 
     @property
     def requirement(self) -> str:

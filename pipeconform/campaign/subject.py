@@ -74,6 +74,10 @@ class Subject(Protocol[CaseT, ExecutionT]):
         """The environment variant."""
 
     @property
+    def is_later(self) -> bool:
+        """Whether the requirement is asked under another schedule, too, which is the first."""
+
+    @property
     def repeats(self) -> bool:
         """Whether judging executes a case again, so that a verdict in haste is none."""
 

@@ -97,7 +97,8 @@ def describe_profile(profile: Profile) -> str:
         f"{profile.search} more searched per requirement and schedule\n"
         f"            of wrappers {profile.wrapper_search} searched beyond those that are listed\n"
         f"Shrinking   up to {profile.shrink_seconds:g} s and {profile.shrink_executions} executions per "
-        f"violation, {profile.cell_seconds:g} s per requirement and schedule"
+        f"violation, {profile.cell_seconds:g} s per requirement under its first schedule, "
+        f"{profile.later_seconds:g} s under each other"
         + (f"\nLeft out    {', '.join(profile.leaves_out)}, unless asked for" if profile.leaves_out else "")
     )
 

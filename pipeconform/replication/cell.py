@@ -33,6 +33,7 @@ class WrapperCell:
     schedule: str = WRAPPER_COLUMN
     variant: str = "default"
     repeats: bool = False
+    is_later: bool = False
 
     def corpora(self) -> tuple[Listed, ...]:
         """One: what is listed."""

@@ -28,6 +28,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Executions to shrink one counter-example."""
     cell_seconds: float
     """Time to shrink all counter-examples of one requirement under one schedule."""
+    later_seconds: float
+    """The same under every schedule but the first: most violations there are those of the first."""
     varied: tuple[str, ...] | None = ()
     """Chapters that are judged under the environment variants of the implementation, too; None: all."""
     leaves_out: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ _PROFILES = (
         shrink_seconds=0.5,
         shrink_executions=30,
         cell_seconds=0.75,
+        later_seconds=0.25,
         varied=("ERR",),
         leaves_out=("ERR",),
         schedules=1,
@@ -63,6 +66,7 @@ _PROFILES = (
         shrink_seconds=3.0,
         shrink_executions=100,
         cell_seconds=4.0,
+        later_seconds=1.0,
         varied=("ERR",),
         schedules=2,
     ),
@@ -76,6 +80,7 @@ _PROFILES = (
         shrink_seconds=5.0,
         shrink_executions=100,
         cell_seconds=10.0,
+        later_seconds=10.0,
     ),
     Profile(
         name="full",
@@ -87,6 +92,7 @@ _PROFILES = (
         shrink_seconds=60.0,
         shrink_executions=2000,
         cell_seconds=180.0,
+        later_seconds=180.0,
         varied=None,
     ),
     Profile(
@@ -99,6 +105,7 @@ _PROFILES = (
         shrink_seconds=60.0,
         shrink_executions=2000,
         cell_seconds=180.0,
+        later_seconds=180.0,
         varied=None,
         whole_grids=True,
     ),

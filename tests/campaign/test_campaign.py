@@ -350,3 +350,29 @@ def test_what_costs_much_is_judged_by_fewer_cases(row, share):
     assert cell.foci
     assert {corpus.size for corpus in cell.corpora()} == {getattr(core, share)}
     assert core.costly < core.corpus
+
+
+@pytest.mark.parametrize(("schedule", "kind"), [("GPipe", "cell_seconds"), ("1F1B", "later_seconds")])
+def test_most_time_to_make_violations_small_is_spent_under_the_first_schedule(monkeypatch, schedule, kind):
+    given = []
+
+    class Told(module.PipelineCell):
+        def smallest(self, corpus, case, outcome, check, *, budget):
+            given.append(budget.seconds)
+            return super().smallest(corpus, case, outcome, check, budget=budget)
+
+    monkeypatch.setattr("pipeconform.campaign.campaign.PipelineCell", Told)
+    monkeypatch.setattr(
+        module, "judge", lambda *_, **__: (Outcome(Status.FAILED, Finding(kind="wrong", message="wrong")),)
+    )
+    profile_of_run = msgspec.structs.replace(profile("core"), cell_seconds=2.5, later_seconds=0.5)
+    run = Campaign(
+        executors={"default": _Executor()},
+        profile=profile_of_run,
+        seed=0,
+        limits=Limits(capabilities=CAPABILITIES, max_ranks=2),
+    )
+
+    run.judge_cell(requirement("TRN-1"), schedule)
+
+    assert given[0] == pytest.approx(getattr(profile_of_run, kind), abs=0.2)
