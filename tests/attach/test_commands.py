@@ -36,6 +36,7 @@ def test_a_stored_case_is_executed_on_agents(attached, tmp_path):
     assert "for agents; needs 2, waits up to 120 s" in said
 
 
+@pytest.mark.slow
 def test_a_violation_of_an_attached_run_is_shown_again_on_agents(attached, tmp_path):
     selected = ["--schedules", "GPipe", "--requirements", "TRN-1", "--ranks", "2", "--examples", "3"]
     code, said, _ = attached("run", "--impl", WRONG, *selected, "--out", tmp_path)

@@ -46,6 +46,7 @@ def outcomes(folder):
     return {(c.requirement, c.schedule): (c.status, c.judgements, c.distinct_cases) for c in cells}
 
 
+@pytest.mark.slow
 def test_a_run_on_attached_ranks_gives_the_same_cells_and_says_where_it_ran(launched, tmp_path):
     port = free_port()
     agents = [

@@ -27,6 +27,7 @@ def measured(scale):
     return tuple(scale.measure(number, PAYLOADS, ANSWERS, rounds=4) for number in (16, 64))
 
 
+@pytest.mark.slow
 def test_every_agent_gets_the_same_number_of_cases(measured):
     assert [(one.fewest, one.most) for one in measured] == [(4, 4), (4, 4)]
 

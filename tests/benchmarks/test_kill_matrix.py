@@ -136,6 +136,7 @@ def test_a_fault_and_a_mutant_run_once_and_are_not_run_again(pools, tmp_path, ca
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_what_is_near_comes_first_and_nothing_is_lost(pools):
     asked, *others = questions(describe(pools, "reference").capabilities)
     ordered = nearest_first(asked, WHOLE)

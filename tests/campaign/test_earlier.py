@@ -88,6 +88,7 @@ def only(violations):
     return violation
 
 
+@pytest.mark.slow
 def test_a_crash_is_shown_again_by_its_own_case_whatever_the_seed(tmp_path):
     (first,) = run(tmp_path, "disasters:Exits", "--requirements", "FWD-1")
     (again,) = run(tmp_path, "disasters:Exits", "--requirements", "FWD-1", seed=7)

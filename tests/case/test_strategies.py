@@ -131,6 +131,7 @@ print(json.dumps([case.digest for pair in CLAIMED[::5] for case in _corpus(*pair
 """
 
 
+@pytest.mark.slow
 def test_modules_loaded_beside_do_not_change_a_corpus(pytestconfig) -> None:
     """Hypothesis mines constants from loaded modules; our tables are immune to it."""
 

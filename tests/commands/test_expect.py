@@ -45,7 +45,10 @@ def judged(folder, adapter, *, file="pipeconform-expectations.toml", out="again"
     return done, json.loads((folder / out / "result.json").read_text())
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["serial", "distributed"])
+@pytest.mark.parametrize(
+    "workers",
+    [pytest.param((), id="serial"), pytest.param(("-n", "2"), id="distributed", marks=pytest.mark.slow)],
+)
 def test_what_is_expected_passes_the_gate_and_is_not_called_a_pass(folder, workers):
     done, result = judged(folder, "wrong.py", extra=workers)
     (cell,) = [cell for cell in result["cells"] if cell["requirement"] == "TRN-1"]
@@ -58,6 +61,7 @@ def test_what_is_expected_passes_the_gate_and_is_not_called_a_pass(folder, worke
     assert "violates what is expected (TRN-1) and nothing else" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_expected_failure_is_marked_so_for_junit(folder):
     judged(folder, "wrong.py", out="marked")
 
@@ -73,6 +77,7 @@ def test_an_unexpected_pass_fails_with_the_line_to_change(folder):
     assert problem in done.stdout
 
 
+@pytest.mark.slow
 def test_another_signature_than_the_expected_one_fails(folder):
     text = (folder / "pipeconform-expectations.toml").read_text()
     (folder / "other.toml").write_text(text.replace("gradient value", "buffer value"))
@@ -85,6 +90,7 @@ def test_another_signature_than_the_expected_one_fails(folder):
     assert "it shows failed 'gradient value' instead" in result["expectations"]["problems"][0]
 
 
+@pytest.mark.slow
 def test_an_expired_entry_fails_although_it_is_met(folder):
     text = (folder / "pipeconform-expectations.toml").read_text()
     (folder / "old.toml").write_text(text.replace("2031-01-01", "2026-01-01"))

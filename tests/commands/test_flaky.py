@@ -50,6 +50,7 @@ def typed(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_what_happens_once_is_executed_again_and_called_flaky(typed, tmp_path):
     before = typed("run", "--impl", "reference", *RUN, "--out", "before")
     done = typed("run", "--impl", "once.py:Sometimes", *RUN, "--out", "after")

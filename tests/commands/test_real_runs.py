@@ -72,6 +72,7 @@ def test_a_log_gets_one_plain_line_per_requirement(shell, adapter):
     assert not set(done.stdout) & {"\x1b", "\r", "\b"}
 
 
+@pytest.mark.slow
 def test_quiet_prints_the_last_word_only(shell, adapter):
     done = shell("run", "--impl", adapter("wrong.py", *WRONG), *SMALL, "--quiet")
 
@@ -86,6 +87,7 @@ def test_json_prints_the_result_file_and_nothing_else(shell, adapter, tmp_path):
     assert done.stdout == (tmp_path / "pipeconform-results/result.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_violation_is_reproduced_until_it_is_fixed(shell, adapter, tmp_path):
     wrong, right = adapter("wrong.py", *WRONG), adapter("right.py")
     done = shell("run", "--impl", wrong, *SMALL, "--out", "found")
@@ -162,6 +164,7 @@ def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp
     assert left == []
 
 
+@pytest.mark.slow
 def test_an_adapter_that_ends_its_process_is_told_apart_from_a_wrong_name(shell, tmp_path):
     (tmp_path / "dies.py").write_text("import os\nos._exit(3)\n")
     done = shell("run", "--impl", "dies.py:MyAdapter", *SMALL)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from pipeconform.report.result import read_result
 
 FAULT = "pipeconform.reference_impl.faults.registry_wrappers:Summed"
 
 
+@pytest.mark.slow
 def test_a_wrong_wrapper_is_shown_made_small_and_replayed(typed, tmp_path) -> None:
     code, out, _ = typed(
         "run", "--impl", FAULT, "--requirements", "DPW-1,DPW-3", "--out", "found", "--profile", "smoke"

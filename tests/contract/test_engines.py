@@ -61,6 +61,7 @@ def _options(implementation: str, ranks: tuple[int, int]) -> Options:
     return Options(implementation=implementation, profile="smoke", examples=3, ranks=ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "distribution", "schedule", "ranks"), CASES)
 def test_an_engine_passes_what_it_claims(implementation, distribution, schedule, ranks):
     _require(distribution)

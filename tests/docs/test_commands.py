@@ -73,6 +73,7 @@ def test_every_page_with_blocks_of_commands_has_a_test_that_runs_them(pytestconf
         assert page in (docs.parent / "tests/docs" / test).read_text()
 
 
+@pytest.mark.slow
 def test_the_first_commands_of_the_adapter_page_run_as_they_stand(pytestconfig, tmp_path):
     text = (pytestconfig.rootpath / "docs/writing-an-adapter.md").read_text().partition("\n## ")[0]
     shown = [line.strip() for line in text.splitlines() if line.startswith("    pipeconform ")]

@@ -116,6 +116,7 @@ def test_only_what_two_runs_show_fails(judge, monkeypatch, capsys, tmp_path, run
     assert list(attempts) == []
 
 
+@pytest.mark.slow
 def test_a_wrong_engine_fails_by_what_both_real_runs_show(judge, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(judge, "requirements", lambda: ["TRN-1"])
     adapter = tmp_path / "wrong.py"

@@ -147,6 +147,7 @@ def worst_error(analysis, mine, exact):
 # -- soundness -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=110, deadline=None, derandomize=True, database=None)
 @given(
     blocks=st.lists(st.sampled_from(sorted(BLOCKS)), min_size=1, max_size=3),

@@ -23,6 +23,7 @@ from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.pools import Pools
 from pipeconform.spec import requirement
 from tests.schedule.lowering_faults import LOWERING_FAULTS
+from tests.selected import first_of_each
 
 REFERENCE = "pipeconform.reference_impl.adapter:ReferenceAdapter"
 HERE = Path(importlib.import_module("pipeconform.reference_impl.faults").__file__ or "").parent
@@ -47,7 +48,7 @@ def _judge(executor: Executor, fault: Fault, case: Case) -> tuple[Execution, tup
     return execution, judge(requirement(fault.requirement), execution, executor)
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("fault", first_of_each(FAULTS, lambda fault: fault.requirement))
 def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Fault) -> None:
     wrong = _executor(pools, fault.reference)
     seen = []

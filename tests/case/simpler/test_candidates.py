@@ -26,7 +26,7 @@ SCHEDULES = ("1F1B", "ZBVZeroBubble", "Interleaved1F1B")
 CUTS = 12
 
 
-def _corpora(focus: Focus, size: int = 6) -> list[Corpus]:
+def _corpora(focus: Focus, size: int = 2) -> list[Corpus]:
     claims = [claim for claim in REFERENCE.schedules if claim.name in SCHEDULES]
     return [
         Corpus(limits=LIMITS, schedule=claim, focus=focus, seed=3, size=size)
@@ -75,7 +75,7 @@ def test_candidates_are_claimed_simpler_and_about_nothing_new(focus: Focus) -> N
 
 @pytest.mark.parametrize("focus", [focus for focus in Focus if focus is not Focus.COMPILED])
 def test_the_oracle_computes_what_is_simpler(focus: Focus) -> None:
-    for corpus in _corpora(focus, size=3)[:1]:
+    for corpus in _corpora(focus)[:1]:
         for case in drawn(corpus):
             for one in _walk(corpus, case)[::4]:
                 right = one.without_mistakes
@@ -92,7 +92,7 @@ def test_a_leap_keeps_what_the_requirement_is_about(identifier: str) -> None:
         for focus in judgement.foci(claim, REFERENCE):
             if not reachable(LIMITS, claim, focus):
                 continue
-            corpus = Corpus(limits=LIMITS, schedule=claim, focus=focus, seed=0, size=6)
+            corpus = Corpus(limits=LIMITS, schedule=claim, focus=focus, seed=0, size=3)
             for case in filter(judgement.applies, drawn(corpus)):
                 found += sum(judgement.applies(one) for one in leaps(case, _kept(judgement, corpus, case)))
 
