@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from pipeconform.reference_impl import link
 from pipeconform.reference_impl.link import Link
+from reference_ranks import new_group
 
 from pipeconform.run.rank import RankContext
 
@@ -19,7 +20,7 @@ def _values(sizes: list[int]) -> list[torch.Tensor]:
 
 def exchange(context: RankContext, payload: bytes) -> list[list[int]]:
     """What rank 1 received; the payload has a list of sizes for every link."""
-    group, lengths, device = dist.new_group([0, 1]), {}, torch.device("cpu")
+    group, lengths, device = new_group([0, 1]), {}, torch.device("cpu")
     received = []
     for sizes in json.loads(payload):
         end = Link(group, ranks=(0, 1), device=device, lengths=lengths)

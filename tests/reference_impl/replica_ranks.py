@@ -6,6 +6,7 @@ Rank 2 p + d is pipeline rank p of replica d.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -170,8 +171,13 @@ def _ranks(context: RankContext, mesh: DeviceMesh) -> Ranks:
     )
 
 
+@functools.cache  # gloo's threads look up a hundred times a second, in every group that is ever made
+def _mesh() -> DeviceMesh:
+    return init_device_mesh("cpu", (STAGES, REPLICAS), mesh_dim_names=("pp", "dp"))
+
+
 def _built(context: RankContext, job: Replicated, reductions: Reductions) -> ReferencePipeline:
-    mesh = init_device_mesh("cpu", (STAGES, REPLICAS), mesh_dim_names=("pp", "dp"))
+    mesh = _mesh()
     plan = plan_of(job.scenario, _ranks(context, mesh))
 
     def builder(s: int) -> Any:
