@@ -89,8 +89,9 @@ class RemoteRank:
         """Send a task."""
         self.busy, self.pulse, self.pulsed = True, None, time.monotonic()
         self.printed = ""
-        self.agent.send(Task(member=self.number, number=number, name=name, payload=payload))
+        # before it is sent: the agent may begin before we go on, and nothing ends later here than it did
         self.began = time.monotonic()
+        self.agent.send(Task(member=self.number, number=number, name=name, payload=payload))
 
     def hear(self, word: Word) -> None:
         """Take note of what its agent says of it."""
