@@ -12,12 +12,11 @@ from msgspec import structs
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Case, Eval, LossSpec, Optimize, Stage, Step, Train, Zero
-from pipeconform.case.simpler.scope import MAPS
+from pipeconform.case.simpler.scope import MAPS, ORDINARY
 from pipeconform.case.simpler.variant import variant, with_model
 
 __all__ = ["fewer_blocks", "fewer_features", "fewer_steps", "plainer_values", "smaller_tensors"]
 
-_ORDINARY = (*MAPS, blocks.Norm)
 _WIDTHS = (1, 2, 3, 4, 6, 8)
 _SEQUENCES = (0, 1, 2, 3)
 _MOST_WINDOWS = 8
@@ -189,7 +188,7 @@ def _plainest(stage: Stage) -> Stage:
     found: list[AnyBlock] = []
     placed = False
     for block in stage.blocks:
-        if not isinstance(block, _ORDINARY) or block.frozen:
+        if not isinstance(block, ORDINARY) or block.frozen:
             found.append(block)
         elif not placed and isinstance(block, MAPS):
             placed = True

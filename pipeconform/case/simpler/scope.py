@@ -18,10 +18,12 @@ from pipeconform.case.sizes import edges
 from pipeconform.case.strategies import ROWS
 from pipeconform.case.traits import traits
 
-__all__ = ["MAPS", "Scope"]
+__all__ = ["MAPS", "ORDINARY", "Scope"]
 
 MAPS = (blocks.Linear, blocks.Mlp, blocks.Attention)
 """What makes a stage's output another value than its input; every drawn stage has one."""
+ORDINARY = (*MAPS, blocks.Norm)
+"""What no requirement is about in particular."""
 
 
 @dataclass(frozen=True, kw_only=True)

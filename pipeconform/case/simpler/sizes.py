@@ -7,16 +7,14 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import structs
 
-from pipeconform.case import blocks
 from pipeconform.case.case import ByHand, Case, Eval, Model, Passage, Step, Train, World
 from pipeconform.case.misplans import Misplan, num_surplus
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.perturbations import AnyPerturbation, Perturbation, SlowLink
+from pipeconform.case.simpler.scope import ORDINARY
 from pipeconform.case.simpler.variant import variant
 
 __all__ = ["fewer_microbatches", "fewer_processes", "fewer_samples", "fewer_stages"]
-
-_ORDINARY = (blocks.Linear, blocks.Mlp, blocks.Norm, blocks.Attention)
 
 
 def fewer_processes(case: Case) -> Iterator[Case]:
@@ -145,7 +143,7 @@ def _named(case: Case) -> set[int]:
     found = {
         s
         for s, stage in enumerate(model.stages)
-        if stage.frozen or any(block.frozen or not isinstance(block, _ORDINARY) for block in stage.blocks)
+        if stage.frozen or any(block.frozen or not isinstance(block, ORDINARY) for block in stage.blocks)
     }
     # a skip connection passes over a stage
     found |= {s for one in model.passages for s in (one.source, one.source + 1, one.last, *one.users)}
