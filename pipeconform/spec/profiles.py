@@ -58,7 +58,7 @@ _PROFILES = (
     ),
     Profile(
         name="core",
-        summary="the default: enough cases to meet every combination of p, v and m that is drawn",
+        summary="the default: every subject, under every schedule that matters to it",
         corpus=6,
         search=0,
         costly=3,
