@@ -251,18 +251,27 @@ class CellRun(Generic[CaseT, ExecutionT]):
         """Execute a candidate; its outcome of the same kind, if there is one."""
         if not self.subject.applies(candidate):
             return None
+        return self._shown(key, candidate, thorough=thorough).get(key)
+
+    def _shown(self, key: Key, case: CaseT, *, thorough: bool) -> dict[Key, Outcome]:
+        """Execute a case that is to show `key`: all that it shows, of each kind the first."""
         self._tell("shrinking")
         # what hung once is watched: its communication tells who waits for whom, and proves the next hang sooner
-        execution = self._execute(candidate, hung=key.status is Status.HUNG)
-        judged = self.subject.judged(candidate, execution, thorough=thorough, anew=True)
-        return next((o for o in judged.outcomes if self._key(candidate, o) == key), None)
+        execution = self._execute(case, hung=key.status is Status.HUNG)
+        judged = self.subject.judged(case, execution, thorough=thorough, anew=True)
+        return {self._key(case, o): o for o in reversed(judged.outcomes)}
 
     def _smallest(self, key: Key, first: _First[CaseT], deadline: float) -> Smallest[CaseT]:
         profile, case, outcome = self.run.profile, first.case, first.outcome
         assert first.corpus is not None, "only expected violations come from stored cases"
 
+        seen: list[dict[Key, Outcome]] = []
+
         def check(candidate: CaseT, *, thorough: bool = False) -> Outcome | None:
-            return self._check(key, candidate, thorough=thorough)
+            if candidate != case:
+                return self._check(key, candidate, thorough=thorough)
+            seen.append(self._shown(key, case, thorough=thorough))
+            return seen[-1].get(key)
 
         hangs = outcome.status is Status.HUNG
         budget = Budget(
@@ -277,17 +286,18 @@ class CellRun(Generic[CaseT, ExecutionT]):
         sure = check(smallest.case, thorough=True) if smallest.confirmed else None
         if sure is not None:
             return dataclasses.replace(smallest, outcome=sure)
-        # the same case, the same seed, another verdict: how often decides whether to call it flaky
-        again = [check(case, thorough=True) is not None for _ in range(_RERUNS)]
-        gone = not smallest.confirmed and smallest.executions > 0
+        # the same case, the same seed, another verdict: flaky, unless it is wrong each time in one way or another
+        seen += [self._shown(key, case, thorough=True) for _ in range(_RERUNS)]
+        again, otherwise = sum(key in shown for shown in seen), sum(_instead(key, shown) for shown in seen)
         return Smallest(
             case=case,
             outcome=outcome,
             minimal=False,
-            confirmed=all(again) and not gone,
+            confirmed=again + otherwise == len(seen),
             executions=smallest.executions,
-            reruns=len(again) + gone,
-            shown_again=sum(again),
+            reruns=len(seen),
+            shown_again=again,
+            shown_otherwise=otherwise,
         )
 
     def _violation(self, key: Key, smallest: Smallest[CaseT]) -> Violation:
@@ -310,6 +320,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
             shrink_executions=smallest.executions,
             reruns=smallest.reruns,
             shown_again=smallest.shown_again,
+            shown_otherwise=smallest.shown_otherwise,
             expected=key.expected,
             occurrences=self.occurrences[key],
             verdicts=smallest.outcome.verdicts,
@@ -336,6 +347,14 @@ class CellRun(Generic[CaseT, ExecutionT]):
                     violations=len(self.first),
                 )
             )
+
+
+def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:
+    """Whether an execution went wrong in another way, which hides `key` or takes its place.
+
+    Wrong values show side by side: one that is not there is right this time, whatever else is wrong.
+    """
+    return key not in shown and any({key.status, other.status} != {Status.FAILED} for other in shown)
 
 
 def _status(violations: tuple[Violation, ...]) -> ResultStatus:

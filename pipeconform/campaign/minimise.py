@@ -37,6 +37,8 @@ class Smallest(Generic[CaseT]):
     reruns: int = 0
     shown_again: int = 0
     """How many of the reruns showed the violation again."""
+    shown_otherwise: int = 0
+    """How many of the reruns did not, but showed another."""
 
 
 class _BudgetSpent(BaseException):

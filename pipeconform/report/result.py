@@ -36,11 +36,12 @@ __all__ = [
     "write_result",
 ]
 
-RESULT_FORMAT = 4
+RESULT_FORMAT = 5
 """2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations, 3 where a wrong value
-begins, 4 module wrappers and their cases; a file of an earlier format reads as one without any."""
+begins, 4 module wrappers and their cases, 5 cases that are wrong in changing ways; a file of an earlier format reads
+as one without any."""
 
-_READABLE = (1, 2, 3, RESULT_FORMAT)
+_READABLE = (1, 2, 3, 4, RESULT_FORMAT)
 
 Status = Literal["passed", "failed", "hung", "crashed", "error", "flaky", "not_claimed", "skipped"]
 SEVERITY: tuple[Status, ...] = (
@@ -74,7 +75,7 @@ class Violation(_Data, frozen=True, kw_only=True):
     minimal: bool
     """Whether shrinking ended by itself, not by its budget."""
     confirmed: bool
-    """Whether it happened every time the case was executed again; otherwise it is flaky."""
+    """Whether the case was wrong every time it was executed again, though not always alike; otherwise it is flaky."""
     shrink_executions: int
     occurrences: int
     """How many cases of this cell show it; of those after the first, enormous differences count unbounded."""
@@ -91,6 +92,8 @@ class Violation(_Data, frozen=True, kw_only=True):
     """How often the case was executed again because it had not shown the violation every time."""
     shown_again: int = 0
     """How many of the reruns showed it."""
+    shown_otherwise: int = 0
+    """How many of the reruns did not show it, but were wrong in another way."""
     expected: str = ""
     """The entry of the expectations file that covers it, as ``file:line``."""
     places: tuple[Place, ...] = ()

@@ -17,6 +17,7 @@ from pipeconform.report.expected_text import expected_lines, problem_lines
 from pipeconform.report.localisation_text import localisation_lines
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.overview import DEFAULT, in_order, overview
+from pipeconform.report.reservation import reservation
 from pipeconform.report.result import SEVERITY, Cell, Result, Violation
 from pipeconform.report.timeline_text import timeline_lines
 from pipeconform.report.words import COLOURS, WORDS, counted, plural, under
@@ -271,7 +272,8 @@ def violation_block(group: Group, *, number: int, width: int, where: Path | None
     body += ["", *(f"  {line}" for line in spread)] if spread else []
     picture = timeline_lines(violation.timeline, first_wrong=violation.first_wrong, width=width - 5)
     body += ["", *(f"  {line}" for line in picture)] if picture else []
-    body += ["", f"smallest case, {violation.digest}{_reservations(violation)}:"]
+    note = reservation(violation)
+    body += ["", f"smallest case, {violation.digest}" + (f" ({note}):" if note else ":")]
     body += [f"  {line}" for line in describe_case(violation.case).splitlines()]
     body.append(f"shown by {plural(group.occurrences, 'drawn case')}")
     body.append(replay_line(violation, where=where))
@@ -292,15 +294,6 @@ def _cut(lines: list[str]) -> list[str]:
         return lines
     cut = len(lines) - _MOST_LINES
     return [*lines[:_MOST_LINES], f"… ({plural(cut, 'more line')} in the result file)"]
-
-
-def _reservations(violation: Violation) -> str:
-    if not violation.confirmed:
-        again = f"executed again, it showed it {violation.shown_again} of {plural(violation.reruns, 'time')}"
-        return f" (flaky: {again})"
-    if not violation.minimal:
-        return " (not minimal: the budget for shrinking ran out)"
-    return ""
 
 
 def replay_line(violation: Violation, *, where: Path | None) -> str:

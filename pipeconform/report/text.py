@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.report.case_text import describe_case
+from pipeconform.report.reservation import reservation
 from pipeconform.report.result import Cell, Violation
 from pipeconform.spec.wrappers import any_requirement
 
@@ -24,19 +25,14 @@ def describe_cell(cell: Cell) -> str:
 
 def describe_violation(violation: Violation) -> str:
     """One violation: where, what, the smallest case, how to replay it."""
-    notes = []
-    if not violation.confirmed:
-        again = f"{violation.shown_again} of {violation.reruns} times"
-        notes.append(f"flaky: executed again, the case showed it {again}")
-    elif not violation.minimal:
-        notes.append("not minimal: the budget for shrinking ran out")
+    note = reservation(violation)
     lines = [
         f"{violation.status}: {violation.signature}" + (f" ({violation.where})" if violation.where else ""),
         _indented(violation.message, 2),
         f"  in {violation.occurrences} case{'s' if violation.occurrences != 1 else ''}; "
         f"the smallest, {violation.digest}:",
         _indented(describe_case(violation.case), 4),
-        *(f"  {note}" for note in notes),
+        *([f"  {note}"] if note else []),
         f"  replay: {violation.replay}",
     ]
     return "\n".join(lines)

@@ -1,4 +1,5 @@
 import datetime
+import itertools
 from types import SimpleNamespace
 
 import msgspec
@@ -44,7 +45,10 @@ class _Executor:
 
 @pytest.fixture
 def cell(monkeypatch):
-    """Judge one cell by a rule (case, thorough) → kind or None; returns the cell and what was asked."""
+    """Judge one cell by a rule (case, thorough) → kind or None; returns the cell and what was asked.
+
+    `status` is that of every kind, or a function of the kind.
+    """
 
     def judged(rule, expectations=(), ratio=None, size="core", status=Status.FAILED):
         asked = []
@@ -57,7 +61,10 @@ def cell(monkeypatch):
             CASES[execution.case.digest] = execution.case
             kind = rule(execution.case, thorough)
             message = "established" if thorough else "guessed"
-            return () if kind is None else (Outcome(status, Finding(kind=kind, message=message)),)
+            if kind is None:
+                return ()
+            own = status(kind) if callable(status) else status
+            return (Outcome(own, Finding(kind=kind, message=message)),)
 
         monkeypatch.setattr(module, "judge", judge)
         monkeypatch.setattr(module, "localise", lambda *_: None)
@@ -153,6 +160,35 @@ def test_a_verdict_that_changes_from_one_execution_to_the_next_is_flaky(cell):
     (violation,) = found.violations
     assert (found.status, violation.status, violation.confirmed) == ("flaky", "failed", False)
     assert (violation.reruns, violation.shown_again) == (5, 0)
+
+
+@pytest.mark.parametrize("kinds", [("no memory", "hang"), ("hang", "hang", "gradient value")])
+def test_a_case_that_is_wrong_every_time_is_not_flaky_though_never_alike(cell, kinds):
+    """Which way it goes wrong is chance; that it does is not."""
+    ways = itertools.cycle(kinds)
+
+    found, _ = cell(
+        lambda case, thorough: next(ways),
+        status=lambda kind: Status.FAILED if "gradient" in kind else Status.ERROR,
+    )
+
+    assert found.status in ("failed", "error")
+    assert all(violation.confirmed for violation in found.violations)
+    assert any(violation.shown_otherwise for violation in found.violations)
+
+
+def test_a_wrong_value_that_is_right_again_is_flaky_whatever_else_is_wrong(cell):
+    """Wrong values show side by side; one does not hide another."""
+    executions = {}
+
+    def rule(case, thorough):
+        executions[case.digest] = executions.get(case.digest, 0) + 1
+        return "gradient value" if executions[case.digest] == 1 else "loss value"
+
+    found, _ = cell(rule)
+
+    assert {one.signature: one.confirmed for one in found.violations} == {"gradient value": False}
+    assert found.status == "flaky"
 
 
 def test_a_confirmed_violation_beside_a_flaky_one_gives_the_status(cell):

@@ -208,8 +208,20 @@ def test_an_unconfirmed_violation_says_so(make):
 
     text = printed(make.result(make.cell("FWD-1", "GPipe", violation)))
 
-    assert "(flaky: executed again, it showed it 2 of 5 times)" in text
+    assert "(flaky: executed again, the case showed it 2 of 5 times)" in text
     assert "1. FWD-1 Outputs (MUST): FLAKY under GPipe" in text
+
+
+def test_a_case_that_is_wrong_in_changing_ways_is_no_flaky_one(make):
+    violation = make.violation("FWD-1", "GPipe", reruns=5, shown_again=3, shown_otherwise=2)
+
+    text = " ".join(printed(make.result(make.cell("FWD-1", "GPipe", violation))).split())
+
+    assert "FLAKY" not in text
+    assert (
+        "(wrong each time, but not always alike: executed again, the case showed it 3 of 5 times, "
+        "and another violation 2 times)" in text
+    )
 
 
 def test_the_reason_of_a_skipped_cell_is_told_once(make):

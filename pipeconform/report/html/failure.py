@@ -23,6 +23,7 @@ from pipeconform.report.html.status import EXPECTED, StatusView, status_view
 from pipeconform.report.html.timeline import Plot, executed_plot, named_plot
 from pipeconform.report.html.waits import WaitsView, waits_view
 from pipeconform.report.html.wrapper_case import where_of, wrapper_facts, wrapper_steps
+from pipeconform.report.reservation import reservation
 from pipeconform.report.result import Implementation, Violation
 from pipeconform.report.summary import Group, replay_line
 from pipeconform.report.words import under
@@ -154,7 +155,7 @@ def _failure(
         spread=spread_view(violation.localisation),
         words=describe_case(case),
         digest=violation.digest,
-        reservation=_reservation(violation),
+        reservation=reservation(violation),
         expected=violation.expected,
         replay=replay_line(violation, where=where),
         occurrences=violation.occurrences,
@@ -210,14 +211,6 @@ def _stage(violation: Violation, place: Place) -> int | None:
     if place.stage is None and violation.status == "failed" and of_last:
         return case_in(violation).num_stages - 1
     return place.stage
-
-
-def _reservation(violation: Violation) -> str:
-    if not violation.confirmed:
-        return (
-            f"flaky: executed again, the case showed it {violation.shown_again} of {violation.reruns} times"
-        )
-    return "" if violation.minimal else "not minimal: the budget for shrinking ran out"
 
 
 def _charts(
