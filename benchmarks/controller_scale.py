@@ -36,8 +36,8 @@ from pipeconform.campaign.executor import RANK_TASK
 from pipeconform.campaign.setup import PRELOAD
 from pipeconform.case.case import Case
 from pipeconform.run.devices import resolve
+from pipeconform.run.job import Job
 from pipeconform.run.pools import Pools
-from pipeconform.run.worker import Job
 
 IMPLEMENTATION = "reference_impl.adapter:ReferenceAdapter"
 SMALL = 4  # ranks of a small world

@@ -22,8 +22,8 @@ from measure import options, summary, table
 
 from pipeconform.replication.campaign import PRELOAD, WrapperCampaign, describe
 from pipeconform.replication.implementations import resolve
+from pipeconform.replication.job import Job
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.replication.worker import Job
 from pipeconform.run.pool import Pool
 from pipeconform.run.pools import Pools
 from pipeconform.run.rank import RankContext

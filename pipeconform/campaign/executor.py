@@ -19,9 +19,9 @@ from pipeconform.judge.masks import Masks, masks_of
 from pipeconform.judge.oracle import Bounds, Question
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
 from pipeconform.observe.observation import Failed, Observation, Reference, Watched
+from pipeconform.run.job import Job
 from pipeconform.run.protocols import RankPools
 from pipeconform.run.verdict import Returned, VerdictVector
-from pipeconform.run.worker import Job
 
 __all__ = ["Execution", "Executor"]
 

@@ -20,11 +20,11 @@ from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
 from pipeconform.replication.cell import WrapperCell
 from pipeconform.replication.drawing import Listed
+from pipeconform.replication.job import Job
 from pipeconform.replication.judge import WrapperEvidence
 from pipeconform.replication.judgement import why_not_judged
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.replication.worker import Job
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
 from pipeconform.run.protocols import RankPools

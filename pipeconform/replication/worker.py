@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.futures import Future
 
 from pipeconform.case.modules import seed_process
-from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
+from pipeconform.case.wrapper_case import Pass, Step
 from pipeconform.errors import Unsupported
 from pipeconform.observe.array import Array
+from pipeconform.replication.job import Job
 from pipeconform.replication.modules import batch_of, build, objective, skeleton_of, tensors_in
 from pipeconform.replication.observation import Failure, PassShown, Shown, StepShown
 from pipeconform.replication.references import agent_for
@@ -30,19 +31,10 @@ from pipeconform.run.implementation import load
 from pipeconform.run.rank import RankContext
 from pipeconform.wrapper import Wrapper, WrapperAdapter
 
-__all__ = ["Job", "describe", "execute"]
+__all__ = ["describe", "execute"]
 
 _LATE = 0.2
 """Seconds by which a late rank comes to its backward."""
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One case for one implementation."""
-
-    implementation: str
-    case: WrapperCase
-    checkpoint: bytes = b""
-    """What another world saved, and this one is to load."""
 
 
 @functools.lru_cache(maxsize=8)

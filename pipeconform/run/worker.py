@@ -38,7 +38,6 @@ from pipeconform.observe.observation import (
     LivedOn,
     Observation,
     StepShown,
-    Watched,
 )
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.reductions import ReductionRecorder, reduction_recorder
@@ -49,21 +48,14 @@ from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.built import build_changes
 from pipeconform.run.disturber import Disturber
 from pipeconform.run.groups import Groups, groups_of, release_earlier
+from pipeconform.run.job import Job
 from pipeconform.run.neighbours import neighbours_of
 from pipeconform.run.planning import owners_of, plan_of
 from pipeconform.run.rank import RankContext
 from pipeconform.run.replicas import AveragingHook
 from pipeconform.run.steps import run_step
 
-__all__ = ["Job", "describe", "execute"]
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One case for one implementation."""
-
-    implementation: str
-    case: Case
-    observe: tuple[Watched, ...] = ()
+__all__ = ["describe", "execute"]
 
 
 _JOBS = msgspec.msgpack.Decoder(Job)  # made once, in the fork server: it takes longer than many a case
