@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.case.modules import seed_of
+from pipeconform.case.seeds import seed_of
 from pipeconform.case.strategies import Focus, Limits, cases
 from pipeconform.spec import STANDARD_VERSION
 

@@ -28,7 +28,8 @@ from pipeconform.adapter import (
     module_state,
 )
 from pipeconform.case.case import Carried, Case, Eval, LossSpec, Train
-from pipeconform.case.modules import VOCABULARY, build_stage, seed_of
+from pipeconform.case.modules import VOCABULARY, build_stage
+from pipeconform.case.seeds import seed_of
 
 __all__ = [
     "IGNORED",

@@ -6,7 +6,6 @@ random numbers, and any process can build any stage.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
@@ -19,6 +18,7 @@ from torch.nn import functional
 from pipeconform.case import merges, passages
 from pipeconform.case.case import Case, KwargKind, Model, Stage
 from pipeconform.case.layers import VOCABULARY, DropoutLayer, module_of
+from pipeconform.case.seeds import seed_of, seed_process
 
 __all__ = [
     "VOCABULARY",
@@ -29,27 +29,8 @@ __all__ = [
     "Watcher",
     "build_model",
     "build_stage",
-    "seed_of",
-    "seed_process",
     "tie",
 ]
-
-
-def seed_of(*parts: object) -> int:
-    """A 32-bit seed from what identifies a value; the same on every machine and in every process."""
-    return zlib.crc32("/".join(map(str, parts)).encode())
-
-
-def seed_process(seed: int, *, device: str = "cpu") -> None:
-    """Seed the process's random numbers on the CPU, and on `device` if it is another.
-
-    ``torch.manual_seed`` seeds every kind of device there might be one day, and formats a stack trace for
-    each that is not initialised: some milliseconds, several times per case.
-    """
-    if device == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
 
 
 class Recorder(Protocol):

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from pipeconform.adapter import Split, SplitPoint
 from pipeconform.case import data
 from pipeconform.case.case import Case
-from pipeconform.case.modules import build_stage, seed_of, seed_process
+from pipeconform.case.modules import build_stage
+from pipeconform.case.seeds import seed_of, seed_process
 
 __all__ = [
     "WholeModel",

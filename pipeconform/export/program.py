@@ -184,7 +184,7 @@ def pipelined(case: Any, rank: int) -> dict[str, Any]:
     from pipeconform import adapter as contract
     from pipeconform.case import data
     from pipeconform.case.case import Eval, Load, Train, Zero
-    from pipeconform.case.modules import seed_of, seed_process
+    from pipeconform.case.seeds import seed_of, seed_process
 
     adapter = load_adapter()
     description = adapter.describe()

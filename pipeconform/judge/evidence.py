@@ -14,6 +14,7 @@ from functools import cached_property
 from pipeconform.adapter import Capabilities, Placement, laid_out
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.case.data import split_sizes
+from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude, measure
 from pipeconform.judge.oracle import Bounds
@@ -21,29 +22,6 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown
 
 __all__ = ["Evidence", "Finding", "Judge", "Numbers", "held", "missing", "shown_step", "unheld"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One violation: what was found, where, in words.
-
-    `kind` is short and stable: findings of one requirement with equal kinds are one defect.
-    """
-
-    kind: str
-    message: str
-    step: int | None = None
-    rank: int | None = None
-    stage: int | None = None
-    microbatch: int | None = None
-    mismatch: Mismatch | None = None
-    position: int | None = None
-    """Where the timeline was observed: the index of the first wrong one among the rank's computations in `step`."""
-
-    def where(self) -> str:
-        """``step 0 (train), rank 1, stage 1, microbatch 2`` as far as known."""
-        parts = {"step": self.step, "rank": self.rank, "stage": self.stage, "microbatch": self.microbatch}
-        return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

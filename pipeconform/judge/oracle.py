@@ -23,7 +23,8 @@ from pipeconform.case import data
 from pipeconform.case.blocks import Compiled, SyncedNorm
 from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
 from pipeconform.case.graph_layers import deferred_weights
-from pipeconform.case.modules import build_stage, seed_of, seed_process, tie
+from pipeconform.case.modules import build_stage, tie
+from pipeconform.case.seeds import seed_of, seed_process
 from pipeconform.case.slips import Slips, mistaken_batch
 from pipeconform.case.whole import build_whole, cuts_are_known, whole_kwargs
 from pipeconform.judge.averaging import average, widen

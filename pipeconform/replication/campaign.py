@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,12 +16,12 @@ from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadAdapterError, HarnessError, NothingJudgedError
 from pipeconform.gate.expectations import Expectation
-from pipeconform.judge.evidence import Finding
+from pipeconform.judge.finding import Finding
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
 from pipeconform.replication.cell import WrapperCell
 from pipeconform.replication.drawing import Listed
+from pipeconform.replication.evidence import came_through, distinct, evidence_of
 from pipeconform.replication.job import Job
-from pipeconform.replication.judge import WrapperEvidence
 from pipeconform.replication.judgement import why_not_judged
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
@@ -35,10 +35,10 @@ from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["PRELOAD", "WrapperCampaign", "describe"]
 
-PRELOAD = ("torch", "torch.distributed", "pipeconform.replication.worker", "pipeconform.replication.oracle")
+PRELOAD = ("torch", "torch.distributed", "pipeconform.replication.worker")
 _RANK_TASK = "pipeconform.replication.worker:execute"
 _DESCRIBE_TASK = "pipeconform.replication.worker:describe"
-_ORACLE_TASK = "pipeconform.replication.oracle:answer"
+_ORACLE_TASK = "pipeconform.replication.worker:answer"
 
 
 def describe(pools: RankPools, reference: str) -> WrapperDescription:
@@ -136,7 +136,7 @@ class WrapperCampaign:
         if not case.loaded_by:
             return self._run(case)
         first = self._run(case.saving)
-        if not first.ok or not _came_through(first):
+        if not first.ok or not came_through(_shown(first)):
             return first
         earlier = _shown(first)
         second = self._run(case.loading, checkpoint=earlier[0].checkpoint)
@@ -159,46 +159,23 @@ class WrapperCampaign:
         ended = judge_verdicts(vector)
         if ended is not None:
             return (replace(ended, verdicts=vector.describe()),)
-        evidence = self._evidence(case, _shown(vector))
+        claims = self.description.claims
+        evidence = evidence_of(case, _shown(vector), claims=claims, ask=self._ask)
         table = vector.describe()
-        found = list(_distinct(WRAPPER_JUDGEMENTS[requirement].judge(evidence)))
+        found = list(distinct(WRAPPER_JUDGEMENTS[requirement].judge(evidence)))
         return tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
 
-    def _evidence(self, case: WrapperCase, shown: tuple[Shown, ...]) -> WrapperEvidence:
-        if not case.loaded_by:
-            return self._world(case, shown)
-        earlier = shown[0].earlier
-        if not earlier:
-            return self._world(case.saving, shown)
-        return replace(self._world(case.loading, shown), earlier=self._world(case.saving, earlier))
-
-    def _world(self, case: WrapperCase, shown: tuple[Shown, ...]) -> WrapperEvidence:
-        claims = self.description.claims
-        return WrapperEvidence(case=case, claims=claims, shown=shown, expected=self._asked(case, shown))
-
-    def _asked(self, case: WrapperCase, shown: tuple[Shown, ...]) -> Callable[[], Expected]:
-        def ask() -> Expected:
-            complete = all(len(one.steps) == case.num_steps(one.rank) for one in shown)
-            steps = len(case.steps) if complete else 0
-            before = tuple(
-                tuple(one.steps[i].before if i < len(one.steps) else {} for one in shown)
-                for i in range(steps)
-            )
-            question = msgspec.msgpack.encode(Question(case=case, before=before))
-            vector = self.pools.oracle.run(_ORACLE_TASK, question, time_limit=self.time_limit)
-            if not vector.ok:
-                raise HarnessError(f"the oracle failed on case {case.digest}:\n{vector.explain()}")
-            return msgspec.msgpack.decode(vector.values[0], type=Expected)
-
-        return ask
+    def _ask(self, question: Question) -> Expected:
+        vector = self.pools.oracle.run(
+            _ORACLE_TASK, msgspec.msgpack.encode(question), time_limit=self.time_limit
+        )
+        if not vector.ok:
+            raise HarnessError(f"the oracle failed on case {question.case.digest}:\n{vector.explain()}")
+        return msgspec.msgpack.decode(vector.values[0], type=Expected)
 
 
 def _shown(vector: VerdictVector) -> tuple[Shown, ...]:
     return tuple(msgspec.msgpack.decode(value, type=Shown) for value in vector.values)
-
-
-def _came_through(vector: VerdictVector) -> bool:
-    return all(one.failed is None and one.unsupported is None for one in _shown(vector))
 
 
 def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictVector:
@@ -211,12 +188,3 @@ def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictV
 
 def _status_of(finding: Finding) -> Status:
     return Status.ERROR if finding.kind.startswith(("raised ", "claimed, but")) else Status.FAILED
-
-
-def _distinct(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """The first finding of every kind."""
-    kinds: set[str] = set()
-    for finding in findings:
-        if finding.kind not in kinds:
-            kinds.add(finding.kind)
-            yield finding

@@ -15,7 +15,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from msgspec import structs
 
-from pipeconform.case.modules import seed_of
+from pipeconform.case.seeds import seed_of
 from pipeconform.case.wrapper_case import Step, Uneven, WrapperCase
 from pipeconform.errors import BadCaseError
 from pipeconform.spec import STANDARD_VERSION

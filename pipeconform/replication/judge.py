@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeconform.case.wrapper_case import WrapperCase
-from pipeconform.judge.evidence import Finding
+from pipeconform.judge.finding import Finding
 from pipeconform.judge.numerics import Mismatch, compare, magnitude
 from pipeconform.observe.array import Array
 from pipeconform.replication.groups import group_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeconform.judge.evidence import Finding
+from pipeconform.judge.finding import Finding
 from pipeconform.judge.numerics import magnitude
 from pipeconform.observe.array import Array
 from pipeconform.replication.judge import WrapperEvidence, differing, is_right, refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeconform.judge.evidence import Finding
+from pipeconform.judge.finding import Finding
 from pipeconform.judge.numerics import compare
 from pipeconform.replication.judge import (
     WrapperEvidence,

@@ -11,7 +11,7 @@ from msgspec import structs
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeconform.case.modules import seed_of
+from pipeconform.case.seeds import seed_of
 from pipeconform.case.wrapper_case import Form, WrapperCase
 from pipeconform.replication.deferring import initialised
 from pipeconform.replication.references import is_reference, reference_to

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -21,22 +20,19 @@ from pipeconform.replication.precision import run_in
 from pipeconform.replication.references import agent_for
 from pipeconform.replication.sharded_training import EPS
 from pipeconform.replication.special import LR
-from pipeconform.run.rank import RankContext
 
-__all__ = ["answer", "expected_of"]
+__all__ = ["expected_of"]
 
 _Sums = dict[str, Tensor | None]
 
 
-def answer(context: RankContext, payload: bytes) -> bytes:
-    """Answer a `Question` with `Expected`, both as MessagePack."""
-    question = msgspec.msgpack.decode(payload, type=Question)
-    with agent_for(question.case):
-        return msgspec.msgpack.encode(expected_of(question))
-
-
 def expected_of(question: Question) -> Expected:
     """The answer to a question."""
+    with agent_for(question.case):
+        return _expected(question)
+
+
+def _expected(question: Question) -> Expected:
     case = question.case
     built = [begun(case, rank=rank) for rank in range(case.ranks)]
     steps, after = [], []

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from pipeconform.case.modules import seed_of
+from pipeconform.case.seeds import seed_of
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.replication.groups import group_of
 from pipeconform.sharding import EXPERT, ShardedModule

@@ -25,7 +25,7 @@ from torch import nn
 from pipeconform import adapter as contract
 from pipeconform.adapter import Plan, Ranks
 from pipeconform.case.case import Case, Eval, Train
-from pipeconform.case.modules import seed_of, seed_process
+from pipeconform.case.seeds import seed_of, seed_process
 from pipeconform.case.slips import Slips
 from pipeconform.case.told import told_to
 from pipeconform.case.whole import cuts_are_known
