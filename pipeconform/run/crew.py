@@ -173,10 +173,13 @@ class Crew:
             return
         self.server.wait_until_started()
         deadline = time.monotonic() + self._formation_limit
-        while len(self._ready) < self.size or self.group.pids is None:
-            self.server.step(max(0.0, min(1.0, deadline - time.monotonic())))
+        while True:
+            # what arrived while another pool waited is here already: nothing more may come to end a wait
             for rank in range(self.size):
                 self._greet(rank)
+            if len(self._ready) == self.size and self.group.pids is not None:
+                return
+            self.server.step(max(0.0, min(1.0, deadline - time.monotonic())))
             self.server.require_alive()
             if self.group.failure is not None:
                 raise PoolError(self.group.failure)

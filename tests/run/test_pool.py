@@ -250,6 +250,20 @@ def test_a_busy_pool_takes_no_second_task(pool):
     assert run(pool, "pid").ok
 
 
+def test_ranks_that_were_ready_while_another_pool_waited_are_not_waited_for(server, pool, monkeypatch):
+    """Their words have been read already, and nothing more comes that would end a wait."""
+    with Pool(server, size=1) as other:
+        other.wait_until_formed()
+        pool.restart()
+        group = pool._crew.group
+        while group.pids is None or not all(channel.frames for channel in group.channels):
+            other.run("builtins:print", time_limit=GUARD)
+
+        monkeypatch.setattr(server, "step", lambda timeout: timeout and pytest.fail(f"waits {timeout} s"))
+        assert len(pool.wait_until_formed()) == 2
+        monkeypatch.undo()
+
+
 def test_a_cancelled_task_has_no_verdicts(pool):
     pending = pool.start("rank_tasks:sleep_forever", time_limit=GUARD)
     pending.cancel()
