@@ -6,6 +6,8 @@ What: stages laid out in a V under a schedule that lays them out as a loop, or t
 Where: torch 2.13.0, distributed/pipelining/schedules.py, PipelineScheduleMulti.__init__ (stage_index_to_group_rank).
 Why: every schedule computes which rank owns which stage from its own rule and never looks at the stages it was
   given, so two ranks wait for each other's messages, or read each other's tensors as lengths of pickles.
+Chance: a receive of one int64 that meets an int32 leaves its upper half as the memory was, so the same case hangs,
+  asks for another number of terabytes or aborts from run to run; it never ends well.
 Requirement: SCH-7.
 Schedules: Interleaved1F1B, LoopedBFS, InterleavedZeroBubble (given a V); ZBVZeroBubble, DualPipeV (given a loop).
 Possible fix: in __init__ compare stage_index_to_group_rank[stage.stage_index] with the rank for every stage that

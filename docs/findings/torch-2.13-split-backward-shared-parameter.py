@@ -7,6 +7,8 @@ What: two parameters a and b, and c used with both (a shared bias, a shared low-
 Where: torch 2.13.0, distributed/pipelining/_backward.py, get_param_groups, lines 113-125.
 Why: c meets the groups of a and of b. It is merged into the first, then the first into the second, but the
   nodes of the first group still point to the old one: both groups stay, and a and c are in both.
+Chance: the nodes are met in the order of a Python set, which is that of their addresses. Backward passes of one
+  model with a shared bias raised 25, 154 and 172 times of 200 in three processes.
 Requirement: SPL-1, FWD-13.
 Schedules: InterleavedZeroBubble, ZBVZeroBubble, DualPipeV; every stage but the first.
 Known: https://github.com/pytorch/pytorch/issues/180952 is near (one parameter at two places); its fix
