@@ -92,7 +92,11 @@ class Campaign:
             )
         enough = self._enough(requirement)
         if schedule not in enough:
-            why = "costs much in a small run" if judgement.costly else "has nothing to do with the schedule"
+            why = (
+                "has nothing to do with the schedule"
+                if judgement.any_schedule
+                else "costs much in a small run"
+            )
             return not_judged("skipped", f"{requirement.id} {why}: judged under {' and '.join(enough)}")
         subject = PipelineCell(
             campaign=self,

@@ -111,15 +111,17 @@ class Ball:
         """Without `dev`, the linear part of the error, and `fresh`, what comes on top, `rad` is all fresh."""
         self.mid, self.unit, self.terms = mid, unit, terms
         # An infinity or NaN is what it is (compared as such); an unknown radius is an infinite one.
-        certain = ~mid.isfinite()
-        rad = torch.nan_to_num(rad * _SLACK, nan=torch.inf, posinf=torch.inf)
-        rad = rad.broadcast_to(mid.shape).masked_fill(certain, 0.0)
+        finite = mid.isfinite()
+        certain = None if bool(finite.all()) else ~finite
+        rad = torch.nan_to_num(rad * _SLACK, nan=torch.inf, posinf=torch.inf).broadcast_to(mid.shape)
+        rad = rad if certain is None else rad.masked_fill(certain, 0.0)
         fresh = rad if dev is None and fresh is None else fresh
         if unit.sampler.count and fresh is not None and bool(fresh.any()):
             noise = fresh * unit.sampler.draw(mid)
             dev = noise if dev is None else dev + noise
         if dev is not None:
-            dev = dev.broadcast_to(len(dev), *mid.shape).masked_fill(certain, 0.0)
+            dev = dev.broadcast_to(len(dev), *mid.shape)
+            dev = dev if certain is None else dev.masked_fill(certain, 0.0)
             sharp = _SAFETY * dev.abs().median(0).values
             sharp = torch.nan_to_num(sharp, nan=torch.inf, posinf=torch.inf)
             lost = sharp.isinf() & rad.isfinite()
@@ -127,6 +129,14 @@ class Ball:
             rad = torch.minimum(rad, sharp)
         self.rad, self.dev = rad, dev
         self.mass = mid.abs() + 2 * rad if mass is None else mass
+
+    @classmethod
+    def exact(cls, mid: Tensor, unit: Unit) -> Ball:
+        """A value that every evaluation has."""
+        ball = object.__new__(cls)
+        ball.mid, ball.rad, ball.unit, ball.terms = mid, torch.zeros_like(mid), unit, 1
+        ball.mass, ball.dev = mid.abs(), None
+        return ball
 
     @classmethod
     def recorded(

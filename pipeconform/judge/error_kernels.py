@@ -90,7 +90,7 @@ def _exponentials(x: Ball, dim: int) -> tuple[Ball, Ball]:
     """X − max and exp(x − max): the shift cancels exactly, whatever it is, so it has no error of its own."""
     peak = x.mid.amax(dim, keepdim=True)
     peak = torch.where(peak.isfinite(), peak, 0.0)
-    shifted = x - Ball(peak, torch.zeros_like(peak), x.unit)
+    shifted = x - Ball.exact(peak, x.unit)
     return shifted, shifted.exp()
 
 
@@ -102,7 +102,7 @@ def _softmax_of(x: Ball, dim: int) -> Ball:
 def _softmax(call: Call) -> Ball:
     x = call.ball("self")
     if not x.mid.ndim:
-        return Ball(torch.ones_like(x.mid), torch.zeros_like(x.mid), call.unit)
+        return Ball.exact(torch.ones_like(x.mid), call.unit)
     y = _softmax_of(x, call["dim"])
     if call.name == "_safe_softmax":  # a row of −inf only gives zeros
         blank = (x.mid == -torch.inf).all(call["dim"], keepdim=True)
@@ -113,7 +113,7 @@ def _softmax(call: Call) -> Ball:
 def _log_softmax(call: Call) -> Ball:
     x, dim = call.ball("self"), call["dim"]
     if not x.mid.ndim:
-        return Ball(torch.zeros_like(x.mid), torch.zeros_like(x.mid), call.unit)
+        return Ball.exact(torch.zeros_like(x.mid), call.unit)
     shifted, exponential = _exponentials(x, dim)
     return shifted - exponential.sum([dim], keepdim=True).log()
 
@@ -122,7 +122,7 @@ def _logsumexp(call: Call) -> Ball:
     x, dims = call.ball("self"), call.dims()
     peak = x.mid.amax(dims, keepdim=True)
     peak = torch.where(peak.isfinite(), peak, 0.0)
-    shift = Ball(peak, torch.zeros_like(peak), x.unit)
+    shift = Ball.exact(peak, x.unit)
     total = (x - shift).exp().sum(dims, keepdim=True).log() + shift
     return total if call.keepdim else total.map(lambda t: t.squeeze(dims))
 
@@ -180,7 +180,7 @@ def _attention(call: Call) -> Sequence[Ball | None]:
     output = exponential.matmul(value, count=count) / total
     peak = scores.mid - shifted.mid
     peak = torch.nan_to_num(peak, nan=-torch.inf).amax(-1)
-    lse = total.map(lambda t: t.squeeze(-1)).log() + Ball(peak, torch.zeros_like(peak), call.unit)
+    lse = total.map(lambda t: t.squeeze(-1)).log() + Ball.exact(peak, call.unit)
     return [output, lse]
 
 
@@ -220,7 +220,7 @@ def _mse_loss_backward(call: Call) -> Ball:
 def _class_weights(call: Call, target: Tensor) -> Ball:
     """Each target's weight, 0 where it is ignored."""
     kept = (target != call["ignore_index"]).double()
-    weights = Ball(kept, torch.zeros_like(kept), call.unit)
+    weights = Ball.exact(kept, call.unit)
     given = call.maybe("weight")
     if given is None:
         return weights

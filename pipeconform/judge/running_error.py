@@ -112,13 +112,13 @@ class _Shadows:
         unit, mid = Unit.of(tensor.dtype, self.sampler), tensor.to(torch.float64)
         shadow = self._entries.get(self.key(tensor))
         if shadow is None:
-            return Ball(mid, torch.zeros_like(mid), unit)
+            return Ball.exact(mid, unit)
         if shadow.itemsize != tensor.element_size():
             if shadow.rad.any():
                 raise UnknownOperation(
                     f"an inexact tensor is viewed with another item size, as {tensor.dtype}"
                 )
-            return Ball(mid, torch.zeros_like(mid), unit)
+            return Ball.exact(mid, unit)
         rad, mass = (_like(flat, tensor) for flat in (shadow.rad, shadow.mass))
         dev = None if shadow.dev is None else _like(shadow.dev, tensor)
         return Ball.recorded(mid, rad, unit, mass=mass, terms=shadow.terms, dev=dev)
@@ -283,7 +283,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for target in targets:
             if self._shadows.has(target):
                 mid = target.to(torch.float64)
-                self._shadows.write(target, Ball(mid, torch.zeros_like(mid), self._exact, mass=mid.abs()))
+                self._shadows.write(target, Ball.exact(mid, self._exact))
 
     def _apply(
         self, func: Any, name: str, named: Mapping[str, Any], targets: Sequence[Tensor | None]

@@ -19,7 +19,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     search: int
     """Further cases per requirement and schedule, searched by Hypothesis beyond the corpus."""
     costly: int
-    """As `corpus`, for requirements whose cases cost ten times what others do: replicas, compiled stages."""
+    """As `corpus`, for requirements whose cases cost ten times what others do: replicas, traced and compiled stages."""
     wrapper_search: int
     """As `search`, for wrappers: their listed cases are few, and cost little."""
     shrink_seconds: float

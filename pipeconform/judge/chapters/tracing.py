@@ -10,9 +10,13 @@ __all__ = ["TRACING"]
 
 
 TRACING: dict[str, Judgement] = {
-    "TRC-1": about(Focus.WHOLE, judge=tracing.stages_equal_the_model, any_schedule=True),
-    "TRC-2": about(Focus.WHOLE, Focus.WHOLE_CONTENTS, judge=tracing.keys_are_the_models, any_schedule=True),
-    "TRC-3": about(Focus.WHOLE_CONTENTS, judge=tracing.stages_equal_the_model, any_schedule=True),
+    "TRC-1": about(Focus.WHOLE, judge=tracing.stages_equal_the_model, any_schedule=True, costly=True),
+    "TRC-2": about(
+        Focus.WHOLE, Focus.WHOLE_CONTENTS, judge=tracing.keys_are_the_models, any_schedule=True, costly=True
+    ),
+    "TRC-3": about(
+        Focus.WHOLE_CONTENTS, judge=tracing.stages_equal_the_model, any_schedule=True, costly=True
+    ),
     "TRC-4": about(
         Focus.WHOLE_WRONG,
         judge=tracing.right_or_refused,
@@ -26,5 +30,6 @@ TRACING: dict[str, Judgement] = {
         tolerates=frozenset({Focus.WHOLE_SHAPES}),
         refusal=tracing.shapes_are_told_apart,
         any_schedule=True,
+        costly=True,
     ),
 }
