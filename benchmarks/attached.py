@@ -20,7 +20,7 @@ from measure import ROOT, alternate, options, summary, table
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.pools import Controller
 from pipeconform.campaign.executor import Executor, describe
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case
 from pipeconform.run.devices import resolve
 from pipeconform.run.pools import Pools

@@ -33,7 +33,7 @@ from simulated_agents import PER_HOST, simulate
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.pools import Controller
 from pipeconform.campaign.executor import RANK_TASK
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case
 from pipeconform.run.devices import resolve
 from pipeconform.run.job import Job

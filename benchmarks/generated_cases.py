@@ -21,7 +21,7 @@ from measure import ROOT
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.focus import Focus, Limits, is_claimed
 from pipeconform.case.sizes import reachable
 from pipeconform.judge.registry import JUDGEMENTS

@@ -12,7 +12,7 @@ from measure import alternate, options, summary, table
 from overhead import IMPLEMENTATION, stored_cases
 
 from pipeconform.campaign.executor import Executor, describe
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.judge.localisation import locate
 from pipeconform.run.pools import Pools
 

@@ -19,7 +19,7 @@ from measure import options, table
 from overhead import IMPLEMENTATION, Harness, stored_cases
 
 from pipeconform.campaign.executor import Executor, describe
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.run.pools import Pools
 
 MOMENTS = 4

@@ -15,7 +15,7 @@ from measure import ROOT, alternate, options, summary, table
 
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.pools import Pools

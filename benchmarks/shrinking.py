@@ -18,7 +18,7 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.minimise import Budget, minimise
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.simplify import simplify
 from pipeconform.campaign.trial import faults
 from pipeconform.case.simpler.candidates import weight

@@ -83,11 +83,24 @@ def pytest_configure(config: pytest.Config) -> None:
             "run the test on n ranks of a warm process group; see pipeconform.run_on_ranks",
         )
     if config.getoption("pipeconform_impl"):
+        _start_ahead(config)
         from pipeconform.pytest_run import PytestRun
 
         run = PytestRun(config)
         config.stash[_RUN] = run
         config.pluginmanager.register(run, "pipeconform-run")
+
+
+def _start_ahead(config: pytest.Config) -> None:
+    """Let the fork server import torch while this process does, where ranks run here and a pipeline is judged."""
+    from pipeconform.campaign.preload import PRELOAD
+    from pipeconform.run.ahead import start_ahead
+    from pipeconform.run.implementation import WRAPPERS
+
+    judges = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
+    here = config.getoption("pipeconform_attach") is None and config.getoption("pipeconform_device") == "cpu"
+    if judges and here and config.getoption("pipeconform_impl") not in WRAPPERS:
+        start_ahead(preload=PRELOAD)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -48,6 +48,7 @@ from pipeconform.replication.either import (
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.result import Cell, Expectations, Result, Run, Totals, decode_cell, write_result
+from pipeconform.run.ahead import drop_ahead
 from pipeconform.run.cores import Cores
 from pipeconform.run.supported import require_supported_torch
 from pipeconform.spec import STANDARD_VERSION, profile, rule_digest
@@ -193,6 +194,7 @@ class PytestRun:
 
     def close(self) -> None:
         """End processes and remove what is temporary."""
+        drop_ahead()
         self._stack.close()
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:

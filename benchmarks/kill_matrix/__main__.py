@@ -17,7 +17,7 @@ from pipeconform.reference_impl import mutants
 from benchmarks.kill_matrix.page import page
 from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, read
 from benchmarks.kill_matrix.running import run_faults, run_mutants
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.trial import faults
 from pipeconform.run.pools import Pools
 

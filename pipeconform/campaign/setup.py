@@ -22,6 +22,7 @@ from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.kept import KeptCases
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.store import Store
 from pipeconform.campaign.variants import Executors
 from pipeconform.case.strategies import Limits
@@ -40,7 +41,6 @@ from pipeconform.spec import Profile, profile
 from pipeconform.spec.wrappers import Kind
 
 __all__ = [
-    "PRELOAD",
     "Options",
     "Places",
     "campaign_of",
@@ -54,15 +54,6 @@ __all__ = [
     "source_in",
     "source_of",
 ]
-
-PRELOAD = (
-    "torch",
-    "torch.distributed",
-    "torch.distributed.pipelining",
-    "pipeconform.run.worker",
-    "pipeconform.judge.oracle",
-)
-
 
 SOURCE_TASK = "pipeconform.run.source:answer"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from pipeconform.errors import PoolError
+from pipeconform.run.ahead import server_of
 from pipeconform.run.devices import Devices
 from pipeconform.run.environment import Environment
 from pipeconform.run.forkserver import PRELOAD, ForkServer
@@ -130,7 +131,7 @@ class Pools:
         self._close_all()
 
     def _start(self) -> ForkServer:
-        return ForkServer(self.environment, preload=self._preload)
+        return server_of(self.environment, preload=self._preload)
 
     def _close_all(self) -> None:
         if self._oracle is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from pipeconform.attach.session import attached_devices, require_same_source
 from pipeconform.campaign.executor import Executor, describe
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import decode_case
 from pipeconform.errors import UsageError
 from pipeconform.report.result import read_result

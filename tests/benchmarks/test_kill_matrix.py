@@ -10,7 +10,7 @@ from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, append, re
 from benchmarks.kill_matrix.running import run_faults, run_mutants
 from benchmarks.kill_matrix.sweep import nearest_first, questions
 from pipeconform.campaign.executor import describe
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.focus import WHOLE
 from pipeconform.run.pools import Pools
 

@@ -9,7 +9,7 @@ import pytest
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
-from pipeconform.campaign.setup import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.simpler.candidates import leaps
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.case.strategies import Limits, reachable
