@@ -97,9 +97,8 @@ def _start_ahead(config: pytest.Config) -> None:
     from pipeconform.run.ahead import start_ahead
     from pipeconform.run.implementation import WRAPPERS
 
-    judges = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
     here = config.getoption("pipeconform_attach") is None and config.getoption("pipeconform_device") == "cpu"
-    if judges and here and config.getoption("pipeconform_impl") not in WRAPPERS:
+    if here and config.getoption("pipeconform_impl") not in WRAPPERS:
         start_ahead(preload=PRELOAD)
 
 

@@ -26,9 +26,9 @@ _ATTEMPTS = 2  # at a test whose worker ended; then it is the test
 
 
 class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives groups to workers, those with the largest worlds first.
+    """Gives groups to workers, the heaviest first: what is begun last decides when the run ends.
 
-    `group` names that of a test, by its id; `largest` is the number of ranks of a group's largest worlds.
+    `group` names that of a test, by its id; `weights` says by group how heavy it is, in numbers that compare.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has 
         log: Producer | None = None,
         *,
         group: Callable[[str], str],
-        largest: Mapping[str, int],
+        weights: Mapping[str, tuple[int, int]],
     ) -> None:
         super().__init__(config, log)
-        self._group, self._largest = group, largest
+        self._group, self._weights = group, weights
         self._ended: Counter[str] = Counter()
 
     def given_up(self, nodeid: str) -> bool:
@@ -70,7 +70,9 @@ class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has 
         super()._assign_work_unit(node)
 
     def _weight(self, name: str) -> tuple[int, int]:
-        return self._largest.get(name, 0), len(self.workqueue[name])
+        # after a worker's end less of a group may be left than there was
+        ranks, cells = self._weights.get(name, (0, len(self.workqueue[name])))
+        return ranks, min(cells, len(self.workqueue[name]))
 
     def _reschedule(self, node: WorkerController) -> None:
         if node.shutting_down:
@@ -84,9 +86,9 @@ class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has 
 
 
 def scheduling(
-    config: pytest.Config, log: Any, *, group: Callable[[str], str], largest: Mapping[str, int]
+    config: pytest.Config, log: Any, *, group: Callable[[str], str], weights: Mapping[str, tuple[int, int]]
 ) -> PackedScheduling | None:
     """The scheduler of a run whose schedules are kept together; None where pytest was told otherwise."""
     if config.getoption("dist") != "loadgroup":
         return None
-    return PackedScheduling(config, log, group=group, largest=largest)
+    return PackedScheduling(config, log, group=group, weights=weights)

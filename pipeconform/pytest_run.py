@@ -37,13 +37,14 @@ from pipeconform.gate.strict import problems
 from pipeconform.replication.either import (
     AnyCampaign,
     Told,
+    Weight,
     any_campaign_of,
     columns_of,
     group_of,
     kind_of,
-    largest_worlds,
     tell,
     variants_of,
+    weights,
 )
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.location import RESULT_NAME
@@ -95,8 +96,8 @@ class PytestRun:
         self.interrupted = False
         self._ends = 0
         """Workers that have ended since a cell was judged."""
-        self._largest: dict[str, int] = {}
-        """By group of cells the number of ranks of its largest worlds."""
+        self._weights: dict[str, Weight] = {}
+        """By group of cells."""
         # Hypothesis keeps its tables in the working directory unless told otherwise
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "hypothesis"))
         self._begun = self._written = time.monotonic()
@@ -172,7 +173,7 @@ class PytestRun:
             if self.distributes:
                 with any_campaign_of(self.options) as campaign:
                     self._check_names(campaign)
-                    self._largest = largest_worlds(campaign)
+                    self._weights = weights(campaign)
                     self.told.append(tell(campaign, self.options.schedules))
             else:
                 self._check_names(self.campaign)
@@ -282,10 +283,10 @@ class PytestRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Keep schedules together, those with the largest worlds first (xdist)."""
+        """Keep schedules together, those with the largest worlds and the most cells first (xdist)."""
         from pipeconform.pytest_packing import scheduling
 
-        return scheduling(config, log, group=_group_of_test, largest=self._largest)
+        return scheduling(config, log, group=_group_of_test, weights=self._weights)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:

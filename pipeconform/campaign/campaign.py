@@ -67,46 +67,53 @@ class Campaign:
         """
         claim = self.limits.capabilities.schedule(schedule)
         assert claim is not None
-        name, judgement = self.executors[variant].description.name, JUDGEMENTS[requirement.id]
-
-        def not_judged(status: Status, reason: str) -> Cell:
+        reason = self._not_asked(requirement, claim, variant=variant)
+        if reason is not None:
+            status, why = reason
             return Cell(
-                requirement=requirement.id, schedule=schedule, variant=variant, status=status, reason=reason
+                requirement=requirement.id, schedule=schedule, variant=variant, status=status, reason=why
             )
-
-        if not reachable(self.limits, claim):
-            least, most = self.limits.min_ranks, self.limits.max_ranks
-            return not_judged("skipped", f"{schedule} claims no pipeline of {least} to {most} ranks")
-        foci = judgement.foci(claim, self.limits.capabilities)
-        if not foci:
-            return not_judged(
-                "not_claimed", f"{name} does not claim what {requirement.id} needs under {schedule}"
-            )
-        if judgement.promised and not self.executors[variant].description.errors.promises:
-            return not_judged("not_claimed", f"{name} promises no errors, which {requirement.id} is about")
-        foci = tuple(focus for focus in foci if reachable(self.limits, claim, focus))
-        if not foci:
-            return not_judged(
-                "skipped",
-                f"{requirement.id} needs more stages than {self.limits.max_ranks} ranks have under {schedule}",
-            )
-        enough = self._enough(requirement)
-        if schedule not in enough:
-            why = (
-                "has nothing to do with the schedule"
-                if judgement.any_schedule
-                else "costs much in a small run"
-            )
-            return not_judged("skipped", f"{requirement.id} {why}: judged under {' and '.join(enough)}")
+        foci = JUDGEMENTS[requirement.id].foci(claim, self.limits.capabilities)
         subject = PipelineCell(
             campaign=self,
             row=requirement,
             claim=claim,
             variant=variant,
-            foci=foci,
-            is_later=schedule != enough[0],
+            foci=tuple(focus for focus in foci if reachable(self.limits, claim, focus)),
+            is_later=schedule != self._enough(requirement)[0],
         )
         return CellRun(self, subject).judge()
+
+    def num_asked(self, schedule: str, *, of: Iterable[Requirement]) -> int:
+        """How many of these requirements a schedule is judged by, as far as that can be told from the claims."""
+        claim = self.limits.capabilities.schedule(schedule)
+        return 0 if claim is None else sum(self._not_asked(row, claim, variant=None) is None for row in of)
+
+    def _not_asked(
+        self, requirement: Requirement, claim: ScheduleClaim, *, variant: str | None
+    ) -> tuple[Status, str] | None:
+        """Why a schedule is not judged by a requirement, if it is not.
+
+        What is promised may depend on the variant, whose processes this starts; None leaves that open.
+        """
+        if not reachable(self.limits, claim):
+            least, most = self.limits.min_ranks, self.limits.max_ranks
+            return "skipped", f"{claim.name} claims no pipeline of {least} to {most} ranks"
+        judgement, name = JUDGEMENTS[requirement.id], self.executors["default"].description.name
+        foci = judgement.foci(claim, self.limits.capabilities)
+        if not foci:
+            return "not_claimed", f"{name} does not claim what {requirement.id} needs under {claim.name}"
+        if judgement.promised and variant and not self.executors[variant].description.errors.promises:
+            return "not_claimed", f"{name} promises no errors, which {requirement.id} is about"
+        if not any(reachable(self.limits, claim, focus) for focus in foci):
+            most = self.limits.max_ranks
+            return "skipped", f"{requirement.id} needs more stages than {most} ranks have under {claim.name}"
+        enough = self._enough(requirement)
+        if claim.name not in enough:
+            independent = judgement.any_schedule
+            why = "has nothing to do with the schedule" if independent else "costs much in a small run"
+            return "skipped", f"{requirement.id} {why}: judged under {' and '.join(enough)}"
+        return None
 
     def _enough(self, requirement: Requirement) -> tuple[str, ...]:
         """The schedules under which a requirement is judged: the first, or it and the last, where any would do.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -28,23 +28,34 @@ from pipeconform.replication.campaign import WrapperCampaign
 from pipeconform.replication.setup import wrapper_campaign_of
 from pipeconform.report.result import Environment, Implementation
 from pipeconform.run.implementation import WRAPPERS
+from pipeconform.spec import requirements
 from pipeconform.spec.wrappers import Kind
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = [
     "AnyCampaign",
     "Told",
+    "Weight",
     "any_campaign_of",
     "columns_of",
     "description_in",
     "group_of",
     "kind_of",
-    "largest_worlds",
     "tell",
     "variants_of",
+    "weights",
 ]
 
 AnyCampaign: TypeAlias = Campaign | WrapperCampaign
+
+
+class Weight(NamedTuple):
+    """What it costs to judge a group of cells: the heavier is begun first."""
+
+    num_ranks: int
+    """Of its largest cases."""
+    num_cells: int
+    """That are judged, and not only told to be skipped."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -115,13 +126,18 @@ def group_of(requirement: str, schedule: str, variant: str) -> str:
     return requirement if schedule == WRAPPER_COLUMN else f"{schedule}-{variant}"
 
 
-def largest_worlds(campaign: AnyCampaign) -> dict[str, int]:
-    """By group how many ranks its largest cases have at most; groups of a wrapper differ in nothing."""
+def weights(campaign: AnyCampaign) -> dict[str, Weight]:
+    """By group what it costs to judge, as far as claims tell; groups of a wrapper differ in nothing."""
     if isinstance(campaign, WrapperCampaign):
         return {}
     limits = campaign.limits
     return {
-        group_of("", claim.name, variant): max((p for p, _ in shapes(limits, claim, Focus.PLAIN)), default=0)
+        group_of("", claim.name, variant): Weight(
+            max((p for p, _ in shapes(limits, claim, Focus.PLAIN)), default=0),
+            campaign.num_asked(
+                claim.name, of=[row for row in requirements() if variant in variants_of(campaign, row.id)]
+            ),
+        )
         for claim in limits.capabilities.schedules
         for variant in campaign.executors
     }

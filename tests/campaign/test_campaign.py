@@ -412,3 +412,23 @@ def test_most_time_to_make_violations_small_is_spent_under_the_first_schedule(mo
     run.judge_cell(requirement("TRN-1"), schedule)
 
     assert given[0] == pytest.approx(getattr(profile_of_run, kind), abs=0.2)
+
+
+def test_what_a_schedule_is_asked_is_counted_as_it_is_judged(cell):
+    """The count decides which worker begins with what; requirements that any schedule will do for are asked of two."""
+    limits = Limits(capabilities=CAPABILITIES, min_ranks=1)
+    run = Campaign(executors={"default": _Executor()}, profile=profile("core"), seed=0, limits=limits)
+    rows = [requirement("FWD-1"), requirement("TRC-4"), requirement("SPL-1")]
+
+    numbers = {claim.name: run.num_asked(claim.name, of=rows) for claim in CAPABILITIES.schedules}
+
+    assert {
+        name: numbers[name] for name in ("ForwardOnly", "GPipe", "1F1B", "ZBVZeroBubble", "DualPipeV")
+    } == {
+        "ForwardOnly": 1,
+        "GPipe": 2,
+        "1F1B": 1,
+        "ZBVZeroBubble": 2,
+        "DualPipeV": 3,
+    }
+    assert run.num_asked("NoSuchSchedule", of=rows) == 0
