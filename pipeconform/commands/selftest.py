@@ -17,13 +17,18 @@ __all__ = ["selftest"]
 @click.option(
     "--all", "every", is_flag=True, help="Try every fault, not one for each requirement and status."
 )
-@click.option("--requirements", metavar="ID,…", help="Only faults of these requirements or chapters.")
+@click.option(
+    "--requirements",
+    metavar="ID,…",
+    help="Only faults of these requirements or chapters; DPW for those of wrappers.  [default: all of pipelines]",
+)
 @device_options
 def selftest(*, every: bool, requirements: str | None, **device: Any) -> int:
     """Try implementations that are wrong on purpose, each of which must be caught by the requirement it breaks.
 
     A green result means little on a machine that cannot see a wrong implementation. Exit code 0: every fault
-    was detected, with the status and the words that it must have; 1: some were not.
+    was detected, with the status and the words that it must have; 1: some were not. Faulty data-parallel wrappers are
+    tried where their requirements are named, on the CPU of this machine.
     """
     require_supported_torch()
     from rich.console import Console
@@ -31,10 +36,15 @@ def selftest(*, every: bool, requirements: str | None, **device: Any) -> int:
     from pipeconform.campaign.setup import Options
     from pipeconform.certificate.canaries import faults_of, one_each
     from pipeconform.commands.canaries import lines_of, watched_canaries
+    from pipeconform.replication.setup import require_sense
     from pipeconform.report.canary_view import canary_table
-    from pipeconform.spec.selection import select_requirements
+    from pipeconform.spec.selection import named_requirements, select_requirements
+    from pipeconform.spec.wrappers import wrapper_chapter
 
-    wanted = sorted(select_requirements(names(requirements)))
+    asked = names(requirements)
+    wanted = sorted(named_requirements(asked) if asked else select_requirements(()))
+    if {row.id for row in wrapper_chapter().requirements} & set(wanted):
+        require_sense(Options(implementation="reference-wrapper", **device))
     found = faults_of(wanted)
     if not found:
         raise NothingJudgedError(f"there is no fault for {', '.join(wanted)}")

@@ -16,7 +16,7 @@ from pipeconform.run import devices
 from pipeconform.run.implementation import resolve
 from pipeconform.run.pools import Pools
 
-__all__ = ["wrapper_campaign_of"]
+__all__ = ["require_sense", "wrapper_campaign_of"]
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def wrapper_campaign_of(options: Options) -> Iterator[WrapperCampaign]:
         UsageError: an option that says nothing about wrappers.
         HarnessError: processes cannot be started.
     """
-    _require_sense(options)
+    require_sense(options)
     reference, sized = resolve(options.implementation), options.sized()
     with Pools(preload=PRELOAD, devices=devices.resolve("cpu")) as pools:
         description = describe(pools, reference)
@@ -53,8 +53,12 @@ def wrapper_campaign_of(options: Options) -> Iterator[WrapperCampaign]:
         )
 
 
-def _require_sense(options: Options) -> None:
-    """Refuse what a wrapper has not, or is not judged on."""
+def require_sense(options: Options) -> None:
+    """Refuse what a wrapper has not, or is not judged on.
+
+    Raises:
+        UsageError: there is an option that says nothing about wrappers.
+    """
     name = options.implementation
     if options.schedules:
         raise UsageError(

@@ -9,7 +9,7 @@ from pipeconform.errors import UnknownNameError, UsageError
 from pipeconform.spec.catalogue import Chapter
 from pipeconform.spec.wrappers import Kind, all_chapters, chapters_of
 
-__all__ = ["MOST_RANKS", "parse_ranks", "require_requirement", "select_requirements"]
+__all__ = ["MOST_RANKS", "named_requirements", "parse_ranks", "require_requirement", "select_requirements"]
 
 MOST_RANKS = 8
 """More ranks show nothing that eight do not, and cost a process each."""
@@ -36,14 +36,27 @@ def select_requirements(asked: Iterable[str], *, kind: Kind = "pipeline") -> fro
         UsageError: a name is of requirements that implementations of another kind are judged by.
     """
     own = {name for chapter in chapters_of(kind) for name in (chapter.id, *_ids(chapter))}
-    found: set[str] = set()
-    by_name = _by_name()
-    for name in asked:
+    names = tuple(asked)
+    for name in names:
         require_requirement(name)
         if name.upper() not in own:
             raise UsageError(f"{name.upper()} is not judged of a {kind}, which the implementation is")
-        found |= by_name[name.upper()]
-    return frozenset(found) or frozenset(one for chapter in chapters_of(kind) for one in _ids(chapter))
+    return named_requirements(names) or frozenset(
+        one for chapter in chapters_of(kind) for one in _ids(chapter)
+    )
+
+
+def named_requirements(asked: Iterable[str]) -> frozenset[str]:
+    """The ids meant by ids and chapters, of pipelines and of wrappers alike.
+
+    Raises:
+        UnknownNameError: a name is neither; the message lists the nearest.
+    """
+    found: set[str] = set()
+    for name in asked:
+        require_requirement(name)
+        found |= _by_name()[name.upper()]
+    return frozenset(found)
 
 
 def require_requirement(name: str) -> None:

@@ -6,6 +6,7 @@ from pipeconform.reference_impl import faults
 
 from pipeconform.campaign.trial import faults as all_faults
 from pipeconform.certificate.canaries import one_each
+from pipeconform.replication.trial import wrapper_faults
 
 
 def test_every_fault_of_a_requirement_is_detected_and_counted(typed):
@@ -45,3 +46,20 @@ def test_the_selection_has_one_fault_for_each_requirement_and_status():
     assert len(set(kinds)) == len(kinds)
     assert set(kinds) == {(fault.requirement, fault.expected_status) for fault in everything}
     assert len(chosen) < len(everything)
+
+
+def test_faulty_wrappers_are_tried_where_their_requirements_are_named(typed):
+    code, out, err = typed("selftest", "--requirements", "dpw-1,DPW-5", "--all")
+    tried = [fault for fault in wrapper_faults().values() if fault.requirement in ("DPW-1", "DPW-5")]
+
+    assert (code, err) == (0, "")
+    assert f"trying {len(tried)} faults" in out
+    assert out.splitlines()[-1] == f"{len(tried)} of {len(tried)} faults detected"
+    assert any(row.split()[:3] == ["DPW", "2", str(len(tried))] for row in out.splitlines())
+
+
+def test_wrappers_are_tried_on_the_cpu_only(typed):
+    code, _, err = typed("selftest", "--requirements", "DPW", "--device", "meta")
+
+    assert code == 2
+    assert "those are judged on the CPU with gloo only" in err
