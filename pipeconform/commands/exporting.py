@@ -12,7 +12,7 @@ from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 if TYPE_CHECKING:
     from pipeconform.commands.replay import Stored
 
-__all__ = ["export"]
+__all__ = ["export", "written"]
 
 
 def export(found: Stored, *, impl: str, script: Path) -> int:
@@ -39,23 +39,29 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
         description = campaign.executors["default"].description
     if found.variant != "default" and found.variant not in description.variants:
         raise UnknownNameError("environment variant", found.variant, ["default", *description.variants])
-    words = "a case of no known violation"
-    if violation is not None:
-        words = f"{found.requirement} {violation.status}: {violation.signature}\n{violation.message}"
     text = script_of(
         Reproduction(
             name=found.name,
             case=found.pipeline,
             implementation=impl,
             engine=f"{description.name} {description.version}",
-            found=words,
+            found=found.words,
             single_process=description.capabilities.world == "single_process",
             settings=description.variants.get(found.variant, {}),
         )
     )
+    written(text, script)
+    return 0
+
+
+def written(text: str, script: Path) -> None:
+    """Write a program and say how to run it.
+
+    Raises:
+        BadCaseError: the file cannot be written.
+    """
     try:
         script.write_text(text, "utf-8")
     except OSError as error:
         raise BadCaseError(f"cannot write {script}: {error.strerror or error}") from error
     click.echo(f"wrote {script}; run it with: python {script}")
-    return 0

@@ -41,6 +41,13 @@ class Stored:
     violation: Violation | None = None
 
     @property
+    def words(self) -> str:
+        """What it showed: requirement, status and signature in a line, and the message."""
+        if self.violation is None:
+            return "a case of no known violation"
+        return f"{self.requirement} {self.violation.status}: {self.violation.signature}\n{self.violation.message}"
+
+    @property
     def pipeline(self) -> Case:
         """The case, where it is a pipeline's."""
         from pipeconform.case.case import Case
@@ -100,14 +107,12 @@ def replay(
     from pipeconform.case.wrapper_case import WrapperCase
 
     if isinstance(found.case, WrapperCase):
-        if script is not None:
-            raise UsageError(
-                f"{found.name} is a wrapper's case, and --script writes programs of pipelines only"
-            )
         from pipeconform.campaign.setup import Options
-        from pipeconform.commands.replay_wrapper import replay_wrapper
+        from pipeconform.commands.replay_wrapper import export_wrapper, replay_wrapper
 
         options = Options(implementation=impl, device=device, backend=backend, attach=attach)
+        if script is not None:
+            return export_wrapper(found, found.case, requirement=requirement, options=options, script=script)
         return replay_wrapper(found, found.case, requirement=requirement, options=options)
     from pipeconform.spec import requirement as find
 

@@ -1,4 +1,4 @@
-"""``pipeconform replay`` of a data-parallel wrapper's case."""
+"""``pipeconform replay`` of a data-parallel wrapper's case, and the same as a program of its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import click
 from pipeconform.errors import NothingJudgedError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pipeconform.campaign.setup import Options
     from pipeconform.case.wrapper_case import WrapperCase
     from pipeconform.commands.replay import Stored
     from pipeconform.replication.campaign import WrapperCampaign
     from pipeconform.spec import Requirement
 
-__all__ = ["replay_wrapper"]
+__all__ = ["export_wrapper", "replay_wrapper"]
 
 
 def replay_wrapper(found: Stored, case: WrapperCase, *, requirement: str | None, options: Options) -> int:
@@ -37,6 +39,36 @@ def replay_wrapper(found: Stored, case: WrapperCase, *, requirement: str | None,
     text, code = verdict(found, outcomes)
     click.echo(text)
     return code
+
+
+def export_wrapper(
+    found: Stored, case: WrapperCase, *, requirement: str | None, options: Options, script: Path
+) -> int:
+    """Write the case as a program of its own; always 0.
+
+    Raises:
+        UsageError: as `replay_wrapper`, or the adapter has no source.
+        NothingJudgedError: no requirement says anything about it.
+        BadCaseError: the file cannot be written.
+        HarnessError: the harness failed.
+    """
+    from pipeconform.commands.exporting import written
+    from pipeconform.replication.export.script import WrapperReproduction, wrapper_script_of
+    from pipeconform.replication.setup import wrapper_campaign_of
+
+    with wrapper_campaign_of(options) as campaign:
+        chosen, description = _requirements(found, case, requirement, campaign), campaign.description
+    text = wrapper_script_of(
+        WrapperReproduction(
+            case=case,
+            implementation=options.implementation,
+            wrapper=f"{description.name} {description.version}",
+            found=found.words,
+            requirements=tuple(row.id for row in chosen),
+        )
+    )
+    written(text, script)
+    return 0
 
 
 def _requirements(

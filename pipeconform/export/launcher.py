@@ -13,37 +13,43 @@ import sys
 import tempfile
 import time
 
-from pipeconform.export.program import DIFFERENT, FOUND, SINGLE_PROCESS, STUCK, WORLD, rank_main
+from pipeconform.export.process import DIFFERENT, FOUND, NUMBER, SAW, STUCK, UNFIT, WORLDS, WRONG
+from pipeconform.export.program import rank_main
 
 GRACE = 10.0  # seconds for the other ranks, once one has ended badly
 
 
 def launch(limit: float) -> int:
-    """Start the ranks, wait for all, and say what became of them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    """Start the ranks of every world, one world after the other, and say what became of them."""
+    codes: list[int | None] = []
     with tempfile.TemporaryDirectory() as folder:
-        ranks = []
-        for rank in range(1 if SINGLE_PROCESS else WORLD):
-            environment = {
-                **os.environ,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(WORLD),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "TMPDIR": folder,
-            }
-            command = [sys.executable, os.path.abspath(__file__), "--limit", str(limit)]
-            ranks.append(subprocess.Popen(command, env=environment))  # noqa: S603 - this file
-        codes = wait_for(ranks)
+        for number, size in enumerate(WORLDS):
+            codes = wait_for(start(size, number, folder, limit))
+            if any(codes):
+                break
     for rank, code in enumerate(codes):
         print(f"rank {rank} {ended(code)}")
     seen = verdict(codes)
+    if not seen and UNFIT in codes:
+        print("NOT RUN: a rank could not run the case")
+        return 2
     print(f"REPRODUCED: {seen}" if seen else "NOT REPRODUCED")
     print(f"what was found: {FOUND}")
     return int(bool(seen))
+
+
+def start(size: int, number: int, folder: str, limit: float) -> list[subprocess.Popen[bytes]]:
+    """The rank processes of one world."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    own = {**os.environ, **meeting, NUMBER: str(number), "TMPDIR": folder}
+    command = [sys.executable, os.path.abspath(__file__), "--limit", str(limit)]
+    return [
+        subprocess.Popen(command, env={**own, "RANK": str(rank), "LOCAL_RANK": str(rank)})  # noqa: S603 - this file
+        for rank in range(size)
+    ]
 
 
 def wait_for(ranks: list[subprocess.Popen[bytes]]) -> list[int | None]:
@@ -67,15 +73,21 @@ def ended(code: int | None) -> str:
         return "still waited when another had ended, and was killed"
     if code < 0:
         return f"died by signal {-code}"
-    words = {0: "returned", 1: "raised an error", DIFFERENT: "returned, and saw wrong values", STUCK: "hung"}
+    words = {
+        0: "returned",
+        1: "raised an error",
+        DIFFERENT: f"returned, and saw {SAW}",
+        UNFIT: "could not run the case",
+        STUCK: "hung",
+    }
     return words.get(code, f"left with exit code {code}")
 
 
 def verdict(codes: list[int | None]) -> str:
     """What the ranks' ends say together; empty if nothing is wrong."""
     if DIFFERENT in codes:
-        return "failed, values are wrong"
-    if any(code is not None and (code < 0 or code not in (0, 1, STUCK)) for code in codes):
+        return f"failed, {WRONG}"
+    if any(code is not None and (code < 0 or code not in (0, 1, UNFIT, STUCK)) for code in codes):
         return "crashed, a rank died"
     if (
         STUCK in codes

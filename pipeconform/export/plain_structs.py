@@ -1,4 +1,4 @@
-"""What exported cases need of msgspec, in plain Python: classes with keyword arguments, equality and `replace`."""
+"""What exported cases need of msgspec, in plain Python: classes with fields, equality and `replace`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Struct:
         own = [name for name in inspect.get_annotations(cls) if not name.startswith("_")]
         cls._fields = (*cls._fields, *(name for name in own if name not in cls._fields))
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *positional: Any, **values: Any) -> None:
+        values |= dict(zip(self._fields, positional, strict=False))
         for name in self._fields:
             if name in values:
                 setattr(self, name, values.pop(name))

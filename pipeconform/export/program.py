@@ -1,16 +1,13 @@
-"""The program that an exported script consists of, with three parts more; `script` writes them out as one.
+"""The program that an exported script consists of, with four parts more; `script` writes them out as one.
 
 It starts its own rank processes (or is started by torchrun), runs the case through the adapter, runs the same
-model without any pipeline, and compares. Nothing in the four may import what is not exported: torch, the
+model without any pipeline, and compares. Nothing in the five may import what is not exported: torch, the
 standard library, and, inside functions, the modules that the script carries.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,27 +16,15 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeconform.export.comparison import copied, differences, fired, flat, guard_of, of, whole
+from pipeconform.export.process import DIFFERENT, load_adapter, watch
 from pipeconform.export.unpipelined import unpipelined
 
 CASE = ""
-ADAPTER = ""
 WORLD = 0
 SINGLE_PROCESS = False
-FOUND = ""
-
-DIFFERENT, STUCK = 10, 124  # exit codes of ranks
 
 
 # What one rank does.
-
-
-def load_adapter() -> Any:
-    """The adapter under test."""
-    import importlib
-
-    module, _, name = ADAPTER.rpartition(":")
-    found = getattr(importlib.import_module(module), name)
-    return found() if isinstance(found, type) else found
 
 
 def load_case() -> Any:
@@ -238,16 +223,3 @@ def rank_main(limit: float) -> int:
     lines = list(differences([right[case.world.replica_of(one) or 0] for one in range(len(shown))], shown))
     print("\n".join(lines) if lines else "every value is that of the unpipelined model", flush=True)
     return DIFFERENT if lines else 0
-
-
-def watch(limit: float, rank: int) -> None:
-    """End this process, with the stacks of all its threads, when `limit` seconds have passed."""
-
-    def give_up() -> None:
-        print(f"rank {rank} has not ended after {limit:.0f} s; its threads stand here:", file=sys.stderr)
-        faulthandler.dump_traceback(all_threads=True)
-        os._exit(STUCK)
-
-    timer = threading.Timer(limit, give_up)
-    timer.daemon = True
-    timer.start()

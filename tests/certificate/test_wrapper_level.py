@@ -10,11 +10,14 @@ from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.checks import check_contents
 from pipeconform.certificate.decision import reasons_against
+from pipeconform.certificate.rerun import Sample, rerun
+from pipeconform.replication.rejudge import Question
 from pipeconform.report.result import Cell, Implementation, Result
 from pipeconform.spec import certification_level, mandatory
 from pipeconform.wrapper import WrapperClaims
 
 LEVEL = certification_level("wrapper")
+SUMMED = "pipeconform.reference_impl.faults.registry_wrappers:Summed"
 ROWS = [row.id for row in mandatory(LEVEL)]
 
 
@@ -83,6 +86,31 @@ def test_a_fault_of_a_wrapper_is_tried_on_real_ranks() -> None:
     assert (canary.requirement, canary.schedule) == ("DPW-1", "Wrapper")
     assert canary.shown == ("failed: gradient differs",)
     assert {one.requirement for one in faults_of(ROWS)} == set(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "told"),
+    [
+        pytest.param(
+            "reference-wrapper",
+            ["showed failed: gradient differs, now shows nothing"],
+            marks=pytest.mark.slow,
+        ),
+        (SUMMED, ["passed, now shows failed"]),
+    ],
+)
+def test_a_sample_of_a_wrappers_package_is_executed_again(make, implementation: str, told: list[str]) -> None:
+    from tests.certificate.conftest import sound
+
+    question = Question(requirement="DPW-1", variant="default", case=WrapperCase())
+    samples = [Sample(question=question, expected=one) for one in (None, ("failed", "gradient differs"))]
+    contents = make.changed(sound(make), result=deserving(make))
+    doubts = rerun(samples, contents, options=Options(implementation=implementation))
+    found = [doubt.text for doubt in doubts if doubt.field.startswith("cells.")]
+
+    assert len(found) == len(told)
+    assert all(words in text for words, text in zip(told, found, strict=True))
+    assert "implementation.name" in {doubt.field for doubt in doubts}
 
 
 def test_ranks_of_a_wrappers_violation_are_counted(make) -> None:

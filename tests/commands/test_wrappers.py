@@ -1,13 +1,19 @@
-"""A data-parallel wrapper is judged, replayed, listed and refused by the commands that pipelines are."""
+"""A data-parallel wrapper is judged, replayed, exported, compared, listed and refused by the usual commands."""
 
 from __future__ import annotations
 
+import ast
 import json
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from pipeconform.report.result import read_result
+from pipeconform.case.wrapper_case import Step, WrapperCase
+from pipeconform.report.result import read_result, write_result
+from pipeconform.wrapper import WrapOptions
+from tests.report.conftest import make
+
+__all__ = ["make"]
 
 FAULT = "pipeconform.reference_impl.faults.registry_wrappers:Summed"
 
@@ -92,3 +98,60 @@ def test_the_chapter_is_listed_and_shown(typed) -> None:
     code, out, _ = typed("show", "dpw-19")
     assert code == 0
     assert "Needs      the feature 'join'" in out
+
+
+@pytest.fixture
+def stored(make, tmp_path):
+    """A result without a violation, and one with DDP's of DPW-24."""
+    case = WrapperCase(form="dataclass", options=WrapOptions(static_graph=True), steps=(Step(),))
+    violation = make.violation("DPW-24", "Wrapper", make.case(), signature="gradient differs")
+    violation = make.changed(
+        violation, id="DPW-24:Wrapper:default:1f3a", case=case, digest=case.digest, message="differs here"
+    )
+    write_result(make.result(make.cell("DPW-24", "Wrapper")), tmp_path / "met.json")
+    write_result(make.result(make.cell("DPW-24", "Wrapper", violation)), tmp_path / "broken.json")
+    return violation.id
+
+
+def test_a_violation_is_written_as_a_program(typed, tmp_path, stored) -> None:
+    asked = ("replay", stored, "--result", "broken.json", "--script", "shown.py")
+    code, out, err = typed(*asked, "--impl", "torch-ddp")
+    text = (tmp_path / "shown.py").read_text()
+
+    assert (code, out, err) == (0, "wrote shown.py; run it with: python shown.py\n", "")
+    assert text.startswith('"""torch DDP ')
+    assert "\nFOUND = '''DPW-24 failed: gradient differs\ndiffers here'''\n" in text
+    assert "\nJUDGES = {'DPW-24': " in text
+    compile(text, "shown.py", "exec")
+
+    code, _, err = typed(*asked, "--impl", "reference")
+    assert code == 2
+    assert "wrap()" in err
+
+
+def test_a_bare_case_is_written_with_every_requirement_that_speaks_of_it(typed, tmp_path) -> None:
+    (tmp_path / "case.json").write_text(json.dumps({"ranks": 3}))
+    code, _, _ = typed("replay", "case.json", "--impl", "torch-ddp", "--script", "shown.py")
+    text = (tmp_path / "shown.py").read_text()
+    judges = ast.literal_eval(next(line for line in text.splitlines() if line.startswith("JUDGES"))[9:])
+
+    assert code == 0
+    assert "DPW-1" in judges
+    assert "DPW-35" not in judges
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "implementation", "kind"),
+    [
+        ("met.json", "broken.json", "reference-wrapper", "flaky"),
+        pytest.param("met.json", "broken.json", "torch-ddp", "regressed", marks=pytest.mark.slow),
+        pytest.param("broken.json", "met.json", "reference-wrapper", "fixed", marks=pytest.mark.slow),
+    ],
+)
+def test_a_change_is_settled_by_executing_its_case_again(
+    typed, stored, old: str, new: str, implementation: str, kind: str
+) -> None:
+    code, out, _ = typed("compare", old, new, "--impl", implementation, "--format", "json")
+    (change,) = json.loads(out)["changes"]
+
+    assert (change["kind"], code) == (kind, int(kind != "fixed"))

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeconform.export.launcher import ended, verdict
-from pipeconform.export.program import DIFFERENT, STUCK
+from pipeconform.export.process import DIFFERENT, STUCK, UNFIT
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,8 @@ from pipeconform.export.program import DIFFERENT, STUCK
         ([0, 13], "crashed, a rank died"),
         ([STUCK, STUCK], "hung, no rank went on"),
         ([STUCK, None], "hung, no rank went on"),
+        ([STUCK, UNFIT], "hung, no rank went on"),
+        ([None, UNFIT], ""),
     ],
 )
 def test_the_worst_end_counts(codes, told):
@@ -28,6 +30,7 @@ def test_the_worst_end_counts(codes, told):
     [
         (0, "returned"),
         (1, "raised an error"),
+        (UNFIT, "could not run the case"),
         (-6, "died by signal 6"),
         (13, "left with exit code 13"),
         (None, "still waited when another had ended, and was killed"),

@@ -39,3 +39,8 @@ def test_what_is_missing_unknown_or_refused_is_an_error():
         Point(x=1, z=2)
     with pytest.raises(ValueError, match="bad"):
         Named(x=1, name="bad")
+
+
+def test_fields_may_be_given_by_position():
+    assert Point(1) == Point(x=1, y=2)
+    assert Point(1, 5) == Point(x=1, y=5)
