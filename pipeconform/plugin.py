@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pipeconform.pytest_run import PytestRun
+    from pipeconform.session.run import PytestRun
 
 _ANY_NUMBER = 1_000_000
 _RUN: pytest.StashKey[PytestRun] = pytest.StashKey()
@@ -83,8 +83,11 @@ def pytest_configure(config: pytest.Config) -> None:
             "run the test on n ranks of a warm process group; see pipeconform.run_on_ranks",
         )
     if config.getoption("pipeconform_impl"):
-        _start_ahead(config)
-        from pipeconform.pytest_run import PytestRun
+        from pipeconform.session.options import distributes
+
+        if not distributes(config):
+            _start_ahead(config)
+        from pipeconform.session.run import PytestRun
 
         run = PytestRun(config)
         config.stash[_RUN] = run
@@ -135,7 +138,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     marker = next((one for one in found if one is not None), None)
     if marker is None:
         return None
-    from pipeconform.pytest_ranks import call_on_ranks
+    from pipeconform.session.ranks import call_on_ranks
 
     call_on_ranks(pyfuncitem, marker)
     return True

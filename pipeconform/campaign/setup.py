@@ -10,24 +10,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from pipeconform.adapter import Description
 from pipeconform.attach.pools import AttachedPools
-from pipeconform.attach.session import Attach, attached_devices, controller_of, require_same_source
+from pipeconform.attach.session import attached_devices, controller_of, require_same_source
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.kept import KeptCases
+from pipeconform.campaign.options import Options
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.store import Store
 from pipeconform.campaign.variants import Executors
 from pipeconform.case.strategies import Limits
 from pipeconform.errors import BadAdapterError, HarnessError, UnknownNameError, UsageError
-from pipeconform.gate.expectations import ExpectationsFile
 from pipeconform.report.result import Environment as EnvironmentReport
 from pipeconform.report.result import Implementation
 from pipeconform.run import implementation as implementations
@@ -37,11 +36,9 @@ from pipeconform.run.leased import LeasedPools
 from pipeconform.run.pools import Pools
 from pipeconform.run.protocols import RankPools
 from pipeconform.run.source import Source
-from pipeconform.spec import Profile, profile
 from pipeconform.spec.wrappers import Kind
 
 __all__ = [
-    "Options",
     "Places",
     "campaign_of",
     "chosen_schedules",
@@ -56,44 +53,6 @@ __all__ = [
 ]
 
 SOURCE_TASK = "pipeconform.run.source:answer"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What a run is asked to do, as strings are given on a command line but already typed."""
-
-    implementation: str
-    profile: str = "core"
-    schedules: tuple[str, ...] = ()
-    requirements: tuple[str, ...] = ()
-    ranks: tuple[int, int] = (1, 4)
-    seed: int = 0
-    examples: int | None = None
-    device: str = "cpu"
-    backend: str = "auto"
-    ranks_per_device: int = 1
-    share: Path | None = None
-    """A folder for executions shared with other workers."""
-    expectations: ExpectationsFile | None = None
-    keep_cases: Path | None = None
-    """A folder for every case that is judged."""
-    attach: Attach | None = None
-    """Where agents connect whose ranks execute the cases; None for ranks of this machine."""
-    earlier: Path | None = None
-    """The result file of the run before, if there is one; what it found is executed first."""
-
-    def sized(self) -> Profile:
-        """The profile, with the number of examples asked for."""
-        chosen, number = profile(self.profile), self.examples
-        if number is None:
-            return chosen
-        return msgspec.structs.replace(
-            chosen,
-            corpus=number,
-            costly=number,
-            search=min(chosen.search, number),
-            wrapper_search=min(chosen.wrapper_search, number),
-        )
 
 
 def chosen_schedules(description: Description, wanted: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
-from pipeconform.campaign.setup import Options, places_of
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.setup import places_of
 from pipeconform.campaign.trial import Fault, faults, try_fault
 from pipeconform.certificate.contents import Canary
 from pipeconform.replication.trial import try_wrapper_fault, wrapper_faults

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pipeconform.campaign.setup import Options
+from pipeconform.campaign.options import Options
 from pipeconform.case.any_case import decode_any_case, schedule_of
 from pipeconform.certificate.contents import RESULT, Contents
 from pipeconform.certificate.package import Doubt

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from pipeconform.campaign.setup import Options
+    from pipeconform.campaign.options import Options
     from pipeconform.campaign.trial import Fault
     from pipeconform.certificate.contents import Canary
     from pipeconform.report.canary_view import CanaryLine

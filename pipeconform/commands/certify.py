@@ -134,7 +134,8 @@ def certify_implementation(
     from rich.console import Console
 
     from pipeconform.attach.session import attached_devices, kept_controller
-    from pipeconform.campaign.setup import Options, say
+    from pipeconform.campaign.options import Options
+    from pipeconform.campaign.setup import say
     from pipeconform.certificate.canaries import faults_of
     from pipeconform.certificate.drawing import num_draws
     from pipeconform.certificate.shards import parse_shard
@@ -202,7 +203,7 @@ def _given(attach: Attach | None) -> dict[str, Any]:
 
 def _described(impl: str) -> tuple[Any, Any, Kind]:
     """What it says of itself, its source file and what it is."""
-    from pipeconform.campaign.setup import Options
+    from pipeconform.campaign.options import Options
     from pipeconform.replication.either import any_campaign_of, description_in, kind_of
 
     with any_campaign_of(Options(implementation=impl)) as campaign:

@@ -48,7 +48,7 @@ def compare(
     before, after = _read(old), _read(new)
     comparison = compare_results(before, after)
     if impl is not None:
-        from pipeconform.campaign.setup import Options
+        from pipeconform.campaign.options import Options
         from pipeconform.replication.settle import settle
         from pipeconform.run.implementation import resolve
         from pipeconform.run.supported import require_supported_torch

@@ -22,7 +22,8 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
         UsageError: no program of its own can show what was found, or its environment variant is not known.
         BadCaseError: the file cannot be written.
     """
-    from pipeconform.campaign.setup import Options, campaign_of
+    from pipeconform.campaign.options import Options
+    from pipeconform.campaign.setup import campaign_of
     from pipeconform.export.script import Reproduction, script_of
     from pipeconform.judge.registry import JUDGEMENTS
 

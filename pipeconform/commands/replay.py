@@ -107,7 +107,7 @@ def replay(
     from pipeconform.case.wrapper_case import WrapperCase
 
     if isinstance(found.case, WrapperCase):
-        from pipeconform.campaign.setup import Options
+        from pipeconform.campaign.options import Options
         from pipeconform.commands.replay_wrapper import export_wrapper, replay_wrapper
 
         options = Options(implementation=impl, device=device, backend=backend, attach=attach)
@@ -121,7 +121,8 @@ def replay(
         return export(found, impl=impl, script=script)
     from pipeconform.campaign.judging import judge
     from pipeconform.campaign.localising import localise
-    from pipeconform.campaign.setup import Options, campaign_of
+    from pipeconform.campaign.options import Options
+    from pipeconform.campaign.setup import campaign_of
     from pipeconform.case.strategies import Focus
     from pipeconform.judge.registry import JUDGEMENTS
     from pipeconform.report.localisation_text import localisation_lines

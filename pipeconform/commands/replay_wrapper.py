@@ -11,7 +11,7 @@ from pipeconform.errors import NothingJudgedError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pipeconform.campaign.setup import Options
+    from pipeconform.campaign.options import Options
     from pipeconform.case.wrapper_case import WrapperCase
     from pipeconform.commands.replay import Stored
     from pipeconform.replication.campaign import WrapperCampaign

@@ -33,7 +33,7 @@ def selftest(*, every: bool, requirements: str | None, **device: Any) -> int:
     require_supported_torch()
     from rich.console import Console
 
-    from pipeconform.campaign.setup import Options
+    from pipeconform.campaign.options import Options
     from pipeconform.certificate.canaries import faults_of, one_each
     from pipeconform.commands.canaries import lines_of, watched_canaries
     from pipeconform.replication.setup import require_sense

@@ -98,7 +98,7 @@ def verify_package(
         checked = replace(checked, doubts=(*checked.doubts, *_signature_doubts(package, public_key)))
     if not rerun or impl is None or checked.contents is None:
         return checked, None
-    from pipeconform.campaign.setup import Options
+    from pipeconform.campaign.options import Options
     from pipeconform.certificate.rerun import rerun as execute_again
     from pipeconform.certificate.rerun import sample
     from pipeconform.run.implementation import resolve

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeAlias
-
-import msgspec
+from typing import TypeAlias
 
 from pipeconform.adapter import Description
 from pipeconform.campaign.campaign import Campaign
-from pipeconform.campaign.pairs import Point, reachable_points
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.pairs import reachable_points
 from pipeconform.campaign.setup import (
-    Options,
     campaign_of,
     chosen_schedules,
     environment_of,
@@ -20,13 +18,13 @@ from pipeconform.campaign.setup import (
     implementation_of,
     implementation_report,
 )
+from pipeconform.campaign.told import Told, Weight, group_of
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.sizes import shapes
 from pipeconform.case.strategies import Focus
 from pipeconform.errors import IsWrapperError
 from pipeconform.replication.campaign import WrapperCampaign
 from pipeconform.replication.setup import wrapper_campaign_of
-from pipeconform.report.result import Environment, Implementation
 from pipeconform.run.implementation import WRAPPERS
 from pipeconform.spec import requirements
 from pipeconform.spec.wrappers import Kind
@@ -34,12 +32,9 @@ from pipeconform.wrapper import WrapperDescription
 
 __all__ = [
     "AnyCampaign",
-    "Told",
-    "Weight",
     "any_campaign_of",
     "columns_of",
     "description_in",
-    "group_of",
     "kind_of",
     "tell",
     "variants_of",
@@ -47,27 +42,6 @@ __all__ = [
 ]
 
 AnyCampaign: TypeAlias = Campaign | WrapperCampaign
-
-
-class Weight(NamedTuple):
-    """What it costs to judge a group of cells: the heavier is begun first."""
-
-    num_ranks: int
-    """Of its largest cases."""
-    num_cells: int
-    """That are judged, and not only told to be skipped."""
-
-
-class Told(msgspec.Struct, frozen=True):
-    """What a process that judged cells tells at its end."""
-
-    environment: Environment
-    implementation: Implementation
-    schedules: tuple[str, ...]
-    executed: dict[str, int]
-    num_ranks: dict[str, int]
-    reached: tuple[Point, ...]
-    reachable: tuple[Point, ...]
 
 
 @contextmanager
@@ -119,11 +93,6 @@ def variants_of(campaign: AnyCampaign, requirement: str) -> tuple[str, ...]:
     varied = campaign.profile.varied
     everywhere = varied is None or requirement.partition("-")[0] in varied
     return tuple(campaign.executors) if everywhere else ("default",)
-
-
-def group_of(requirement: str, schedule: str, variant: str) -> str:
-    """The name under which cells are kept together: those that share executions, which of a wrapper none do."""
-    return requirement if schedule == WRAPPER_COLUMN else f"{schedule}-{variant}"
 
 
 def weights(campaign: AnyCampaign) -> dict[str, Weight]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeconform.campaign.judging import judge
-from pipeconform.campaign.setup import Options
+from pipeconform.campaign.options import Options
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
 from pipeconform.errors import UnknownNameError, UsageError

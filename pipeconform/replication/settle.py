@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeconform.campaign.setup import Options
+from pipeconform.campaign.options import Options
 from pipeconform.gate.comparison import Change, Comparison
 from pipeconform.replication.rejudge import Question, rejudge
 from pipeconform.report.result import Cell, Result, Violation

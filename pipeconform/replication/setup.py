@@ -9,7 +9,8 @@ import msgspec
 
 from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.kept import KeptCases
-from pipeconform.campaign.setup import Options, source_in
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.setup import source_in
 from pipeconform.errors import UsageError
 from pipeconform.replication.campaign import PRELOAD, WrapperCampaign, describe
 from pipeconform.run import devices

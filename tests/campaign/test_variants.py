@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeconform.adapter import Description, MistakeKind
-from pipeconform.campaign.setup import Options, campaign_of, environment_report
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.setup import campaign_of, environment_report
 from pipeconform.claims import Capabilities, ScheduleClaim
 from pipeconform.errors import BadAdapterError
 

@@ -1,7 +1,8 @@
 """Two workers of a distributed run: what one executed the other does not, and both count what they did."""
 
 from pipeconform.campaign.campaign import Campaign
-from pipeconform.campaign.setup import Options, campaign_of
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.setup import campaign_of
 from pipeconform.spec import requirement
 
 

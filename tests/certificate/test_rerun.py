@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from pipeconform.reference_impl import faults
 
-from pipeconform.campaign.setup import Options
+from pipeconform.campaign.options import Options
 from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.rerun import sample
 from pipeconform.replication.rejudge import Question, rejudge

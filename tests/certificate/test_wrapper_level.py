@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pipeconform.campaign.setup import Options
+from pipeconform.campaign.options import Options
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.checks import check_contents

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeconform.campaign.campaign import Campaign
-from pipeconform.campaign.setup import Options, campaign_of
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.setup import campaign_of
 from pipeconform.spec import profile, requirement
 
 ENGINES = Path(__file__).parent / "engines"

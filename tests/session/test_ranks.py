@@ -53,7 +53,7 @@ def test_one_killed():
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
-@pytest.mark.pipeconform_ranks(2, idle_limit=0.3)
+@pytest.mark.pipeconform_ranks(2, idle_limit=1)
 def test_one_hangs():
     if dist.get_rank() == 1:
         dist.recv(torch.zeros(1), src=0)
@@ -101,7 +101,7 @@ def test_tests_pass_with_fixtures_parameters_classes_and_variables(outcome) -> N
         "rank 1 raised: AssertionError: assert 1 == 0",
         "assert dist.get_rank() == 0",
         "rank 1 died: SIGKILL",
-        "rank 1 stuck: no rank used CPU time for 0.3 s",
+        "rank 1 stuck: no rank used CPU time for 1 s",
         "in test_one_hangs",
         "the marker reads pipeconform_ranks(0,); expected the number of ranks",
         "pipeconform_ranks(2,){'limit': 3}; expected",

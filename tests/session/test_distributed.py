@@ -27,7 +27,11 @@ GUARD = 600  # seconds
 def run(folder, *more, impl="reference", **variables):
     """Exit code, what was printed, and the result file."""
     command = [sys.executable, "-m", "pipeconform", "run", "--impl", impl, *SELECTED, *more]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]), **variables}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+        **variables,
+    }
     done = subprocess.run(
         command, check=False, cwd=folder, capture_output=True, text=True, timeout=GUARD, env=environment
     )

@@ -1,0 +1,52 @@
+"""What a run is asked to do. Light: whoever only passes it on imports neither torch nor Hypothesis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pipeconform.attach.session import Attach
+from pipeconform.gate.expectations import ExpectationsFile
+from pipeconform.spec import Profile, profile
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a run is asked to do, as strings are given on a command line but already typed."""
+
+    implementation: str
+    profile: str = "core"
+    schedules: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    ranks: tuple[int, int] = (1, 4)
+    seed: int = 0
+    examples: int | None = None
+    device: str = "cpu"
+    backend: str = "auto"
+    ranks_per_device: int = 1
+    share: Path | None = None
+    """A folder for executions shared with other workers."""
+    expectations: ExpectationsFile | None = None
+    keep_cases: Path | None = None
+    """A folder for every case that is judged."""
+    attach: Attach | None = None
+    """Where agents connect whose ranks execute the cases; None for ranks of this machine."""
+    earlier: Path | None = None
+    """The result file of the run before, if there is one; what it found is executed first."""
+
+    def sized(self) -> Profile:
+        """The profile, with the number of examples asked for."""
+        chosen, number = profile(self.profile), self.examples
+        if number is None:
+            return chosen
+        return msgspec.structs.replace(
+            chosen,
+            corpus=number,
+            costly=number,
+            search=min(chosen.search, number),
+            wrapper_search=min(chosen.wrapper_search, number),
+        )

@@ -1,0 +1,137 @@
+"""What a run has found so far, and the result file that is made of it."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+import pipeconform
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.pairs import pairwise
+from pipeconform.campaign.told import Told
+from pipeconform.errors import PipeconformError
+from pipeconform.gate.strict import problems
+from pipeconform.report.location import RESULT_NAME
+from pipeconform.report.result import Cell, Expectations, Result, Run, Totals, write_result
+from pipeconform.spec import STANDARD_VERSION, rule_digest
+from pipeconform.spec.wrappers import all_requirements
+
+__all__ = ["Gathered"]
+
+_WRITE_EVERY = 2.0  # seconds, at least, between two writings of the unfinished result
+_SHARE = 20  # of the time, at most, goes into writing it
+
+
+class Gathered:
+    """Cells, and what the processes that judge them have told.
+
+    `unrestricted` says whether nothing was left out but requirements.
+    """
+
+    def __init__(self, options: Options, *, out: Path | None, unrestricted: bool) -> None:
+        self._options, self._unrestricted = options, unrestricted
+        self.file = None if out is None else out / RESULT_NAME
+        self.cells: dict[tuple[str, str, str], Cell] = {}
+        self.told: list[Told] = []
+        """By the workers of a distributed run: the first says where and what, all say how much."""
+        self.here: Callable[[], Told] | None = None
+        """Says it in a run of one process."""
+        self.unwritten: str | None = None
+        """Why the result could not be written."""
+        self._begun = self._written = time.monotonic()
+        self._took = 0.0
+
+    @property
+    def knows_where(self) -> bool:
+        """Whether there is anything to write: before a process has started, there is no run."""
+        return bool(self.told) or self.here is not None
+
+    def note(self, cell: Cell) -> None:
+        """Keep a cell, and write what there is if nothing was written for long."""
+        self.cells[cell.requirement, cell.schedule, cell.variant] = cell
+        if time.monotonic() - self._written > max(_WRITE_EVERY, _SHARE * self._took):
+            self.write(complete=False)
+
+    def write(self, *, complete: bool) -> None:
+        """Write the result file, if there is to be one."""
+        if self.file is None:
+            return
+        begun = time.monotonic()
+        try:
+            write_result(self.result(complete=complete), self.file)
+        except PipeconformError as error:
+            self.unwritten = str(error)
+        self._written = time.monotonic()
+        self._took = self._written - begun
+
+    def result(self, *, complete: bool) -> Result:
+        """Everything so far, cells in the order of the standard."""
+        told = [*self.told, *([] if self.here is None else [self.here()])]
+        executed: dict[str, int] = {}
+        ranks: dict[str, int] = {}
+        for one in told:
+            ranks.update(one.num_ranks)
+            for digest, count in one.executed.items():
+                executed[digest] = executed.get(digest, 0) + count
+        first = told[0]
+        cells = self._in_order(first.schedules)
+        judged = {cell.requirement for cell in cells}
+        options, sized = self._options, self._options.sized()
+        found = Result(
+            product_version=pipeconform.__version__,
+            standard_version=STANDARD_VERSION,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            environment=first.environment,
+            implementation=first.implementation,
+            run=Run(
+                profile=options.profile,
+                seed=options.seed,
+                corpus=sized.corpus,
+                search=sized.wrapper_search if first.implementation.kind == "wrapper" else sized.search,
+                schedules=first.schedules,
+                max_ranks=options.ranks[1],
+                selection=",".join(options.requirements),
+                unrestricted=self._unrestricted,
+                complete=complete,
+                seconds=round(time.monotonic() - self._begun, 1),
+            ),
+            totals=Totals(
+                judgements=sum(cell.judgements for cell in cells),
+                # what workers executed is known when they end; a run cut short knows its cells only
+                executions=max(sum(executed.values()), sum(cell.executions for cell in cells)),
+                distinct_cases=max([len(executed), *(cell.distinct_cases for cell in cells)]),
+                distinct_cases_several_ranks=sum(ranks[digest] > 1 for digest in executed),
+                pairs=pairwise(
+                    (point for one in told for point in one.reached),
+                    (point for one in told for point in one.reachable),
+                ),
+            ),
+            cells=cells,
+            rules={row.id: rule_digest(row) for row in all_requirements() if row.id in judged},
+        )
+        return msgspec.structs.replace(found, expectations=self._held_against(found))
+
+    def _in_order(self, schedules: tuple[str, ...]) -> tuple[Cell, ...]:
+        order = {row.id: i for i, row in enumerate(all_requirements())}
+
+        def place(cell: Cell) -> tuple[int, bool, str, int]:
+            column = schedules.index(cell.schedule)
+            return order[cell.requirement], cell.variant != "default", cell.variant, column
+
+        return tuple(sorted(self.cells.values(), key=place))
+
+    def _held_against(self, result: Result) -> Expectations | None:
+        file = self._options.expectations
+        if file is None:
+            return None
+        today = datetime.datetime.now(datetime.UTC).date()
+        return Expectations(
+            file=file.name,
+            digest=file.digest,
+            entries=len(file.entries),
+            problems=problems(file, result, today=today),
+        )

@@ -1,0 +1,398 @@
+"""One run inside pytest: its hooks. It collects the cells, shows progress, and decides how pytest ends.
+
+With pytest-xdist every worker judges its share and sends its cells with the test reports; the
+controller, which imports nothing that judges and starts no rank processes, gathers them. A worker that crashes costs
+the cells it was judging, and they are reported as errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import pytest
+
+from pipeconform.campaign.told import Told, Weight, group_of
+from pipeconform.errors import HarnessError, TooFewAgentsError, UsageError
+from pipeconform.report.bulletins import Bulletins
+from pipeconform.report.result import Cell, decode_cell
+from pipeconform.run.ahead import drop_ahead
+from pipeconform.run.cores import Cores
+from pipeconform.run.supported import require_supported_torch
+from pipeconform.session.gathered import Gathered
+from pipeconform.session.options import distributes, is_worker, options_of
+from pipeconform.session.share import Refusal, Share, Started
+from pipeconform.spec.wrappers import any_requirement
+
+if TYPE_CHECKING:
+    from pipeconform.report.progress import Progress
+    from pipeconform.report.terminal import LiveView
+    from pipeconform.session.judging import Judging
+
+__all__ = ["PytestRun"]
+
+_CELL = "pipeconform_cell"
+_MARKERS = ("pipeconform_requirement", "pipeconform_wrapper_requirement")
+"""By which suite tests carry their requirement."""
+NOT_WANTED = object()
+"""Parameter of a suite test whose requirement was not asked for; deselected after collection."""
+_MOST_ENDS = 2  # workers, for each that there should be, that end in a row before anything is judged
+
+
+class PytestRun:
+    """The run's state and its pytest hooks."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        try:
+            require_supported_torch()
+            self.options = options_of(config)
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
+        self.out = Path(config.getoption("pipeconform_out")) if config.getoption("pipeconform_out") else None
+        self.is_worker, self.distributes = is_worker(config), distributes(config)
+        self.gathered = Gathered(
+            self.options,
+            out=None if self.is_worker else self.out,
+            unrestricted=not self.options.schedules and not config.getoption("keyword"),
+        )
+        self.view: LiveView | None = None
+        self.interrupted = False
+        self._judging: Judging | None = None
+        """None in the controller of a distributed run."""
+        self._ends = 0
+        """Workers that have ended since a cell was judged."""
+        self._weights: dict[str, Weight] = {}
+        """By group of cells."""
+        # Hypothesis keeps its tables in the working directory unless told otherwise
+        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "hypothesis"))
+        self._stack = ExitStack()
+        self._share = self._shared(config)
+        self._check_out()
+        if not self.is_worker and config.getoption("pipeconform_live"):
+            reporter = config.pluginmanager.get_plugin("terminalreporter")
+            if reporter is not None:
+                config.pluginmanager.unregister(reporter)
+
+    # ------------------------------------------------------------------ set-up
+
+    def _shared(self, config: pytest.Config) -> Share | None:
+        """The folder that all workers of a distributed run share."""
+        if self.is_worker:
+            given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
+            share = Share(Path(given["pipeconform_share"]))
+            self._worker, self._workers = given["workerid"], given["workercount"]
+            self._bulletins = Bulletins(share.folder)
+            self._cores = Cores(workers=self._workers)
+            self._stack.callback(self._cores.release)
+            return share
+        if not self.distributes:
+            return None
+        share = Share.made(out=self.out)
+        self._stack.callback(share.remove)
+        return share
+
+    def _check_out(self) -> None:
+        """Refuse a folder that cannot be written before anything is judged."""
+        if self.out is None or self.is_worker:
+            return
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.out):
+                pass
+        except OSError as error:
+            raise pytest.UsageError(
+                f"cannot write results to {self.out}: {error.strerror or error}; choose another --out"
+            ) from error
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Start what judges, and refuse a wrong adapter or schedule before anything is collected.
+
+        Raised while a test is parametrised, a usage error would count as a broken suite. A worker has no way to
+        refuse a run: it tells the controller, and ends.
+        """
+        if self.distributes:
+            return
+        try:
+            self._judging = self._start_judging()
+        except (UsageError, HarnessError) as error:
+            is_usage = isinstance(error, UsageError)
+            refusal = Refusal(str(error) if is_usage else f"the harness failed: {error}", is_usage)
+            if not self.is_worker:
+                _refuse(refusal)
+            self._in_folder.say(self._worker, refusal)
+            raise pytest.UsageError(refusal.text) from error
+        if self.is_worker:
+            self._in_folder.say(self._worker, Started(self._judging.tell(), self._judging.weights()))
+        else:
+            self.gathered.here = self._judging.tell
+
+    def _start_judging(self) -> Judging:
+        from pipeconform.session.judging import Judging
+
+        if self._share is None:
+            shared, earlier = None, self.gathered.file
+        else:  # the other workers' cells may stand in the result by now
+            shared, earlier = self._share.folder, self._share.earlier
+        options = dataclasses.replace(self.options, share=shared, earlier=earlier)
+        return Judging(options, stack=self._stack, listener=self._progress)
+
+    @property
+    def _in_folder(self) -> Share:
+        assert self._share is not None, "workers and their controller share a folder"
+        return self._share
+
+    @property
+    def judging(self) -> Judging:
+        """What judges, in a process that does."""
+        assert self._judging is not None, "the session has begun, and the controller collects nothing"
+        return self._judging
+
+    def close(self) -> None:
+        """End processes and remove what is temporary."""
+        drop_ahead()
+        self._stack.close()
+
+    def parametrize(self, metafunc: pytest.Metafunc) -> None:
+        """Spread a test over the schedules and variants; keep schedules together under xdist."""
+        found = map(metafunc.definition.get_closest_marker, _MARKERS)
+        marker = next((one for one in found if one is not None), None)
+        assert marker is not None, "a suite test carries its requirement"
+        params: list[Any] = [
+            pytest.param(cell, id=":".join(cell), marks=pytest.mark.xdist_group(group_of(*cell)))
+            for cell in self.judging.cells_of(any_requirement(marker.args[0]).id)
+        ]
+        metafunc.fixturenames.append(_CELL)
+        metafunc.parametrize(_CELL, params or [pytest.param(NOT_WANTED, id="not wanted")])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item], config: pytest.Config) -> None:
+        """Drop the tests of requirements that were not asked for."""
+        absent = [item for item in items if _params(item).get(_CELL, ()) is NOT_WANTED]
+        if absent:
+            config.hook.pytest_deselected(items=absent)
+            items[:] = [item for item in items if item not in absent]
+
+    # ------------------------------------------------------------------ judging
+
+    def judge(self, item: pytest.Item) -> None:
+        """Judge one cell; fail, skip or pass the test accordingly."""
+        if self.is_worker:
+            self._cores.share_among(self._workers - self._in_folder.num_ended())
+        try:
+            cell = self.judging.judge(*_params(item)[_CELL])
+        except TooFewAgentsError as error:
+            pytest.exit(f"the harness failed: {error}", returncode=3)
+        item.user_properties.append((_CELL, msgspec.json.encode(cell).decode()))
+        if cell.status in ("not_claimed", "skipped"):
+            pytest.skip(f"{cell.status}: {cell.reason}")
+        if cell.is_expected:
+            labels = dict.fromkeys(violation.expected for violation in cell.violations)
+            pytest.xfail(f"expected: {', '.join(labels)}")
+        if cell.status != "passed":
+            from pipeconform.report.text import describe_cell
+
+            pytest.fail(describe_cell(cell), pytrace=False)
+
+    def _progress(self, progress: Progress) -> None:
+        if self.view is not None:
+            self.view.progress(progress)
+        elif self.is_worker:
+            self._bulletins.post(self._worker, progress)
+
+    # ------------------------------------------------------------------ gathering
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker where executions are shared (xdist)."""
+        node.workerinput["pipeconform_share"] = str(self._in_folder.folder)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        """Gather what a worker tells at its end, and see whether it ended of its own accord (xdist)."""
+        told = getattr(node, "workeroutput", {}).get("pipeconform")
+        if told is not None:
+            self.gathered.told.append(msgspec.json.decode(told, type=Told))
+        if error is None:
+            return
+        worker = node.gateway.id
+        said = self._in_folder.said(worker)
+        if isinstance(said, Refusal) and (said.is_usage or not self.gathered.cells):
+            _refuse(said)
+        Bulletins(self._in_folder.folder).remove(worker)
+        self._ends += 1
+        if self._ends > _MOST_ENDS * len(self.config.getoption("tx")):
+            pytest.exit(
+                f"the harness failed: {self._ends} workers have ended one after another without judging anything; "
+                f"is there memory enough? A run without -n shows what ends them",
+                returncode=3,
+            )
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Keep schedules together, those with the largest worlds and the most cells first (xdist)."""
+        from pipeconform.session.packing import scheduling
+
+        return scheduling(config, log, group=_group_of_test, weights=self._weights)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        """A cell whose worker ended is judged once more, by another: until then it is no failure (xdist)."""
+        given_up = getattr(sched, "given_up", None)
+        if given_up is not None and not given_up(crashitem):
+            path, line, _ = report.location
+            report.outcome = "skipped"
+            report.longrepr = (path, line or 0, "its worker ended; another judges it once more")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the cell that a report carries; a report that ended without one is an error of its cell."""
+        if self.is_worker:
+            return
+        carried = [value for key, value in report.user_properties if key == _CELL]
+        if carried and report.when == "call":
+            self._note(decode_cell(str(carried[-1])))
+        elif report.failed and not carried and "[" in report.nodeid:
+            parts = _cell_of(report.nodeid)
+            if len(parts) == 3:
+                text = f"the harness failed: {_crash_of(report)}"
+                self._note(
+                    Cell(
+                        requirement=parts[0], schedule=parts[1], variant=parts[2], status="error", reason=text
+                    )
+                )
+
+    def _note(self, cell: Cell) -> None:
+        self._ends = 0
+        if self.view is not None:
+            self.view.cell(cell)
+        self.gathered.note(cell)
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Remember that the run is not complete, whatever ended it."""
+        self.interrupted = True
+
+    # ------------------------------------------------------------------ the live view
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Begin to show progress."""
+        self._begin_view([str(_params(item)[_CELL][0]) for item in session.items if _CELL in _params(item)])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        """Hear how a worker has started; begin to show progress, since every worker collects the same (xdist)."""
+        said = self._in_folder.said(node.gateway.id)
+        if isinstance(said, Started) and not self.gathered.told:
+            self.gathered.told.append(said.told)
+            self._weights.update(said.weights)
+        self._begin_view([_cell_of(nodeid)[0] for nodeid in ids])
+
+    def _begin_view(self, identifiers: list[str]) -> None:
+        wanted = self.config.getoption("pipeconform_live") and not self.is_worker
+        if not wanted or not identifiers or self.view is not None:
+            return
+        from rich.console import Console
+
+        from pipeconform.report.terminal import LiveView
+
+        self.view = LiveView(
+            Console(),
+            cells=Counter(identifiers),
+            implementation=self.options.implementation,
+            profile=self.options.profile,
+            workers=dict if self._share is None else Bulletins(self._share.folder).read,
+        )
+        self.view.start()
+
+    # ------------------------------------------------------------------ the end
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the result and decide the exit status."""
+        if self.is_worker:
+            self._end_worker()
+            return
+        if self.view is not None:
+            self.view.stop()
+        cells = self.gathered.cells.values()
+        judged = any(cell.judgements for cell in cells)
+        failed = any(cell.status == "error" and not cell.violations for cell in cells)
+        came_through = session.exitstatus in (0, 1, 5)
+        complete = came_through and not (self.interrupted or session.shouldfail or session.shouldstop)
+        if self.gathered.knows_where:
+            self.gathered.write(complete=complete)
+        if not self.interrupted and came_through and (failed or self.gathered.unwritten or not judged):
+            session.exitstatus = 3
+        elif session.exitstatus == 0 and self._file_is_wrong(complete=complete):
+            session.exitstatus = 1
+
+    def _end_worker(self) -> None:
+        """Tell what was judged, and leave the cores to the workers that have something to do yet."""
+        self._bulletins.remove(self._worker)
+        self._cores.release()
+        self._in_folder.end(self._worker)
+        if self._judging is not None:
+            output: dict[str, str] = self.config.workeroutput  # type: ignore[attr-defined]
+            output["pipeconform"] = msgspec.json.encode(self._judging.tell()).decode()
+
+    def _file_is_wrong(self, *, complete: bool) -> bool:
+        if not self.gathered.knows_where:
+            return False
+        held = self.gathered.result(complete=complete).expectations
+        return held is not None and bool(held.problems)
+
+    def pytest_terminal_summary(self) -> None:
+        """Show what pytest's own summary does not: the table, what was not claimed, where the results are."""
+        if self.config.getoption("pipeconform_live") or not self.gathered.cells:
+            return
+        from rich.console import Console
+
+        from pipeconform.report.summary import render_overview
+
+        console = Console()
+        console.print()
+        render_overview(self.gathered.result(complete=not self.interrupted), console)
+        kept = "not kept; --pipeconform-out DIR keeps them, and replay needs them"
+        console.print(
+            f"results: {self.gathered.unwritten or self.gathered.file or kept}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+
+
+def _refuse(refusal: Refusal) -> NoReturn:
+    """End the run, and say why."""
+    if refusal.is_usage:
+        raise pytest.UsageError(refusal.text)
+    pytest.exit(refusal.text, returncode=3)
+
+
+def _group_of_test(nodeid: str) -> str:
+    """The name of the group of a test, by its id; one that judges no cell is a group of its own."""
+    parts = _cell_of(nodeid)
+    return group_of(*parts) if len(parts) == 3 else nodeid
+
+
+def _cell_of(nodeid: str) -> list[str]:
+    """Requirement, schedule and variant in the id of a test; xdist appends its group after an @."""
+    return nodeid.rpartition("[")[2].rstrip("]").split("@")[0].split(":")
+
+
+def _crash_of(report: pytest.TestReport) -> str:
+    """The exception that ended a test, in a line: a mistake of ours needs no page of traceback here."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return "\n".join(report.longreprtext.strip().splitlines()[-5:])
+    return f"{crash.message.partition(chr(10))[0]} ({Path(crash.path).name}, line {crash.lineno})"
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params

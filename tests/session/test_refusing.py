@@ -1,0 +1,93 @@
+"""What cannot be judged is refused before anything is collected, by one process and by several in the same words."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+GUARD = 300  # seconds
+BROKEN = "raise RuntimeError('this adapter cannot be imported')\n"
+ADAPTER = "from pipeconform.reference_impl.adapter import ReferenceAdapter as Mine\n"
+
+
+def run(folder, *more, **variables):
+    command = [sys.executable, "-m", "pipeconform", "run", "--profile", "smoke", "--ranks", "1-2", *more]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+        **variables,
+    }
+    done = subprocess.run(
+        command, check=False, cwd=folder, capture_output=True, text=True, timeout=GUARD, env=environment
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--impl", "reference", "--schedules", "Zigzag"], "unknown schedule"),
+        (["--impl", "broken.py:Mine"], "this adapter cannot be imported"),
+        (["--impl", "reference", "--device", "cuda"], "cuda device"),
+        (["--impl", "torch-ddp", "--requirements", "FWD-1"], "FWD-1"),
+    ],
+)
+def test_two_workers_refuse_in_the_words_of_one_process(folder, asked, words):
+    code, said = run(folder, *asked)
+    again, as_well = run(folder, *asked, "-n", "2")
+
+    assert (code, again) == (2, 2)
+    assert words in said
+    assert as_well == said
+    assert not (folder / "pipeconform-results" / "result.json").exists()
+
+
+def test_a_controller_imports_nothing_that_judges(tmp_path):
+    asked = ["--impl", "reference", "--requirements", "FWD-1", "--schedules", "GPipe", "--examples", "1"]
+    code, said = run(
+        tmp_path, *asked, "-n", "2", "--", "-p", "tells_modules", MODULES=str(tmp_path / "loaded")
+    )
+
+    assert code == 0, said
+    loaded = set((tmp_path / "loaded").read_text().split())
+    assert "pipeconform.session.run" in loaded
+    assert not loaded & {"torch", "hypothesis", "pipeconform.campaign.campaign", "pipeconform.run.worker"}
+
+
+@pytest.mark.slow
+def test_an_adapter_that_breaks_in_the_middle_is_told_and_what_was_judged_is_kept(folder):
+    """A worker ends; the one in its place finds an adapter that can be imported no more."""
+    (folder / "mine.py").write_text(ADAPTER)
+    code, said = run(
+        folder,
+        *("--impl", "mine.py:Mine", "--schedules", "GPipe,1F1B", "--requirements", "FWD-1,TRN-1,TRN-3"),
+        *("-n", "2", "--", "-p", "ends_workers", "-p", "breaks_adapter"),
+        ENDS="TRN-3/once",
+        ENDED=str(folder / "ended"),
+        BREAKS=str(folder / "mine.py"),
+    )
+
+    assert code == 2, said
+    assert "this adapter cannot be imported" in said
+    result = json.loads((folder / "pipeconform-results" / "result.json").read_text())
+    assert not result["run"]["complete"]
+    assert {cell["requirement"] for cell in result["cells"]} >= {"FWD-1", "TRN-1"}
+
+
+def test_nothing_of_a_refused_run_is_left(folder):
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    run(folder, "--impl", "broken.py:Mine", "-n", "2", TMPDIR=str(temporary))
+
+    left = {path.name for path in temporary.glob("pipeconform-*")}
+    assert left <= {f"pipeconform-leases-{os.getuid()}"}  # shared with other runs on purpose
