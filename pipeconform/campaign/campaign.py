@@ -118,7 +118,7 @@ class Campaign:
     def _enough(self, requirement: Requirement) -> tuple[str, ...]:
         """The schedules under which a requirement is judged: the first, or it and the last, where any would do.
 
-        The smallest profile takes the first also where every schedule matters, but a case costs much.
+        So it is where a case costs much; if it is about what the schedule does, the smallest profile alone does so.
         """
         judgement, claims = JUDGEMENTS[requirement.id], self.limits.capabilities.schedules
         names = tuple(
@@ -128,11 +128,12 @@ class Campaign:
             and reachable(self.limits, claim)
             and judgement.foci(claim, self.limits.capabilities)
         )
-        few = judgement.any_schedule or (judgement.costly and self.profile.schedules == 1)
-        if self.profile.schedules is None or not few:
+        most = self.profile.schedules
+        few = judgement.any_schedule or (judgement.costly and not (judgement.by_schedule and most != 1))
+        if most is None or not few:
             return names
         trained = tuple(name for name in names if any(c.name == name and c.trains for c in claims)) or names
-        return tuple(dict.fromkeys((*trained[:1], *trained[-1:])))[: self.profile.schedules]
+        return tuple(dict.fromkeys((*trained[:1], *trained[-1:])))[:most]
 
     def corpora(self, claim: ScheduleClaim, foci: tuple[Focus, ...], *, costly: bool) -> Iterator[Corpus]:
         """The corpora of these foci under one schedule; smaller ones where cases cost much."""

@@ -8,6 +8,7 @@ PRELOAD = (
     "torch",
     "torch.distributed",
     "torch.distributed.pipelining",
+    "torch.export._trace",
     "pipeconform.run.worker",
     "pipeconform.judge.oracle",
 )

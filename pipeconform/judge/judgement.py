@@ -59,7 +59,9 @@ class Judgement:
     any_schedule: bool = False
     """Whether the subject has nothing to do with the schedule: a small run judges it under two of them."""
     costly: bool = False
-    """It is about every schedule, but the smallest run judges it under one of them only."""
+    """Its cases cost ten times what others do: a small run judges few of them, under two of the schedules."""
+    by_schedule: bool = False
+    """It is costly, but about what a schedule does: only the smallest run leaves schedules out."""
     refusal: Callable[[Case, Sequence[str]], Iterator[Finding]] | None = None
     """What is wrong with a refusal that is tolerated, by what the errors of the ranks say."""
 

@@ -45,6 +45,11 @@ def test_a_rank_has_one_thread_ignores_ctrl_c_and_is_in_a_gloo_group(pool):
     assert (expected, expected) == run(pool, "facts").values
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")
+def test_no_thread_of_a_rank_takes_a_core_by_waking_up(pool):
+    assert run(pool, "scheduling_policies").values == ([os.SCHED_BATCH],) * 2
+
+
 def test_without_a_backend_there_is_no_process_group(server):
     with Pool(server, size=1, backend=None) as oracle:
         assert run(oracle, "facts")[0].value["backend"] is None

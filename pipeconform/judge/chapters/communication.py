@@ -18,6 +18,7 @@ def _recorded(judge: Judge) -> Judgement:
         draws=frozenset({Focus.TRAFFIC}),
         observe=frozenset({"traffic"}),
         costly=True,
+        by_schedule=True,
     )
 
 
@@ -27,5 +28,5 @@ COMMUNICATION: dict[str, Judgement] = {
     "COM-3": _recorded(communication.gets_through),
     "COM-4": _recorded(communication.memory_in_flight_is_left_alone),
     "COM-5": _recorded(communication.no_more_than_needed),
-    "COM-6": about(Focus.DELAYED, judge=communication.timing_changes_nothing, costly=True),
+    "COM-6": about(Focus.DELAYED, judge=communication.timing_changes_nothing, costly=True, by_schedule=True),
 }

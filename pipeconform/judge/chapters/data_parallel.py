@@ -11,7 +11,12 @@ __all__ = ["DATA_PARALLEL"]
 
 DATA_PARALLEL: dict[str, Judgement] = {
     "DPC-1": about(
-        Focus.REPLICAS, Focus.SHARDED, judge=data_parallel.gradients_are_the_mean, trains=True, costly=True
+        Focus.REPLICAS,
+        Focus.SHARDED,
+        judge=data_parallel.gradients_are_the_mean,
+        trains=True,
+        costly=True,
+        by_schedule=True,
     ),
     "DPC-2": about(
         Focus.REPLICAS,
@@ -19,6 +24,7 @@ DATA_PARALLEL: dict[str, Judgement] = {
         judge=reductions.synchronised_once,
         trains=True,
         costly=True,
+        by_schedule=True,
         observe=TIMELINE | {"reductions"},
     ),
     "DPC-3": about(Focus.REPLICA_CONTENTS, judge=data_parallel.contents_are_right, trains=True, costly=True),

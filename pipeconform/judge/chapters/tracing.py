@@ -23,6 +23,7 @@ TRACING: dict[str, Judgement] = {
         tolerates=frozenset({Focus.WHOLE_WRONG}),
         refusal=tracing.refusal_is_clear,
         any_schedule=True,
+        costly=True,
     ),
     "TRC-5": about(
         Focus.WHOLE_SHAPES,

@@ -15,6 +15,14 @@ from pipeconform.wrapper import WrapOptions
 PATIENCE = 300.0  # seconds; a rank on a busy machine needs long to import torch
 STATIC = WrapOptions(static_graph=True)
 ACCUMULATED = WrapperCase(options=STATIC, steps=(Step(passes=(Pass(sync="no"), Pass())),))
+VERDICTS = {
+    "failed": "failed, a requirement is not met",
+    "hung": "hung",
+    "crashed": "crashed",
+    "error": "error",
+}
+FIRST = tuple({fault.requirement: name for name, fault in reversed(wrapper_faults().items())}.values())
+"""Faults, one of each requirement."""
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
@@ -142,17 +150,14 @@ def test_a_rank_that_waits_for_ever_is_not_freed_by_one_that_has_raised(shown, b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["summed-dpw-1", "shapes-unread-dpw-3", "first-rank-untold-dpw-3", "cuts-of-the-saver-dpw-35"]
-)
+@pytest.mark.parametrize("name", [*FIRST, "first-rank-untold-dpw-3", "cuts-of-the-saver-dpw-35"])
 def test_a_faulty_wrapper_ends_the_program_as_it_ends_a_case(shown, pools, name):
     fault = wrapper_faults()[name]
     case = try_wrapper_fault(fault, pools).case
     done = shown(case, implementation=fault.reference, requirement=fault.requirement, limit=25.0)
 
-    verdicts = {"failed": "failed, a requirement is not met", "hung": "hung", "crashed": "crashed"}
     assert done.returncode == 1
-    assert f"REPRODUCED: {verdicts[fault.expected_status]}" in done.stdout
+    assert f"REPRODUCED: {VERDICTS[fault.expected_status]}" in done.stdout
 
 
 @pytest.mark.slow
