@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from pipeconform.run.rank import RankContext
 from pipeconform.run.wire import Kind, frame
@@ -259,3 +260,13 @@ def scheduling_policies(context, payload):
 
     dist.barrier()
     return sorted({os.sched_getscheduler(int(tid)) for tid in os.listdir("/proc/self/task")})
+
+
+def blocked_signals(context, payload):
+    """By thread of the process the numbers of the signals that it has blocked."""
+    found = {}
+    for tid in os.listdir("/proc/self/task"):
+        status = Path(f"/proc/self/task/{tid}/status").read_text()
+        mask = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
+        found[tid] = {number for number in range(1, 64) if mask >> (number - 1) & 1}
+    return list(found.values())

@@ -46,6 +46,14 @@ def test_a_rank_has_one_thread_ignores_ctrl_c_and_is_in_a_gloo_group(pool):
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")
+def test_no_thread_of_a_rank_crashes_in_silence(pool):
+    """A crash where its signal is blocked ends the process before anything is written about it."""
+    for threads in run(pool, "blocked_signals").values:
+        assert len(threads) > 2
+        assert not set.union(*threads) & {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")
 def test_no_thread_of_a_rank_takes_a_core_by_waking_up(pool):
     assert run(pool, "scheduling_policies").values == ([os.SCHED_BATCH],) * 2
 
