@@ -270,9 +270,9 @@ class PytestRun:
 
     def _note(self, cell: Cell) -> None:
         self._ends = 0
+        self.gathered.note(cell)  # before anybody sees it, and interrupts
         if self.view is not None:
             self.view.cell(cell)
-        self.gathered.note(cell)
 
     def pytest_keyboard_interrupt(self) -> None:
         """Remember that the run is not complete, whatever ended it."""

@@ -19,7 +19,7 @@ VERDICTS = {
     "failed": "failed, a requirement is not met",
     "hung": "hung",
     "crashed": "crashed",
-    "error": "error",
+    "error": "failed, a requirement is not met",
 }
 FIRST = tuple({fault.requirement: name for name, fault in reversed(wrapper_faults().items())}.values())
 """Faults, one of each requirement."""
