@@ -93,10 +93,12 @@ class Devices:
         if world_size <= places:
             return None
         share = "" if self.ranks_per_device == 1 else f" with {self.ranks_per_device} ranks on each"
-        reason = (
-            f"{world_size} ranks need {self.needed(world_size)} {self.device_type} "
-            f"device(s){share}, this machine has {self.count}"
-        )
+        ranks = "1 rank needs" if world_size == 1 else f"{world_size} ranks need"
+        needed = self.needed(world_size)
+        devices = f"{needed} {self.device_type} device{'' if needed == 1 else 's'}"
+        reason = f"{ranks} {devices}{share}, this machine has {self.count}"
+        if not self.count:
+            return reason
         return f"{reason}; --ranks-per-device N lets ranks share a device{self._sharing_needs()}"
 
     def caution(self) -> str | None:

@@ -47,12 +47,12 @@ def test_sharing_with_gloo_needs_nothing():
         (
             1,
             3,
-            "3 ranks need 3 cuda device(s), this machine has 2",
+            "3 ranks need 3 cuda devices, this machine has 2",
         ),
         (
             2,
             5,
-            "5 ranks need 3 cuda device(s) with 2 ranks on each, this machine has 2",
+            "5 ranks need 3 cuda devices with 2 ranks on each, this machine has 2",
         ),
     ],
 )
@@ -63,6 +63,11 @@ def test_too_few_devices_are_a_reason(ranks_per_device, world_size, reason):
         " (the nccl backend: NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1)"
     )
     assert devices.reason_against(world_size) == reason + remedy
+
+
+def test_no_device_is_a_reason_without_a_remedy():
+    devices = resolve("cuda", backend="gloo", machine=Machine("cuda", count=0, backend="gloo"))
+    assert devices.reason_against(1) == "1 rank needs 1 cuda device, this machine has 0"
 
 
 def test_another_kind_of_accelerator_is_as_good():
