@@ -27,6 +27,7 @@ from pipeconform.commands.selftest import selftest
 from pipeconform.commands.show import show
 from pipeconform.commands.verify import merge, sign, verify
 from pipeconform.errors import PipeconformError
+from pipeconform.run.interrupts import interrupted_by_sigterm
 
 __all__ = ["main", "pipeconform"]
 
@@ -42,7 +43,7 @@ Exit codes:
   1    violations were found
   2    the command, a name, a file or the adapter is wrong
   3    the harness failed, or nothing was judged
-  130  interrupted
+  130  interrupted, by Ctrl-C or SIGTERM
 """
 
 
@@ -82,7 +83,9 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    sys.exit(_exit_code(list(sys.argv[1:] if arguments is None else arguments)))
+    with interrupted_by_sigterm():
+        code = _exit_code(list(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(code)
 
 
 def _exit_code(arguments: list[str]) -> int:

@@ -1,27 +1,50 @@
-"""Ctrl-C at safe points only."""
+"""Ctrl-C at safe points only, and SIGTERM as another Ctrl-C."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
-__all__ = ["deferred_interrupts"]
+__all__ = ["deferred_interrupts", "interrupted_by_sigterm"]
+
+_Handler = Callable[[int, FrameType | None], object]
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM interrupt as Ctrl-C does: ``timeout``, batch systems and containers end a run by it, and what was
+    judged so far is to be kept.
+
+    It goes by itself and not by way of SIGINT, which a shell's background jobs ignore.
+    """  # noqa: D205
+
+    def end(signum: int, where: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.suppress
-    """Hold SIGINT back while bytes move: a KeyboardInterrupt between a read and the note of what was read
+    """Hold SIGINT and SIGTERM back while bytes move: an exception between a read and the note of what was read
     would lose them, and with them the framing of everything after.
     """  # noqa: D205
 
     def __enter__(self) -> None:
         self._caught: tuple[int, FrameType | None] | None = None
-        self._handler = None
+        self._handlers: dict[int, _Handler] = {}
         if threading.current_thread() is threading.main_thread():
-            handler = signal.getsignal(signal.SIGINT)
-            if callable(handler):  # not ignored, not the kernel's own
-                self._handler = handler
-                signal.signal(signal.SIGINT, self._catch)
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(signum)
+                if callable(handler):  # not ignored, not the kernel's own
+                    self._handlers[signum] = handler
+                    signal.signal(signum, self._catch)
 
     def _catch(self, signum: int, where: FrameType | None) -> None:
         self._caught = (signum, where)
@@ -29,7 +52,7 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
-            if self._caught is not None:
-                self._handler(*self._caught)
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
+        if self._caught is not None:
+            self._handlers[self._caught[0]](*self._caught)

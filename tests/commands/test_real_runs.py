@@ -139,10 +139,25 @@ def marked(mark):
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to find what is left running"
 )
-def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp_path):
+@pytest.mark.parametrize(
+    ("signum", "options"),
+    [(signal.SIGINT, []), (signal.SIGTERM, []), (signal.SIGTERM, ["-n", "2"])],
+    ids=["Ctrl-C", "SIGTERM", "SIGTERM with workers"],
+)
+def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp_path, signum, options):
     mark = uuid.uuid4().hex
     run = subprocess.Popen(
-        [sys.executable, "-m", "pipeconform", "run", "--impl", adapter("mine.py"), "--profile", "core"],
+        [
+            sys.executable,
+            "-m",
+            "pipeconform",
+            "run",
+            "--impl",
+            adapter("mine.py"),
+            "--profile",
+            "core",
+            *options,
+        ],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -152,7 +167,7 @@ def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp
     assert run.stdout is not None
     while "judgement" not in (line := run.stdout.readline()):
         assert line, run.communicate()[1]
-    run.send_signal(signal.SIGINT)
+    run.send_signal(signum)
     _, errors = run.communicate(timeout=60)
     deadline = time.monotonic() + 10
     while (left := marked(mark)) and time.monotonic() < deadline:
