@@ -29,6 +29,7 @@ from pipeconform.errors import PoolError
 from pipeconform.run.channel import Channel
 from pipeconform.run.environment import Environment
 from pipeconform.run.interrupts import deferred_interrupts
+from pipeconform.run.last_words import shortened
 from pipeconform.run.parentage import end_session
 from pipeconform.run.wire import (
     Exited,
@@ -56,6 +57,7 @@ _BOOT = (
 _START_LIMIT = 120.0  # seconds for all preloads
 _END_LIMIT = 5.0  # seconds for a server to end its children and itself
 _TAIL = 4096  # characters of output quoted in messages
+_LONGEST = 1 << 17  # bytes of output among which they are sought: a dump of many threads is long
 
 
 @dataclass
@@ -314,12 +316,12 @@ class ForkServer:
 
 
 def tail(path: Path) -> str:
-    """Return the last characters of a text file, stripped; empty if there is no such file."""
+    """Return the last characters of a text file, see `shortened`; empty if there is no such file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL))
-            return file.read().decode(errors="replace").strip()
+            file.seek(max(0, size - _LONGEST))
+            return shortened(file.read().decode(errors="replace"), limit=_TAIL)
     except OSError:
         return ""
 

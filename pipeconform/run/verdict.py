@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from pipeconform.run.last_words import crashed_in, last_line
 from pipeconform.run.waiting import Place, circle_of, waiting_of
 
 __all__ = ["Cause", "Died", "Raised", "Returned", "Stuck", "Verdict", "VerdictVector"]
@@ -268,7 +269,8 @@ def _detail(verdict: Verdict) -> str:
         case Raised(type=kind, message=message):
             return f"{kind}: {_one_line(message)}" if message else kind
         case Died(output=output):
-            return verdict.how + (f"; last output: {_one_line(_last_line(output))}" if output.strip() else "")
+            frame, line = _innermost(crashed_in(output)), _one_line(last_line(output))
+            return verdict.how + (frame and f" in {frame}") + (line and f"; last output: {line}")
         case Stuck(why=why, stack=stack):
             parts = (
                 why,
@@ -281,10 +283,6 @@ def _detail(verdict: Verdict) -> str:
 def _one_line(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= _LINE_LIMIT else flat[: _LINE_LIMIT - 1] + "…"
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1]
 
 
 def _innermost(stack: str) -> str:

@@ -136,6 +136,14 @@ def test_a_killed_rank_is_named_by_its_signal_and_last_words(pool):
     assert vector.first_failure == 0
 
 
+def test_a_crashed_rank_tells_where_and_what_it_printed_and_no_list_of_modules(pool):
+    vector = run(pool, "abort_itself")
+    line = vector.describe().splitlines()[0]
+    assert line.startswith("rank 0  died      SIGABRT in rank_tasks.py:")
+    assert line.endswith("abort_itself; last output: terminate called  <- first failure")
+    assert "Extension modules" not in vector.explain()
+
+
 def test_an_exit_without_an_answer_is_a_death_even_with_code_0(pool):
     assert (run(pool, "exit_silently")[0].signal, run(pool, "exit_silently")[0].exit_code) == (None, 0)
 

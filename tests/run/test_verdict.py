@@ -70,6 +70,33 @@ rank 4  raised    StopIteration"""
     )
 
 
+CRASH = """\
+{printed}Fatal Python error: Aborted
+
+Thread 0x1 (most recent call first):
+  File "/x/other.py", line 3 in wait
+
+Current thread 0x2 (most recent call first):
+  File "/x/model.py", line 12 in forward
+  File "/x/run.py", line 9 in main
+
+Extension modules: numpy, torch._C (total: 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        ("", "SIGABRT in model.py:12 forward"),
+        ("step 1\nwhat(): 8 vs 4\n", "SIGABRT in model.py:12 forward; last output: what(): 8 vs 4"),
+    ],
+)
+def test_a_crash_tells_the_frame_and_what_was_printed_before_the_dump(printed, told):
+    vector = VerdictVector((Died(signal="SIGABRT", output=CRASH.format(printed=printed)),))
+
+    assert vector.describe() == f"rank 0  died      {told}  <- first failure"
+
+
 def test_long_messages_are_cut_in_the_line_only():
     raised = Raised("ValueError", "x" * 1000)
     assert len(VerdictVector((raised,)).describe()) < 250

@@ -1,0 +1,45 @@
+"""What a process printed last, told apart from the dump that faulthandler prints when a signal ends it."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["crashed_in", "last_line", "shortened"]
+
+_DUMP = re.compile(r"^Fatal Python error: ", re.MULTILINE)
+_CURRENT = "Current thread"
+
+
+def shortened(text: str, *, limit: int) -> str:
+    """The end of an output, at most `limit` characters of it.
+
+    Of a crash: what stands before the dump, and of the dump its title and one stack, that of the thread that crashed
+    (the main thread's, which comes last, where that thread ran no Python). A dump of ten threads and a hundred
+    extension modules would leave no room for the one line that says why.
+    """
+    before, dump = _parted(text)
+    if not dump:
+        return text.strip()[-limit:]
+    title, *parts = dump.strip().split("\n\n")
+    stacks = [part for part in parts if part.startswith((_CURRENT, "Thread"))]
+    kept = next((stack for stack in stacks if stack.startswith(_CURRENT)), stacks[-1] if stacks else "")
+    told = f"{title}\n\n{kept}".strip()[: limit // 2]
+    return f"{before.strip()[len(told) + 1 - limit :]}\n{told}".strip()
+
+
+def last_line(text: str) -> str:
+    """The last line that was printed before a dump, or at all; empty if there is none."""
+    lines = _parted(text)[0].strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def crashed_in(text: str) -> str:
+    """The stack of the thread that crashed, if the output ends in a dump and that thread ran Python."""
+    _, current, stack = _parted(text)[1].rpartition(_CURRENT)
+    return stack if current else ""
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """What was printed, and the last dump."""
+    begins = [found.start() for found in _DUMP.finditer(text)]
+    return (text[: begins[-1]], text[begins[-1] :]) if begins else (text, "")
