@@ -91,6 +91,8 @@ class Executor:
                 oracle.cancel()
             raise
         shown = self._observations(vector)
+        if any(one.lasting for one in shown):
+            self.restart(case)  # what the mistake left on the way would reach the next case
         if oracle is None:
             masks = masks_of(case, shown)
             oracle = self.pools.oracle.start(

@@ -59,14 +59,18 @@ class Drawing:
         return p, v, self.pick(taken)
 
     def world(self, p: int) -> World:
-        """Mostly the whole world; sometimes a pipeline among bystanders that need not begin at rank 0."""
+        """Mostly the whole world; sometimes a pipeline among bystanders that need not begin at rank 0.
+
+        Where traffic is looked at it is the other way round: only among bystanders is the default group another one.
+        """
         if self.focus is Focus.MISPLACED:
             other: Literal["loop", "v"] = "v" if self.claim.placement is Placement.LOOP else "loop"
             return World(size=p, pipeline_ranks=tuple(range(p)), placement=other)
         room = self.limits.max_ranks - p
         if not self.limits.capabilities.sub_groups or room < 1:
             return World(size=p, pipeline_ranks=tuple(range(p)))
-        extra = self.pick([0, 0, 0, 1, min(2, room), min(2, room)])
+        seldom = [0, 0, 0, 1, min(2, room), min(2, room)]
+        extra = self.pick([1, 1, min(2, room), 0] if self.focus is Focus.TRAFFIC else seldom)
         if not extra:
             return World(size=p, pipeline_ranks=tuple(range(p)))
         size = p + extra

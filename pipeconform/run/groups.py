@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from pipeconform.case.case import Case
+from pipeconform.observe.traffic.recorder import our_own
 from pipeconform.run.rank import RankContext
 from pipeconform.run.retired import Retired
 
-__all__ = ["Groups", "groups_of", "release_earlier"]
+__all__ = ["Groups", "groups_of", "lasting_groups", "release_earlier"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,11 @@ class Groups:
         """Each of them."""
         own = () if self.pipeline is None else (self.pipeline,)
         return tuple(dict.fromkeys((*own, *self.replicas.values(), *self.parts)))
+
+
+def lasting_groups() -> frozenset[str]:
+    """The names of the groups that are there before a case and after it, the default group among them."""
+    return frozenset(dist.distributed_c10d._world.pg_names.values()) if dist.is_initialized() else frozenset()
 
 
 def release_earlier() -> None:
@@ -74,7 +80,8 @@ def groups_of(
     if dist.get_backend() == "gloo":
         # gloo connects here, and a rank that refuses the case at once would tear down what others still
         # connect to; the barrier is the world's, so that the groups' first use remains the engine's
-        dist.barrier()
+        with our_own():
+            dist.barrier()
     try:
         yield groups
     except BaseException:

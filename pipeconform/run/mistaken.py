@@ -12,6 +12,7 @@ from pipeconform.adapter import Description, Plan, ZeroGrad
 from pipeconform.case.case import Case
 from pipeconform.observe.observation import RESUMED, Failed, Observation, StepShown
 from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.observe.traffic.recorder import our_own
 from pipeconform.run import examiner
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.rank import raised_from
@@ -52,8 +53,10 @@ def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers
     if not recovers:
         return observation
     if dist.is_initialized():
-        dist.barrier()  # the world's own group, of which the implementation knows nothing
-    return structs.replace(execute(case.without_mistakes), failed=observation.failed)
+        with our_own():
+            dist.barrier()  # in the world's own group
+    again = execute(case.without_mistakes)
+    return structs.replace(again, failed=observation.failed, lasting=observation.lasting)
 
 
 def resumed(
@@ -88,8 +91,8 @@ def _everybody(mine: bool, *, device: torch.device) -> bool:
         return mine
     votes = torch.tensor(int(mine), device=device)
     try:
-        # in the world's own group, of which the implementation knows nothing
-        dist.all_reduce(votes, dist.ReduceOp.MIN)
+        with our_own():
+            dist.all_reduce(votes, dist.ReduceOp.MIN)  # in the world's own group
     except RuntimeError:
         return False  # a rank has died
     return bool(votes)

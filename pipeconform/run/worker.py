@@ -47,7 +47,7 @@ from pipeconform.run import examiner, implementation, mistaken, rounds
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.built import build_changes
 from pipeconform.run.disturber import Disturber
-from pipeconform.run.groups import Groups, groups_of, release_earlier
+from pipeconform.run.groups import Groups, groups_of, lasting_groups, release_earlier
 from pipeconform.run.job import Job
 from pipeconform.run.neighbours import neighbours_of
 from pipeconform.run.planning import owners_of, plan_of
@@ -88,7 +88,7 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     adapter, description = _adapter(job.implementation, context.folder)
     single = description.capabilities.world == "single_process"
     release_earlier()
-    lingers = "loneliness" in job.observe
+    lasting, lingers = lasting_groups(), "loneliness" in job.observe
 
     def once(case: Case) -> Observation:
         owners = owners_of(case, description)
@@ -109,6 +109,8 @@ def execute(context: RankContext, payload: bytes) -> bytes:
                     traffic,
                     reductions,
                 )
+            if case.is_mistaken and traffic is not None:
+                observation = structs.replace(observation, lasting=not lasting.isdisjoint(traffic.used))
             if traffic is not None and "traffic" in job.observe:
                 observation = structs.replace(observation, traffic=traffic.traffic())
             if observation.failed is not None:

@@ -102,3 +102,25 @@ class SendsForEver(_Alone):
     """A daemon thread goes on sending after the step, and after close()."""
 
     pipeline = _SendingPipeline
+
+
+class _TalkingPipeline(ReferencePipeline):
+    runs = 0
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        _TalkingPipeline.runs += 1
+        told = torch.tensor(_TalkingPipeline.runs)
+        if self.plan.ranks.rank == 0:
+            self._sent = dist.isend(told, dst=1)
+        result = super().run(mode, batch)
+        if self.plan.ranks.rank == 1:
+            dist.recv(heard := torch.empty_like(told), src=0)
+            if not torch.equal(heard, told):
+                raise RuntimeError(f"run {int(told)} was told of run {int(heard)}")
+        return result
+
+
+class TalksInTheWorld(ReferenceAdapter):
+    """Every run sends a message to the world's default group, which is not received where the run fails."""
+
+    pipeline = _TalkingPipeline

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeconform.adapter import ScheduleClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
@@ -34,7 +33,7 @@ def guests(tmp_path_factory):
         patch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
         with Pools(preload=PRELOAD) as pools:
 
-            def executions(name):
+            def executions(name, drawn_for=(Focus.PLAIN, Focus.PLAIN)):
                 reference = NASTY + name
                 executor = Executor(
                     implementation=reference,
@@ -43,9 +42,12 @@ def guests(tmp_path_factory):
                     time_limit=20.0,
                 )
                 found = []
-                for case in _cases(executor.capabilities.schedule("1F1B"), executor.capabilities):
+                cases = _cases(executor.capabilities, drawn_for)
+                executor.restart(cases[0])  # another engine's processes are not these ones' business
+                for case in cases:
                     execution = executor.execute(case)
-                    found.append((execution, judge(requirement("TRN-1"), execution, executor)))
+                    asked = "ERR-10" if case.is_mistaken else "TRN-1"
+                    found.append((execution, judge(requirement(asked), execution, executor)))
                     seen.update(_family(pools.server.pid))
                 return found
 
@@ -54,10 +56,12 @@ def guests(tmp_path_factory):
     assert list(folder.iterdir()) == []
 
 
-def _cases(claim: ScheduleClaim, capabilities):
-    limits = Limits(capabilities=capabilities, min_ranks=2, max_ranks=2)
-    corpus = Corpus(limits=limits, schedule=claim, focus=Focus.PLAIN, seed=0, size=8)
-    return [case for case in drawn(corpus) if case.world.size == 2][:2]
+def _cases(capabilities, foci):
+    limits, found = Limits(capabilities=capabilities, min_ranks=2, max_ranks=2), []
+    for focus in foci:
+        corpus = Corpus(limits=limits, schedule=capabilities.schedule("1F1B"), focus=focus, seed=0, size=8)
+        found.append(next(c for c in drawn(corpus) if c.num_ranks == 2 and c not in found))
+    return found
 
 
 def _family(pid):
@@ -96,3 +100,11 @@ def test_a_lock_that_a_dead_engine_holds_ends_with_its_processes(guests):
 
 def test_a_thread_that_sends_for_ever_reaches_no_later_case(guests):
     assert _statuses(guests("SendsForEver")) == [[], []]
+
+
+@pytest.mark.parametrize("errors", [1, 2])
+def test_a_message_in_the_world_that_an_error_left_behind_reaches_no_later_case(guests, errors):
+    found = guests("TalksInTheWorld", [Focus.RAISES] * errors + [Focus.PLAIN])
+
+    assert all(execution.failed for execution, _ in found[:-1]), "nobody raised: nothing was left behind"
+    assert _statuses(found) == [[]] * (errors + 1)

@@ -21,7 +21,7 @@ from pipeconform.observe.traffic.due import Due, Neighbours, due
 from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
 from pipeconform.observe.traffic.records import Layout, Moment, Operation, Pending, Traffic
 
-__all__ = ["TrafficRecorder", "due_of", "issued", "pending"]
+__all__ = ["TrafficRecorder", "due_of", "issued", "our_own", "pending"]
 
 _KINDS: dict[str, Literal["send", "receive", "collective"]] = {
     "send": "send",
@@ -57,6 +57,9 @@ class TrafficRecorder:
         """Finds out what operations carry, if the rank's stages report to it."""
         self.neighbours: Neighbours | None = None
         """Says what is due between this rank and others, where that is known."""
+        self.used: set[str] = set()
+        """Names of the groups on which anything but `our_own` was communicated."""
+        self._ours = False
         self._given = None if given is None else given.group_name
         self._guard = guard
         self._lock = threading.Lock()
@@ -210,6 +213,8 @@ class TrafficRecorder:
         name = call.group.group_name
         if name not in self._groups:
             self._groups[name] = tuple(dist.get_process_group_ranks(call.group))
+        if not self._ours:
+            self.used.add(name)
         members, kind = self._groups[name], _KINDS.get(call.name, "collective")
         batch = self._batch()
         with self._lock:
@@ -249,6 +254,19 @@ class TrafficRecorder:
             with self._lock:
                 self._batches += 1
         return self._batches - 1
+
+
+@contextmanager
+def our_own() -> Iterator[None]:
+    """What is communicated now is the harness's business, and none of the implementation's."""
+    recorders = list(_recording())
+    for recorder in recorders:
+        recorder._ours = True
+    try:
+        yield
+    finally:
+        for recorder in recorders:
+            recorder._ours = False
 
 
 def pending() -> tuple[Pending, ...]:
