@@ -101,7 +101,8 @@ def run(rank, plan):
         return model(next(data)), lambda output: (output.sum(), {})
 
     try:
-        schedules.get_forward_backward_func(WORLD, config.virtual_pipeline_model_parallel_size)(
+        how = "with_interleaving" if num_stages > 1 else "without_interleaving"
+        getattr(schedules, f"forward_backward_pipelining_{how}")(
             forward_step_func=forward_step,
             data_iterator=[iter(batch.split(samples, dim=1)) for _ in stages],
             model=stages,

@@ -53,6 +53,15 @@ def test_every_case_about_uneven_batches_has_one() -> None:
             assert all(run.batch_size % run.num_microbatches for run in runs), schedule.name
 
 
+@pytest.mark.parametrize("size", [2, 3, 6])
+def test_traffic_is_looked_at_among_bystanders_by_however_few_cases(size) -> None:
+    """A pipeline that is the whole world cannot show that its engine takes the default group."""
+    for schedule in EVERYTHING.schedules:
+        if is_claimed(Focus.TRAFFIC, schedule, EVERYTHING) and schedule.max_ranks > 1:
+            worlds = [case.world for case in _corpus(schedule, Focus.TRAFFIC, size=size)]
+            assert any(len(world.pipeline_ranks) < world.size for world in worlds), schedule.name
+
+
 def test_the_usual_numbers_of_ranks_stages_and_microbatches_are_reached() -> None:
     drawn_cases = _corpus(EVERYTHING.schedules[0], Focus.PLAIN, size=200)
     ranks = Counter(case.num_ranks for case in drawn_cases)
