@@ -324,7 +324,7 @@ class Observation(_Data, frozen=True, kw_only=True):
     failed: Failed | None = None
     """What ended a mistaken case; `steps` are those before it, and the forwards of the one in which it came."""
     lasting: bool = False
-    """Whether a mistaken case communicated on groups that outlive it, where what nobody took still waits."""
+    """Whether a case that may go wrong communicated on groups that outlive it, where what nobody took still waits."""
 
 
 class StepExpected(_Data, frozen=True, kw_only=True):

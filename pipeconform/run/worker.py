@@ -109,7 +109,7 @@ def execute(context: RankContext, payload: bytes) -> bytes:
                     traffic,
                     reductions,
                 )
-            if case.is_mistaken and traffic is not None:
+            if traffic is not None and _may_go_wrong(case):
                 observation = structs.replace(observation, lasting=not lasting.isdisjoint(traffic.used))
             if traffic is not None and "traffic" in job.observe:
                 observation = structs.replace(observation, traffic=traffic.traffic())
@@ -125,14 +125,19 @@ def execute(context: RankContext, payload: bytes) -> bytes:
         return msgspec.msgpack.encode(observation)
 
 
+def _may_go_wrong(case: Case) -> bool:
+    """Whether stages lie on wrong ranks, or something is done wrong on purpose."""
+    return bool(case.world.placement) or case.is_mistaken
+
+
 def _waits_recorded(job: Job) -> AbstractContextManager[TrafficRecorder | None]:
     """Record from beginning to end whatever is communicated, ours included, where a hang is to be proved.
 
-    Where stages lie on wrong ranks, or something is done wrong on purpose, a hang is likely: what is recorded proves
-    it, long before idleness does.
+    Where a case may go wrong a hang is likely: what is recorded proves it, long before idleness does.
     """
-    likely = job.case.world.placement or job.case.is_mistaken
-    if not (likely or "waits" in job.observe) or not {"traffic", "reductions"}.isdisjoint(job.observe):
+    if not (_may_go_wrong(job.case) or "waits" in job.observe) or not {"traffic", "reductions"}.isdisjoint(
+        job.observe
+    ):
         return nullcontext()  # one listener at a time
     return TrafficRecorder(guard=False).recording()
 
