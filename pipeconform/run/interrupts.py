@@ -18,8 +18,12 @@ def interrupted_by_sigterm() -> Iterator[None]:
     """Let SIGTERM interrupt as Ctrl-C does: ``timeout``, batch systems and containers end a run by it, and what was
     judged so far is to be kept.
 
-    It goes by itself and not by way of SIGINT, which a shell's background jobs ignore.
+    It goes by itself and not by way of SIGINT, which a shell's background jobs ignore. In another thread than the main
+    one, where Python sets no handlers, nothing changes.
     """  # noqa: D205
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def end(signum: int, where: FrameType | None) -> None:
         raise KeyboardInterrupt
