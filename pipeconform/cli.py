@@ -27,7 +27,7 @@ from pipeconform.commands.selftest import selftest
 from pipeconform.commands.show import show
 from pipeconform.commands.verify import merge, sign, verify
 from pipeconform.errors import PipeconformError
-from pipeconform.run.interrupts import interrupted_by_sigterm
+from pipeconform.run.interrupts import sigterm_raises
 
 __all__ = ["main", "pipeconform"]
 
@@ -83,7 +83,8 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    with interrupted_by_sigterm():
+    # ``timeout``, batch systems and containers end a run so, and its results are to be kept as at Ctrl-C
+    with sigterm_raises(KeyboardInterrupt()):
         code = _exit_code(list(sys.argv[1:] if arguments is None else arguments))
     sys.exit(code)
 

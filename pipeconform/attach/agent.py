@@ -6,9 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 
 import msgspec
 
@@ -36,6 +34,7 @@ from pipeconform.attach.messages import (
 from pipeconform.errors import PoolError
 from pipeconform.run.environment import Environment
 from pipeconform.run.forkserver import ForkServer
+from pipeconform.run.interrupts import sigterm_raises
 
 __all__ = ["serve"]
 
@@ -79,24 +78,11 @@ def serve(
         device_index=identity.local_rank if device_index is None else device_index,
     )
     try:
-        with _ending_on_sigterm():
+        # launchers end their workers so; the ranks are to go first
+        with sigterm_raises(SystemExit(128 + signal.SIGTERM)):
             agent.run()
     finally:
         agent.close()
-
-
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Launchers end their workers so; the ranks are to go first."""
-
-    def end(signum: int, where: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class _Agent:

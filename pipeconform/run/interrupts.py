@@ -1,4 +1,4 @@
-"""Ctrl-C at safe points only, and SIGTERM as another Ctrl-C."""
+"""Ctrl-C and SIGTERM at safe points only, and what SIGTERM does."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 
-__all__ = ["deferred_interrupts", "interrupted_by_sigterm"]
+__all__ = ["deferred_interrupts", "sigterm_raises"]
 
 _Handler = Callable[[int, FrameType | None], object]
 
 
 @contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM interrupt as Ctrl-C does: ``timeout``, batch systems and containers end a run by it, and what was
-    judged so far is to be kept.
+def sigterm_raises(error: BaseException) -> Iterator[None]:
+    """Let SIGTERM raise `error` in the main thread, so that what is open is closed and what was judged is kept.
 
     It goes by itself and not by way of SIGINT, which a shell's background jobs ignore. In another thread than the main
     one, where Python sets no handlers, nothing changes.
-    """  # noqa: D205
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(signum: int, where: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise error
 
     before = signal.signal(signal.SIGTERM, end)
     try:

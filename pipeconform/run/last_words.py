@@ -34,9 +34,9 @@ def last_line(text: str) -> str:
 
 
 def crashed_in(text: str) -> str:
-    """The stack of the thread that crashed, if the output ends in a dump and that thread ran Python."""
-    _, current, stack = _parted(text)[1].rpartition(_CURRENT)
-    return stack if current else ""
+    """The dump, if the output ends in one and the thread that crashed ran Python."""
+    dump = _parted(text)[1]
+    return dump if _CURRENT in dump else ""
 
 
 def _parted(text: str) -> tuple[str, str]:

@@ -135,11 +135,10 @@ def _waits_recorded(job: Job) -> AbstractContextManager[TrafficRecorder | None]:
 
     Where a case may go wrong a hang is likely: what is recorded proves it, long before idleness does.
     """
-    if not (_may_go_wrong(job.case) or "waits" in job.observe) or not {"traffic", "reductions"}.isdisjoint(
-        job.observe
-    ):
-        return nullcontext()  # one listener at a time
-    return TrafficRecorder(guard=False).recording()
+    wanted = _may_go_wrong(job.case) or "waits" in job.observe
+    if wanted and {"traffic", "reductions"}.isdisjoint(job.observe):  # one listener at a time
+        return TrafficRecorder(guard=False).recording()
+    return nullcontext()
 
 
 @contextmanager
