@@ -12,7 +12,7 @@ import msgspec
 
 from pipeconform.adapter import Capabilities, Description
 from pipeconform.case.case import Case
-from pipeconform.errors import HarnessError
+from pipeconform.errors import BadAdapterError, HarnessError, IsWrapperError
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.masks import Masks, masks_of
@@ -21,9 +21,9 @@ from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
 from pipeconform.observe.observation import Failed, Observation, Reference, Watched
 from pipeconform.run.job import Job
 from pipeconform.run.protocols import RankPools
-from pipeconform.run.verdict import Returned, VerdictVector
+from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
 
-__all__ = ["Execution", "Executor"]
+__all__ = ["Execution", "Executor", "describe", "require_alive"]
 
 RANK_TASK = "pipeconform.run.worker:execute"
 ORACLE_TASK = "pipeconform.judge.oracle:answer"
@@ -261,13 +261,10 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
     """Let a rank process import the implementation and describe it.
 
     Raises:
-        BadAdapterError: with the words of the rank that failed.
+        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
         IsWrapperError: it is the adapter of a data-parallel wrapper.
-        HarnessError: the rank died or hung.
+        HarnessError: the host of the process was lost.
     """
-    from pipeconform.errors import BadAdapterError, IsWrapperError
-    from pipeconform.run.verdict import Raised
-
     vector = pools.oracle.run(DESCRIBE_TASK, implementation.encode(), time_limit=time_limit)
     verdict = vector[0]
     if isinstance(verdict, Raised):
@@ -278,6 +275,27 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
         raise BadAdapterError(
             f"--impl {implementation!r} cannot be described: {verdict.type}: {verdict.message}"
         )
+    require_alive(vector, implementation)
+    return msgspec.msgpack.decode(vector.values[0], type=Description)
+
+
+def require_alive(vector: VerdictVector, implementation: str) -> None:
+    """Refuse an implementation that ended or stopped the process that imported it and called ``describe()``.
+
+    Raises:
+        BadAdapterError: it did.
+        HarnessError: the process was lost for another reason.
+    """
+    verdict = vector[0]
+    if isinstance(verdict, Died) and not verdict.lost:
+        raise BadAdapterError(
+            f"--impl {implementation!r}: importing it or its describe() ended the process ({verdict.how}); expected "
+            f"a Description, returned\n{vector.describe()}"
+        )
+    if isinstance(verdict, Stuck):
+        raise BadAdapterError(
+            f"--impl {implementation!r}: importing it or its describe() did not return; expected a Description without "
+            f"waiting for anything\n{vector.describe()}"
+        )
     if not vector.ok:
         raise HarnessError(f"describing {implementation!r} failed:\n{vector.describe()}")
-    return msgspec.msgpack.decode(vector.values[0], type=Description)

@@ -10,6 +10,7 @@ import msgspec
 
 from pipeconform.campaign.cell import CellRun
 from pipeconform.campaign.earlier import Earlier
+from pipeconform.campaign.executor import require_alive
 from pipeconform.campaign.kept import KeptCases
 from pipeconform.campaign.pairs import Point
 from pipeconform.case.any_case import WRAPPER_COLUMN
@@ -45,17 +46,16 @@ def describe(pools: RankPools, reference: str) -> WrapperDescription:
     """Let a rank process import the implementation and describe it.
 
     Raises:
-        BadAdapterError: with the words of the process that failed.
-        HarnessError: it died or hung.
+        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
+        HarnessError: the host of the process was lost.
     """
     vector = pools.oracle.run(_DESCRIBE_TASK, reference.encode(), time_limit=120.0)
     verdict = vector[0]
     if isinstance(verdict, Raised):
         raise BadAdapterError(verdict.message)
-    if not isinstance(verdict, Returned):
-        raise HarnessError(f"describing {reference!r} failed:\n{vector.describe()}")
+    require_alive(vector, reference)
     try:
-        return msgspec.msgpack.decode(verdict.value, type=WrapperDescription)
+        return msgspec.msgpack.decode(vector.values[0], type=WrapperDescription)
     except msgspec.ValidationError as error:
         raise BadAdapterError(f"--impl {reference!r}: describe() returned a wrong value: {error}") from error
 

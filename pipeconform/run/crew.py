@@ -136,6 +136,8 @@ class Crew:
 
     def _fork(self) -> None:
         try:
+            # what is judged may have emptied the temporary folder; what comes after it is judged all the same
+            self.server.folder.mkdir(parents=True, exist_ok=True)
             folder = self._folder = Path(tempfile.mkdtemp(prefix="group-", dir=self.server.folder))
             for rank in range(self.size):
                 self.output(rank).touch()
