@@ -48,9 +48,6 @@ def test_what_fits_is_kept_there_and_otherwise_all_of_it_elsewhere(make, tmp_pat
     assert where == str(disk / "result.json")
     assert "without messages" in text
     kept = read_result(tmp_path / "disk.left" / "result.json")
-    assert [(cell.requirement, cell.status) for cell in kept.cells] == [
-        ("FWD-1", "failed"),
-        ("TRN-1", "passed"),
-    ]
+    assert [cell.status for cell in kept.cells] == ["failed", *["passed"] * 20]
     assert kept.cells[0].violations[0].case == explained.case
     assert list(temporary.iterdir()) == []
