@@ -28,6 +28,7 @@ from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
+from pipeconform.run.answered import ask_implementation, read_answers
 from pipeconform.run.protocols import RankPools
 from pipeconform.run.source import Source
 from pipeconform.run.verdict import Raised, Returned, VerdictVector
@@ -49,15 +50,13 @@ def describe(pools: RankPools, reference: str) -> WrapperDescription:
         BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
         HarnessError: the host of the process was lost.
     """
-    vector = pools.oracle.run(_DESCRIBE_TASK, reference.encode(), time_limit=120.0)
+    vector = ask_implementation(pools, _DESCRIBE_TASK, reference, answer=WrapperDescription, time_limit=120.0)
     verdict = vector[0]
     if isinstance(verdict, Raised):
         raise BadAdapterError(verdict.message)
     require_alive(vector, reference)
-    try:
-        return msgspec.msgpack.decode(vector.values[0], type=WrapperDescription)
-    except msgspec.ValidationError as error:
-        raise BadAdapterError(f"--impl {reference!r}: describe() returned a wrong value: {error}") from error
+    found: WrapperDescription = vector.values[0]
+    return found
 
 
 @dataclass(kw_only=True)
@@ -145,8 +144,9 @@ class WrapperCampaign:
     def _run(self, case: WrapperCase, *, checkpoint: bytes = b"") -> VerdictVector:
         pool = self.pools.of_size(case.ranks)
         job = Job(implementation=self.reference, case=case, checkpoint=checkpoint)
-        vector = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
-        if vector.ok and any(one.failed is not None for one in _shown(vector)):
+        returned = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
+        vector = read_answers(returned, Shown)
+        if returned.ok and (not vector.ok or any(one.failed is not None for one in _shown(vector))):
             pool.restart()  # what a failed step left under way must not meet the next case
         return vector
 
@@ -175,7 +175,7 @@ class WrapperCampaign:
 
 
 def _shown(vector: VerdictVector) -> tuple[Shown, ...]:
-    return tuple(msgspec.msgpack.decode(value, type=Shown) for value in vector.values)
+    return vector.values
 
 
 def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictVector:
@@ -183,7 +183,7 @@ def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictV
     first, *others = vector.verdicts
     assert isinstance(first, Returned)
     shown = msgspec.structs.replace(_shown(vector)[0], earlier=earlier)
-    return VerdictVector((msgspec.structs.replace(first, value=msgspec.msgpack.encode(shown)), *others))
+    return VerdictVector((msgspec.structs.replace(first, value=shown), *others))
 
 
 def _status_of(finding: Finding) -> Status:
