@@ -11,7 +11,7 @@ import msgspec
 from pipeconform.adapter import Feature
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Focus
+from pipeconform.case.focus import Focus
 from pipeconform.case.traits import traits
 from pipeconform.errors import ContractError
 from pipeconform.judge.aftermath import Aftermath

@@ -20,6 +20,7 @@ from pipeconform.attach.session import attached_devices, controller_of, require_
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.earlier import Earlier, earlier_in
 from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.here import pools_here, set_up
 from pipeconform.campaign.kept import KeptCases
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.preload import PRELOAD
@@ -143,7 +144,7 @@ def places_of(options: Options, stack: ExitStack) -> Places:
     device, backend, share = options.device, options.backend, options.ranks_per_device
     if options.attach is None:
         devices = resolve(device, backend=backend, ranks_per_device=share)
-        return Places(devices, devices.reason_against, lambda one: _here(one, devices))
+        return Places(devices, devices.reason_against, lambda one: pools_here(one, devices))
     devices = attached_devices(device, backend=backend, ranks_per_device=share)
     controller = stack.enter_context(
         controller_of(options.attach, devices=devices, largest=options.ranks[1], say=say)
@@ -151,20 +152,8 @@ def places_of(options: Options, stack: ExitStack) -> Places:
     return Places(
         devices,
         controller.muster.reason_against,
-        lambda one: controller.pools(_set_up(one, devices), preload=PRELOAD),
+        lambda one: controller.pools(set_up(one, devices), preload=PRELOAD),
     )
-
-
-def _set_up(environment: Environment | None, devices: Devices) -> Environment:
-    """An environment with what the devices need; the variant's own variables decide."""
-    one = Environment() if environment is None else environment
-    return Environment(one.name, {**devices.settings(os.environ), **one.variables})
-
-
-def _here(environment: Environment | None, devices: Devices) -> Pools | LeasedPools:
-    """Pools of this machine; devices that are counted may be wanted by others, too."""
-    pools = Pools(_set_up(environment, devices), preload=PRELOAD, devices=devices)
-    return pools if devices.count is None else LeasedPools(pools)
 
 
 def say(text: str) -> None:

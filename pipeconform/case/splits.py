@@ -5,7 +5,7 @@ The way in which it is split is drawn inside the case, and what the model contai
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import structs
 
@@ -13,8 +13,10 @@ from pipeconform.adapter import Feature
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Case, Eval, Kwarg, Model, Split, Stage, Step, Train, Zero
-from pipeconform.case.drawing import Drawing
 from pipeconform.case.focus import Focus
+
+if TYPE_CHECKING:
+    from pipeconform.case.drawing import Drawing  # with Hypothesis, which whoever only judges does without
 
 __all__ = ["as_whole", "subject_of"]
 

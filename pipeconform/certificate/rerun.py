@@ -57,7 +57,12 @@ def sample(contents: Contents, number: int, *, rng: random.Random) -> tuple[Samp
             found.append(Sample(question=question, expected=None))
         else:
             cell, violation = shown[index - len(passed)]
-            question = Question(requirement=cell.requirement, variant=cell.variant, case=violation.case)
+            question = Question(
+                requirement=cell.requirement,
+                variant=cell.variant,
+                case=violation.case,
+                hung=violation.status == "hung",
+            )
             found.append(Sample(question=question, expected=(violation.status, violation.signature)))
     return tuple(found)
 

@@ -7,62 +7,57 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
+from pipeconform.errors import BadCaseError, UnknownNameError
 
 if TYPE_CHECKING:
-    from pipeconform.commands.replay import Stored
-
-__all__ = ["export", "written"]
-
-
-def export(found: Stored, *, impl: str, script: Path) -> int:
-    """Write `script` and say how to run it; always 0.
-
-    Raises:
-        UsageError: no program of its own can show what was found, or its environment variant is not known.
-        BadCaseError: the file cannot be written.
-    """
     from pipeconform.campaign.options import Options
-    from pipeconform.campaign.setup import campaign_of
-    from pipeconform.export.script import Reproduction, script_of
-    from pipeconform.judge.registry import JUDGEMENTS
+    from pipeconform.commands.replay import Stored
+    from pipeconform.replication.either import AnyCampaign
+    from pipeconform.spec import Requirement
 
-    violation = found.violation
-    if violation is not None and violation.status == "failed" and found.requirement is not None:
-        judgement = JUDGEMENTS[found.requirement]
-        if judgement.observe or judgement.repeats:
-            raise UsageError(
-                f"{found.name} cannot be exported: {found.requirement} is judged by what the harness sees inside "
-                f"the stages, or by several executions; send the result file and the replay line instead"
-            )
-    size = found.pipeline.world.size
-    with campaign_of(Options(implementation=impl, ranks=(size, size))) as campaign:
-        description = campaign.executors["default"].description
-    if found.variant != "default" and found.variant not in description.variants:
-        raise UnknownNameError("environment variant", found.variant, ["default", *description.variants])
-    text = script_of(
-        Reproduction(
-            name=found.name,
-            case=found.pipeline,
-            implementation=impl,
-            engine=f"{description.name} {description.version}",
-            found=found.words,
-            single_process=description.capabilities.world == "single_process",
-            settings=description.variants.get(found.variant, {}),
-        )
-    )
-    written(text, script)
-    return 0
+__all__ = ["export"]
 
 
-def written(text: str, script: Path) -> None:
-    """Write a program and say how to run it.
+def export(
+    found: Stored,
+    chosen: tuple[Requirement, ...],
+    campaign: AnyCampaign,
+    *,
+    options: Options,
+    script: Path,
+) -> int:
+    """Write `script` and the archive beside it, and say how to run it; always 0.
 
     Raises:
-        BadCaseError: the file cannot be written.
+        UsageError: the adapter has no source, or the variant is not known.
+        BadCaseError: a file cannot be written.
     """
-    try:
-        script.write_text(text, "utf-8")
-    except OSError as error:
-        raise BadCaseError(f"cannot write {script}: {error.strerror or error}") from error
-    click.echo(f"wrote {script}; run it with: python {script}")
+    from pipeconform.export.question import Question
+    from pipeconform.export.script import program_of
+    from pipeconform.replication.either import description_in, variants_known
+
+    description, variants = description_in(campaign), variants_known(campaign)
+    if found.variant not in variants:
+        raise UnknownNameError("environment variant", found.variant, variants)
+    question = Question(
+        engine=f"{description.name} {description.version}",
+        case=found.case,
+        requirements=tuple(row.id for row in chosen),
+        sought=found.sought,
+        variant=found.variant,
+        settings=dict(variants[found.variant]),
+        device=options.device,
+        backend=options.backend,
+        ranks_per_device=options.ranks_per_device,
+    )
+    archive = script.with_suffix(".zip")
+    written = program_of(
+        question, implementation=options.implementation, found=found.words, archive=archive.name
+    )
+    for path, data in ((script, written.text.encode()), (archive, written.archive)):
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise BadCaseError(f"cannot write {path}: {error.strerror or error}") from error
+    click.echo(f"wrote {script} and {archive}; run it with: python {script}")
+    return 0

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeconform.commands.asked import asked_of
 from pipeconform.commands.exporting import export
 from pipeconform.commands.options import attach_from, attach_options, device_options, impl_option
-from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
+from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
 
 if TYPE_CHECKING:
-    from pipeconform.adapter import Description
     from pipeconform.campaign.setup import Described
     from pipeconform.case.any_case import AnyCase
-    from pipeconform.case.case import Case
-    from pipeconform.judge.outcome import Outcome
-    from pipeconform.observe.observation import Watched
+    from pipeconform.replication.again import Outcomes, Sought
     from pipeconform.report.result import Violation
     from pipeconform.spec import Requirement
 
 __all__ = ["Stored", "heading", "read_stored", "replay", "verdict"]
-
-_WIDTH = 98  # columns of a picture; lines to be read are not wider anywhere else
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +43,19 @@ class Stored:
         return f"{self.requirement} {self.violation.status}: {self.violation.signature}\n{self.violation.message}"
 
     @property
-    def pipeline(self) -> Case:
-        """The case, where it is a pipeline's."""
-        from pipeconform.case.case import Case
+    def sought(self) -> Sought | None:
+        """The violation that it showed; None where that is not known."""
+        from pipeconform.replication.again import Sought
 
-        assert isinstance(self.case, Case), "a wrapper's case is replayed by itself"
-        return self.case
+        if self.violation is None or self.requirement is None:
+            return None
+        one = self.violation
+        return Sought(requirement=self.requirement, status=one.status, signature=one.signature)
+
+    @property
+    def hung(self) -> bool:
+        """Whether it showed a hang."""
+        return self.violation is not None and self.violation.status == "hung"
 
 
 @click.command(short_help="Execute a stored case again and judge it.")
@@ -93,61 +95,42 @@ def replay(
     """Execute a stored case in fresh processes, or with --attach on those of agents, and judge it.
 
     The case is a JSON file, or the ID of a violation in a result file. Says REPRODUCED (exit code 1), FIXED
-    (0) or that it shows another violation (1). With --script nothing is executed: the program that is written needs
-    torch and the engine only, compares with the unpipelined model, and can be attached to a report.
+    (0) or that it shows another violation (1). With --script nothing is executed: a program is written, and an archive
+    beside it, which judge the case in the same way where pipeconform is not installed.
     """
     require_supported_torch()
     attach = attach_from(agents)
     if attach is not None and script is not None:
         raise UsageError("--script executes nothing, so there is nothing for --attach to do")
+    if script is not None and script.suffix != ".py":
+        raise UsageError(f"--script {script}: expected a name that ends in .py")
     found = read_stored(stored, result=result)
     from pipeconform.run.implementation import resolve
 
     resolve(impl)
-    from pipeconform.case.wrapper_case import WrapperCase
-
-    if isinstance(found.case, WrapperCase):
-        from pipeconform.campaign.options import Options
-        from pipeconform.commands.replay_wrapper import export_wrapper, replay_wrapper
-
-        options = Options(implementation=impl, device=device, backend=backend, attach=attach)
-        if script is not None:
-            return export_wrapper(found, found.case, requirement=requirement, options=options, script=script)
-        return replay_wrapper(found, found.case, requirement=requirement, options=options)
-    from pipeconform.spec import requirement as find
-
-    asked = find(requirement) if requirement is not None else None
-    if script is not None:
-        return export(found, impl=impl, script=script)
-    from pipeconform.campaign.judging import judge
-    from pipeconform.campaign.localising import localise
     from pipeconform.campaign.options import Options
-    from pipeconform.campaign.setup import campaign_of
-    from pipeconform.case.strategies import Focus
-    from pipeconform.judge.registry import JUDGEMENTS
+    from pipeconform.case.any_case import world_sizes
+    from pipeconform.replication.again import judge_again, localised
+    from pipeconform.replication.either import any_campaign_of, description_in, executor_of
     from pipeconform.report.localisation_text import localisation_lines
 
-    size = found.pipeline.world.size
+    sizes = world_sizes(found.case)
     options = Options(
         implementation=impl,
-        ranks=(size, size),
+        ranks=(min(sizes), max(sizes)),
         device=device,
         backend=backend,
         ranks_per_device=ranks_per_device,
         attach=attach,
     )
-    with campaign_of(options) as campaign:
-        if found.variant not in campaign.executors:
-            raise UnknownNameError("environment variant", found.variant, campaign.executors)
-        executor = campaign.executors[found.variant]
-        chosen = _requirements(found, asked, executor.description)
-        if not all(Focus.EDGE in JUDGEMENTS[row.id].draws for row in chosen):
-            _check_claimed(found.pipeline, executor.description)
-        click.echo(heading(found, executor.description, chosen))
-        execution = executor.execute(found.pipeline, observe=_observed(found, chosen))
-        outcomes = {row.id: judge(row, execution, executor) for row in chosen}
-        shown = [one for several in outcomes.values() for one in several]
-        localisation = localise(found.pipeline, shown, executor)
+    with any_campaign_of(options) as campaign:
+        chosen = asked_of(found, requirement, campaign)
+        if script is not None:
+            return export(found, chosen, campaign, options=options, script=script)
+        executor = executor_of(campaign, found.variant)
+        click.echo(heading(found, description_in(campaign), chosen))
+        outcomes = judge_again(found.case, chosen, executor, hung=found.hung)
+        localisation = localised(found.case, outcomes, executor)
     text, code = verdict(found, outcomes)
     click.echo(text)
     for line in localisation_lines(localisation):
@@ -198,59 +181,6 @@ def _text(path: Path) -> bytes:
     return data
 
 
-def _check_claimed(case: Case, description: Description) -> None:
-    """Refuse a case that the implementation does not claim: it would be refused, not judged."""
-    claim = description.capabilities.schedule(case.schedule)
-    if claim is None:
-        known = [one.name for one in description.capabilities.schedules]
-        raise UnknownNameError(f"schedule (of {description.name})", case.schedule, known)
-    p, v = case.num_ranks, case.stages_per_rank
-    for run in case.runs:
-        m = run.num_microbatches
-        if not claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m):
-            raise UsageError(
-                f"{description.name} does not claim {case.schedule} with p = {p}, v = {v}, m = {m}; "
-                f"'pipeconform list --schedules' shows what it claims"
-            )
-
-
-def _requirements(
-    found: Stored, asked: Requirement | None, description: Description
-) -> tuple[Requirement, ...]:
-    from pipeconform.judge.registry import JUDGEMENTS
-    from pipeconform.spec import requirement, requirements
-
-    if asked is None and found.requirement is not None:
-        return (requirement(found.requirement),)
-    wanted = requirements() if asked is None else (asked,)
-    claim = description.capabilities.schedule(found.pipeline.schedule)
-
-    def speaks(row: Requirement) -> bool:
-        judgement = JUDGEMENTS.get(row.id)
-        if judgement is None or not judgement.applies(found.pipeline):
-            return False
-        return claim is None or bool(judgement.foci(claim, description.capabilities))
-
-    chosen = tuple(row for row in wanted if speaks(row))
-    if chosen:
-        return chosen
-    if asked is not None:
-        raise UsageError(
-            f"{asked.id} says nothing about this case; leave --requirement out to judge it by all that do"
-        )
-    raise NothingJudgedError("no requirement says anything about this case")
-
-
-def _observed(found: Stored, chosen: tuple[Requirement, ...]) -> set[Watched]:
-    """What the judgements need; of what hung before, also who waits for whom: that proves a hang, and soon."""
-    from pipeconform.judge.registry import JUDGEMENTS
-
-    observe = {watched for row in chosen for watched in JUDGEMENTS[row.id].observe}
-    if found.violation is not None and found.violation.status == "hung":
-        observe.add("waits")
-    return observe
-
-
 def heading(found: Stored, description: Described, chosen: tuple[Requirement, ...]) -> str:
     """What is judged by what, and the case."""
     from pipeconform.report.case_text import describe_case
@@ -260,33 +190,19 @@ def heading(found: Stored, description: Described, chosen: tuple[Requirement, ..
     return f"{description.name} {description.version}, {found.name}, judged by {names}:\n{case}\n"
 
 
-def verdict(found: Stored, outcomes: dict[str, tuple[Outcome, ...]]) -> tuple[str, int]:
+def verdict(found: Stored, outcomes: Outcomes) -> tuple[str, int]:
     """What to print about the outcomes by requirement, and the exit code."""
-    first: dict[tuple[str, str, str], Outcome] = {}
-    alike: Counter[tuple[str, str, str]] = Counter()
-    for name, several in outcomes.items():
-        for outcome in several:
-            key = (name, outcome.status.value, outcome.finding.kind)
-            first.setdefault(key, outcome)
-            alike[key] += 1
-    if not first:
-        return f"FIXED: {', '.join(outcomes)} met", 0
-    word, expected = "REPRODUCED:", found.violation
-    if expected is not None:
-        same = {key: first[key] for key in first if key[1:] == (expected.status, expected.signature)}
-        if not same:
-            word = f"NOT REPRODUCED ({expected.signature}), but the case shows another violation:"
-        first = same or first
-    return "\n".join([word, *(_told(key[0], first[key], alike[key]) for key in first)]), 1
+    from pipeconform.replication import again
 
-
-def _told(name: str, outcome: Outcome, alike: int) -> str:
-    from pipeconform.report.timeline_text import timeline_lines
-
-    finding = outcome.finding
-    where = f" ({finding.where()})" if finding.where() else ""
-    message = "\n".join(f"  {line}" for line in finding.message.splitlines())
-    more = f"\n  … and {alike - 1} more like it" if alike > 1 else ""
-    picture = timeline_lines(outcome.timeline, first_wrong=outcome.first_wrong, width=_WIDTH)
-    drawn = "".join(f"\n  {line}" for line in picture)
-    return f"{name} {outcome.status}: {finding.kind}{where}\n{message}{drawn}{more}"
+    said = again.verdict(outcomes, found.sought)
+    match said.kind:
+        case "met":
+            return f"FIXED: {', '.join(said.requirements)} met", 0
+        case "another":
+            assert found.sought is not None
+            word = f"NOT REPRODUCED ({found.sought.signature}), but the case shows another violation:"
+        case "violated":
+            word = "VIOLATED:"
+        case "reproduced":
+            word = "REPRODUCED:"
+    return f"{word}\n{said.text}", 1

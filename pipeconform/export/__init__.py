@@ -1,1 +1,1 @@
-"""Stored cases as programs that need torch and the adapter only."""
+"""Stored cases as programs: the adapter to be read, and behind it the judgement that the product itself uses."""

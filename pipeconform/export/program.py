@@ -1,225 +1,159 @@
-"""The program that an exported script consists of, with four parts more; `script` writes them out as one.
+"""What an exported program does: execute its case with the adapter of its own file, judge it, and say what came of it.
 
-It starts its own rank processes (or is started by torchrun), runs the case through the adapter, runs the same
-model without any pipeline, and compares. Nothing in the five may import what is not exported: torch, the
-standard library, and, inside functions, the modules that the script carries.
+It is carried in the program's archive with all that it imports, and is the same code as `pipeconform replay`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Any
+import argparse
+import importlib.util
+import sys
+import tempfile
+import traceback
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-from torch import nn
+if TYPE_CHECKING:
+    from pipeconform.case.any_case import AnyCase
+    from pipeconform.export.question import Question
+    from pipeconform.replication.again import AnyExecutor
 
-from pipeconform.export.comparison import copied, differences, fired, flat, guard_of, of, whole
-from pipeconform.export.process import DIFFERENT, load_adapter, watch
-from pipeconform.export.unpipelined import unpipelined
+__all__ = ["ANOTHER", "INCONCLUSIVE", "MET", "REPRODUCED", "answered", "main"]
 
-CASE = ""
-WORLD = 0
-SINGLE_PROCESS = False
-
-
-# What one rank does.
-
-
-def load_case() -> Any:
-    """The case, from the text above."""
-    from pipeconform.case import blocks, case, perturbations, replicas
-
-    names = {**vars(perturbations), **vars(replicas), **vars(blocks), **vars(case)}
-    return eval(CASE, names)  # noqa: S307 - our own text
+MET, REPRODUCED, INCONCLUSIVE, ANOTHER = 0, 1, 3, 4
+"""Exit codes."""
+_NEEDS = ("torch", "numpy", "msgspec")
 
 
-# torch refuses annotations that are text
-def average_bucket(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """A communication hook as a user writes it: the mean over the group."""
-    _, group = state
-    buffer = bucket.buffer()
-    buffer.div_(group.size())
-    return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
+def main(file: str, implementation: str, arguments: list[str] | None = None) -> int:
+    """Judge the case of the archive that this module was imported from, and return the exit code.
 
-
-def groups_of(case: Any, description: Any, rank: int) -> tuple[Any, dict[int, Any]]:
-    """This rank's pipeline group, None for a bystander, and per stage that it owns the group of its replicas.
-
-    Every rank makes all groups, in the same order.
+    `file` is the program's own; `implementation` is ``module:Object``, or the name of an object in that file.
     """
-    if SINGLE_PROCESS:
-        return None, {}
-    made = [(members, dist.new_group(list(members))) for members in case.world.pipelines]
-    pipeline = next((group for members, group in made if rank in members), None)
-    replicas = {}
-    for s, owners in enumerate(placement_of(case, description) if case.world.num_replicas > 1 else ()):
-        members = [ranks[min(owners)] for ranks in case.world.pipelines]
-        group = dist.new_group(members)
-        if rank in members:
-            replicas[s] = group
-    return pipeline, replicas
-
-
-def placement_of(case: Any, description: Any) -> Any:
-    """For each stage the set of pipeline ranks that own it."""
-    from pipeconform import adapter as contract
-
-    claim = description.capabilities.schedule(case.schedule)
-    placement = contract.Placement(case.world.placement) if case.world.placement else claim.placement
-    return contract.placement_of(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
-
-
-def data_parallel_of(case: Any) -> Any:
-    """What the plan says of replicas."""
-    from pipeconform.adapter import DataParallel
-
-    own = case.world.replicas
-    if own is None:
-        return None
-    return DataParallel(
-        wrapper=own.wrapper,
-        bucket_views=own.bucket_views,
-        static_graph=own.static_graph,
-        find_unused=own.find_unused,
-        hook=average_bucket if own.hook else None,
-        nested=own.nested,
+    parser = argparse.ArgumentParser(
+        description="Execute the case and say whether it still shows what it showed."
     )
-
-
-def plan_of(case: Any, description: Any, rank: int) -> Any:
-    """What the adapter builds a pipeline from; its groups are made here."""
-    from pipeconform import adapter as contract
-    from pipeconform.case import data, merges
-    from pipeconform.case.case import Adam, Sgd
-    from pipeconform.case.graph_layers import deferred_weights
-    from pipeconform.case.modules import build_model, build_stage
-    from pipeconform.case.whole import build_whole, split_of
-
-    group, replica_groups = groups_of(case, description, rank)
-    replica = case.world.replica_of(rank)
-    members = case.world.pipelines[replica or 0]
-    optimizer: Any = None
-    if isinstance(case.optimizer, Sgd):
-        optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
-    elif isinstance(case.optimizer, Adam):
-        optimizer = contract.AdamStep(lr=case.optimizer.lr)
-
-    def builder(index: int) -> Callable[[], nn.Module]:
-        return lambda: build_stage(case, index)
-
-    first = case.runs[0]
-    sizes = {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
-    position = 0 if SINGLE_PROCESS else members.index(rank) if rank in members else None
-    return contract.Plan(
-        stages=tuple(builder(s) for s in range(case.num_stages)),
-        model=lambda: build_model(case) if case.model.split is None else build_whole(case),
-        split=split_of(case),
-        schedule=case.schedule,
-        placement=placement_of(case, description),
-        data_parallel=data_parallel_of(case),
-        loss=data.loss_of(case),
-        optimizer=optimizer,
-        num_microbatches=first.num_microbatches,
-        microbatch_size=data.split_sizes(first.batch_size, first.num_microbatches)[0],
-        batch_dim=case.model.batch_dim,
-        boundaries=lambda: data.boundaries_of(case),
-        ranks=contract.Ranks(
-            device=torch.device("cpu"),
-            rank=rank,
-            world_size=WORLD,
-            pipeline_ranks=members,
-            pipeline_rank=position,
-            pipeline_group=group,
-            replica=replica or 0,
-            num_replicas=case.world.num_replicas,
-            replica_groups=replica_groups,
-        ),
-        trains=bool(case.trains),
-        deferred_weights=deferred_weights,
-        kwarg_rules=data.kwarg_rules(case),
-        output_rules=merges.rules_of(case),
-        tied=data.tied_names(case),
-        varying_shapes=len(sizes) > 1,
+    parser.add_argument(
+        "--impl", metavar="MODULE:OBJECT", help="judge this adapter instead of the one in this file"
     )
+    given = parser.parse_args(arguments)
+    own = implementation if ":" in implementation else f"{Path(file).resolve()}:{implementation}"
+    lacking = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if lacking:
+        print(f"INCONCLUSIVE: not installed: {', '.join(lacking)}; the judgement needs {', '.join(_NEEDS)}")
+        return INCONCLUSIVE
+    from pipeconform.errors import PipeconformError
+
+    try:
+        with _unpacked() as folder:
+            return _judged(folder, given.impl or own)
+    except PipeconformError as error:
+        print(f"INCONCLUSIVE: {error}")
+    except Exception as error:
+        traceback.print_exc()
+        print(f"INCONCLUSIVE: the program itself raised {type(error).__name__}: {error}")
+    return INCONCLUSIVE
 
 
-def batch_for(case: Any, index: int, plan: Any, capabilities: Any) -> Any:
-    """The batch of a step; a rank that consumes no inputs, or no targets, gets NaN in their place."""
-    from pipeconform.case import data
+@contextmanager
+def _unpacked() -> Iterator[Path]:
+    """The archive as a folder, from which rank processes import: tracebacks and tracers find their source there."""
+    (archive,) = [one for one in sys.path if one.endswith(".zip") and __file__.startswith(one)]
+    with tempfile.TemporaryDirectory(prefix="judgement-") as name:
+        with zipfile.ZipFile(archive) as opened:
+            opened.extractall(name)
+        sys.path[sys.path.index(archive)] = name
+        yield Path(name)
 
-    def consumes(where: str) -> bool:
-        position = plan.ranks.pipeline_rank
-        owners = plan.placement[0] if where == "first_stage" else plan.placement[-1]
-        return position is not None and (where == "all" or position in owners)
 
-    batch = data.make_batch(case, index, replica=plan.ranks.replica)
-    inputs = consumes(capabilities.inputs_consumed_by)
-    targets = consumes(capabilities.targets_consumed_by)
-    return data.reassembled(
-        batch,
-        args=batch.args if inputs else tuple(map(data.decoy_of, batch.args)),
-        target=batch.target if targets else data.decoy_of(batch.target),
+def _judged(folder: Path, implementation: str) -> int:
+    from pipeconform.export.question import MEMBER, read_question
+
+    question = read_question((folder / MEMBER).read_bytes())
+    with _executor(question, implementation) as executor:
+        print(_heading(question, executor), flush=True)
+        lines, code = answered(question, executor)
+    print("\n".join(lines))
+    return code
+
+
+def answered(question: Question, executor: AnyExecutor) -> tuple[list[str], int]:
+    """What to print about the case, executed once more, and the exit code.
+
+    Raises:
+        PipeconformError: the case could not be judged.
+    """
+    from pipeconform.replication.again import judge_again, localised, verdict
+    from pipeconform.report.localisation_text import localisation_lines
+    from pipeconform.spec.wrappers import any_requirement
+
+    sought, chosen = question.sought, [any_requirement(name) for name in question.requirements]
+    hung = sought is not None and sought.status == "hung"
+    outcomes = judge_again(question.case, chosen, executor, hung=hung)
+    said = verdict(outcomes, sought)
+    match said.kind:
+        case "met":
+            return [f"NOT REPRODUCED: {', '.join(said.requirements)} met"], MET
+        case "another":
+            assert sought is not None
+            was = f"{sought.requirement} {sought.status}: {sought.signature}"
+            words, code = f"NOT REPRODUCED ({was}), but the case shows another violation:", ANOTHER
+        case "violated":
+            words, code = "VIOLATED:", REPRODUCED
+        case "reproduced":
+            words, code = "REPRODUCED:", REPRODUCED
+    where = localisation_lines(localised(question.case, outcomes, executor))
+    return [words, said.text, *where], code
+
+
+def _heading(question: Question, executor: AnyExecutor) -> str:
+    here = f"{executor.description.name} {executor.description.version}"
+    was = "" if here == question.engine else f" (when this was written: {question.engine})"
+    return f"{here}{was}, judged by {', '.join(question.requirements)}"
+
+
+@contextmanager
+def _executor(question: Question, implementation: str) -> Iterator[AnyExecutor]:
+    """Processes for the case, and the implementation described.
+
+    Raises:
+        UsageError: the implementation cannot be used, or there are too few devices.
+        HarnessError: processes cannot be started.
+    """
+    from pipeconform.campaign import executor as pipelines
+    from pipeconform.campaign.here import pools_here
+    from pipeconform.campaign.preload import PRELOAD
+    from pipeconform.case.case import Case
+    from pipeconform.errors import UsageError
+    from pipeconform.replication import executor as wrappers
+    from pipeconform.run import devices
+    from pipeconform.run.environment import Environment
+    from pipeconform.run.implementation import resolve
+
+    reference = resolve(implementation)
+    places = devices.resolve(
+        question.device, backend=question.backend, ranks_per_device=question.ranks_per_device
     )
+    reason = places.reason_against(_largest(question.case))
+    if reason is not None:
+        raise UsageError(reason)
+    environment = Environment(question.variant, dict(question.settings))
+    if isinstance(question.case, Case):
+        with pools_here(environment, places, preload=PRELOAD) as pools:
+            description = pipelines.describe(pools, reference)
+            pools.idle_limit = description.capabilities.patience
+            yield pipelines.Executor(implementation=reference, description=description, pools=pools)
+        return
+    with pools_here(environment, places, preload=wrappers.PRELOAD) as pools:
+        told = wrappers.describe(pools, reference)
+        pools.idle_limit = told.claims.patience
+        yield wrappers.WrapperExecutor(implementation=reference, description=told, pools=pools)
 
 
-def pipelined(case: Any, rank: int) -> dict[str, Any]:
-    """Run the case through the adapter; every value that this rank can show, by what it is."""
-    from pipeconform import adapter as contract
-    from pipeconform.case import data
-    from pipeconform.case.case import Eval, Load, Train, Zero
-    from pipeconform.case.seeds import seed_of, seed_process
+def _largest(case: AnyCase) -> int:
+    from pipeconform.case.any_case import world_sizes
 
-    adapter = load_adapter()
-    description = adapter.describe()
-    adapter.setup_process()
-    seed_process(seed_of(case.seed, "rank", rank))
-    plan = plan_of(case, description, rank)
-    pipeline = adapter.build(plan)
-    shown: dict[str, Any] = {}
-    for index, step in enumerate(case.program):
-        at = f"step {index}"
-        if isinstance(step, Train | Eval):
-            mode = contract.Mode.TRAIN if isinstance(step, Train) else contract.Mode.EVAL
-            batch = batch_for(case, index, plan, description.capabilities)
-            with data.autocast_of(step, device="cpu"), guard_of(step):
-                result = pipeline.run(mode, batch)
-            if result.microbatches is None:
-                shown |= flat(f"{at}, output", result.output)
-                shown |= flat(f"{at}, losses", None if result.losses is None else list(result.losses))
-            shown |= flat(f"{at}, input gradients", result.input_gradients)
-        elif isinstance(step, Zero):
-            pipeline.apply(contract.ZeroGrad(step.set_to_none))
-        elif isinstance(step, Load):
-            pipeline.apply(contract.LoadState(data.loaded_state(case, index)))
-        else:
-            pipeline.apply(contract.OptimizerStep())
-        for s, values in pipeline.gradients().items():
-            shown |= {f"{at}, {of(case, s)}gradient of {n}": copied(whole(v)) for n, v in values.items()}
-        for s, values in pipeline.state().items():
-            shown |= {f"{at}, {of(case, s)}{n}": copied(whole(v)) for n, v in values.items()}
-        shown |= fired(case, index, pipeline.owned())
-    pipeline.close()
-    return shown
-
-
-def rank_main(limit: float) -> int:
-    """One rank: run, then let rank 0 compare what all have shown."""
-    rank = int(os.environ["RANK"])
-    watch(limit, rank)
-    torch.set_num_threads(1)
-    case = load_case()
-    if not SINGLE_PROCESS:
-        dist.init_process_group("gloo")
-    shown: list[Any] = [pipelined(case, rank)]
-    if not SINGLE_PROCESS:
-        everybody: list[Any] = [None] * WORLD
-        dist.all_gather_object(everybody, shown[0])
-        shown = everybody
-    if rank:
-        return 0
-    right = unpipelined(case, load_adapter().describe().capabilities)
-    lines = list(differences([right[case.world.replica_of(one) or 0] for one in range(len(shown))], shown))
-    print("\n".join(lines) if lines else "every value is that of the unpipelined model", flush=True)
-    return DIFFERENT if lines else 0
+    return max(world_sizes(case))

@@ -1,98 +1,104 @@
-"""Writing a stored case as one program: a reproduction that somebody without pipeconform can run."""
+"""Writing a stored case as a program: the adapter to be read, and the judgement in an archive beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from pipeconform.case import blocks
-from pipeconform.case.case import Case, Train
-from pipeconform.errors import UsageError
-from pipeconform.export.assembly import Assembly, assembled, quoted
+from pipeconform.export.adapter_text import AdapterText, adapter_text
+from pipeconform.export.bundle import imported_by, sources_of
+from pipeconform.export.question import MEMBER, Question, written_question
 from pipeconform.report.case_text import describe_case
+from pipeconform.run.implementation import resolve
 
-__all__ = ["Reproduction", "reason_against", "script_of"]
+__all__ = ["Program", "program_of"]
 
 _CARRIED = (
-    "pipeconform.adapter",
-    "pipeconform.case.data",
-    "pipeconform.case.graph_layers",
-    "pipeconform.case.modules",
-    "pipeconform.case.perturbations",
-    "pipeconform.case.whole",
-    "pipeconform.errors",
+    "pipeconform.export.program",
+    "pipeconform.judge.oracle",
+    "pipeconform.replication.worker",
+    "pipeconform.run.server",
+    "pipeconform.run.worker",
 )
-_PARTS = tuple(
-    f"pipeconform.export.{name}" for name in ("process", "comparison", "unpipelined", "program", "launcher")
-)
+"""What the program imports, and by name only: what ranks are told to run."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same case gives the same archive
+
+_BEGIN = """
+if __name__ == "__main__":  # execute the case and judge it; what follows is the adapter, which the ranks import
+    import os
+    import sys
+
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), {archive!r}))
+    try:
+        from pipeconform.export.program import main
+    except ImportError as error:
+        print(f"INCONCLUSIVE: {{error}}; {archive} belongs beside this file")
+        sys.exit(3)
+    sys.exit(main(__file__, {implementation!r}))
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduction:
-    """What is exported."""
+class Program:
+    """A program's two files."""
 
-    name: str
-    case: Case
-    implementation: str
-    """As ``--impl`` takes it."""
-    engine: str
-    """Name and version."""
-    found: str
-    """What was found, in words; may have several lines."""
-    single_process: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the environment under which it was found, besides those of its reader."""
+    text: str
+    archive: bytes
 
 
-def reason_against(case: Case) -> str | None:
-    """Why no program can show what a case shows, or None."""
-    if case.draws_masks:
-        return "its dropout masks are drawn by the ranks, and only the harness can replay them"
-    if case.is_mistaken or case.world.perturbations:
-        return "the harness disturbs the ranks, and a program of its own cannot"
-    if case.world.tensor is not None or case.has(blocks.SyncedNorm):
-        return "its stages compute over several ranks, and a program of its own does not"
-    if any(isinstance(step, Train) and step.by_hand is not None for step in case.program):
-        return "its stages are driven by hand, call by call"
-    return None
+def program_of(question: Question, *, implementation: str, found: str, archive: str) -> Program:
+    """The program that asks `question` of an implementation, named as ``--impl`` takes it.
 
-
-def script_of(wanted: Reproduction) -> str:
-    """The program's text.
+    `found` is what was found, in words, and may have several lines; `archive` is the second file's name.
 
     Raises:
-        UsageError: the case cannot be shown by a program of its own, or the adapter has no source.
+        UsageError: the adapter, or what it imports, has no source.
     """
-    reason = reason_against(wanted.case)
-    if reason is not None:
-        raise UsageError(f"{wanted.name} cannot be exported: {reason}")
-    single = wanted.single_process
-    return assembled(
-        Assembly(
-            head=_head(wanted),
-            parts=_PARTS,
-            constants={
-                'CASE = ""': f"CASE = {quoted(repr(wanted.case))}",
-                "WORLD = 0": f"WORLD = {wanted.case.world.size}",
-                "WORLDS: tuple[int, ...] = ()": f"WORLDS = ({1 if single else wanted.case.world.size},)",
-                "SINGLE_PROCESS = False": f"SINGLE_PROCESS = {single}",
-                'FOUND = ""': f"FOUND = {quoted(wanted.found)}",
-            },
-            carried=_CARRIED,
-            implementation=wanted.implementation,
-            settings=wanted.settings,
-        )
-    )
+    where, _, name = resolve(implementation).rpartition(":")
+    adapter = adapter_text(where)
+    carried = set(_CARRIED)
+    siblings: dict[str, Path] = {}
+    if adapter is not None:
+        carried.update(imported_by(adapter.source, "adapter"))
+        siblings = adapter.siblings
+        for path in siblings.values():
+            carried.update(imported_by(path.read_text("utf-8"), path.stem))
+    begin = _BEGIN.format(archive=archive, implementation=name if adapter is not None else f"{where}:{name}")
+    head = "\n".join(_head(question, found=found, archive=archive, adapter=adapter))
+    quoted = head.replace("\\", "\\\\").replace('"""', "'''")
+    future, source = ("", "") if adapter is None else (adapter.future, adapter.source)
+    text = f'"""{quoted}\n"""\n\n{future}{begin}\n{source}'
+    files = {**sources_of(sorted(carried)), **siblings}
+    members = {place: path.read_bytes() for place, path in files.items()}
+    return Program(text=text, archive=_zipped({MEMBER: written_question(question), **members}))
 
 
-def _head(wanted: Reproduction) -> list[str]:
-    return [
-        f"{wanted.engine}: {wanted.found.splitlines()[0]}",
-        "",
-        "Run it with  python FILE  or  torchrun --nproc-per-node "
-        f"{1 if wanted.single_process else wanted.case.world.size} FILE ; it needs torch and the engine only.",
-        "Exit code 1: reproduced. It compares with the same model run without a pipeline.",
-        "",
-        "The case:",
-        *(f"  {line}" for line in describe_case(wanted.case).splitlines()),
-    ]
+def _head(question: Question, *, found: str, archive: str, adapter: AdapterText | None) -> Iterator[str]:
+    yield f"{question.engine}: {found.strip()}"
+    yield ""
+    yield "The case:"
+    yield from (f"  {line}" for line in describe_case(question.case).splitlines())
+    yield ""
+    yield f"Run it with  python FILE ; {archive} belongs beside it; torch, numpy, msgspec and the engine are needed."
+    yield "It ends with REPRODUCED (exit code 1) where the case shows the violation above, NOT REPRODUCED where the"
+    yield "requirement is met (0) or broken in another way (4), and INCONCLUSIVE (3) where the program could not run."
+    yield "What decides is the code that found it: it is in the archive, with the case as data."
+    if adapter is None:
+        return
+    yield "Below stands the adapter, as it was when this was found."
+    if adapter.docstring:
+        yield ""
+        yield adapter.docstring
+
+
+def _zipped(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression=zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(
+                zipfile.ZipInfo(name, _EPOCH), data, compress_type=zipfile.ZIP_DEFLATED, compresslevel=9
+            )
+    return buffer.getvalue()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from pipeconform.case.case import Train
-from pipeconform.case.strategies import Focus
+from pipeconform.case.focus import Focus
 from pipeconform.case.traits import traits
 from pipeconform.errors import HarnessError
 from pipeconform.judge import training

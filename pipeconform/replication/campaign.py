@@ -3,60 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
-
-import msgspec
 
 from pipeconform.campaign.cell import CellRun
 from pipeconform.campaign.earlier import Earlier
-from pipeconform.campaign.executor import require_alive
 from pipeconform.campaign.kept import KeptCases
 from pipeconform.campaign.pairs import Point
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.wrapper_case import WrapperCase
-from pipeconform.errors import BadAdapterError, HarnessError, NothingJudgedError
+from pipeconform.errors import NothingJudgedError
 from pipeconform.gate.expectations import Expectation
-from pipeconform.judge.finding import Finding
-from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
+from pipeconform.judge.outcome import Outcome
 from pipeconform.replication.cell import WrapperCell
 from pipeconform.replication.drawing import Listed
-from pipeconform.replication.evidence import came_through, distinct, evidence_of
-from pipeconform.replication.job import Job
+from pipeconform.replication.executor import PRELOAD, WrapperExecutor, describe
 from pipeconform.replication.judgement import why_not_judged
-from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
-from pipeconform.run.answered import ask_implementation, read_answers
 from pipeconform.run.protocols import RankPools
 from pipeconform.run.source import Source
-from pipeconform.run.verdict import Raised, Returned, VerdictVector
+from pipeconform.run.verdict import VerdictVector
 from pipeconform.spec import Profile, Requirement, profile
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["PRELOAD", "WrapperCampaign", "describe"]
-
-PRELOAD = ("torch", "torch.distributed", "pipeconform.replication.worker")
-_RANK_TASK = "pipeconform.replication.worker:execute"
-_DESCRIBE_TASK = "pipeconform.replication.worker:describe"
-_ORACLE_TASK = "pipeconform.replication.worker:answer"
-
-
-def describe(pools: RankPools, reference: str) -> WrapperDescription:
-    """Let a rank process import the implementation and describe it.
-
-    Raises:
-        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
-        HarnessError: the host of the process was lost.
-    """
-    vector = ask_implementation(pools, _DESCRIBE_TASK, reference, answer=WrapperDescription, time_limit=120.0)
-    verdict = vector[0]
-    if isinstance(verdict, Raised):
-        raise BadAdapterError(verdict.message)
-    require_alive(vector, reference)
-    found: WrapperDescription = vector.values[0]
-    return found
 
 
 @dataclass(kw_only=True)
@@ -86,6 +58,16 @@ class WrapperCampaign:
     num_ranks: dict[str, int] = field(default_factory=dict)
     points: set[Point] = field(default_factory=set)
     """Combinations of properties are not counted of wrappers."""
+
+    @property
+    def executor(self) -> WrapperExecutor:
+        """What executes and judges cases."""
+        return WrapperExecutor(
+            implementation=self.reference,
+            description=self.description,
+            pools=self.pools,
+            time_limit=self.time_limit,
+        )
 
     def judge_cell(
         self, requirement: Requirement, schedule: str = WRAPPER_COLUMN, variant: str = "default"
@@ -132,23 +114,7 @@ class WrapperCampaign:
         digest = case.digest
         self.executed[digest] = self.executed.get(digest, 0) + 1
         self.num_ranks[digest] = case.ranks
-        if not case.loaded_by:
-            return self._run(case)
-        first = self._run(case.saving)
-        if not first.ok or not came_through(_shown(first)):
-            return first
-        earlier = _shown(first)
-        second = self._run(case.loading, checkpoint=earlier[0].checkpoint)
-        return _with_earlier(second, earlier) if second.ok else second
-
-    def _run(self, case: WrapperCase, *, checkpoint: bytes = b"") -> VerdictVector:
-        pool = self.pools.of_size(case.ranks)
-        job = Job(implementation=self.reference, case=case, checkpoint=checkpoint)
-        returned = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
-        vector = read_answers(returned, Shown)
-        if returned.ok and (not vector.ok or any(one.failed is not None for one in _shown(vector))):
-            pool.restart()  # what a failed step left under way must not meet the next case
-        return vector
+        return self.executor.execute(case)
 
     def outcomes(self, requirement: str, case: WrapperCase, vector: VerdictVector) -> tuple[Outcome, ...]:
         """What a requirement has to say about an execution; empty when it is met.
@@ -156,35 +122,4 @@ class WrapperCampaign:
         Raises:
             HarnessError: the oracle failed.
         """
-        ended = judge_verdicts(vector)
-        if ended is not None:
-            return (replace(ended, verdicts=vector.describe()),)
-        claims = self.description.claims
-        evidence = evidence_of(case, _shown(vector), claims=claims, ask=self._ask)
-        table = vector.describe()
-        found = list(distinct(WRAPPER_JUDGEMENTS[requirement].judge(evidence)))
-        return tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
-
-    def _ask(self, question: Question) -> Expected:
-        vector = self.pools.oracle.run(
-            _ORACLE_TASK, msgspec.msgpack.encode(question), time_limit=self.time_limit
-        )
-        if not vector.ok:
-            raise HarnessError(f"the oracle failed on case {question.case.digest}:\n{vector.explain()}")
-        return msgspec.msgpack.decode(vector.values[0], type=Expected)
-
-
-def _shown(vector: VerdictVector) -> tuple[Shown, ...]:
-    return vector.values
-
-
-def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictVector:
-    """The verdicts, the first of them with what the world before showed."""
-    first, *others = vector.verdicts
-    assert isinstance(first, Returned)
-    shown = msgspec.structs.replace(_shown(vector)[0], earlier=earlier)
-    return VerdictVector((msgspec.structs.replace(first, value=shown), *others))
-
-
-def _status_of(finding: Finding) -> Status:
-    return Status.ERROR if finding.kind.startswith(("raised ", "claimed, but")) else Status.FAILED
+        return self.executor.outcomes(requirement, case, vector)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
@@ -22,7 +22,8 @@ from pipeconform.campaign.told import Told, Weight, group_of
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.sizes import shapes
 from pipeconform.case.strategies import Focus
-from pipeconform.errors import IsWrapperError
+from pipeconform.errors import IsWrapperError, UnknownNameError
+from pipeconform.replication.again import AnyExecutor
 from pipeconform.replication.campaign import WrapperCampaign
 from pipeconform.replication.setup import wrapper_campaign_of
 from pipeconform.run.implementation import WRAPPERS
@@ -35,8 +36,10 @@ __all__ = [
     "any_campaign_of",
     "columns_of",
     "description_in",
+    "executor_of",
     "kind_of",
     "tell",
+    "variants_known",
     "variants_of",
     "weights",
 ]
@@ -73,6 +76,26 @@ def description_in(campaign: AnyCampaign) -> Description | WrapperDescription:
     if isinstance(campaign, WrapperCampaign):
         return campaign.description
     return campaign.executors["default"].description
+
+
+def executor_of(campaign: AnyCampaign, variant: str) -> AnyExecutor:
+    """What executes cases under an environment variant; a wrapper has no other than the default.
+
+    Raises:
+        UnknownNameError: the implementation does not ask for that variant.
+    """
+    if isinstance(campaign, WrapperCampaign):
+        return campaign.executor
+    if variant not in campaign.executors:
+        raise UnknownNameError("environment variant", variant, campaign.executors)
+    return campaign.executors[variant]
+
+
+def variants_known(campaign: AnyCampaign) -> Mapping[str, Mapping[str, str]]:
+    """The settings of each environment variant; the default has none of its own."""
+    if isinstance(campaign, WrapperCampaign):
+        return {"default": {}}
+    return {"default": {}, **campaign.executors["default"].description.variants}
 
 
 def columns_of(campaign: AnyCampaign, wanted: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeconform.campaign.judging import judge
 from pipeconform.campaign.options import Options
 from pipeconform.case.any_case import AnyCase
-from pipeconform.case.case import Case
-from pipeconform.errors import UnknownNameError, UsageError
 from pipeconform.judge.outcome import Outcome
-from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.replication.campaign import WrapperCampaign
-from pipeconform.replication.either import AnyCampaign, any_campaign_of, kind_of
+from pipeconform.replication.again import judge_again
+from pipeconform.replication.either import AnyCampaign, any_campaign_of, executor_of
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["Again", "Question", "rejudge"]
@@ -26,6 +22,8 @@ class Question:
     requirement: str
     variant: str
     case: AnyCase
+    hung: bool = False
+    """Whether it is known to hang: then the ranks record who waits for whom."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +61,6 @@ def _shown(question: Question, campaign: AnyCampaign) -> frozenset[tuple[str, st
 
 
 def _judged(question: Question, campaign: AnyCampaign) -> tuple[Outcome, ...]:
-    row, case = any_requirement(question.requirement), question.case
-    if isinstance(campaign, WrapperCampaign) and not isinstance(case, Case):
-        return campaign.judge_case(row.id, case)
-    if isinstance(campaign, WrapperCampaign) or not isinstance(case, Case):
-        raise UsageError(
-            f"{campaign.implementation} is a {kind_of(campaign)}, and a case of {row.id} is about something else"
-        )
-    if question.variant not in campaign.executors:
-        raise UnknownNameError("environment variant", question.variant, campaign.executors)
-    executor = campaign.executors[question.variant]
-    execution = executor.execute(case, observe=JUDGEMENTS[row.id].observe)
-    return judge(row, execution, executor)
+    row = any_requirement(question.requirement)
+    executor = executor_of(campaign, question.variant)
+    return judge_again(question.case, (row,), executor, hung=question.hung)[row.id]

@@ -33,7 +33,12 @@ def settle(comparison: Comparison, old: Result, new: Result, *, options: Options
         elif change.kind == "fixed":
             asked.append((change, *gone[change.violation]))
     questions = [
-        Question(requirement=cell.requirement, variant=cell.variant, case=violation.case)
+        Question(
+            requirement=cell.requirement,
+            variant=cell.variant,
+            case=violation.case,
+            hung=violation.status == "hung",
+        )
         for _, cell, violation in asked
     ]
     answers = rejudge(questions, options=options, times=TIMES)

@@ -1,6 +1,7 @@
 """Finding what to replay: a case file, or a violation in a result file."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import msgspec
@@ -10,8 +11,10 @@ from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World, encode_case
 from pipeconform.commands.replay import Stored, read_stored, verdict
 from pipeconform.errors import BadCaseError, BadResultError, UnknownNameError, UsageError
+from pipeconform.export.question import MEMBER, read_question
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.replication.again import Sought
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.result import (
     Cell,
@@ -172,7 +175,8 @@ def outcome(kind="output value", **where):
 
 
 def stored(violation=None):
-    return Stored(name="case.json", case=CASE, violation=violation)
+    requirement = None if violation is None else "FWD-1"
+    return Stored(name="case.json", case=CASE, requirement=requirement, violation=violation)
 
 
 def test_a_case_that_shows_nothing_is_fixed():
@@ -205,6 +209,15 @@ def test_what_ran_is_drawn_where_it_was_observed():
     ]
 
 
+def test_the_same_signature_of_another_requirement_is_another_violation():
+    text, code = verdict(stored(VIOLATION), {"FWD-2": (outcome(),)})
+
+    assert (text.splitlines()[0], code) == (
+        "NOT REPRODUCED (output value), but the case shows another violation:",
+        1,
+    )
+
+
 def test_a_case_that_shows_something_else_says_so():
     text, code = verdict(stored(VIOLATION), {"FWD-1": (outcome("output length"),)})
 
@@ -221,7 +234,7 @@ def test_a_bare_case_shows_whatever_it_shows():
 
     assert code == 1
     assert [line for line in text.splitlines() if not line.startswith(" ")] == [
-        "REPRODUCED:",
+        "VIOLATED:",
         "FWD-1 failed: output value",
         "TRN-1 failed: gradient value",
     ]
@@ -236,31 +249,27 @@ def test_a_violation_is_written_as_a_program_with_the_settings_of_its_variant(ty
 
     code, out, err = written("validated")
     text = (tmp_path / "shown.py").read_text()
+    with zipfile.ZipFile(tmp_path / "shown.zip") as archive:
+        asked = read_question(archive.read(MEMBER))
 
-    assert (code, out, err) == (0, "wrote shown.py; run it with: python shown.py\n", "")
-    assert text.startswith('"""torch.distributed.pipelining ') or text.startswith('"""torch ')
+    assert (code, err) == (0, "")
+    assert out == "wrote shown.py and shown.zip; run it with: python shown.py\n"
+    assert text.startswith('"""torch.distributed.pipelining ')
     assert "FWD-1 failed: output value" in text
-    assert text.index("os.environ.update({'TORCH_DISTRIBUTED_DEBUG': 'DETAIL'})") < text.index(
-        "import torch\n"
-    )
-    compile(text, "shown.py", "exec")
+    assert (asked.variant, asked.settings) == ("validated", {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    assert asked.sought == Sought(requirement="FWD-1", status="failed", signature="output value")
 
     code, _, err = written("debug")
     assert code == 2
     assert "environment variant" in err
 
 
-def test_what_only_the_harness_sees_is_not_written_as_a_program(typed, tmp_path):
-    found = result(VIOLATION)
-    cell = msgspec.structs.replace(found.cells[0], requirement="SCH-2")
-    write_result(msgspec.structs.replace(found, cells=(cell,)), tmp_path / "result.json")
-    code, _, err = typed(
-        "replay", VIOLATION.id, "--impl", "torch", "--result", tmp_path, "--script", "shown.py"
-    )
+def test_a_program_has_the_name_of_one(typed, tmp_path):
+    write_result(result(VIOLATION), tmp_path / "result.json")
+    code, _, err = typed("replay", VIOLATION.id, "--impl", "torch", "--result", tmp_path, "--script", "shown")
 
     assert code == 2
-    assert "cannot be exported: SCH-2 is judged by what the harness sees inside the stages" in err
-    assert not (tmp_path / "shown.py").exists()
+    assert "--script shown: expected a name that ends in .py" in err
 
 
 def test_what_hung_is_watched_and_its_deadlock_proved(typed, tmp_path):

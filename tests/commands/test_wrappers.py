@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import xml.etree.ElementTree as ET
+import zipfile
+from pathlib import Path
 
 import pytest
 
 from pipeconform.case.wrapper_case import Step, WrapperCase
+from pipeconform.export.question import MEMBER, Question, read_question
 from pipeconform.report.result import read_result, write_result
 from pipeconform.wrapper import WrapOptions
 from tests.report.conftest import make
@@ -113,27 +115,32 @@ def stored(make, tmp_path):
     return violation.id
 
 
+def asked_by(archive: Path) -> Question:
+    with zipfile.ZipFile(archive) as opened:
+        return read_question(opened.read(MEMBER))
+
+
 def test_a_violation_is_written_as_a_program(typed, tmp_path, stored) -> None:
     asked = ("replay", stored, "--result", "broken.json", "--script", "shown.py")
     code, out, err = typed(*asked, "--impl", "torch-ddp")
-    text = (tmp_path / "shown.py").read_text()
+    text, question = (tmp_path / "shown.py").read_text(), asked_by(tmp_path / "shown.zip")
 
-    assert (code, out, err) == (0, "wrote shown.py; run it with: python shown.py\n", "")
+    assert (code, err) == (0, "")
+    assert out == "wrote shown.py and shown.zip; run it with: python shown.py\n"
     assert text.startswith('"""torch DDP ')
-    assert "\nFOUND = '''DPW-24 failed: gradient differs\ndiffers here'''\n" in text
-    assert "\nJUDGES = {'DPW-24': " in text
-    compile(text, "shown.py", "exec")
+    assert ": DPW-24 failed: gradient differs\ndiffers here\n" in text
+    assert question.requirements == ("DPW-24",)
+    assert question.sought is not None
 
     code, _, err = typed(*asked, "--impl", "reference")
     assert code == 2
-    assert "wrap()" in err
+    assert "reference is a pipeline" in err
 
 
 def test_a_bare_case_is_written_with_every_requirement_that_speaks_of_it(typed, tmp_path) -> None:
     (tmp_path / "case.json").write_text(json.dumps({"ranks": 3}))
     code, _, _ = typed("replay", "case.json", "--impl", "torch-ddp", "--script", "shown.py")
-    text = (tmp_path / "shown.py").read_text()
-    judges = ast.literal_eval(next(line for line in text.splitlines() if line.startswith("JUDGES"))[9:])
+    judges = asked_by(tmp_path / "shown.zip").requirements
 
     assert code == 0
     assert "DPW-1" in judges

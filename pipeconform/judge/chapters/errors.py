@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pipeconform.case.focus import MISTAKEN
-from pipeconform.case.strategies import Focus
+from pipeconform.case.focus import MISTAKEN, Focus
 from pipeconform.judge import aftermath as aftermaths
 from pipeconform.judge import misplanned, split_backward
 from pipeconform.judge.aftermath import Aftermath

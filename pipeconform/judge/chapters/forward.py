@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeconform.adapter import Feature
-from pipeconform.case.strategies import Focus
+from pipeconform.case.focus import Focus
 from pipeconform.case.traits import traits
 from pipeconform.judge import forward, tensor_parallel, training
 from pipeconform.judge.evidence import Evidence, Finding

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.adapter import Feature
-from pipeconform.case.strategies import Focus
+from pipeconform.case.focus import Focus
 from pipeconform.judge import lifecycle, residue
 from pipeconform.judge.judgement import TIMELINE, Judgement, about
 from pipeconform.observe.observation import Watched

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeconform.case.strategies import Focus
+from pipeconform.case.focus import Focus
 from pipeconform.judge import tracing
 from pipeconform.judge.judgement import Judgement, about
 

@@ -1,0 +1,32 @@
+"""Pools of ranks on this machine, under an environment variant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from pipeconform.campaign.preload import PRELOAD
+from pipeconform.run.devices import Devices
+from pipeconform.run.environment import Environment
+from pipeconform.run.leased import LeasedPools
+from pipeconform.run.pools import Pools
+
+__all__ = ["pools_here", "set_up"]
+
+
+def set_up(environment: Environment | None, devices: Devices) -> Environment:
+    """An environment with what the devices need; the variant's own variables decide."""
+    one = Environment() if environment is None else environment
+    return Environment(one.name, {**devices.settings(os.environ), **one.variables})
+
+
+def pools_here(
+    environment: Environment | None, devices: Devices, *, preload: Sequence[str] = PRELOAD
+) -> Pools | LeasedPools:
+    """Pools of this machine; devices that are counted may be wanted by others, too.
+
+    Raises:
+        PoolError: the fork server cannot be started.
+    """
+    pools = Pools(set_up(environment, devices), preload=preload, devices=devices)
+    return pools if devices.count is None else LeasedPools(pools)

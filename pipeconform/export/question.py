@@ -1,0 +1,50 @@
+"""What an exported program is asked: the case, by what it is judged, and what it showed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pipeconform.case.any_case import AnyCase, case_of
+from pipeconform.replication.again import Sought
+
+__all__ = ["MEMBER", "Question", "read_question", "written_question"]
+
+MEMBER = "question.json"
+"""Its name in the archive."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored case with everything that decides how it is executed and judged."""
+
+    engine: str
+    """Name and version when it was written."""
+    case: AnyCase
+    requirements: tuple[str, ...]
+    sought: Sought | None = None
+    """What the case showed; None where that is not known."""
+    variant: str = "default"
+    settings: dict[str, str] = {}
+    """Variables of the environment that the variant sets."""
+    device: str = "cpu"
+    backend: str = "auto"
+    ranks_per_device: int = 1
+
+
+def written_question(question: Question) -> bytes:
+    """As JSON."""
+    return msgspec.json.format(msgspec.json.encode(question), indent=1)
+
+
+def read_question(data: bytes) -> Question:
+    """Read what `written_question` wrote.
+
+    Raises:
+        msgspec.DecodeError: the text is not such JSON.
+    """
+
+    def hook(kind: type, value: Any) -> Any:
+        return case_of(kind, value)
+
+    return msgspec.json.decode(data, type=Question, dec_hook=hook)

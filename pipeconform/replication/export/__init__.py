@@ -1,1 +1,0 @@
-"""A wrapper's stored cases as programs that need torch and the adapter only."""
