@@ -91,11 +91,10 @@ def data_parallel_of(case: Any) -> Any:
 def plan_of(case: Any, description: Any, rank: int) -> Any:
     """What the adapter builds a pipeline from; its groups are made here."""
     from pipeconform import adapter as contract
-    from pipeconform.case import data, merges
+    from pipeconform.case import data, foreign, merges
     from pipeconform.case.case import Adam, Sgd
     from pipeconform.case.graph_layers import deferred_weights
-    from pipeconform.case.modules import build_model, build_stage
-    from pipeconform.case.whole import build_whole, split_of
+    from pipeconform.case.whole import split_of
 
     group, replica_groups = groups_of(case, description, rank)
     replica = case.world.replica_of(rank)
@@ -106,18 +105,30 @@ def plan_of(case: Any, description: Any, rank: int) -> Any:
     elif isinstance(case.optimizer, Adam):
         optimizer = contract.AdamStep(lr=case.optimizer.lr)
 
-    def builder(index: int) -> Callable[[], nn.Module]:
-        return lambda: build_stage(case, index)
-
     first = case.runs[0]
     sizes = {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
     position = 0 if SINGLE_PROCESS else members.index(rank) if rank in members else None
+    placement = placement_of(case, description)
+    mine: Any = {
+        "owned": [s for s, owners in enumerate(placement) if position in owners],
+        "position": position,
+    }
+
+    def builder(index: int) -> Callable[[], nn.Module]:
+        return lambda: foreign.stage_for(case, index, **mine)
+
     return contract.Plan(
         stages=tuple(builder(s) for s in range(case.num_stages)),
-        model=lambda: build_model(case) if case.model.split is None else build_whole(case),
-        split=split_of(case),
+        model=lambda: (foreign.model_for if case.model.split is None else foreign.annotated_for)(
+            case, **mine
+        ),
+        split=split_of(
+            case,
+            lambda mark: foreign.annotated_for(case, mark, **mine),
+            seed=None if 0 in mine["owned"] else foreign.stranger(case, position).seed,
+        ),
         schedule=case.schedule,
-        placement=placement_of(case, description),
+        placement=placement,
         data_parallel=data_parallel_of(case),
         loss=data.loss_of(case),
         optimizer=optimizer,
@@ -146,28 +157,25 @@ def plan_of(case: Any, description: Any, rank: int) -> Any:
 
 
 def batch_for(case: Any, index: int, plan: Any, capabilities: Any) -> Any:
-    """The batch of a step; a rank that consumes no inputs, or no targets, gets NaN in their place."""
-    from pipeconform.case import data
+    """The batch of a step; what a rank does not own has other values there, NaN where the rank consumes none."""
+    from pipeconform.case import foreign
 
-    def consumes(where: str) -> bool:
-        position = plan.ranks.pipeline_rank
-        owners = plan.placement[0] if where == "first_stage" else plan.placement[-1]
-        return position is not None and (where == "all" or position in owners)
-
-    batch = data.make_batch(case, index, replica=plan.ranks.replica)
-    inputs = consumes(capabilities.inputs_consumed_by)
-    targets = consumes(capabilities.targets_consumed_by)
-    return data.reassembled(
-        batch,
-        args=batch.args if inputs else tuple(map(data.decoy_of, batch.args)),
-        target=batch.target if targets else data.decoy_of(batch.target),
+    return foreign.batch_for(
+        case,
+        index,
+        owned=plan.owned_stages(),
+        position=plan.ranks.pipeline_rank,
+        inputs=capabilities.inputs_consumed_by,
+        targets=capabilities.targets_consumed_by,
+        kwargs=capabilities.kwargs_scope,
+        replica=plan.ranks.replica,
     )
 
 
 def pipelined(case: Any, rank: int) -> dict[str, Any]:
     """Run the case through the adapter; every value that this rank can show, by what it is."""
     from pipeconform import adapter as contract
-    from pipeconform.case import data
+    from pipeconform.case import data, foreign
     from pipeconform.case.case import Eval, Load, Train, Zero
     from pipeconform.case.seeds import seed_of, seed_process
 
@@ -192,7 +200,8 @@ def pipelined(case: Any, rank: int) -> dict[str, Any]:
         elif isinstance(step, Zero):
             pipeline.apply(contract.ZeroGrad(step.set_to_none))
         elif isinstance(step, Load):
-            pipeline.apply(contract.LoadState(data.loaded_state(case, index)))
+            mine: Any = {"owned": plan.owned_stages(), "position": plan.ranks.pipeline_rank}
+            pipeline.apply(contract.LoadState(foreign.state_for(case, index, **mine)))
         else:
             pipeline.apply(contract.OptimizerStep())
         for s, values in pipeline.gradients().items():

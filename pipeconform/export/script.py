@@ -16,6 +16,7 @@ __all__ = ["Reproduction", "reason_against", "script_of"]
 _CARRIED = (
     "pipeconform.adapter",
     "pipeconform.case.data",
+    "pipeconform.case.foreign",
     "pipeconform.case.graph_layers",
     "pipeconform.case.modules",
     "pipeconform.case.perturbations",
