@@ -279,7 +279,10 @@ class Capabilities:
     """``run(TRAIN)`` steps the optimizer and clears the gradients; see :meth:`Pipeline.apply`."""
     kwargs_scope: Literal["stage", "rank", "pipeline"] = "rank"
     inputs_consumed_by: Literal["first_stage", "all"] = "first_stage"
+    """``all``: every rank looks at the inputs. Ranks without the first stage are then given finite values instead of
+    NaN, of the same shapes and dtypes, but never the true ones: those come from stage to stage."""
     targets_consumed_by: Literal["last_stage", "all"] = "last_stage"
+    """The same of targets and the last stage; which targets are ignored is the same everywhere."""
     outputs_on: Literal["last_stage", "all"] = "last_stage"
     loss_on: Literal["last_stage", "all"] = "last_stage"
     loss_over: Literal["microbatch", "batch"] = "microbatch"

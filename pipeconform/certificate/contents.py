@@ -64,6 +64,8 @@ class Certificate(_Data, frozen=True, kw_only=True):
     granted: bool
     reasons: tuple[str, ...]
     """Why the level was not granted."""
+    weakening: tuple[str, ...] = ()
+    """Claims with which less is seen of the implementation."""
 
 
 class MachineEnvironment(_Data, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ __all__ = ["capabilities_of", "claims_of", "lacking", "reasons_against"]
 
 T = TypeVar("T")
 _UNREADABLE = "the claims of the implementation cannot be read"
+_SEEN = "COM-7"
 _CLASSES = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
 
 
@@ -41,6 +42,7 @@ def reasons_against(level: CertificationLevel, result: Result) -> tuple[str, ...
         *_not_claimed(level, wanted, cells),
         *_too_few(level, cells),
         *_sizes(level, cells, result),
+        *_not_seen(cells, result),
     )
 
 
@@ -79,6 +81,20 @@ def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]
         yield (
             f"{len(without)} of {len(wanted)} requirements are not claimed ({share:.0%}; at most "
             f"{level.not_claimed:.0%}): {', '.join(without)}"
+        )
+
+
+def _not_seen(cells: list[Cell], result: Result) -> Iterator[str]:
+    """Who claims that ranks are to be given more than they own must be seen to communicate, under every schedule."""
+    claims = None if result.implementation.kind == "wrapper" else capabilities_of(result)
+    if claims is None or "all" not in (claims.inputs_consumed_by, claims.targets_consumed_by):
+        return
+    seen = {cell.schedule for cell in cells if cell.requirement == _SEEN and cell.status == "passed"}
+    unseen = [claim.name for claim in claims.schedules if claim.name not in seen]
+    if unseen:
+        yield (
+            f"inputs or targets are claimed to be consumed by all ranks, and {_SEEN} was not met"
+            f"{under(*unseen)}: nothing shows that it is a pipeline"
         )
 
 

@@ -307,6 +307,7 @@ def _contents(
     from pipeconform.certificate.contents import Certificate, Contents, adapter_name
     from pipeconform.certificate.decision import reasons_against
     from pipeconform.certificate.machine import machine_environment
+    from pipeconform.certificate.weakening import weakening
 
     judged, cases = read_judged(work / "kept")
     one = result.implementation
@@ -331,6 +332,7 @@ def _contents(
             shard=shard,
             granted=not reasons,
             reasons=reasons,
+            weakening=weakening(result),
         ),
         result=result,
         environment=(machine_environment(result.environment),),
@@ -364,6 +366,8 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Any) -> Certi
     checked = check_contents(contents)
     for doubt in checked.doubts:
         log(f"doubt: {doubt}")
+    for claim in contents.certificate.weakening:
+        log(f"claimed, with which less is seen: {claim}")
     log(_decision(contents, granted=checked.granted, reasons=checked.reasons))
     log(f"package: {target}")
     sys.stdout.flush()

@@ -63,6 +63,8 @@ def verify(
     signature = package.with_name(package.name + ".minisig")
     if public_key is None and signature.exists():
         click.echo(f"the signature {signature} was not checked; --public-key FILE checks it")
+    for claim in () if checked.certificate is None else checked.certificate.weakening:
+        click.echo(f"claimed, with which less is seen: {claim}")
     for line in _verdict(checked):
         click.echo(line)
     return int(not checked.granted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.case.focus import Focus
-from pipeconform.judge import communication
+from pipeconform.judge import communication, crossing
 from pipeconform.judge.evidence import Judge
 from pipeconform.judge.judgement import Judgement, about
 
@@ -29,4 +29,5 @@ COMMUNICATION: dict[str, Judgement] = {
     "COM-4": _recorded(communication.memory_in_flight_is_left_alone),
     "COM-5": _recorded(communication.no_more_than_needed),
     "COM-6": about(Focus.DELAYED, judge=communication.timing_changes_nothing, costly=True, by_schedule=True),
+    "COM-7": _recorded(crossing.everything_crosses),
 }
