@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from pipeconform.commands.say import say
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
     from pipeconform.judge.registry import JUDGEMENTS
 
     violation = found.violation
+    if found.requirement is not None and found.requirement not in JUDGEMENTS:
+        raise UsageError(f"{found.name} cannot be exported: {found.requirement} is not about cases of this kind")
     if violation is not None and violation.status == "failed" and found.requirement is not None:
         judgement = JUDGEMENTS[found.requirement]
         if judgement.observe or judgement.repeats:
@@ -65,4 +66,4 @@ def written(text: str, script: Path) -> None:
         script.write_text(text, "utf-8")
     except OSError as error:
         raise BadCaseError(f"cannot write {script}: {error.strerror or error}") from error
-    click.echo(f"wrote {script}; run it with: python {script}")
+    say(f"wrote {script}; run it with: python {script}")

@@ -11,7 +11,9 @@ import click
 
 from pipeconform.commands.exporting import export
 from pipeconform.commands.options import attach_from, attach_options, device_options, impl_option
+from pipeconform.commands.say import say
 from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
+from pipeconform.reading import file_bytes
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
 
@@ -143,15 +145,15 @@ def replay(
         chosen = _requirements(found, asked, executor.description)
         if not all(Focus.EDGE in JUDGEMENTS[row.id].draws for row in chosen):
             _check_claimed(found.pipeline, executor.description)
-        click.echo(heading(found, executor.description, chosen))
+        say(heading(found, executor.description, chosen))
         execution = executor.execute(found.pipeline, observe=_observed(found, chosen))
         outcomes = {row.id: judge(row, execution, executor) for row in chosen}
         shown = [one for several in outcomes.values() for one in several]
         localisation = localise(found.pipeline, shown, executor)
     text, code = verdict(found, outcomes)
-    click.echo(text)
+    say(text)
     for line in localisation_lines(localisation):
-        click.echo(line)
+        say(line)
     return code
 
 
@@ -187,10 +189,7 @@ def read_stored(stored: str, *, result: Path) -> Stored:
 
 
 def _text(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadCaseError(f"cannot read {path}: {error.strerror or error}") from error
+    data = file_bytes(path, error=BadCaseError)
     if b'"cells"' in data and b'"totals"' in data:
         raise BadCaseError(
             f"{path} is a result file: replay one of its violations by ID, with --result {path}"
@@ -214,6 +213,18 @@ def _check_claimed(case: Case, description: Description) -> None:
             )
 
 
+def _check_suits(found: Stored) -> None:
+    """Refuse a violation whose case its requirement does not speak of: the file was changed, and no judge expects it."""
+    from pipeconform.judge.registry import JUDGEMENTS
+
+    judgement = JUDGEMENTS.get(found.requirement or "")
+    if judgement is None or not judgement.applies(found.pipeline):
+        raise BadCaseError(
+            f"{found.name}: {found.requirement} is not about the case that is stored with it; "
+            f"--requirement ID judges the case by another one"
+        )
+
+
 def _requirements(
     found: Stored, asked: Requirement | None, description: Description
 ) -> tuple[Requirement, ...]:
@@ -221,6 +232,7 @@ def _requirements(
     from pipeconform.spec import requirement, requirements
 
     if asked is None and found.requirement is not None:
+        _check_suits(found)
         return (requirement(found.requirement),)
     wanted = requirements() if asked is None else (asked,)
     claim = description.capabilities.schedule(found.pipeline.schedule)

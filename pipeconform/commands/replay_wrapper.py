@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
+from pipeconform.commands.say import say
 from pipeconform.errors import NothingJudgedError, UsageError
 
 if TYPE_CHECKING:
@@ -33,11 +32,11 @@ def replay_wrapper(found: Stored, case: WrapperCase, *, requirement: str | None,
 
     with wrapper_campaign_of(options) as campaign:
         chosen = _requirements(found, case, requirement, campaign)
-        click.echo(heading(found, campaign.description, chosen))
+        say(heading(found, campaign.description, chosen))
         vector = campaign.execute(case)
         outcomes = {row.id: campaign.outcomes(row.id, case, vector) for row in chosen}
     text, code = verdict(found, outcomes)
-    click.echo(text)
+    say(text)
     return code
 
 
@@ -79,8 +78,7 @@ def _requirements(
     from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
     from pipeconform.spec.wrappers import wrapper_chapter, wrapper_requirement
 
-    if asked is None and found.requirement is not None:
-        return (wrapper_requirement(found.requirement),)
+    asked = asked or found.requirement
     wanted = wrapper_chapter().requirements if asked is None else (wrapper_requirement(asked),)
 
     def speaks(row: Requirement) -> bool:
