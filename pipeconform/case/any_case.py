@@ -11,6 +11,7 @@ from pipeconform.case import wrapper_case
 from pipeconform.case.case import Case, decode_case
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadCaseError
+from pipeconform.reading import decoded_json
 
 __all__ = [
     "WRAPPER_COLUMN",
@@ -58,10 +59,7 @@ def decode_any_case(data: bytes | str, *, source: str = "case") -> AnyCase:
     Raises:
         BadCaseError: the text is not JSON, not a case, of another format or impossible; the message names `source`.
     """
-    try:
-        raw = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        raise BadCaseError(f"{source}: not JSON: {error}") from error
+    raw = decoded_json(data, dict[str, Any], source=source, what="a case", error=BadCaseError)
     return (
         wrapper_case.decode_case(data, source=source)
         if _is_of_a_wrapper(raw)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import structs
@@ -12,6 +13,7 @@ from msgspec import structs
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock, Block
 from pipeconform.case.disorder import Disorder, has_subject
+from pipeconform.case.limits import too_large
 from pipeconform.case.misplans import impossible_misplan, num_surplus
 from pipeconform.case.mistakes import Mistake, impossible_mistake
 from pipeconform.case.perturbations import impossible
@@ -19,6 +21,7 @@ from pipeconform.case.strict import Strict
 from pipeconform.case.world import World as World  # noqa: PLC0414 - others import it from here
 from pipeconform.case.world import impossible_world
 from pipeconform.errors import BadCaseError
+from pipeconform.reading import decoded_json
 
 CASE_FORMAT = 1
 
@@ -222,7 +225,7 @@ class Case(Strict, frozen=True, kw_only=True, omit_defaults=False):
 
     def __post_init__(self) -> None:
         """Refuse impossible combinations; a `Case` that exists can be run."""
-        for reason in _contradictions(self):
+        for reason in itertools.chain(too_large(self), _contradictions(self)):
             raise BadCaseError(reason)
 
     @property
@@ -403,6 +406,12 @@ def format_case(case: Case) -> str:
     return msgspec.json.format(encode_case(case), indent=2).decode()
 
 
+class _Versioned(msgspec.Struct, frozen=True):
+    """What every format of a case may have."""
+
+    format: int | str | None = CASE_FORMAT
+
+
 def decode_case(data: bytes | str, *, source: str = "case") -> Case:
     """Read a case from JSON.
 
@@ -410,15 +419,9 @@ def decode_case(data: bytes | str, *, source: str = "case") -> Case:
         BadCaseError: the text is not JSON, not a case, of another format or impossible; the message
             names `source` and the path of the field.
     """
-    try:
-        raw: Any = msgspec.json.decode(data)
-        version = raw.get("format", CASE_FORMAT) if isinstance(raw, dict) else CASE_FORMAT
-        if version != CASE_FORMAT:
-            raise BadCaseError(f"case format {version!r} is not supported: this version reads {CASE_FORMAT}")
-        return msgspec.json.decode(data, type=Case)
-    except msgspec.ValidationError as error:
-        raise BadCaseError(f"{source}: not a case: {error}") from error
-    except msgspec.DecodeError as error:
-        raise BadCaseError(f"{source}: not JSON: {error}") from error
-    except BadCaseError as error:
-        raise BadCaseError(f"{source}: {error}") from error
+    version = decoded_json(data, _Versioned, source=source, what="a case", error=BadCaseError).format
+    if version != CASE_FORMAT:
+        raise BadCaseError(
+            f"{source}: case format {version!r} is not supported: this version reads {CASE_FORMAT}"
+        )
+    return decoded_json(data, Case, source=source, what="a case", error=BadCaseError)

@@ -11,6 +11,8 @@ import msgspec
 from pipeconform.adapter import Capabilities, ScheduleClaim
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.sizes import some_m
+from pipeconform.errors import UsageError
+from pipeconform.reading import REFUSALS
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.words import under
 from pipeconform.spec import CertificationLevel, core_requirements, mandatory
@@ -181,7 +183,7 @@ def claims_of(result: Result, kind: type[T]) -> T | None:
     """Likewise, of a pipeline or of a wrapper."""
     try:
         return msgspec.convert(result.implementation.capabilities, kind)
-    except (msgspec.ValidationError, TypeError):
+    except (*REFUSALS, TypeError, UsageError):
         return None
 
 

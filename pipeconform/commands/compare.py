@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeconform.commands.options import device_options, impl_option
+from pipeconform.commands.say import say, say_json
 from pipeconform.errors import BadResultError
 from pipeconform.report.location import RESULT_NAME
 
@@ -59,7 +60,8 @@ def compare(
             implementation=impl, device=device, backend=backend, ranks_per_device=ranks_per_device
         )
         comparison = settle(comparison, before, after, options=options)
-    click.echo(render_comparison(comparison, style))
+    text = render_comparison(comparison, style)
+    (say_json if style == "json" else say)(text)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if style == "github" and summary:
         _append(Path(summary), render_comparison(comparison, "markdown"))

@@ -9,6 +9,7 @@ import msgspec
 
 from pipeconform.gate.comparison import Change, Comparison, Kind, Side
 from pipeconform.report.words import under
+from pipeconform.showing import shown_line
 
 __all__ = ["FORMATS", "render_comparison"]
 
@@ -39,7 +40,7 @@ def render_comparison(comparison: Comparison, style: str) -> str:
         full = msgspec.to_builtins(comparison) | {"blocked": comparison.blocked}
         return msgspec.json.format(msgspec.json.encode(full), indent=1).decode()
     lines = {"text": _text, "markdown": _markdown, "github": _github}[style](comparison)
-    return "\n".join(lines)
+    return "\n".join(map(shown_line, lines))
 
 
 def _text(comparison: Comparison) -> Iterator[str]:

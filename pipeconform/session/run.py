@@ -28,6 +28,7 @@ from pipeconform.run.supported import require_supported_torch
 from pipeconform.session.gathered import Gathered
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
+from pipeconform.showing import shown, shown_line
 from pipeconform.spec.wrappers import any_requirement
 
 if TYPE_CHECKING:
@@ -191,14 +192,14 @@ class PytestRun:
             pytest.exit(f"the harness failed: {error}", returncode=3)
         item.user_properties.append((_CELL, msgspec.json.encode(cell).decode()))
         if cell.status in ("not_claimed", "skipped"):
-            pytest.skip(f"{cell.status}: {cell.reason}")
+            pytest.skip(shown_line(f"{cell.status}: {cell.reason}"))
         if cell.is_expected:
             labels = dict.fromkeys(violation.expected for violation in cell.violations)
-            pytest.xfail(f"expected: {', '.join(labels)}")
+            pytest.xfail(shown_line(f"expected: {', '.join(labels)}"))
         if cell.status != "passed":
             from pipeconform.report.text import describe_cell
 
-            pytest.fail(describe_cell(cell), pytrace=False)
+            pytest.fail(shown(describe_cell(cell)), pytrace=False)
 
     def _progress(self, progress: Progress) -> None:
         if self.view is not None:
@@ -296,12 +297,11 @@ class PytestRun:
         wanted = self.config.getoption("pipeconform_live") and not self.is_worker
         if not wanted or not identifiers or self.view is not None:
             return
-        from rich.console import Console
-
+        from pipeconform.report.console import SafeConsole
         from pipeconform.report.terminal import LiveView
 
         self.view = LiveView(
-            Console(),
+            SafeConsole(),
             cells=Counter(identifiers),
             implementation=self.options.implementation,
             profile=self.options.profile,
@@ -350,11 +350,10 @@ class PytestRun:
         """Show what pytest's own summary does not: the table, what was not claimed, where the results are."""
         if self.config.getoption("pipeconform_live") or not self.gathered.cells:
             return
-        from rich.console import Console
-
+        from pipeconform.report.console import SafeConsole
         from pipeconform.report.summary import render_overview
 
-        console = Console()
+        console = SafeConsole()
         console.print()
         render_overview(self.gathered.result(complete=not self.interrupted), console)
         kept = "not kept; --pipeconform-out DIR keeps them, and replay needs them"
