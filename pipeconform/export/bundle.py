@@ -15,6 +15,8 @@ __all__ = ["imported_by", "sources_of"]
 _PACKAGE = "pipeconform"
 _ONLY_NAMES = {"pipeconform.claims": "pipeconform.schedule"}
 """What a module imports for the names of schedules only; a stand-in does unless something else imports it."""
+_READERS = ("pipeconform.reading", "pipeconform.case.limits")
+"""What is imported to read files of cases, which a program never does: it holds its case."""
 
 
 def sources_of(modules: Iterable[str]) -> dict[str, str]:
@@ -36,7 +38,9 @@ def sources_of(modules: Iterable[str]) -> dict[str, str]:
         waiting += [
             one
             for one in _imported(text, name, is_package=is_package)
-            if _is_module(one) and (spared is None or not one.startswith(spared))
+            if _is_module(one)
+            and not one.startswith(_READERS)
+            and (spared is None or not one.startswith(spared))
         ]
         waiting.append(name.rpartition(".")[0])
     if "pipeconform.claims" in found:
