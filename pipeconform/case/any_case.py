@@ -11,7 +11,6 @@ from pipeconform.case import wrapper_case
 from pipeconform.case.case import Case, decode_case
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadCaseError
-from pipeconform.reading import decoded_json
 
 __all__ = [
     "WRAPPER_COLUMN",
@@ -46,9 +45,12 @@ def case_of(kind: type, data: Any) -> Any:
     Raises:
         ValueError: `data` is no case, or an impossible one.
     """
+    from pipeconform.case.limits import bounded
+
     assert kind is _ANY, f"{kind} cannot be read"
     try:
-        return msgspec.convert(data, type=WrapperCase if _is_of_a_wrapper(data) else Case)
+        found = msgspec.convert(data, type=WrapperCase if _is_of_a_wrapper(data) else Case)
+        return bounded(found, source="case")
     except BadCaseError as error:
         raise ValueError(str(error)) from error
 
@@ -59,6 +61,8 @@ def decode_any_case(data: bytes | str, *, source: str = "case") -> AnyCase:
     Raises:
         BadCaseError: the text is not JSON, not a case, of another format or impossible; the message names `source`.
     """
+    from pipeconform.reading import decoded_json
+
     raw = decoded_json(data, dict[str, Any], source=source, what="a case", error=BadCaseError)
     return (
         wrapper_case.decode_case(data, source=source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator
 from typing import Literal
 
@@ -13,7 +12,6 @@ from msgspec import structs
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock, Block
 from pipeconform.case.disorder import Disorder, has_subject
-from pipeconform.case.limits import too_large
 from pipeconform.case.misplans import impossible_misplan, num_surplus
 from pipeconform.case.mistakes import Mistake, impossible_mistake
 from pipeconform.case.perturbations import impossible
@@ -21,7 +19,6 @@ from pipeconform.case.strict import Strict
 from pipeconform.case.world import World as World  # noqa: PLC0414 - others import it from here
 from pipeconform.case.world import impossible_world
 from pipeconform.errors import BadCaseError
-from pipeconform.reading import decoded_json
 
 CASE_FORMAT = 1
 
@@ -225,7 +222,7 @@ class Case(Strict, frozen=True, kw_only=True, omit_defaults=False):
 
     def __post_init__(self) -> None:
         """Refuse impossible combinations; a `Case` that exists can be run."""
-        for reason in itertools.chain(too_large(self), _contradictions(self)):
+        for reason in _contradictions(self):
             raise BadCaseError(reason)
 
     @property
@@ -419,9 +416,13 @@ def decode_case(data: bytes | str, *, source: str = "case") -> Case:
         BadCaseError: the text is not JSON, not a case, of another format or impossible; the message
             names `source` and the path of the field.
     """
+    from pipeconform.case.limits import bounded
+    from pipeconform.reading import decoded_json
+
     version = decoded_json(data, _Versioned, source=source, what="a case", error=BadCaseError).format
     if version != CASE_FORMAT:
         raise BadCaseError(
             f"{source}: case format {version!r} is not supported: this version reads {CASE_FORMAT}"
         )
-    return decoded_json(data, Case, source=source, what="a case", error=BadCaseError)
+    found = decoded_json(data, Case, source=source, what="a case", error=BadCaseError)
+    return bounded(found, source=source)

@@ -1,15 +1,17 @@
-"""How large a case may be: beyond what any schedule needs, and far below what would keep a machine busy for hours."""
+"""How large a case of a file may be: beyond what any schedule needs, far below what keeps a machine busy for hours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.errors import BadCaseError
 
 if TYPE_CHECKING:
     from pipeconform.case.case import Case
-    from pipeconform.case.wrapper_case import WrapperCase
 
-__all__ = ["MOST_RANKS", "too_large", "too_large_wrapper"]
+__all__ = ["MOST_RANKS", "bounded"]
 
 MOST_RANKS = 1024
 _MOST_STAGES = 4096
@@ -24,7 +26,22 @@ _MOST_SECONDS = 600
 _MOST_SEED = (1 << 63) - 1
 
 
-def too_large(case: Case) -> Iterator[str]:
+OneCase = TypeVar("OneCase", bound="Case | WrapperCase")
+
+
+def bounded(case: OneCase, *, source: str) -> OneCase:
+    """The case, if it can be run in reasonable time.
+
+    Raises:
+        BadCaseError: it is too large; the message says what, how large, the limit and what to do.
+    """
+    found = _too_large_wrapper(case) if isinstance(case, WrapperCase) else _too_large(case)
+    for reason in found:
+        raise BadCaseError(f"{source}: {reason}")
+    return case
+
+
+def _too_large(case: Case) -> Iterator[str]:
     """Yield what is too large about a pipeline's case: name, value, limit and what to do."""
     model, world = case.model, case.world
     named = [
@@ -67,7 +84,7 @@ def too_large(case: Case) -> Iterator[str]:
         )
 
 
-def too_large_wrapper(case: WrapperCase) -> Iterator[str]:
+def _too_large_wrapper(case: WrapperCase) -> Iterator[str]:
     """Likewise about a wrapper's."""
     passes = max((len(step.passes) for step in case.steps), default=0)
     forwards = max((one.forwards for step in case.steps for one in step.passes), default=0)

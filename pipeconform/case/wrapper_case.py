@@ -9,10 +9,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
-from pipeconform.case.limits import too_large_wrapper
 from pipeconform.case.strict import Strict
 from pipeconform.errors import BadCaseError
-from pipeconform.reading import decoded_json
 from pipeconform.wrapper import WrapOptions
 
 __all__ = [
@@ -154,8 +152,6 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse impossible combinations."""
-        for reason in too_large_wrapper(self):
-            raise BadCaseError(reason)
         if self.ranks < 1 or not self.steps or any(not step.passes for step in self.steps):
             raise BadCaseError("a wrapper case has at least one rank, one step and a pass in every step")
         if self.uneven is not None and len(self.uneven.steps) != self.ranks:
@@ -242,4 +238,8 @@ def decode_case(data: bytes | str, *, source: str) -> WrapperCase:
     Raises:
         BadCaseError: it is damaged or impossible; the message names `source` and the field.
     """
-    return decoded_json(data, WrapperCase, source=source, what="a wrapper case", error=BadCaseError)
+    from pipeconform.case.limits import bounded
+    from pipeconform.reading import decoded_json
+
+    found = decoded_json(data, WrapperCase, source=source, what="a wrapper case", error=BadCaseError)
+    return bounded(found, source=source)

@@ -19,7 +19,7 @@ __all__ = ["Source", "find_family", "table_options"]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _DEFAULT_PER_RANK = 1
-_MAX_PAIRS = 1_000_000  # (stage, microbatch) pairs of a table: half a minute, and 700 MB
+_MAX_PAIRS = 5_000_000  # (stage, microbatch) pairs of a table: minutes, and gigabytes
 
 
 @dataclass(frozen=True, kw_only=True)

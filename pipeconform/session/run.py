@@ -28,7 +28,7 @@ from pipeconform.run.supported import require_supported_torch
 from pipeconform.session.gathered import Gathered
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
-from pipeconform.showing import shown, shown_line
+from pipeconform.showing import shown, shown_json, shown_line
 from pipeconform.spec.wrappers import any_requirement
 
 if TYPE_CHECKING:
@@ -190,7 +190,9 @@ class PytestRun:
             cell = self.judging.judge(*_params(item)[_CELL])
         except TooFewAgentsError as error:
             pytest.exit(f"the harness failed: {error}", returncode=3)
-        item.user_properties.append((_CELL, msgspec.json.encode(cell).decode()))
+        item.user_properties.append(
+            (_CELL, shown_json(msgspec.json.encode(cell).decode()))
+        )  # junit.xml has it
         if cell.status in ("not_claimed", "skipped"):
             pytest.skip(shown_line(f"{cell.status}: {cell.reason}"))
         if cell.is_expected:
