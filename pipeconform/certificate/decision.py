@@ -37,7 +37,7 @@ def reasons_against(level: CertificationLevel, result: Result) -> tuple[str, ...
     cells = [cell for cell in result.cells if cell.requirement in set(wanted)]
     return (
         *_incomplete(wanted, cells, result),
-        *_not_met(cells),
+        *_not_met(cells, counts=result.format >= 6),
         *_not_claimed(level, wanted, cells),
         *_too_few(level, cells),
         *_sizes(level, cells, result),
@@ -55,7 +55,8 @@ def _incomplete(wanted: list[str], cells: list[Cell], result: Result) -> Iterato
             yield f"{name} is missing{under(*dict.fromkeys(absent))}"
 
 
-def _not_met(cells: list[Cell]) -> Iterator[str]:
+def _not_met(cells: list[Cell], *, counts: bool) -> Iterator[str]:
+    """`counts`: the result says how much was compared, as formats from 6 on do."""
     found: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         if cell.status not in ("passed", "not_claimed"):
@@ -65,6 +66,8 @@ def _not_met(cells: list[Cell]) -> Iterator[str]:
     for cell in cells:
         if cell.status == "passed" and (cell.violations or not cell.judgements):
             yield f"{cell.requirement}{under(cell.schedule)} is called passed, but was not judged so"
+        elif cell.status == "passed" and not cell.compared and counts:
+            yield f"{cell.requirement}{under(cell.schedule)} is called passed, but compared nothing"
 
 
 def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]) -> Iterator[str]:

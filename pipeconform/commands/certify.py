@@ -280,7 +280,7 @@ def _judge(
         raise HarnessError(
             f"{broken.requirement} under {broken.schedule} could not be judged: {broken.reason.splitlines()[0]}"
         )
-    if not any(cell.judgements for cell in result.cells):
+    if not any(cell.is_judged for cell in result.cells):
         raise NothingJudgedError("nothing was judged: the implementation claims nothing that the level needs")
     return result
 

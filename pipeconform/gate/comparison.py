@@ -140,6 +140,8 @@ class _Pair:
     def _no_longer_judged(self) -> str:
         after = self.after
         state = "absent" if after is None else after.status.replace("_", " ")
+        if after is not None and after.status == "nothing_compared":
+            return after.reason  # it says so itself
         reason = "" if after is None else _first_line(after.reason)
         return f"no longer judged: {state}" + (f" ({reason})" if reason else "")
 

@@ -70,4 +70,4 @@ def shown(cell: Cell | None) -> Mapping[tuple[Status, str], Violation]:
 
 def is_judged(cell: Cell | None) -> bool:
     """Whether a cell says anything about the implementation."""
-    return cell is not None and (cell.judgements > 0 or bool(cell.violations))
+    return cell is not None and cell.is_judged

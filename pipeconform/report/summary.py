@@ -137,7 +137,15 @@ def totals(result: Result) -> list[str]:
         f"{sums.distinct_cases_several_ranks:,} of them with p ≥ 2; {result.run.seconds:.1f} s",
         *_pairs(result),
         *_nearest(result),
+        *_unclaimed(result),
     ]
+
+
+def _unclaimed(result: Result) -> Iterator[str]:
+    """What is returned and not claimed, and so not judged as what it is."""
+    found = sorted({name for cell in result.cells for name in cell.unclaimed})
+    for name in found:
+        yield f"returns {name.replace('_', ' ')}, does not claim Feature.{name.upper()}"
 
 
 def _nearest(result: Result) -> Iterator[str]:
@@ -309,7 +317,7 @@ def verdict(result: Result) -> Text:
     wrong = {cell.requirement for cell in result.cells if cell.violations and not cell.is_expected}
     known = {cell.requirement for cell in result.cells if cell.is_expected} - wrong
     entries = result.expectations
-    judged = {cell.requirement for cell in result.cells if cell.judgements}
+    judged = {cell.requirement for cell in result.cells if cell.is_judged}
     errors = [cell for cell in result.cells if cell.status == "error" and not cell.violations]
     if not result.run.complete:
         begin = "stopped early; so far "
@@ -333,5 +341,8 @@ def verdict(result: Result) -> Text:
             return Text(f"{begin}{text}; {entries.file}: {number} to change", style="bold red")
         return Text(f"{begin}{text}", style="bold yellow" if begin else "bold green")
     text = f"{name} meets {'the one' if len(judged) == 1 else f'all {len(judged)}'} judged requirement"
-    style = "bold green" if not begin else "bold yellow"
-    return Text(f"{begin}{text}{'' if len(judged) == 1 else 's'}", style=style)
+    text += "" if len(judged) == 1 else "s"
+    void = {cell.requirement for cell in result.cells if cell.status == "nothing_compared"} - judged
+    if void:
+        text += f"; nothing was compared for {', '.join(sorted(void, key=list(_known()).index))}"
+    return Text(f"{begin}{text}", style="bold yellow" if begin or void else "bold green")

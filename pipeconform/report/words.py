@@ -19,6 +19,7 @@ WORDS: Mapping[Status, str] = MappingProxyType(
         "crashed": "CRASH",
         "error": "ERR",
         "flaky": "FLAKY",
+        "nothing_compared": "NONE",
         "not_claimed": "–",
         "skipped": "skip",
     }
@@ -33,6 +34,7 @@ COLOURS: Mapping[Status, str] = MappingProxyType(
         "crashed": "bold red",
         "error": "bold yellow",
         "flaky": "bold yellow",
+        "nothing_compared": "bold yellow",
         "not_claimed": "dim",
         "skipped": "dim",
     }
@@ -41,7 +43,9 @@ COLOURS: Mapping[Status, str] = MappingProxyType(
 EXPECTED = "known"
 """Stands for a cell whose violations are all expected."""
 
-_NAMES: Mapping[Status, str] = MappingProxyType({"not_claimed": "not claimed", "skipped": "skipped"})
+_NAMES: Mapping[Status, str] = MappingProxyType(
+    {"nothing_compared": "nothing compared", "not_claimed": "not claimed", "skipped": "skipped"}
+)
 
 
 def counted(statuses: Iterable[Status]) -> str:

@@ -36,6 +36,7 @@ def sound(make, *, schedules=SCHEDULES, shard=""):
                     row,
                     schedule,
                     judgements=len(SIZES),
+                    compared=10 * len(SIZES),
                     distinct_cases=len(SIZES),
                     counts={f"p={n},v=1": sum(p == n for p, _ in SIZES) for n in (1, 2, 3)},
                     microbatches={one: classes.count(one) for one in classes},

@@ -194,6 +194,8 @@ def test_what_is_sound_deserves_its_level(contents):
         (lambda c: with_cell(c, status="skipped", judgements=0), "FWD-1 skipped under GPipe"),
         (lambda c: with_cell(c, status="error"), "FWD-1 error under GPipe"),
         (lambda c: with_cell(c, judgements=0), "FWD-1 under GPipe is called passed, but was not judged so"),
+        (lambda c: with_cell(c, compared=0), "FWD-1 under GPipe is called passed, but compared nothing"),
+        (lambda c: with_cell(c, status="nothing_compared"), "FWD-1 nothing compared under GPipe"),
         (
             lambda c: with_cell(c, distinct_cases=1),
             f"FWD-1 under GPipe was judged on 1 distinct cases, at least {LEVEL.examples} are needed",

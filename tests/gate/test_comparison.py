@@ -79,6 +79,20 @@ def test_a_violation_that_is_no_longer_judged_is_lost_not_fixed(make, failing):
     assert comparison.blocked
 
 
+def test_a_cell_that_compares_nothing_any_more_is_lost(make):
+    """It may have been met or violated: neither is known any more."""
+    reason = "nothing compared: no case had a bystander (raise --ranks to 3, and claim sub_groups)"
+    void = make.cell("COM-2", "GPipe", status="nothing_compared", reason=reason)
+    met = make.cell("COM-2", "GPipe")
+
+    comparison = compare(make.result(met), make.result(void))
+
+    assert [(change.kind, change.detail) for change in comparison.changes] == [("lost", reason)]
+    assert comparison.blocked
+    assert kinds(compare(make.result(void), make.result(void))) == []
+    assert kinds(compare(make.result(void), make.result(met))) == [("added", "COM-2", "GPipe")]
+
+
 def test_a_failure_of_a_cell_that_was_not_judged_is_new(make, failing):
     comparison = compare(make.result(make.cell("TRN-4", "GPipe")), make.result(failing(schedule="1F1B")))
 
