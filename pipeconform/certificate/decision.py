@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
 
-from pipeconform.adapter import Capabilities, ScheduleClaim
+from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.sizes import some_m
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.words import under
 from pipeconform.spec import CertificationLevel, core_requirements, mandatory
-from pipeconform.spec.levels import batch_class
+from pipeconform.spec.levels import batch_class, needed_claims
 from pipeconform.wrapper import WrapperClaims
 
 __all__ = ["capabilities_of", "claims_of", "lacking", "reasons_against"]
@@ -39,6 +40,7 @@ def reasons_against(level: CertificationLevel, result: Result) -> tuple[str, ...
         *_incomplete(wanted, cells, result),
         *_not_met(cells, counts=result.format >= 6),
         *_not_claimed(level, wanted, cells),
+        *_lacking_claims(level, result),
         *_too_few(level, cells),
         *_sizes(level, cells, result),
     )
@@ -83,6 +85,30 @@ def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]
             f"{len(without)} of {len(wanted)} requirements are not claimed ({share:.0%}; at most "
             f"{level.not_claimed:.0%}): {', '.join(without)}"
         )
+
+
+def _lacking_claims(level: CertificationLevel, result: Result) -> Iterator[str]:
+    """The claims without which the level cannot be had; what is returned all the same is told as that."""
+    needed, capabilities = needed_claims(level), capabilities_of(result) if level.kind == "pipeline" else None
+    returned = {name for cell in result.cells for name in cell.unclaimed}
+    for name, words in needed.items() if capabilities is not None else ():
+        if not _CLAIMED[name](capabilities):
+            all_the_same = (
+                f"; it is returned, and has to be claimed to be judged as {name}" if name in returned else ""
+            )
+            yield f"level {level.title} cannot be had without this claim: {words}{all_the_same}"
+
+
+_CLAIMED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
+    {
+        "outputs": lambda it: Feature.OUTPUTS in it.features,
+        "trains": lambda it: any(one.trains for one in it.schedules),
+        "split_backward": lambda it: any(one.trains and one.split_backward for one in it.schedules),
+        "family": lambda it: any(one.family is not None for one in it.schedules),
+        "data_parallel": lambda it: it.data_parallel is not None,
+    }
+)
+"""How a claim that a level needs is found, by its name in ``levels.toml``."""
 
 
 def _too_few(level: CertificationLevel, cells: list[Cell]) -> Iterator[str]:

@@ -375,13 +375,15 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Any) -> Certi
 
 
 def _decision(contents: Contents, *, granted: bool, reasons: tuple[str, ...]) -> str:
+    from pipeconform.report.words import returned_unclaimed
     from pipeconform.spec import certification_level
 
     certificate = contents.certificate
     title = certification_level(certificate.level).title
     name = f"{certificate.implementation} {certificate.version}"
     if granted:
-        return f"GRANTED: {name} is certified for level {title}, standard {certificate.standard_version}"
+        said = f"GRANTED: {name} is certified for level {title}, standard {certificate.standard_version}"
+        return "\n".join([said, *(f"  it {line}" for line in returned_unclaimed(contents.result.cells))])
     if certificate.shard:
         return f"shard {certificate.shard} of level {title} for {name} is done; 'pipeconform merge' decides"
     lines = [

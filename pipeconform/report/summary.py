@@ -20,7 +20,7 @@ from pipeconform.report.overview import DEFAULT, in_order, overview
 from pipeconform.report.reservation import reservation
 from pipeconform.report.result import SEVERITY, Cell, Result, Violation
 from pipeconform.report.timeline_text import timeline_lines
-from pipeconform.report.words import COLOURS, WORDS, counted, plural, under
+from pipeconform.report.words import COLOURS, WORDS, counted, plural, returned_unclaimed, under
 from pipeconform.spec import Level, Requirement
 from pipeconform.spec.wrappers import all_requirements
 
@@ -137,15 +137,8 @@ def totals(result: Result) -> list[str]:
         f"{sums.distinct_cases_several_ranks:,} of them with p ≥ 2; {result.run.seconds:.1f} s",
         *_pairs(result),
         *_nearest(result),
-        *_unclaimed(result),
+        *returned_unclaimed(result.cells),
     ]
-
-
-def _unclaimed(result: Result) -> Iterator[str]:
-    """What is returned and not claimed, and so not judged as what it is."""
-    found = sorted({name for cell in result.cells for name in cell.unclaimed})
-    for name in found:
-        yield f"returns {name.replace('_', ' ')}, does not claim Feature.{name.upper()}"
 
 
 def _nearest(result: Result) -> Iterator[str]:

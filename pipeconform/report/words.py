@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from pipeconform.case.any_case import WRAPPER_COLUMN
-from pipeconform.report.result import Status
+from pipeconform.report.result import Cell, Status
 
-__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural", "under"]
+__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural", "returned_unclaimed", "under"]
 
 WORDS: Mapping[Status, str] = MappingProxyType(
     {
@@ -57,6 +57,12 @@ def counted(statuses: Iterable[Status]) -> str:
 def under(*schedules: str) -> str:
     """`` under GPipe, 1F1B``; nothing for a wrapper, which has no schedule."""
     return "" if schedules == (WRAPPER_COLUMN,) else f" under {', '.join(schedules)}"
+
+
+def returned_unclaimed(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """What is returned and not claimed, a sentence for each: only a claim has it judged as what it is."""
+    found = sorted({name for cell in cells for name in cell.unclaimed})
+    return tuple(f"returns {name.replace('_', ' ')}, does not claim Feature.{name.upper()}" for name in found)
 
 
 def plural(number: int, noun: str) -> str:
