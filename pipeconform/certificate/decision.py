@@ -89,14 +89,16 @@ def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]
 
 def _lacking_claims(level: CertificationLevel, result: Result) -> Iterator[str]:
     """The claims without which the level cannot be had; what is returned all the same is told as that."""
-    needed, capabilities = needed_claims(level), capabilities_of(result) if level.kind == "pipeline" else None
+    capabilities = capabilities_of(result) if level.kind == "pipeline" else None
+    if capabilities is None:
+        return
     returned = {name for cell in result.cells for name in cell.unclaimed}
-    for name, words in needed.items() if capabilities is not None else ():
+    for name, words in needed_claims(level).items():
         if not _CLAIMED[name](capabilities):
-            all_the_same = (
+            silent = (
                 f"; it is returned, and has to be claimed to be judged as {name}" if name in returned else ""
             )
-            yield f"level {level.title} cannot be had without this claim: {words}{all_the_same}"
+            yield f"level {level.title} cannot be had without this claim: {words}{silent}"
 
 
 _CLAIMED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
