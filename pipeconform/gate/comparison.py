@@ -133,7 +133,7 @@ class _Pair:
         violation = change.violation
         if violation is None:
             return self._no_longer_judged() if change.kind == "lost" else ""
-        if change.kind == "flaky":
+        if change.kind in ("flaky", "sometimes"):
             return f"{violation.shown_again} of {violation.reruns} executions again showed it"
         return _first_line(violation.message)
 
