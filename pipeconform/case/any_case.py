@@ -49,8 +49,9 @@ def case_of(kind: type, data: Any) -> Any:
 
     assert kind is _ANY, f"{kind} cannot be read"
     try:
-        found = msgspec.convert(data, type=WrapperCase if _is_of_a_wrapper(data) else Case)
-        return bounded(found, source="case")
+        if _is_of_a_wrapper(data):
+            return bounded(msgspec.convert(data, type=WrapperCase), source="case")
+        return bounded(msgspec.convert(data, type=Case), source="case")
     except BadCaseError as error:
         raise ValueError(str(error)) from error
 

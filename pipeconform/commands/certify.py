@@ -280,7 +280,7 @@ def _judge(
         raise HarnessError(
             f"{broken.requirement} under {broken.schedule} could not be judged: {broken.reason.splitlines()[0]}"
         )
-    if not any(cell.judgements for cell in result.cells):
+    if not any(cell.is_judged for cell in result.cells):
         raise NothingJudgedError("nothing was judged: the implementation claims nothing that the level needs")
     return result
 
@@ -378,13 +378,15 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Any) -> Certi
 
 
 def _decision(contents: Contents, *, granted: bool, reasons: tuple[str, ...]) -> str:
+    from pipeconform.report.words import returned_unclaimed
     from pipeconform.spec import certification_level
 
     certificate = contents.certificate
     title = certification_level(certificate.level).title
     name = f"{certificate.implementation} {certificate.version}"
     if granted:
-        return f"GRANTED: {name} is certified for level {title}, standard {certificate.standard_version}"
+        said = f"GRANTED: {name} is certified for level {title}, standard {certificate.standard_version}"
+        return "\n".join([said, *(f"  it {line}" for line in returned_unclaimed(contents.result.cells))])
     if certificate.shard:
         return f"shard {certificate.shard} of level {title} for {name} is done; 'pipeconform merge' decides"
     lines = [

@@ -39,9 +39,9 @@ def compare(
 ) -> int:
     """Say what changed from the result OLD to the result NEW.
 
-    Exit code 1 if something got worse: a regression, a failure that was not judged before, a flaky verdict,
-    lost coverage. With --impl, the case of every regression and of every fix is executed again a few times;
-    what does not come out the same each time is told as flaky.
+    Exit code 1 if something got worse: a regression, a failure that was not judged before, a flaky verdict of a
+    kind that OLD does not show, lost coverage. With --impl, the case of every regression and of every fix is
+    executed again a few times; what does not come out the same each time is told as flaky.
     """
     from pipeconform.gate.comparison import compare as compare_results
     from pipeconform.gate.comparison_text import render_comparison

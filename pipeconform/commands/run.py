@@ -246,7 +246,7 @@ def _conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
         raise HarnessError(_failures(ended.failures))
     if any(cell.status == "error" and not cell.violations for cell in cells):
         raise HarnessError("some cells could not be judged; see ERR above for the reason")
-    if not any(cell.judgements for cell in cells):
+    if not any(cell.is_judged for cell in cells):
         raise NothingJudgedError("nothing was judged: widen --requirements, --schedules, --ranks or -k")
     problems = () if result is None or result.expectations is None else result.expectations.problems
     violated = bool(problems) or any(not v.expected for cell in cells for v in cell.violations)

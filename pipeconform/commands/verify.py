@@ -134,7 +134,10 @@ def _verdict(checked: Checked) -> list[str]:
     name = f"{certificate.implementation} {certificate.version}"
     level = f"level {certificate.level}, standard {certificate.standard_version}"
     if checked.granted:
-        return [f"VERIFIED: {name} deserves {level}"]
+        from pipeconform.report.words import returned_unclaimed
+
+        cells = () if checked.contents is None else checked.contents.result.cells
+        return [f"VERIFIED: {name} deserves {level}", *(f"  it {one}" for one in returned_unclaimed(cells))]
     reasons = [f"  {reason}" for reason in checked.reasons]
     if checked.doubts:
         number = len(checked.doubts)

@@ -20,6 +20,8 @@ _TITLES: dict[Kind, str] = {
     "new": "new failures",
     "flaky": "flaky",
     "lost": "lost coverage",
+    "sometimes": "flaky, and known",
+    "reworded": "told in other words",
     "fixed": "fixed",
     "added": "judged for the first time, and met",
 }
@@ -127,7 +129,7 @@ def _entries(changes: Sequence[Change]) -> list[_Entry]:
     found: dict[tuple[str, ...], list[Change]] = {}
     for change in changes:
         alike = (change.requirement, change.variant, change.signature, change.cause)
-        detail = "" if change.signature and change.kind != "flaky" else change.detail
+        detail = "" if change.signature and change.kind not in ("flaky", "sometimes") else change.detail
         found.setdefault((*alike, detail), []).append(change)
     return [
         _Entry(several[0], tuple(dict.fromkeys(change.schedule for change in several)))

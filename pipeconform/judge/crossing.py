@@ -75,6 +75,7 @@ def _too_little(
                     num_bytes[back] += len(leaf.data)
                     what[back][f"the gradients of the outputs of stage {s - 1}"] = None
     for (sender, receiver), least in num_bytes.items():
+        evidence.compared()
         if crossed[sender, receiver] < least:
             text = (
                 f"rank {sender} sent rank {receiver} {crossed[sender, receiver]} bytes; "
@@ -111,6 +112,7 @@ def _something_else(evidence: Evidence, expected: StepExpected, where: _Where) -
             if not numbers or where.rank(s - 1, k) in (None, one.pipeline_rank):
                 continue
             known = [arrived[s, number] for number in numbers if (s, number) in arrived]
+            evidence.compared(len(known))
             if known and not any(map(all, known)):
                 place = next(place for place, came in enumerate(known[0]) if not came)
                 text = (

@@ -38,20 +38,23 @@ __all__ = [
     "write_result",
 ]
 
-RESULT_FORMAT = 5
+RESULT_FORMAT = 6
 """2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations, 3 where a wrong value
-begins, 4 module wrappers and their cases, 5 cases that are wrong in changing ways; a file of an earlier format reads
-as one without any."""
+begins, 4 module wrappers and their cases, 5 cases that are wrong in changing ways, 6 how much was compared, cells that
+compared nothing and what is returned though it is not claimed; a file of an earlier format reads as one without any."""
 
-_READABLE = (1, 2, 3, 4, RESULT_FORMAT)
+_READABLE = (1, 2, 3, 4, 5, RESULT_FORMAT)
 
-Status = Literal["passed", "failed", "hung", "crashed", "error", "flaky", "not_claimed", "skipped"]
+Status = Literal[
+    "passed", "failed", "hung", "crashed", "error", "flaky", "nothing_compared", "not_claimed", "skipped"
+]
 SEVERITY: tuple[Status, ...] = (
     "crashed",
     "hung",
     "failed",
     "error",
     "flaky",
+    "nothing_compared",
     "passed",
     "not_claimed",
     "skipped",
@@ -114,6 +117,13 @@ class Cell(_Data, frozen=True, kw_only=True):
     reason: str = ""
     judgements: int = 0
     """How often a case was judged."""
+    compared: int = 0
+    """How much these judgements held against what is right: values, orders, counts, answers; those of cases that lack
+    what the requirement is about do not count. 0 in files of formats before 6."""
+    unclaimed: tuple[str, ...] = ()
+    """What the implementation returned in these cases although it does not claim to: names of features."""
+    without: tuple[str, ...] = ()
+    """Subjects of the requirement that no case was about, because they are not claimed."""
     executions: int = 0
     """How many executions this cell caused; judgements of cached ones cause none."""
     distinct_cases: int = 0
@@ -127,6 +137,11 @@ class Cell(_Data, frozen=True, kw_only=True):
     violations: tuple[Violation, ...] = ()
     stale: tuple[str, ...] = ()
     """Stored cases of expectations that do not show their violation any more."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it says anything about the implementation: something was compared, or went wrong."""
+        return bool(self.violations) or (self.judgements > 0 and self.status != "nothing_compared")
 
     @property
     def is_expected(self) -> bool:

@@ -193,7 +193,7 @@ class PytestRun:
         item.user_properties.append(
             (_CELL, shown_json(msgspec.json.encode(cell).decode()))
         )  # junit.xml has it
-        if cell.status in ("not_claimed", "skipped"):
+        if cell.status in ("not_claimed", "skipped", "nothing_compared"):
             pytest.skip(shown_line(f"{cell.status}: {cell.reason}"))
         if cell.is_expected:
             labels = dict.fromkeys(violation.expected for violation in cell.violations)
@@ -322,7 +322,7 @@ class PytestRun:
         if self.view is not None:
             self.view.stop()
         cells = self.gathered.cells.values()
-        judged = any(cell.judgements for cell in cells)
+        judged = any(cell.is_judged for cell in cells)
         failed = any(cell.status == "error" and not cell.violations for cell in cells)
         came_through = session.exitstatus in (0, 1, 5)
         complete = came_through and not (self.interrupted or session.shouldfail or session.shouldstop)

@@ -195,6 +195,8 @@ def test_what_is_sound_deserves_its_level(contents):
         (lambda c: with_cell(c, status="skipped", judgements=0), "FWD-1 skipped under GPipe"),
         (lambda c: with_cell(c, status="error"), "FWD-1 error under GPipe"),
         (lambda c: with_cell(c, judgements=0), "FWD-1 under GPipe is called passed, but was not judged so"),
+        (lambda c: with_cell(c, compared=0), "FWD-1 under GPipe is called passed, but compared nothing"),
+        (lambda c: with_cell(c, status="nothing_compared"), "FWD-1 nothing compared under GPipe"),
         (
             lambda c: with_cell(c, distinct_cases=1),
             f"FWD-1 under GPipe was judged on 1 distinct cases, at least {LEVEL.examples} are needed",
@@ -208,6 +210,34 @@ def test_what_is_sound_deserves_its_level(contents):
 )
 def test_every_reason_against_a_level_is_told(contents, change, expected):
     assert expected in reasons(change(contents))
+
+
+def without(contents, name, *, returned=()):
+    claims = contents.result.implementation.capabilities
+    left = [feature for feature in claims["features"] if feature != name]
+    found = with_result(
+        contents,
+        implementation=replaced(contents.result.implementation, capabilities={**claims, "features": left}),
+    )
+    return changed_cells(found, lambda cell: replaced(cell, unclaimed=returned))
+
+
+def test_a_level_cannot_be_had_without_the_claims_that_it_needs(contents):
+    """Outputs that are returned in silence are told, and do not stand for the claim."""
+    needed = "level Forward cannot be had without this claim: the merged output is returned (Feature.OUTPUTS)"
+
+    assert reasons(without(contents, "outputs")) == (needed,)
+    assert reasons(without(contents, "outputs", returned=("outputs",))) == (
+        f"{needed}; it is returned, and has to be claimed to be judged as outputs",
+    )
+
+
+def test_what_a_result_of_an_earlier_format_compared_is_not_known(contents):
+    """A package is verified as it was made."""
+    uncounted = changed_cells(contents, lambda cell: replaced(cell, compared=0))
+
+    assert reasons(with_result(uncounted, format=5)) == ()
+    assert reasons(uncounted)
 
 
 def changed_cells(contents, change):

@@ -152,7 +152,7 @@ def _view(source: Source, *, known: dict[str, Requirement]) -> ResultView:
             where=source.path,
         )
 
-    judged = any(cell.judgements for cell in result.cells)
+    judged = any(cell.is_judged for cell in result.cells)
     return ResultView(
         label=source.label,
         name=source.name,
@@ -187,6 +187,9 @@ def _facts(source: Source) -> Iterator[tuple[str, str]]:
         yield "expectations", f"{result.expectations.file}, {result.expectations.entries} entries"
     if not run.complete:
         yield "complete", "no: the run was stopped early, cells are missing"
+    unclaimed = sorted({name for cell in result.cells for name in cell.unclaimed})
+    if unclaimed:
+        yield "returned, not claimed", ", ".join(f"Feature.{name.upper()}" for name in unclaimed)
     yield "torch", place.torch
     yield "python", place.python
     yield "device", ", ".join([place.device, *dict.fromkeys(place.device_names)]) + f"; {place.backend}"
