@@ -149,6 +149,6 @@ def _stays(evidence: Evidence, expected: StepExpected, where: _Where) -> Iterato
             else:
                 kind, what = "on several ranks", f"compute it for stage {s}"
             text = f"microbatch {k} must go from rank to rank with every stage, but rank {ranks} {what}"
-            found = {"step": expected.step, "stage": s, "microbatch": k}
-            yield Finding(kind=kind, message=text, rank=members[min(same or ran)], **found)
+            rank = members[min(same or ran)]
+            yield Finding(kind=kind, message=text, step=expected.step, rank=rank, stage=s, microbatch=k)
             return
