@@ -31,6 +31,7 @@ def everything_crosses(evidence: Evidence) -> Iterator[Finding]:
         where = _Where(evidence, expected)
         short = list(_too_little(evidence, expected, where, found))
         yield from short or _something_else(evidence, expected, where)
+        yield from _stays(evidence, expected, where)
 
 
 class _Where:
@@ -47,10 +48,14 @@ class _Where:
                 if len(same) == 1 and one.pipeline_rank is not None:
                     self.forwards[forward.stage, same[0]][one.pipeline_rank].append(number)
 
-    def rank(self, stage: int, microbatch: int) -> int | None:
-        """The rank that has this to do: the stage's owner, or which of its owners did it; None if that is not known."""
+    def ranks(self, stage: int, microbatch: int) -> frozenset[int]:
+        """The rank that has this to do: the stage's owner, or which of its owners did it."""
         owners = self._placement[stage]
-        ran = owners & self.forwards[stage, microbatch].keys() if len(owners) > 1 else owners
+        return owners & self.forwards[stage, microbatch].keys() if len(owners) > 1 else owners
+
+    def rank(self, stage: int, microbatch: int) -> int | None:
+        """The one rank that has this to do; None if that is not known."""
+        ran = self.ranks(stage, microbatch)
         return next(iter(ran)) if len(ran) == 1 else None
 
 
@@ -129,3 +134,23 @@ def _something_else(evidence: Evidence, expected: StepExpected, where: _Where) -
                     microbatch=k,
                 )
                 break
+
+
+def _stays(evidence: Evidence, expected: StepExpected, where: _Where) -> Iterator[Finding]:
+    """Where stages have two owners: a microbatch whose stages one rank computes, or both ranks do."""
+    members, placement = evidence.case.world.pipeline_ranks, evidence.placement
+    for s in range(evidence.case.num_stages):
+        for k in range(len(expected.inputs[s])):
+            ran = where.ranks(s, k) if len(placement[s]) > 1 else frozenset()
+            same = ran & where.ranks(s - 1, k) if s else frozenset()
+            if len(ran) < 2 and not same:
+                continue
+            ranks = " and ".join(str(members[rank]) for rank in sorted(same or ran))
+            if same:
+                kind, what = "stays on one rank", f"computes it for stages {s - 1} and {s}"
+            else:
+                kind, what = "on several ranks", f"compute it for stage {s}"
+            text = f"microbatch {k} must go from rank to rank with every stage, but rank {ranks} {what}"
+            rank = members[min(same or ran)]
+            yield Finding(kind=kind, message=text, step=expected.step, rank=rank, stage=s, microbatch=k)
+            return

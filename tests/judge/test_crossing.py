@@ -133,3 +133,28 @@ def test_nothing_crosses_between_stages_of_one_rank() -> None:
     shown = structs.replace(found.shown[0], traffic=traffic("", ranks=1))
 
     assert told(replace(found, shown=(shown,))) == []
+
+
+def test_a_microbatch_does_not_stay_on_a_rank_that_has_every_stage() -> None:
+    """On two ranks a two-direction pipeline has everything everywhere: it could divide the batch and send nothing."""
+    ran = ("0F0 1F0 1B0 0B0", "0F1 1F1 1B1 0B1")
+
+    found = told(crossed("", "", ran=ran, m=2, placement=Placement.MIRROR, arrived=()))
+
+    assert found == [
+        (
+            "stays on one rank",
+            "microbatch 0 must go from rank to rank with every stage, but rank 0 computes it for stages 0 and 1",
+        )
+    ]
+
+
+def test_two_owners_do_not_both_compute_a_microbatch() -> None:
+    ran = ("0F0 1F1 0F1 1B1 0B0", "1F0 0F1 1B0 0B1")
+
+    found = told(crossed("", "", ran=ran, m=2, placement=Placement.MIRROR, arrived=()))
+
+    assert found[-1] == (
+        "on several ranks",
+        "microbatch 1 must go from rank to rank with every stage, but rank 0 and 1 compute it for stage 0",
+    )
