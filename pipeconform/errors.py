@@ -12,6 +12,7 @@
     │   ├── BadResultError        a result file is damaged, unwritable or of another version
     │   ├── BadExpectationsError  an expectations file is damaged or incomplete
     │   ├── BadPackageError       a certification package cannot be read, written, merged or signed
+    │   ├── TooLargeError         claims that would take too long to draw cases from
     │   └── LevelUnavailableError a level whose requirements the standard does not have yet
     ├── HarnessError          exit code 3: the harness itself failed
     │   ├── PoolError             rank processes could not be started or spoken to
@@ -79,6 +80,10 @@ class BadExpectationsError(UsageError):
 
 class BadPackageError(UsageError):
     """A certification package cannot be read, written, merged or signed; the message names file and field."""
+
+
+class TooLargeError(UsageError):
+    """Something is larger than the work on it may be; the message names it, its size and the limit."""
 
 
 class LevelUnavailableError(UsageError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pipeconform.adapter import ScheduleClaim
+from pipeconform.campaign.asked import Asked
 from pipeconform.campaign.cell import CellRun
-from pipeconform.campaign.corpus import Corpus
 from pipeconform.campaign.earlier import Earlier
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.kept import KeptCases
@@ -15,7 +15,7 @@ from pipeconform.campaign.pairs import Point, points_of
 from pipeconform.campaign.pipeline_cell import PipelineCell
 from pipeconform.campaign.store import Store
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Focus, Limits, reachable
+from pipeconform.case.strategies import Limits
 from pipeconform.gate.expectations import Expectation
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.localisation import Localisation
@@ -73,16 +73,24 @@ class Campaign:
             return Cell(
                 requirement=requirement.id, schedule=schedule, variant=variant, status=status, reason=why
             )
-        foci = JUDGEMENTS[requirement.id].foci(claim, self.limits.capabilities)
         subject = PipelineCell(
             campaign=self,
             row=requirement,
             claim=claim,
             variant=variant,
-            foci=tuple(focus for focus in foci if reachable(self.limits, claim, focus)),
             is_later=schedule != self._enough(requirement)[0],
         )
         return CellRun(self, subject).judge()
+
+    @property
+    def asked(self) -> Asked:
+        """Which requirements are judged under which schedules."""
+        return Asked(
+            name=self.executors["default"].description.name,
+            limits=self.limits,
+            profile=self.profile,
+            schedules=self.schedules,
+        )
 
     def num_asked(self, schedule: str, *, of: Iterable[Requirement]) -> int:
         """How many of these requirements a schedule is judged by, as far as that can be told from the claims."""
@@ -96,50 +104,12 @@ class Campaign:
 
         What is promised may depend on the variant, whose processes this starts; None leaves that open.
         """
-        if not reachable(self.limits, claim):
-            least, most = self.limits.min_ranks, self.limits.max_ranks
-            return "skipped", f"{claim.name} claims no pipeline of {least} to {most} ranks"
-        judgement, name = JUDGEMENTS[requirement.id], self.executors["default"].description.name
-        foci = judgement.foci(claim, self.limits.capabilities)
-        if not foci:
-            return "not_claimed", f"{name} does not claim what {requirement.id} needs under {claim.name}"
-        if judgement.promised and variant and not self.executors[variant].description.errors.promises:
-            return "not_claimed", f"{name} promises no errors, which {requirement.id} is about"
-        if not any(reachable(self.limits, claim, focus) for focus in foci):
-            most = self.limits.max_ranks
-            return "skipped", f"{requirement.id} needs more stages than {most} ranks have under {claim.name}"
-        enough = self._enough(requirement)
-        if claim.name not in enough:
-            independent = judgement.any_schedule
-            why = "has nothing to do with the schedule" if independent else "costs much in a small run"
-            return "skipped", f"{requirement.id} {why}: judged under {' and '.join(enough)}"
-        return None
+        open_ = variant is None or not JUDGEMENTS[requirement.id].promised
+        promises = open_ or bool(self.executors[str(variant)].description.errors.promises)
+        return self.asked.why_not(requirement, claim, promises=promises)
 
     def _enough(self, requirement: Requirement) -> tuple[str, ...]:
-        """The schedules under which a requirement is judged: the first, or it and the last, where any would do.
-
-        So it is where a case costs much; if it is about what the schedule does, the smallest profile alone does so.
-        """
-        judgement, claims = JUDGEMENTS[requirement.id], self.limits.capabilities.schedules
-        names = tuple(
-            claim.name
-            for claim in claims
-            if (not self.schedules or claim.name in self.schedules)
-            and reachable(self.limits, claim)
-            and judgement.foci(claim, self.limits.capabilities)
-        )
-        most = self.profile.schedules
-        few = judgement.any_schedule or (judgement.costly and not (judgement.by_schedule and most != 1))
-        if most is None or not few:
-            return names
-        trained = tuple(name for name in names if any(c.name == name and c.trains for c in claims)) or names
-        return tuple(dict.fromkeys((*trained[:1], *trained[-1:])))[:most]
-
-    def corpora(self, claim: ScheduleClaim, foci: tuple[Focus, ...], *, costly: bool) -> Iterator[Corpus]:
-        """The corpora of these foci under one schedule; smaller ones where cases cost much."""
-        size = self.profile.costly if costly else self.profile.corpus
-        for focus in foci:
-            yield Corpus(limits=self.limits, schedule=claim, focus=focus, seed=self.seed, size=size)
+        return self.asked.enough(requirement)
 
     def execute(self, case: Case, variant: str, *, observe: Iterable[Watched] = ()) -> Execution:
         """Execute, and count."""

@@ -25,7 +25,7 @@ from pipeconform.report.progress import Progress
 from pipeconform.report.result import SEVERITY, Cell, Violation
 from pipeconform.report.result import Status as ResultStatus
 
-__all__ = ["CellRun"]
+__all__ = ["CellRun", "identifier_of", "status_of"]
 
 _RERUNS = 4
 """Executions of a case that did not show its violation every time."""
@@ -100,10 +100,9 @@ class CellRun(Generic[CaseT, ExecutionT]):
             )
         self._keep()
         violations = tuple(self._violations())
-        status, reason = _status(violations), ""
-        if status == "passed" and not self.compared:
-            # a judgement whose comparisons were never made has met nothing
-            status, reason = "nothing_compared", subject.why_nothing_was_compared(self.digests.values())
+        status, reason = status_of(violations, compared=self.compared), ""
+        if status == "nothing_compared":
+            reason = subject.why_nothing_was_compared(self.digests.values())
         return Cell(
             requirement=subject.requirement,
             schedule=subject.schedule,
@@ -316,8 +315,8 @@ class CellRun(Generic[CaseT, ExecutionT]):
         finding, case, subject = smallest.outcome.finding, smallest.case, self.subject
         # the same defect may be expected at some sizes and not at others
         apart = "" if not key.expected else "/expected"
-        short = hashlib.sha256(f"{status}/{signature}{apart}".encode()).hexdigest()[:4]
-        identifier = f"{subject.requirement}:{subject.schedule}:{subject.variant}:{short}"
+        where = f"{subject.requirement}:{subject.schedule}:{subject.variant}"
+        identifier = identifier_of(where, f"{status}/{signature}{apart}")
         return Violation(
             id=identifier,
             status=status.value,
@@ -360,6 +359,11 @@ class CellRun(Generic[CaseT, ExecutionT]):
             )
 
 
+def identifier_of(where: str, what: str) -> str:
+    """The id of a violation in a cell, such as ``TRN-4:GPipe:default:1f3a``, from its status and signature."""
+    return f"{where}:{hashlib.sha256(what.encode()).hexdigest()[:4]}"
+
+
 def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:
     """Whether an execution went wrong in another way, which hides `key` or takes its place.
 
@@ -368,7 +372,13 @@ def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:
     return key not in shown and any({key.status, other.status} != {Status.FAILED} for other in shown)
 
 
-def _status(violations: tuple[Violation, ...]) -> ResultStatus:
+def status_of(violations: tuple[Violation, ...], *, compared: int) -> ResultStatus:
+    """The status of a judged cell with these violations, whose judgements made `compared` comparisons.
+
+    A cell whose judgements never compared anything has met nothing.
+    """
+    if not violations and not compared:
+        return "nothing_compared"
     confirmed = [violation.status for violation in violations if violation.confirmed]
     if violations and not confirmed:
         return "flaky"

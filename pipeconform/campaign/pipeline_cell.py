@@ -16,8 +16,8 @@ from pipeconform.campaign.simplify import simplify
 from pipeconform.campaign.subject import Judged
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
+from pipeconform.case.focus import Focus
 from pipeconform.case.simpler.scope import Scope
-from pipeconform.case.strategies import Focus
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS, Judgement
@@ -35,13 +35,12 @@ __all__ = ["PipelineCell"]
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineCell:
-    """Pipeline cases of some foci, executed by the campaign's processes."""
+    """Pipeline cases of the requirement's foci, executed by the campaign's processes."""
 
     campaign: Campaign
     row: Requirement
     claim: ScheduleClaim
     variant: str
-    foci: tuple[Focus, ...]
     is_later: bool = False
 
     @property
@@ -75,7 +74,7 @@ class PipelineCell:
 
     def corpora(self) -> tuple[Corpus, ...]:
         """One per focus."""
-        return tuple(self.campaign.corpora(self.claim, self.foci, costly=self._judgement.costly))
+        return self.campaign.asked.corpora(self.row, self.claim, seed=self.campaign.seed)
 
     def drawn(self, corpus: Drawable[Case]) -> Iterable[Case]:
         """Its cases."""

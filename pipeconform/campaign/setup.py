@@ -202,7 +202,11 @@ def implementation_report(campaign: Campaign) -> Implementation:
     """What is judged."""
     description = campaign.executors["default"].description
     return implementation_of(
-        campaign.implementation, description, description.capabilities, source=campaign.source
+        campaign.implementation,
+        description,
+        description.capabilities,
+        source=campaign.source,
+        errors=description.errors,
     )
 
 
@@ -219,7 +223,13 @@ class Described(Protocol):
 
 
 def implementation_of(
-    reference: str, description: Described, claims: object, *, source: Source, kind: Kind = "pipeline"
+    reference: str,
+    description: Described,
+    claims: object,
+    *,
+    source: Source,
+    kind: Kind = "pipeline",
+    errors: object = None,
 ) -> Implementation:
     """What is judged, in a result's words."""
     return Implementation(
@@ -230,6 +240,7 @@ def implementation_of(
         capabilities=msgspec.to_builtins(claims, order="deterministic"),
         source=source.name,
         source_digest=hashlib.sha256(source.text).hexdigest() if source.name else "",
+        errors=msgspec.to_builtins(errors, order="deterministic"),
     )
 
 

@@ -32,6 +32,8 @@ class Told(msgspec.Struct, frozen=True):
     num_ranks: dict[str, int]
     reached: tuple[Point, ...]
     reachable: tuple[Point, ...]
+    max_ranks: int = 0
+    """The ranks that cases could take here; 0: as many as were asked for."""
 
 
 def group_of(requirement: str, schedule: str, variant: str) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
+import msgspec
+
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import places_of
 from pipeconform.campaign.trial import Fault, faults, try_fault
@@ -39,6 +41,7 @@ def run_canaries(
     *,
     options: Options,
     shard: str = "",
+    run_id: str = "",
     begin: Callable[[Fault], None] = lambda fault: None,
     tell: Callable[[Canary], None] = lambda canary: None,
 ) -> tuple[Canary, ...]:
@@ -54,13 +57,13 @@ def run_canaries(
         pools = stack.enter_context(places_of(options, stack).pools(None))
         for fault in chosen:
             begin(fault)
-            canary = _tried(fault, pools, shard)
+            canary = msgspec.structs.replace(_tried(fault, pools), shard=shard, run_id=run_id)
             tell(canary)
             found.append(canary)
     return tuple(found)
 
 
-def _tried(fault: Fault, pools: RankPools, shard: str) -> Canary:
+def _tried(fault: Fault, pools: RankPools) -> Canary:
     trial = (try_wrapper_fault if wrapper_faults().get(fault.name) is fault else try_fault)(fault, pools)
     return Canary(
         fault=fault.name,
@@ -70,5 +73,4 @@ def _tried(fault: Fault, pools: RankPools, shard: str) -> Canary:
         detected=trial.detected,
         shown=trial.shown,
         seconds=trial.seconds,
-        shard=shard,
     )

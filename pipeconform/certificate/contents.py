@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import TypeVar
@@ -14,12 +15,15 @@ from pipeconform.certificate.package import Doubt, Package
 from pipeconform.errors import BadPackageError
 from pipeconform.reading import Line, decoded_json
 from pipeconform.report.result import Environment, Result
+from pipeconform.run.engine import Component
 
 __all__ = [
     "CANARIES",
     "CERTIFICATE",
+    "CERTIFICATE_FORMAT",
     "ENVIRONMENT",
     "JUDGED",
+    "LOGS",
     "RESULT",
     "Canary",
     "Certificate",
@@ -27,14 +31,18 @@ __all__ = [
     "MachineEnvironment",
     "adapter_name",
     "case_name",
+    "claims_of_result",
     "contents_of",
+    "digest_of",
     "encoded",
     "packed",
 ]
 
 CERTIFICATE, RESULT, ENVIRONMENT = "certificate.json", "result.json", "environment.json"
 CANARIES, JUDGED = "canaries.json", "judged.json"
-CERTIFICATE_FORMAT = 1
+CERTIFICATE_FORMAT = 2
+"""2 added the ids of runs, the digests of claims and environments, and the engine's files."""
+LOGS = ("logs/summary.txt", "logs/junit.xml")
 
 T = TypeVar("T")
 
@@ -68,6 +76,14 @@ class Certificate(_Data, frozen=True, kw_only=True):
     """Why the level was not granted."""
     weakening: tuple[str, ...] = ()
     """Claims with which less is seen of the implementation."""
+    engine: tuple[Component, ...]
+    """The files behind the adapter."""
+    claims_digest: str
+    """Of what the implementation claims and promises, as `digest_of` makes it."""
+    run_ids: tuple[str, ...]
+    """Of the run, or of each shard's: every other file that was made in it has it, too."""
+    environment_digests: tuple[str, ...]
+    """Of each machine's entry in ``environment.json``, in their order."""
 
 
 class MachineEnvironment(_Data, frozen=True, kw_only=True):
@@ -82,6 +98,10 @@ class MachineEnvironment(_Data, frozen=True, kw_only=True):
     packages: dict[str, str]
     switches: dict[str, str]
     """Environment variables that change what torch, its backends or Python do."""
+    run_id: str = ""
+    """The run that took place there."""
+    engine: tuple[Component, ...] = ()
+    """The files behind the adapter, as they are there."""
 
 
 class Canary(_Data, frozen=True, kw_only=True):
@@ -96,6 +116,8 @@ class Canary(_Data, frozen=True, kw_only=True):
     """What was seen, as ``status: signature``."""
     seconds: float
     shard: str = ""
+    run_id: str = ""
+    """The run that it stands beside."""
 
 
 class Contents(_Data, frozen=True, kw_only=True):
@@ -120,6 +142,16 @@ def case_name(digest: str) -> str:
 def adapter_name(source: str) -> str:
     """Where a package keeps the adapter's source, whatever characters its file's name has."""
     return f"adapter/{re.sub(r'[^A-Za-z0-9_-]+(?!py$)', '_', source)}"
+
+
+def digest_of(value: object) -> str:
+    """The SHA-256 of a value's JSON, whatever the order of its keys."""
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def claims_of_result(result: Result) -> object:
+    """What an implementation claims and promises."""
+    return result.implementation.capabilities, result.implementation.errors
 
 
 def encoded(value: object) -> bytes:

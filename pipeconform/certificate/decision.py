@@ -14,13 +14,13 @@ from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.sizes import some_m
 from pipeconform.errors import UsageError
 from pipeconform.reading import REFUSALS
-from pipeconform.report.result import Cell, Result
+from pipeconform.report.result import Cell, Implementation, Result
 from pipeconform.report.words import under
 from pipeconform.spec import CertificationLevel, core_requirements, mandatory
 from pipeconform.spec.levels import batch_class, needed_claims
 from pipeconform.wrapper import WrapperClaims
 
-__all__ = ["capabilities_of", "claims_of", "lacking", "reasons_against"]
+__all__ = ["capabilities_of", "claims_of", "convertible", "lacking", "reasons_against"]
 
 T = TypeVar("T")
 _UNREADABLE = "the claims of the implementation cannot be read"
@@ -166,7 +166,7 @@ def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iter
 
 
 def _numbers_of_replicas(level: CertificationLevel, cells: list[Cell], result: Result) -> Iterator[str]:
-    claims = claims_of(result, WrapperClaims)
+    claims = claims_of(result.implementation, WrapperClaims)
     if claims is None:
         yield _UNREADABLE
         return
@@ -207,13 +207,18 @@ def _claims(result: Result) -> tuple[ScheduleClaim, ...] | None:
 
 def capabilities_of(result: Result) -> Capabilities | None:
     """What the judged implementation claims; None where the file does not hold it in this version's form."""
-    return claims_of(result, Capabilities)
+    return claims_of(result.implementation, Capabilities)
 
 
-def claims_of(result: Result, kind: type[T]) -> T | None:
+def claims_of(implementation: Implementation, kind: type[T]) -> T | None:
     """Likewise, of a pipeline or of a wrapper."""
+    return convertible(implementation.capabilities, kind)
+
+
+def convertible(said: object, kind: type[T]) -> T | None:
+    """What was read as a `kind`, or None where it is none in this version's form."""
     try:
-        return msgspec.convert(result.implementation.capabilities, kind)
+        return msgspec.convert(said, kind)
     except (*REFUSALS, TypeError, UsageError):
         return None
 

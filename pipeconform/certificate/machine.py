@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pipeconform.certificate.contents import MachineEnvironment
 from pipeconform.report.result import Environment
+from pipeconform.run.engine import Component
 
-__all__ = ["differences", "machine_environment"]
+__all__ = ["PACKAGES", "differences", "is_switch", "machine_environment"]
 
-_PACKAGES = ("torch", "numpy", "hypothesis", "pytest", "pytest-xdist", "msgspec", "pipeconform")
+PACKAGES = ("torch", "numpy", "hypothesis", "pytest", "pytest-xdist", "msgspec", "pipeconform")
 _SWITCHES = re.compile(
     r"(CUDA|CUBLAS|CUDNN|NVIDIA|NCCL|GLOO|TORCH|PYTORCH|OMP|MKL|KMP|OPENBLAS|HIP|ROCR|HSA|RCCL|XPU|UCX|FI)_\w+"
     r"|PYTHONHASHSEED|PYTHONOPTIMIZE|LD_PRELOAD|MALLOC_ARENA_MAX"
@@ -21,8 +22,13 @@ _SWITCHES = re.compile(
 _PATHS = re.compile(r"(/[\w.+@-]+){2,}")
 
 
-def machine_environment(environment: Environment) -> MachineEnvironment:
-    """Where this process runs; `environment` is what the ranks reported. Paths are left out of switches."""
+def machine_environment(
+    environment: Environment, *, run_id: str = "", engine: tuple[Component, ...] = ()
+) -> MachineEnvironment:
+    """Where this process runs; `environment` is what the ranks of the run `run_id` reported.
+
+    `engine` are the files of what was judged. Paths are left out of switches.
+    """
     import torch
 
     return MachineEnvironment(
@@ -31,12 +37,12 @@ def machine_environment(environment: Environment) -> MachineEnvironment:
         memory=_memory(),
         drivers=tuple(_drivers()),
         torch_build=f"{torch.version.git_version}\n{torch.__config__.show()}".strip(),
-        packages={name: metadata.version(name) for name in _PACKAGES},
+        packages={name: metadata.version(name) for name in PACKAGES},
         switches={
-            name: _PATHS.sub("<path>", value)
-            for name, value in sorted(os.environ.items())
-            if _SWITCHES.fullmatch(name)
+            name: _PATHS.sub("<path>", value) for name, value in sorted(os.environ.items()) if is_switch(name)
         },
+        run_id=run_id,
+        engine=engine,
     )
 
 
@@ -47,8 +53,13 @@ def differences(one: MachineEnvironment, other: MachineEnvironment) -> tuple[str
         f"{owner}{field}"
         for owner, a, b in pairs
         for field in a.__struct_fields__
-        if field != "environment" and getattr(a, field) != getattr(b, field)
+        if field not in ("environment", "run_id") and getattr(a, field) != getattr(b, field)
     )
+
+
+def is_switch(name: str) -> bool:
+    """Whether an environment variable may change a number."""
+    return _SWITCHES.fullmatch(name) is not None
 
 
 def _processor() -> str:

@@ -1,107 +1,103 @@
-"""Executing a random sample of a package's cases again: the one check that no forged file survives."""
+"""Executing a random sample of the cases that a package must have judged: the one check that no forged file survives.
+
+The cases are those that are drawn again from the claims, never the package's own, and which of them are executed is
+left to random numbers of whoever verifies: a package cannot be made to suit a sample that nobody knows yet.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from pipeconform.campaign.options import Options
-from pipeconform.case.any_case import decode_any_case, schedule_of
-from pipeconform.certificate.contents import RESULT, Contents
+from pipeconform.case.any_case import AnyCase, schedule_of
+from pipeconform.case.case import Case
+from pipeconform.certificate.contents import CERTIFICATE, RESULT, Contents
+from pipeconform.certificate.engine import engine_in
+from pipeconform.certificate.listed import Listed
 from pipeconform.certificate.package import Doubt
 from pipeconform.replication.either import any_campaign_of, tell
 from pipeconform.replication.rejudge import Question, rejudge
 
-__all__ = ["Sample", "rerun", "sample"]
+__all__ = ["rerun", "sample"]
+
+_TELLING = 8
+"""How much likelier a case is chosen that has several ranks and several microbatches: the others show the least."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """A case to execute again, and what the package says that it shows; nothing: it passes."""
+def sample(expected: Listed, contents: Contents, number: int, *, rng: random.Random) -> tuple[Question, ...]:
+    """`number` judgements, of cells that the package says are met, each of a case that was drawn again.
 
-    question: Question
-    expected: tuple[str, str] | None
-
-    def name(self) -> str:
-        """Requirement, schedule and case."""
-        case = self.question.case
-        return f"{self.question.requirement} under {schedule_of(case)}, case {case.digest}"
-
-
-def sample(contents: Contents, number: int, *, rng: random.Random) -> tuple[Sample, ...]:
-    """`number` judgements of the package, drawn at random: passed ones, and violations with their cases."""
-    cells = {(cell.requirement, cell.schedule, cell.variant): cell for cell in contents.result.cells}
-    passed = [
-        (one, digest)
-        for one in contents.judged
-        if (cell := cells.get((one.requirement, one.schedule, one.variant))) is not None
-        and cell.status == "passed"
-        for digest in one.digests
-    ]
-    shown = [
-        (cell, violation)
+    Cells are taken in turn, in a random order, so that the sample is spread over requirements and schedules.
+    """
+    met = {
+        (cell.requirement, cell.schedule, cell.variant)
         for cell in contents.result.cells
-        for violation in cell.violations
-        if violation.confirmed
+        if cell.status == "passed"
+    }
+    left = [
+        (cell, {case.digest: case for case in cell.cases})
+        for cell in expected.cells
+        if cell.cases and cell.key in met
     ]
-    chosen = rng.sample(range(len(passed) + len(shown)), min(number, len(passed) + len(shown)))
-    found = []
-    for index in chosen:
-        if index < len(passed):
-            one, digest = passed[index]
-            case = decode_any_case(contents.cases[digest], source=digest)
-            question = Question(requirement=one.requirement, variant=one.variant, case=case)
-            found.append(Sample(question=question, expected=None))
-        else:
-            cell, violation = shown[index - len(passed)]
-            question = Question(
-                requirement=cell.requirement,
-                variant=cell.variant,
-                case=violation.case,
-                hung=violation.status == "hung",
-            )
-            found.append(Sample(question=question, expected=(violation.status, violation.signature)))
+    rng.shuffle(left)
+    found: list[Question] = []
+    while left and len(found) < number:
+        for cell, cases in left[: number - len(found)]:
+            weights = [_TELLING if _tells(case) else 1 for case in cases.values()]
+            (digest,) = rng.choices(list(cases), weights)
+            found.append(Question(requirement=cell.requirement, variant=cell.variant, case=cases.pop(digest)))
+        left = [(cell, cases) for cell, cases in left if cases]
     return tuple(found)
 
 
-def rerun(samples: Sequence[Sample], contents: Contents, *, options: Options) -> tuple[Doubt, ...]:
-    """Execute the samples on the implementation at hand; what comes out otherwise is a doubt.
+def _tells(case: AnyCase) -> bool:
+    if not isinstance(case, Case):
+        return case.num_ranks > 1
+    return case.num_ranks > 1 and any(run.num_microbatches > 1 for run in case.runs)
+
+
+def rerun(questions: Sequence[Question], contents: Contents, *, options: Options) -> tuple[Doubt, ...]:
+    """Execute cases that passed on the implementation at hand; what comes out otherwise is a doubt.
 
     Raises:
         UsageError: the implementation cannot be used.
         HarnessError: the harness failed.
     """
     doubts = list(_same_implementation(contents, options))
-    answers = rejudge([one.question for one in samples], options=options)
-    for one, again in zip(samples, answers, strict=True):
+    for one, again in zip(questions, rejudge(questions, options=options), strict=True):
         (shown,) = again.shown
-        what = ", ".join(f"{status}: {signature}" for status, signature in sorted(shown)) or "nothing"
-        if one.expected is None and shown:
-            doubts.append(
-                Doubt(file=RESULT, field="cells.status", text=f"{one.name()} passed, now shows {what}")
-            )
-        elif one.expected is not None and one.expected not in shown:
-            status, signature = one.expected
-            text = f"{one.name()} showed {status}: {signature}, now shows {what}"
-            doubts.append(Doubt(file=RESULT, field="cells.violations", text=text))
+        if shown:
+            what = ", ".join(f"{status}: {signature}" for status, signature in sorted(shown))
+            name = f"{one.requirement} under {schedule_of(one.case)}, case {one.case.digest}"
+            doubts.append(Doubt(file=RESULT, field="cells.status", text=f"{name} passed, now shows {what}"))
     return tuple(doubts)
 
 
 def _same_implementation(contents: Contents, options: Options) -> Iterator[Doubt]:
     with any_campaign_of(options) as campaign:
         here = tell(campaign, ()).implementation
+        engine = engine_in(campaign)
     said = contents.result.implementation
     for field in ("name", "version", "source_digest"):
         a, b = getattr(said, field), getattr(here, field)
         if a != b:
             text = f"{a!r}, but {options.implementation} is {b!r}"
             yield Doubt(file=RESULT, field=f"implementation.{field}", text=text)
-    if _as_json(said.capabilities) != _as_json(here.capabilities):
-        text = f"{options.implementation} claims other things"
-        yield Doubt(file=RESULT, field="implementation.capabilities", text=text)
+    for field, what in (("capabilities", "claims"), ("errors", "promises")):
+        if _as_json(getattr(said, field)) != _as_json(getattr(here, field)):
+            text = f"{options.implementation} {what} other things"
+            yield Doubt(file=RESULT, field=f"implementation.{field}", text=text)
+    certified = {one.name: one for one in contents.certificate.engine}
+    found = {one.name: one for one in engine}
+    for name in sorted(certified.keys() | found.keys()):
+        a, b = certified.get(name), found.get(name)
+        if a != b:
+            was = "is not named" if a is None else f"has the digest {a.digest[:12]} {a.version}".rstrip()
+            now = "is not used" if b is None else f"has {b.digest[:12]} {b.version}".rstrip()
+            yield Doubt(file=CERTIFICATE, field="engine", text=f"{name} {was}, here it {now}")
 
 
 def _as_json(claims: object) -> bytes:

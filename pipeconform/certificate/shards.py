@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,11 +11,12 @@ from pipeconform.certificate.checks import Checked, check_package
 from pipeconform.certificate.contents import Certificate, Contents
 from pipeconform.certificate.decision import capabilities_of, reasons_against
 from pipeconform.certificate.machine import differences
-from pipeconform.errors import BadPackageError, UsageError
+from pipeconform.certificate.parts import parse_shard
+from pipeconform.errors import BadPackageError
 from pipeconform.report.result import Cell, Result
 from pipeconform.spec import certification_level, requirements
 
-__all__ = ["merge", "parse_shard", "schedules_of_shard"]
+__all__ = ["merge"]
 
 _SAME = (
     "level",
@@ -26,36 +26,12 @@ _SAME = (
     "version",
     "reference",
     "source_digest",
+    "engine",
+    "claims_digest",
     "seed",
     "draws",
 )
 """Fields of the certificate that all shards share."""
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """The number of a shard, from 1, and how many there are, in ``"1/3"``.
-
-    Raises:
-        UsageError: it is not of this form.
-    """
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    number, total = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= number <= total:
-        raise UsageError(f"--shard {text!r}: expected I/N with 1 ≤ I ≤ N, such as 1/3")
-    return number, total
-
-
-def schedules_of_shard(schedules: Sequence[str], *, number: int, total: int) -> tuple[str, ...]:
-    """The schedules of one shard, dealt in turn; a schedule's cases are shared, so it stays in one piece.
-
-    Raises:
-        UsageError: there are more shards than schedules.
-    """
-    if total > len(schedules):
-        raise UsageError(
-            f"--shard {number}/{total}: only {len(schedules)} schedules are claimed; use at most that many shards"
-        )
-    return tuple(schedules[number - 1 :: total])
 
 
 def merge(paths: Sequence[Path], *, allow_different_environments: bool = False) -> Contents:
@@ -130,6 +106,8 @@ def _merged(shards: Sequence[Contents], *, mixed: bool) -> Contents:
         mixed_environments=mixed,
         granted=not reasons,
         reasons=reasons,
+        run_ids=result.run.ids,
+        environment_digests=tuple(digest for one in shards for digest in one.certificate.environment_digests),
     )
     others: dict[str, bytes] = {}
     for number, one in enumerate(shards, start=1):
@@ -166,6 +144,8 @@ def _result(results: Sequence[Result]) -> Result:
     run = msgspec.structs.replace(
         first.run,
         schedules=tuple(name for name in claimed if any(name in one.run.schedules for one in results)),
+        unrestricted=True,
+        ids=tuple(identifier for one in results for identifier in one.run.ids),
         complete=all(one.run.complete for one in results),
         seconds=round(sum(one.run.seconds for one in results), 1),
     )

@@ -19,7 +19,7 @@ from pipeconform.reading import MOST_BYTES, file_bytes
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["SIGNATURE_SUFFIX", "public_key_of", "sign", "verify_signature"]
+__all__ = ["SIGNATURE_SUFFIX", "name_of_key", "public_key_of", "sign", "verify_signature"]
 
 SIGNATURE_SUFFIX = ".minisig"
 _KEY, _SIGNATURE = b"Ed", b"ED"  # ED: of the hash of the file, not of the file
@@ -57,6 +57,15 @@ def public_key_of(key: Path) -> str:
     public = _private_key(key).public_key().public_bytes_raw()
     text = base64.b64encode(_KEY + _key_id(public) + public).decode()
     return f"{_UNTRUSTED}minisign public key {_key_id(public)[::-1].hex().upper()}\n{text}\n"
+
+
+def name_of_key(public_key: Path) -> str:
+    """The id of a public key, as minisign writes it.
+
+    Raises:
+        BadPackageError: it cannot be read, or is no such key.
+    """
+    return _public_key(public_key)[0][::-1].hex().upper()
 
 
 def verify_signature(path: Path, *, public_key: Path) -> str:

@@ -18,7 +18,7 @@ __all__ = ["lines_of", "watched_canaries"]
 
 
 def watched_canaries(
-    chosen: Sequence[Fault], *, options: Options, console: Console, shard: str = ""
+    chosen: Sequence[Fault], *, options: Options, console: Console, shard: str = "", run_id: str = ""
 ) -> tuple[Canary, ...]:
     """Run `chosen` faults; `console` shows how far it is and, at once, each that is not detected.
 
@@ -34,6 +34,7 @@ def watched_canaries(
             chosen,
             options=options,
             shard=shard,
+            run_id=run_id,
             begin=lambda fault: view.begin(
                 fault=fault.name, requirement=fault.requirement, summary=fault.summary
             ),

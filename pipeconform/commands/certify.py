@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Certified", "certify", "certify_implementation"]
 
-_PROFILE = "certify"
 _LOG_WIDTH = 110
 
 
@@ -135,9 +134,10 @@ def certify_implementation(
     from pipeconform.attach.session import attached_devices, kept_controller
     from pipeconform.campaign.options import Options
     from pipeconform.campaign.setup import say
+    from pipeconform.certificate.bounds import require_bounded
     from pipeconform.certificate.canaries import faults_of
     from pipeconform.certificate.drawing import num_draws
-    from pipeconform.certificate.shards import parse_shard
+    from pipeconform.certificate.parts import parse_shard
     from pipeconform.report.console import SafeConsole
     from pipeconform.run.implementation import resolve
     from pipeconform.spec import certification_level, mandatory
@@ -148,11 +148,17 @@ def certify_implementation(
     ids = [row.id for row in mandatory(wanted)]
     resolve(impl)
     part = None if shard is None else parse_shard(shard)
-    description, source, kind = _described(impl)
+    description, source, kind, engine = _described(impl)
     if kind != wanted.kind:
         raise UsageError(f"level {wanted.title} is granted to a {wanted.kind}, and {impl} is a {kind}")
     if part is not None and kind == "wrapper":
         raise UsageError("--shard divides schedules, and a wrapper has none; leave it out")
+    require_bounded(description.claims if kind == "wrapper" else description.capabilities)
+    if not source.name:
+        raise UsageError(
+            f"--impl {impl}: Python cannot tell the file that defines it, and a certificate names its contents; "
+            f"put the adapter into a .py file"
+        )
     target = out or Path(_name(description.name, wanted.name, shard))
     _check_writable(target)
     schedules = None if part is None else _part(description, part)
@@ -181,10 +187,11 @@ def certify_implementation(
             options=Options(implementation=impl, ranks=(1, wanted.max_ranks), attach=attach, **devices),
             console=SafeConsole(quiet=not live),
             shard=shard or "",
+            run_id=result.run.ids[0],
         )
     caught = sum(canary.detected for canary in canaries)
     log(f"{caught} of {len(canaries)} faults detected")
-    contents = _contents(result, wanted, canaries, work=work, source=source, shard=shard or "")
+    contents = _contents(result, wanted, canaries, work=work, source=source, engine=engine, shard=shard or "")
     return _written(contents, target, work=work, log=log)
 
 
@@ -201,17 +208,18 @@ def _given(attach: Attach | None) -> dict[str, Any]:
     }
 
 
-def _described(impl: str) -> tuple[Any, Any, Kind]:
-    """What it says of itself, its source file and what it is."""
+def _described(impl: str) -> tuple[Any, Any, Kind, Any]:
+    """What it says of itself, its source file, what it is and which files are behind it."""
     from pipeconform.campaign.options import Options
+    from pipeconform.certificate.engine import engine_in
     from pipeconform.replication.either import any_campaign_of, description_in, kind_of
 
     with any_campaign_of(Options(implementation=impl)) as campaign:
-        return description_in(campaign), campaign.source, kind_of(campaign)
+        return description_in(campaign), campaign.source, kind_of(campaign), engine_in(campaign)
 
 
 def _part(description: Any, part: tuple[int, int]) -> str:
-    from pipeconform.certificate.shards import schedules_of_shard
+    from pipeconform.certificate.parts import schedules_of_shard
 
     claimed = [claim.name for claim in description.capabilities.schedules]
     return ",".join(schedules_of_shard(claimed, number=part[0], total=part[1]))
@@ -254,14 +262,14 @@ def _judge(
 ) -> Result:
     import shutil
 
-    from pipeconform.certificate.checks import SEED
+    from pipeconform.certificate.drawing import PROFILE, SEED
     from pipeconform.commands.engine import arguments, drive
     from pipeconform.report.result import read_result
 
     shutil.rmtree(work, ignore_errors=True)  # cases of an earlier run would not be this one's
     options = {
         "impl": impl,
-        "profile": _PROFILE,
+        "profile": PROFILE,
         "requirements": ",".join(ids),
         "schedules": schedules,
         "ranks": f"1-{level.max_ranks}",
@@ -301,14 +309,22 @@ def _contents(
     *,
     work: Path,
     source: Any,
+    engine: Any,
     shard: str,
 ) -> Contents:
     from pipeconform.campaign.kept import read_judged
-    from pipeconform.certificate.contents import Certificate, Contents, adapter_name
+    from pipeconform.certificate.contents import (
+        Certificate,
+        Contents,
+        adapter_name,
+        claims_of_result,
+        digest_of,
+    )
     from pipeconform.certificate.decision import reasons_against
     from pipeconform.certificate.machine import machine_environment
     from pipeconform.certificate.weakening import weakening
 
+    machine = machine_environment(result.environment, run_id=result.run.ids[0], engine=engine)
     judged, cases = read_judged(work / "kept")
     one = result.implementation
     reasons = (
@@ -333,9 +349,13 @@ def _contents(
             granted=not reasons,
             reasons=reasons,
             weakening=weakening(result),
+            engine=engine,
+            claims_digest=digest_of(claims_of_result(result)),
+            run_ids=result.run.ids,
+            environment_digests=(digest_of(machine),),
         ),
         result=result,
-        environment=(machine_environment(result.environment),),
+        environment=(machine,),
         canaries=canaries,
         judged=judged,
         cases=cases,
@@ -356,6 +376,7 @@ def _summary(result: Result) -> bytes:
 def _written(contents: Contents, target: Path, *, work: Path, log: Any) -> Certified:
     from pipeconform.certificate.checks import check_contents
     from pipeconform.certificate.contents import packed
+    from pipeconform.certificate.engine import engine_text
     from pipeconform.certificate.package import write_package
 
     try:
@@ -367,6 +388,7 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Any) -> Certi
         log(f"doubt: {doubt}")
     for claim in contents.certificate.weakening:
         log(f"claimed, with which less is seen: {claim}")
+    log(f"engine: {engine_text(contents.certificate.engine)}")
     log(_decision(contents, granted=checked.granted, reasons=checked.reasons))
     log(f"package: {target}")
     sys.stdout.flush()

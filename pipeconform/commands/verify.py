@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ __all__ = ["merge", "sign", "verify", "verify_package"]
     "--rerun",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Execute a random sample of N judgements again; needs --impl.",
+    help="Execute N of the level's cases, drawn again and chosen at random; needs --impl.",
 )
 @click.option(
     "--sample-seed", metavar="N", type=int, help="Draw the same sample again.  [default: another each time]"
@@ -48,8 +49,9 @@ def verify(
 ) -> int:
     """Check a certification package from its files, and decide anew whether its level is deserved.
 
-    Every doubt is named with file and field. Files can be forged as a whole: only a signature, or --rerun on
-    the implementation itself, tells.
+    The level's cases are drawn again from the claims and compared with the package. Every doubt is named with
+    file and field. Files can be forged as a whole: only a signature, or --rerun on the implementation itself,
+    tells.
     """
     if (rerun is None) != (impl is None):
         raise UsageError("--rerun and --impl belong together: cases are executed on the implementation")
@@ -62,11 +64,19 @@ def verify(
         number, seed = sampled
         say_line(f"executed again: {number} judgements (--sample-seed {seed})")
     signature = package.with_name(package.name + ".minisig")
-    if public_key is None and signature.exists():
-        say_line(f"the signature {signature} was not checked; --public-key FILE checks it")
+    if checked.contents is not None and not checked.doubts:
+        from pipeconform.certificate.engine import engine_text
+
+        say_line(f"engine: {engine_text(checked.contents.certificate.engine)}")
     for claim in () if checked.certificate is None else checked.certificate.weakening:
         say_line(f"claimed, with which less is seen: {claim}")
-    for line in _verdict(checked):
+    if checked.signed_by:
+        signed = f"signed with the key {checked.signed_by}"
+    elif public_key is None and signature.exists():
+        signed = f"signature not checked: --public-key FILE checks {signature.name}"
+    else:
+        signed = "unsigned: whoever made the package may have forged all of it"
+    for line in _verdict(checked, signed):
         say_line(line)
     return int(not checked.granted)
 
@@ -82,9 +92,9 @@ def verify_package(
     backend: str = "auto",
     ranks_per_device: int = 1,
 ) -> tuple[Checked, tuple[int, int] | None]:
-    """Check a package; with `rerun`, execute that many of its judgements again on `impl`.
+    """Check a package; with `rerun`, judge that many of the level's cases again on `impl`.
 
-    Returns what was found, and how many judgements were executed again with which seed of the sample. With
+    Returns what was found, and how many judgements were made again with which seed of the sample. With
     `public_key`, a signature that is missing or wrong is a doubt.
 
     Raises:
@@ -98,9 +108,21 @@ def verify_package(
 
     checked = check_package(package)
     if public_key is not None:
-        checked = replace(checked, doubts=(*checked.doubts, *_signature_doubts(package, public_key)))
+        from pipeconform.certificate.signature import name_of_key
+
+        doubts = _signature_doubts(package, public_key)
+        signed_by = "" if doubts else name_of_key(public_key)
+        checked = replace(checked, doubts=(*checked.doubts, *doubts), signed_by=signed_by)
     if not rerun or impl is None or checked.contents is None:
         return checked, None
+    from pipeconform.certificate.checks import list_of
+    from pipeconform.spec import certification_level
+
+    try:
+        level = certification_level(checked.contents.certificate.level)
+        expected = list_of(level, checked.contents)
+    except UsageError:
+        return checked, None  # a doubt says why: there is no list to choose from
     from pipeconform.campaign.options import Options
     from pipeconform.certificate.rerun import rerun as execute_again
     from pipeconform.certificate.rerun import sample
@@ -109,8 +131,8 @@ def verify_package(
 
     require_supported_torch()
     resolve(impl)
-    seed = random.SystemRandom().randrange(1 << 32) if sample_seed is None else sample_seed
-    samples = sample(checked.contents, rerun, rng=random.Random(seed))  # noqa: S311 - a sample, no secret
+    seed = secrets.randbits(64) if sample_seed is None else sample_seed
+    samples = sample(expected, checked.contents, rerun, rng=random.Random(seed))  # noqa: S311 - seeded by secrets
     options = Options(implementation=impl, device=device, backend=backend, ranks_per_device=ranks_per_device)
     doubts = execute_again(samples, checked.contents, options=options)
     return replace(checked, doubts=(*checked.doubts, *doubts)), (len(samples), seed)
@@ -127,7 +149,7 @@ def _signature_doubts(package: Path, public_key: Path) -> tuple[Doubt, ...]:
     return ()
 
 
-def _verdict(checked: Checked) -> list[str]:
+def _verdict(checked: Checked, signed: str) -> list[str]:
     certificate = checked.certificate
     if certificate is None:
         return ["NOT VERIFIED: the package is incomplete"]
@@ -137,12 +159,13 @@ def _verdict(checked: Checked) -> list[str]:
         from pipeconform.report.words import returned_unclaimed
 
         cells = () if checked.contents is None else checked.contents.result.cells
-        return [f"VERIFIED: {name} deserves {level}", *(f"  it {one}" for one in returned_unclaimed(cells))]
+        told = (f"  it {one}" for one in returned_unclaimed(cells))
+        return [f"VERIFIED ({signed}): {name} deserves {level}", *told]
     reasons = [f"  {reason}" for reason in checked.reasons]
     if checked.doubts:
         number = len(checked.doubts)
         return [f"NOT VERIFIED: {number} doubt{'s' if number > 1 else ''} about {name}, {level}", *reasons]
-    return [f"VERIFIED, NOT GRANTED: {name} does not deserve {level}", *reasons]
+    return [f"VERIFIED, NOT GRANTED ({signed}): {name} does not deserve {level}", *reasons]
 
 
 @click.command(short_help="Put the shards of a certification together.")
@@ -163,7 +186,7 @@ def merge(shards: tuple[Path, ...], out: Path, allow_different_environments: boo
     checked = check_contents(contents)
     for doubt in checked.doubts:
         say_line(f"doubt: {doubt}")
-    for line in _verdict(checked):
+    for line in _verdict(checked, "merged here, unsigned"):
         say_line(line)
     say_line(f"package: {out}")
     return int(not checked.granted)

@@ -153,6 +153,7 @@ def tell(campaign: AnyCampaign, wanted: tuple[str, ...]) -> Told:
             num_ranks=campaign.num_ranks,
             reached=(),
             reachable=(),
+            max_ranks=campaign.ranks[1],
         )
     return Told(
         environment=environment_report(campaign),
@@ -162,4 +163,5 @@ def tell(campaign: AnyCampaign, wanted: tuple[str, ...]) -> Told:
         num_ranks=campaign.num_ranks,
         reached=tuple(sorted(campaign.points)),
         reachable=tuple(sorted(reachable_points(campaign.limits, schedules))),
+        max_ranks=campaign.limits.max_ranks,
     )

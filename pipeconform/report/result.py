@@ -41,7 +41,8 @@ __all__ = [
 RESULT_FORMAT = 6
 """2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations, 3 where a wrong value
 begins, 4 module wrappers and their cases, 5 cases that are wrong in changing ways, 6 how much was compared, cells that
-compared nothing and what is returned though it is not claimed; a file of an earlier format reads as one without any."""
+compared nothing, what is returned though it is not claimed, ids of runs and the errors that an implementation promises;
+a file of an earlier format reads as one without any."""
 
 _READABLE = (1, 2, 3, 4, 5, RESULT_FORMAT)
 
@@ -176,6 +177,8 @@ class Implementation(_Data, frozen=True, kw_only=True):
     """The name of the adapter's source file."""
     source_digest: Line = ""
     """The SHA-256 of that file's contents, in hexadecimal digits."""
+    errors: Any = None
+    """What it promises about mistakes, as in `pipeconform.adapter.ErrorContract`; None of a wrapper."""
 
 
 class Expectations(_Data, frozen=True, kw_only=True):
@@ -204,6 +207,8 @@ class Run(_Data, frozen=True, kw_only=True):
     complete: bool = True
     """False when the run was interrupted: cells are missing."""
     seconds: float = 0.0
+    ids: tuple[str, ...] = ()
+    """A random number, by which other files can say of which run they are; of each run that was merged, its own."""
 
 
 class Pairs(_Data, frozen=True, kw_only=True):

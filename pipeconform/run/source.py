@@ -14,7 +14,7 @@ from pipeconform.run.implementation import load
 if TYPE_CHECKING:
     from pipeconform.run.rank import RankContext
 
-__all__ = ["Source", "answer"]
+__all__ = ["Source", "answer", "file_of"]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,15 +27,18 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 def answer(_context: RankContext, reference: bytes) -> bytes:
     """The source of the adapter called `reference`, as MessagePack: a task for a rank process."""
     adapter = load(reference.decode(), methods=("describe",))
-    kind = type(adapter)
-    path = getattr(sys.modules.get(kind.__module__), "__file__", None) or _file_of(kind)
-    found = Source()
-    if path and Path(path).is_file():
-        found = Source(name=Path(path).name, text=Path(path).read_bytes())
+    path = file_of(type(adapter))
+    found = Source() if path is None else Source(name=path.name, text=path.read_bytes())
     return msgspec.msgpack.encode(found)
 
 
-def _file_of(kind: type) -> str | None:
+def file_of(kind: type) -> Path | None:
+    """The file that a class is defined in; None where Python cannot tell."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None) or _source_of(kind)
+    return Path(path) if path and Path(path).is_file() else None
+
+
+def _source_of(kind: type) -> str | None:
     try:
         return inspect.getsourcefile(kind)
     except (TypeError, OSError):

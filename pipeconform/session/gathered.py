@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,7 @@ class Gathered:
         """What was to be written last."""
         self.kept: Path | None = None
         """The file in which it stands, whatever could not be written."""
+        self._id = secrets.token_hex(16)
         self._begun = self._written = time.monotonic()
         self._took = 0.0
 
@@ -108,11 +110,12 @@ class Gathered:
                 corpus=sized.corpus,
                 search=sized.wrapper_search if first.implementation.kind == "wrapper" else sized.search,
                 schedules=first.schedules,
-                max_ranks=options.ranks[1],
+                max_ranks=first.max_ranks or options.ranks[1],
                 selection=",".join(options.requirements),
                 unrestricted=self._unrestricted,
                 complete=complete,
                 seconds=round(time.monotonic() - self._begun, 1),
+                ids=(self._id,),
             ),
             totals=Totals(
                 judgements=sum(cell.judgements for cell in cells),

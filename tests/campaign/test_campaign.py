@@ -400,10 +400,8 @@ def test_what_costs_much_is_judged_by_fewer_cases(row, share):
         row=requirement(row),
         claim=claim,
         variant="default",
-        foci=module.JUDGEMENTS[row].foci(claim, run.limits.capabilities),
     )
 
-    assert cell.foci
     assert {corpus.size for corpus in cell.corpora()} == {getattr(core, share)}
     assert core.costly < core.corpus
 

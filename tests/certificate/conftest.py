@@ -1,121 +1,197 @@
-"""The contents of a sound package for level Forward, made by hand: two schedules, every size, every canary."""
+"""The contents of a sound package for level Forward: the reference's claims under two schedules, all of their cases."""
 
+import dataclasses
+import functools
 import hashlib
+from importlib import metadata
 
 import msgspec
 import pytest
 
-from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
+from pipeconform.adapter import Capabilities
+from pipeconform.campaign.cell import identifier_of
 from pipeconform.campaign.kept import JudgedCases
-from pipeconform.certificate.contents import Canary, Certificate, Contents, MachineEnvironment
-from pipeconform.certificate.decision import reasons_against
-from pipeconform.report.result import Totals
+from pipeconform.campaign.pairs import pairwise, points_of, reachable_points
+from pipeconform.case.strategies import Limits
+from pipeconform.certificate.canaries import faults_of
+from pipeconform.certificate.contents import (
+    Canary,
+    Certificate,
+    Contents,
+    MachineEnvironment,
+    claims_of_result,
+    digest_of,
+)
+from pipeconform.certificate.decision import convertible, reasons_against
+from pipeconform.certificate.listed import listed
+from pipeconform.certificate.machine import PACKAGES
+from pipeconform.report.result import Implementation, Totals
+from pipeconform.run.engine import Component
+from pipeconform.run.implementation import describe
 from pipeconform.spec import STANDARD_VERSION, certification_level, mandatory, rule_digests
-from pipeconform.spec.levels import batch_class
 from tests.report.conftest import make
 
 __all__ = ["make"]
 
 SCHEDULES = ("GPipe", "1F1B")
-SIZES = ((1, 1), (2, 1), (2, 2), (2, 3), (3, 2), (3, 4))  # p, m
 SOURCE = b"class MyAdapter: ...\n"
+LEVEL = certification_level("forward")
 
 
-def sound(make, *, schedules=SCHEDULES, shard=""):
-    level = certification_level("forward")
-    rows = [row.id for row in mandatory(level)]
-    cases = {}
-    cells, judged = [], []
-    for schedule in schedules:
-        drawn = [make.changed(make.case(p=p, m=m), schedule=schedule) for p, m in SIZES]
-        cases |= {case.digest: msgspec.json.encode(case) for case in drawn}
-        classes = [batch_class(num_ranks=p, num_microbatches=m) for p, m in SIZES]
-        for row in rows:
-            cells.append(
-                make.cell(
-                    row,
-                    schedule,
-                    judgements=len(SIZES),
-                    compared=10 * len(SIZES),
-                    distinct_cases=len(SIZES),
-                    counts={f"p={n},v=1": sum(p == n for p, _ in SIZES) for n in (1, 2, 3)},
-                    microbatches={one: classes.count(one) for one in classes},
-                )
-            )
-            digests = tuple(case.digest for case in drawn)
-            judged.append(JudgedCases(requirement=row, schedule=schedule, variant="default", digests=digests))
-    result = make.result(*cells)
-    claims = Capabilities(
-        schedules=tuple(ScheduleClaim(name=name) for name in SCHEDULES), features=frozenset({Feature.OUTPUTS})
+@functools.cache
+def implementation(name="toy GPipe", version="1.0"):
+    """What claims all that the reference does, under two schedules."""
+    found = describe("reference")
+    claims = dataclasses.replace(
+        found.capabilities,
+        schedules=tuple(one for one in found.capabilities.schedules if one.name in SCHEDULES),
     )
-    digest = hashlib.sha256(SOURCE).hexdigest()
-    implementation = msgspec.structs.replace(
-        result.implementation,
-        capabilities=msgspec.json.decode(msgspec.json.encode(claims)),
+    return Implementation(
+        reference="mine.py:MyAdapter",
+        name=name,
+        version=version,
+        capabilities=as_read(claims),
         source="mine.py",
-        source_digest=digest,
+        source_digest=hashlib.sha256(SOURCE).hexdigest(),
+        errors=as_read(found.errors),
     )
+
+
+def as_read(claims):
+    return msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(claims, order="deterministic")))
+
+
+def sound(make, *, schedules=SCHEDULES, shard="", run=""):
+    """`run` is a digit that the id of its run is made of, that of the shard unless it is given."""
+    run = run or shard[:1] or "a"
+    rows = [row.id for row in mandatory(LEVEL)]
+    expected = listed(LEVEL, implementation(), max_ranks=4).under(schedules)
+    cells = [
+        make.cell(
+            one.requirement,
+            one.schedule,
+            judgements=len(one.cases),
+            compared=len(one.cases),
+            executions=len(one.digests),
+            distinct_cases=len(one.digests),
+            counts=one.counts,
+            microbatches=one.microbatches,
+            worst_ratio=0.5 if one.requirement == "FWD-1" else None,
+        )
+        for one in expected.cells
+    ]
+    result = make.result(*cells)
+    limits = Limits(capabilities=convertible(implementation().capabilities, Capabilities), min_ranks=1)
+    points = {point for case in expected.cases.values() for point in points_of(case)}
     result = msgspec.structs.replace(
         result,
         standard_version=STANDARD_VERSION,
-        implementation=implementation,
+        implementation=implementation(),
+        environment=msgspec.structs.replace(
+            result.environment, variables={"default": {"OMP_NUM_THREADS": "1"}}
+        ),
         rules={name: value for name, value in rule_digests().items() if name in rows},
         run=msgspec.structs.replace(
-            result.run, corpus=level.draws, schedules=tuple(schedules), profile="certify"
+            result.run,
+            corpus=expected.draws,
+            schedules=tuple(schedules),
+            profile="certify",
+            selection=",".join(rows),
+            unrestricted=not shard,
+            ids=(run * 32,),
         ),
         totals=Totals(
-            judgements=len(cells) * len(SIZES),
-            executions=50,
-            distinct_cases=len(cases),
-            distinct_cases_several_ranks=4,
+            judgements=sum(cell.judgements for cell in cells),
+            executions=sum(cell.executions for cell in cells),
+            distinct_cases=len(expected.cases),
+            distinct_cases_several_ranks=sum(case.num_ranks > 1 for case in expected.cases.values()),
+            pairs=pairwise(points, reachable_points(limits, schedules)),
         ),
     )
-    reasons = (f"shard {shard} decides nothing",) if shard else reasons_against(level, result)
+    reasons = (
+        (f"shard {shard} decides nothing; merge all of them",) if shard else reasons_against(LEVEL, result)
+    )
+    engine = (
+        Component(name="mine", kind="tree", files=3, digest="1" * 64),
+        Component(
+            name="torch", version=result.environment.torch, kind="distribution", files=9, digest="2" * 64
+        ),
+    )
+    machine = MachineEnvironment(
+        environment=result.environment,
+        processor="a processor",
+        memory=1 << 30,
+        drivers=("a driver",),
+        torch_build="built somehow",
+        packages={name: metadata.version(name) for name in PACKAGES} | {"torch": result.environment.torch},
+        switches={"OMP_NUM_THREADS": "1"},
+        run_id=run * 32,
+        engine=engine,
+    )
+    one = result.implementation
     return Contents(
         certificate=Certificate(
             level="forward",
             standard_version=STANDARD_VERSION,
             product_version=result.product_version,
             created=result.created,
-            implementation=implementation.name,
-            version=implementation.version,
-            reference=implementation.reference,
-            source_digest=digest,
+            implementation=one.name,
+            version=one.version,
+            reference=one.reference,
+            source_digest=one.source_digest,
             seed=0,
-            draws=level.draws,
+            draws=expected.draws,
             shard=shard,
             granted=not reasons,
             reasons=reasons,
+            engine=engine,
+            claims_digest=digest_of(claims_of_result(result)),
+            run_ids=(run * 32,),
+            environment_digests=(digest_of(machine),),
         ),
         result=result,
-        environment=(
-            MachineEnvironment(
-                environment=result.environment,
-                processor="a processor",
-                memory=1 << 30,
-                drivers=(),
-                torch_build="built somehow",
-                packages={"torch": "2.13.0"},
-                switches={},
-            ),
-        ),
+        environment=(machine,),
         canaries=tuple(
             Canary(
-                fault=f"breaks-{row.lower()}",
-                requirement=row,
-                schedule="1F1B",
-                expected="failed",
+                fault=fault.name,
+                requirement=fault.requirement,
+                schedule=fault.schedule,
+                expected=fault.expected_status,
                 detected=True,
-                shown=("failed: output value",),
+                shown=(f"{fault.expected_status}: output value",),
                 seconds=0.1,
                 shard=shard,
+                run_id=run * 32,
             )
-            for row in rows
+            for fault in faults_of(rows)
         ),
-        judged=tuple(judged),
-        cases=cases,
-        others={"adapter/mine.py": SOURCE, "logs/summary.txt": b"all met\n"},
+        judged=tuple(
+            JudgedCases(
+                requirement=one.requirement, schedule=one.schedule, variant=one.variant, digests=one.digests
+            )
+            for one in expected.cells
+        ),
+        cases={digest: msgspec.json.encode(case) for digest, case in expected.cases.items()},
+        others={"adapter/mine.py": SOURCE, "logs/summary.txt": b"all met\n", "logs/junit.xml": b"<x/>\n"},
     )
+
+
+def violated(make, contents, **others):
+    """The package with an honest violation of its first cell, and the decision that follows from it."""
+    first, *cells = contents.result.cells
+    identifier = identifier_of(f"{first.requirement}:{first.schedule}:default", "failed/output value")
+    replay = f"pipeconform replay {identifier} --impl mine.py:MyAdapter"
+    violation = make.violation(first.requirement, first.schedule, id=identifier, replay=replay, **others)
+    failed = msgspec.structs.replace(
+        first, status="failed", violations=(violation,), executions=first.executions + 5
+    )
+    totals = contents.result.totals
+    totals = msgspec.structs.replace(totals, executions=totals.executions + 5)
+    result = msgspec.structs.replace(contents.result, cells=(failed, *cells), totals=totals)
+    certificate = msgspec.structs.replace(
+        contents.certificate, granted=False, reasons=reasons_against(LEVEL, result)
+    )
+    return msgspec.structs.replace(contents, result=result, certificate=certificate)
 
 
 @pytest.fixture

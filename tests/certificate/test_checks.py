@@ -8,6 +8,7 @@ from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.weakening import weakening
 from pipeconform.report.result import Expectations
 from pipeconform.spec import certification_level, mandatory
+from tests.certificate.conftest import violated
 
 LEVEL = certification_level("forward")
 IDS = [row.id for row in mandatory(LEVEL)]
@@ -60,7 +61,7 @@ def test_a_sound_package_raises_no_doubt(contents):
             lambda c: with_result(c, rules={}),
             "result.json: rules: not the rules of this version: COM-7, FWD-1",
         ),
-        (lambda c: with_run(c, seed=1), "result.json: run.seed: 1, a certification uses 0"),
+        (lambda c: with_run(c, seed=1), "result.json: run.seed: 1, a certification for this level has 0"),
         (
             lambda c: with_run(c, corpus=1),
             "result.json: run.corpus: 1 cases were drawn, level Forward demands",
@@ -77,22 +78,27 @@ def test_a_sound_package_raises_no_doubt(contents):
         ),
         (
             lambda c: with_result(c, cells=c.result.cells[1:]),
-            "totals.judgements: the cells do not add up to it: some were added or removed",
+            "result.json: cells: FWD-1 under GPipe is missing: the level judges it, or says why not",
         ),
         (
             lambda c: with_result(c, cells=(*c.result.cells, c.result.cells[0])),
             "cells: FWD-1 under GPipe (default) is there 2 times",
         ),
-        (lambda c: replaced(c, judged=c.judged[1:]), "judged.json: digests: 0 for FWD-1 under GPipe, but"),
+        (lambda c: replaced(c, judged=c.judged[1:]), "judged.json: FWD-1 under GPipe is missing"),
         (lambda c: replaced(c, judged=(*c.judged, c.judged[0])), "judged.json: a cell is listed twice"),
         (
-            lambda c: replaced(c, canaries=c.canaries[1:]),
-            "canaries.json: no fault tried for FWD-1",
+            lambda c: replaced(
+                c, canaries=tuple(one for one in c.canaries if one.fault != "stale-activation")
+            ),
+            "canaries.json: fault: stale-activation was not tried, which FWD-1 must notice",
         ),
-        (lambda c: replaced(c, canaries=()), "canaries.json: no fault tried for FWD-1, FWD-2"),
+        (
+            lambda c: replaced(c, canaries=()),
+            "canaries.json: fault: first-part was not tried, which FWD-22 must notice",
+        ),
         (
             lambda c: replaced(c, canaries=(replaced(c.canaries[0], detected=False), *c.canaries[1:])),
-            "canaries.json: detected: breaks-fwd-1 was not detected",
+            " was not detected: FWD-",
         ),
         (
             lambda c: with_certificate(c, implementation="another"),
@@ -143,13 +149,15 @@ def test_a_missing_or_exchanged_case_is_named(contents):
     first, second, *_ = contents.cases
     less = {digest: data for digest, data in contents.cases.items() if digest != first}
 
-    assert f"cases/{first}.json: missing, but named in judged.json" in doubts(replaced(contents, cases=less))
+    assert f"cases/{first}.json: missing, though the level judges it" in doubts(
+        replaced(contents, cases=less)
+    )
     exchanged = contents.cases | {first: contents.cases[second]}
     assert doubts(replaced(contents, cases=exchanged)) == [
-        f"cases/{first}.json: digest: the case's digest is {second}"
+        f"cases/{first}.json: not the case of this digest that is drawn"
     ]
     assert doubts(replaced(contents, cases=contents.cases | {"beef": b"{"}))[0] == (
-        "cases/beef.json: not named in judged.json"
+        "cases/beef.json: not drawn for anything that the level judges"
     )
 
 
@@ -164,8 +172,8 @@ def test_a_failure_that_is_counted_as_expected_is_no_pass(contents, make):
 
 
 def test_a_certificate_that_claims_more_than_its_result_is_caught(contents, make):
-    violation = make.violation("FWD-1", "GPipe")
-    found = doubts(with_cell(contents, status="failed", violations=(violation,)))
+    failed = violated(make, contents)
+    found = doubts(replaced(failed, certificate=contents.certificate))
 
     assert found == ["certificate.json: granted: says granted, but by the result the level is not deserved"]
 

@@ -9,35 +9,59 @@ from pipeconform.reference_impl import faults
 
 from pipeconform.campaign.options import Options
 from pipeconform.certificate.canaries import faults_of, run_canaries
+from pipeconform.certificate.checks import list_of
 from pipeconform.certificate.rerun import sample
 from pipeconform.replication.rejudge import Question, rejudge
+from pipeconform.spec import certification_level
+from tests.certificate.conftest import violated
 
 FAULT = "pipeconform.reference_impl.faults.wire:RoundedToBfloat16"
 
 
-def test_a_sample_is_drawn_from_passes_and_from_violations(contents, make):
-    violation = make.violation("FWD-1", "GPipe")
-    first, *others = contents.result.cells
-    failed = msgspec.structs.replace(first, status="failed", violations=(violation,))
-    result = msgspec.structs.replace(contents.result, cells=(failed, *others))
-    drawn = sample(msgspec.structs.replace(contents, result=result), 10_000, rng=random.Random(0))
-
-    expected = [one.expected for one in drawn if one.expected is not None]
-    assert expected == [("failed", "output value")]
-    passed = sum(cell.distinct_cases for cell in others)
-    assert len(drawn) == passed + 1
+@pytest.fixture
+def expected(contents):
+    return list_of(certification_level("forward"), contents)
 
 
-def test_a_violation_that_is_not_confirmed_is_not_held_against_anybody(contents, make):
-    violation = make.violation("FWD-1", "GPipe", confirmed=False)
-    cells = (msgspec.structs.replace(contents.result.cells[0], status="flaky", violations=(violation,)),)
-    contents = msgspec.structs.replace(contents, result=msgspec.structs.replace(contents.result, cells=cells))
+def test_a_sample_is_of_the_list_and_of_cells_that_are_said_to_be_met(make, contents, expected):
+    failed = violated(make, contents)
+    drawn = sample(expected, failed, 10_000, rng=random.Random(0))
 
-    assert sample(contents, 10, rng=random.Random(0)) == ()
+    listed = {cell.key: set(cell.digests) for cell in expected.cells}
+    wrong = failed.result.cells[0]
+    assert all(one.case.digest in listed[one.requirement, one.case.schedule, one.variant] for one in drawn)
+    assert (wrong.requirement, wrong.schedule) not in {(one.requirement, one.case.schedule) for one in drawn}
+    assert len(drawn) == sum(map(len, listed.values())) - wrong.distinct_cases
 
 
-def test_equal_seeds_draw_equal_samples(contents):
-    one, same, other = (sample(contents, 5, rng=random.Random(seed)) for seed in (1, 1, 2))
+def test_the_cases_of_a_package_have_no_say_in_the_sample(contents, expected):
+    """Easy cases in the place of all others: what is executed is what was to be judged."""
+    emptied = msgspec.structs.replace(
+        contents,
+        cases={},
+        judged=tuple(msgspec.structs.replace(one, digests=()) for one in contents.judged),
+    )
+
+    assert sample(expected, emptied, 9, rng=random.Random(3)) == sample(
+        expected, contents, 9, rng=random.Random(3)
+    )
+
+
+def test_a_sample_is_spread_and_seldom_of_what_shows_little(contents, expected):
+    def tells(case):
+        return case.num_ranks > 1 and any(run.num_microbatches > 1 for run in case.runs)
+
+    drawn = [one for seed in range(20) for one in sample(expected, contents, 20, rng=random.Random(seed))]
+    every = [case for cell in expected.cells for case in cell.cases]
+
+    for seed in range(20):
+        one = sample(expected, contents, len(expected.cells), rng=random.Random(seed))
+        assert len({(q.requirement, q.case.schedule) for q in one}) == len(expected.cells)
+    assert sum(tells(q.case) for q in drawn) / len(drawn) > sum(map(tells, every)) / len(every) + 0.15
+
+
+def test_equal_seeds_draw_equal_samples(contents, expected):
+    one, same, other = (sample(expected, contents, 5, rng=random.Random(seed)) for seed in (1, 1, 2))
 
     assert one == same
     assert one != other
@@ -59,6 +83,7 @@ def test_canaries_of_a_requirement_are_detected_here():
         faults_of(["TRN-7"]),
         options=Options(implementation="reference"),
         shard="1/2",
+        run_id="f" * 32,
         begin=begun.append,
         tell=told.append,
     )
@@ -67,7 +92,8 @@ def test_canaries_of_a_requirement_are_detected_here():
     assert told == list(canaries)
     assert [fault.name for fault in begun] == [one.fault for one in canaries]
     assert {one.requirement for one in canaries} == {"TRN-7"}
-    assert all(one.detected and one.shown and one.shard == "1/2" for one in canaries)
+    assert all(one.detected and one.shown for one in canaries)
+    assert {(one.shard, one.run_id) for one in canaries} == {("1/2", "f" * 32)}
 
 
 def test_a_canary_that_sings_no_more_is_told(monkeypatch):

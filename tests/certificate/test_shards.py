@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from pipeconform.certificate.checks import check_contents, check_package
-from pipeconform.certificate.contents import packed
+from pipeconform.certificate.contents import digest_of, packed
 from pipeconform.certificate.package import write_package
-from pipeconform.certificate.shards import merge, parse_shard, schedules_of_shard
+from pipeconform.certificate.parts import parse_shard, schedules_of_shard
+from pipeconform.certificate.shards import merge
 from pipeconform.errors import BadPackageError, UsageError
 
 
@@ -80,7 +81,7 @@ def test_a_whole_package_is_no_shard(contents, tmp_path):
 def test_a_shard_in_doubt_is_not_merged(files):
     broken = second(lambda c: msgspec.structs.replace(c, canaries=()))
 
-    with pytest.raises(BadPackageError, match=r"2.zip: canaries.json: no fault tried for"):
+    with pytest.raises(BadPackageError, match=r"2.zip: canaries.json: fault: .* was not tried \(shard 2/2\)"):
         merge(files(broken))
 
 
@@ -97,7 +98,8 @@ def test_shards_of_two_implementations_are_refused_by_field(files):
 def test_shards_of_two_environments_are_refused_unless_told(files, tmp_path):
     def elsewhere(contents):
         machine = msgspec.structs.replace(contents.environment[0], memory=1 << 20)
-        return msgspec.structs.replace(contents, environment=(machine,))
+        there = msgspec.structs.replace(contents, environment=(machine,))
+        return in_certificate(there, environment_digests=(digest_of(machine),))
 
     paths = files(second(elsewhere))
     with pytest.raises(BadPackageError, match=r"environment.json: memory: not as in .*1.zip"):
@@ -120,7 +122,8 @@ def test_cells_of_another_package_do_not_add_up(contents, shard):
     found = [str(doubt) for doubt in check_contents(forged).doubts]
 
     assert any("totals.judgements" in text for text in found)
-    assert any(text.startswith("judged.json: digests: 0 for FWD-1 under 1F1B") for text in found)
+    assert "judged.json: FWD-1 under 1F1B is missing" in found
+    assert any(text.startswith("environment.json: run_id: ") for text in found)
 
 
 def test_schedules_are_dealt_in_turn_and_each_once():

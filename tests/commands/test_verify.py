@@ -5,10 +5,13 @@ import pytest
 
 from pipeconform.certificate.contents import packed
 from pipeconform.certificate.package import write_package
-from tests.certificate.conftest import SCHEDULES, sound
+from tests.certificate.conftest import SCHEDULES, sound, violated
 from tests.report.conftest import make
 
 __all__ = ["make"]
+
+ENGINE = "engine: mine (3 files, 111111111111), torch 2.13.0 (9 files, 222222222222)\n"
+UNSIGNED = "(unsigned: whoever made the package may have forged all of it)"
 
 
 @pytest.fixture
@@ -20,38 +23,30 @@ def package(make, tmp_path):
 def test_a_sound_package_is_verified(typed, package):
     assert typed("verify", "mine.zip") == (
         0,
-        "VERIFIED: toy GPipe 1.0 deserves level forward, standard 0.1\n",
+        f"{ENGINE}VERIFIED {UNSIGNED}: toy GPipe 1.0 deserves level forward, standard 0.1\n",
         "",
     )
 
 
 def test_a_package_that_is_honest_about_a_failure_is_verified_and_not_granted(typed, make, tmp_path):
-    contents = sound(make)
-    first, *others = contents.result.cells
-    failed = msgspec.structs.replace(first, status="failed", violations=(make.violation("FWD-1", "GPipe"),))
-    reasons = ("FWD-1 failed under GPipe",)
-    contents = msgspec.structs.replace(
-        contents,
-        result=msgspec.structs.replace(contents.result, cells=(failed, *others)),
-        certificate=msgspec.structs.replace(contents.certificate, granted=False, reasons=reasons),
-    )
-    write_package(packed(contents), tmp_path / "mine.zip")
+    write_package(packed(violated(make, sound(make))), tmp_path / "mine.zip")
 
     assert typed("verify", "mine.zip") == (
         1,
-        "VERIFIED, NOT GRANTED: toy GPipe 1.0 does not deserve level forward, standard 0.1\n"
+        f"{ENGINE}VERIFIED, NOT GRANTED {UNSIGNED}: toy GPipe 1.0 does not deserve level forward, standard 0.1\n"
         "  FWD-1 failed under GPipe\n",
         "",
     )
 
 
 def test_doubts_are_told_one_by_one(typed, make, tmp_path):
-    contents = msgspec.structs.replace(sound(make), canaries=())
+    contents = sound(make)
+    contents = msgspec.structs.replace(contents, canaries=contents.canaries[1:])
     write_package(packed(contents), tmp_path / "mine.zip")
     code, out, _ = typed("verify", "mine.zip")
 
     assert code == 1
-    assert out.startswith("doubt: canaries.json: no fault tried for FWD-1, ")
+    assert out.startswith("doubt: canaries.json: fault: second-use-forgotten was not tried, ")
     assert out.splitlines()[-1] == "NOT VERIFIED: 1 doubt about toy GPipe 1.0, level forward, standard 0.1"
 
 
@@ -97,7 +92,8 @@ def test_shards_are_merged(typed, make, tmp_path):
 
     assert (code, out) == (
         0,
-        "VERIFIED: toy GPipe 1.0 deserves level forward, standard 0.1\npackage: whole.zip\n",
+        "VERIFIED (merged here, unsigned): toy GPipe 1.0 deserves level forward, standard 0.1\n"
+        "package: whole.zip\n",
     )
     assert typed("verify", "whole.zip")[0] == 0
     assert typed("verify", "1.zip")[0] == 1
@@ -106,7 +102,8 @@ def test_shards_are_merged(typed, make, tmp_path):
 def test_a_signature_that_was_not_asked_about_is_mentioned(typed, package, tmp_path):
     (tmp_path / "mine.zip.minisig").write_text("x\n")
 
-    assert "the signature mine.zip.minisig was not checked" in typed("verify", "mine.zip")[1]
+    said = typed("verify", "mine.zip")[1]
+    assert "VERIFIED (signature not checked: --public-key FILE checks mine.zip.minisig): toy" in said
 
 
 def test_a_signature_that_is_missing_or_of_another_file_is_a_doubt(typed, package, tmp_path):
@@ -117,7 +114,10 @@ def test_a_signature_that_is_missing_or_of_another_file_is_a_doubt(typed, packag
     )
     (tmp_path / "key.pem").write_bytes(pem)
     assert typed("sign", "mine.zip", "--key", "key.pem", "--public-key", "key.pub")[0] == 0
-    assert typed("verify", "mine.zip", "--public-key", "key.pub")[0] == 0
+    code, out, _ = typed("verify", "mine.zip", "--public-key", "key.pub")
+    name = (tmp_path / "key.pub").read_text().splitlines()[0].split()[-1]
+    assert code == 0
+    assert f"VERIFIED (signed with the key {name}): toy GPipe 1.0" in out
 
     package.rename(tmp_path / "other.zip")
     code, out, _ = typed("verify", "other.zip", "--public-key", "key.pub")

@@ -49,7 +49,7 @@ def timeless(value):
         return {
             key: timeless(part)
             for key, part in value.items()
-            if key not in ("seconds", "created", "after", "began", "ended", "waited")
+            if key not in ("seconds", "created", "ids", "after", "began", "ended", "waited")
         }
     return [timeless(part) for part in value] if isinstance(value, list) else value
 

@@ -1,0 +1,181 @@
+"""Every field of a package's result in its range, and consistent with the others of its cell."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Iterator
+
+from pipeconform.campaign.cell import identifier_of, status_of
+from pipeconform.case.any_case import schedule_of, world_sizes
+from pipeconform.case.case import Case
+from pipeconform.certificate.contents import RESULT, Contents
+from pipeconform.certificate.drawing import PROFILE, SEED
+from pipeconform.certificate.package import Doubt
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.report.result import RESULT_FORMAT, Cell, Result, Violation
+from pipeconform.spec import CertificationLevel, mandatory, rule_digest
+from pipeconform.spec.wrappers import all_requirements
+
+__all__ = ["field_doubts", "is_time"]
+
+_BROKEN = ("failed", "hung", "crashed", "error")
+_NOT_JUDGED = ("not_claimed", "skipped")
+
+
+def field_doubts(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
+    """What of a result cannot be, whatever was judged."""
+    result = contents.result
+    if result.format != RESULT_FORMAT:
+        yield _doubt("format", f"{result.format}; a package of this version has {RESULT_FORMAT}")
+    if not is_time(result.created):
+        yield _doubt("created", f"{result.created!r} is no time such as 2026-01-02T03:04:05+00:00")
+    yield from _asked(level, contents)
+    yield from _rules(result)
+    for cell in result.cells:
+        yield from _cell(cell, result)
+
+
+def is_time(text: str) -> bool:
+    """Whether it is a time of the universal time zone, as `datetime.datetime.isoformat` writes one to the second."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return found.tzinfo == datetime.UTC and found.isoformat(timespec="seconds") == text
+
+
+def _asked(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
+    """What a certification runs is fixed."""
+    run, certificate = contents.result.run, contents.certificate
+    ranks = range(
+        max(level.ranks), level.max_ranks + 1
+    )  # a machine may have devices for fewer than are allowed
+    for field, said, fixed in (
+        ("profile", run.profile, PROFILE),
+        ("seed", run.seed, SEED),
+        ("search", run.search, 0),
+        ("selection", run.selection, ",".join(row.id for row in mandatory(level))),
+        ("unrestricted", run.unrestricted, not certificate.shard),
+        ("ids", run.ids, certificate.run_ids),
+    ):
+        if said != fixed:
+            yield _doubt(f"run.{field}", f"{said!r}, a certification for this level has {fixed!r}")
+    if run.max_ranks not in ranks:
+        text = f"{run.max_ranks}, level {level.title} demands {max(level.ranks)}"
+        if run.max_ranks > level.max_ranks:
+            text = f"{run.max_ranks}, level {level.title} uses {level.max_ranks}"
+        yield _doubt("run.max_ranks", text)
+    elif run.max_ranks < level.max_ranks and contents.result.environment.device == "cpu":
+        yield _doubt(
+            "run.max_ranks", f"{run.max_ranks}, and on CPUs there is always room for {level.max_ranks}"
+        )
+    if not _is_duration(run.seconds):
+        yield _doubt("run.seconds", f"{run.seconds} is no duration")
+    if contents.result.expectations is not None:
+        yield _doubt("expectations", "expected failures were allowed; a certification expects none")
+
+
+def _rules(result: Result) -> Iterator[Doubt]:
+    current = {row.id: rule_digest(row) for row in all_requirements()}
+    judged = {cell.requirement for cell in result.cells}
+    wrong = [name for name, digest in result.rules.items() if current.get(name) != digest]
+    wrong += sorted(judged ^ result.rules.keys())
+    if wrong:
+        names = ", ".join(dict.fromkeys(wrong))
+        yield _doubt("rules", f"not the rules of this version: {names}")
+
+
+def _cell(cell: Cell, result: Result) -> Iterator[Doubt]:
+    where = f"{cell.requirement} under {cell.schedule}"
+    judged = cell.status not in _NOT_JUDGED
+    due = status_of(cell.violations, compared=cell.compared)
+    if judged and cell.status != due and not (cell.status == "error" and cell.reason):
+        says = due.replace("_", " ")
+        yield _doubt("cells.status", f"{where}: {cell.status}, but its violations make it {says}")
+    if sum(cell.counts.values()) != cell.judgements:
+        yield _doubt("cells.counts", f"{where}: the counts do not add up to {cell.judgements} judgements")
+    if cell.distinct_cases > cell.judgements:
+        yield _doubt("cells.distinct_cases", f"{where}: more distinct cases than judgements")
+    numbers = (cell.judgements, cell.executions, cell.distinct_cases, cell.compared)
+    if min(*numbers, *cell.counts.values(), *cell.microbatches.values()) < 0:
+        yield _doubt("cells", f"{where}: a negative number")
+    if cell.reason and judged and cell.status not in ("error", "nothing_compared"):
+        yield _doubt("cells.reason", f"{where}: a reason why it was not judged, and it was")
+    if not _is_duration(cell.seconds):
+        yield _doubt("cells.seconds", f"{where}: {cell.seconds} is no duration")
+    ratio = cell.worst_ratio
+    if ratio is not None and not 0 <= ratio <= 1:
+        yield _doubt(
+            "cells.worst_ratio", f"{where}: {ratio}; accepted differences are within their bounds: 0 to 1"
+        )
+    if cell.stale:
+        yield _doubt("cells.stale", f"{where}: a certification has no stored cases")
+    if len({one.id for one in cell.violations}) < len(cell.violations):
+        yield _doubt("cells.violations.id", f"{where}: a violation is there twice")
+    for violation in cell.violations:
+        yield from _violation(violation, cell, result)
+
+
+def _violation(one: Violation, cell: Cell, result: Result) -> Iterator[Doubt]:
+    def doubt(field: str, text: str) -> Doubt:
+        return _doubt(f"cells.violations.{field}", f"{one.id}: {text}")
+
+    where = f"{cell.requirement}:{cell.schedule}:{cell.variant}"
+    known = identifier_of(where, f"{one.status}/{one.signature}")
+    if one.expected:
+        text = f"{cell.requirement} under {cell.schedule} counts a failure as expected"
+        yield _doubt("cells.violations.expected", text)
+    elif one.id != known:
+        yield doubt("id", f"its cell, status and signature make it {known}")
+    if one.status not in _BROKEN:
+        yield doubt("status", f"{one.status} is no way to break a requirement")
+    if one.case.digest != one.digest:
+        yield doubt("digest", f"{one.digest} is not the digest of its case")
+    if not _is_about(one, cell):
+        yield doubt("case", f"{cell.requirement} under {cell.schedule} says nothing about this case")
+    if one.replay != f"pipeconform replay {one.id} --impl {result.implementation.reference}":
+        yield doubt("replay", "not the command that repeats it")
+    if not 1 <= one.occurrences <= cell.judgements:
+        yield doubt("occurrences", f"{one.occurrences} of {cell.judgements} judgements")
+    shown = (one.reruns, one.shown_again, one.shown_otherwise, one.shrink_executions)
+    if min(shown) < 0 or one.shown_again + one.shown_otherwise > one.reruns:
+        yield doubt("reruns", "shown more often than it was executed again")
+    elif one.confirmed != (one.shown_again + one.shown_otherwise == one.reruns):
+        yield doubt("confirmed", f"{one.confirmed}, but {one.reruns} reruns say otherwise")
+    if one.minimal and not one.confirmed:
+        yield doubt("minimal", "made small without being seen again")
+    if one.first_wrong is not None and not _is_in(one.first_wrong, one.timeline):
+        yield doubt("first_wrong", "outside of the timeline")
+    if (result.implementation.capabilities or {}).get("world") != "single_process":
+        yield from _ranks(one)
+
+
+def _is_about(one: Violation, cell: Cell) -> bool:
+    if schedule_of(one.case) != cell.schedule:
+        return False
+    judgement = JUDGEMENTS.get(cell.requirement)
+    return judgement is None or (isinstance(one.case, Case) and judgement.applies(one.case))
+
+
+def _ranks(one: Violation) -> Iterator[Doubt]:
+    """All of them must have reported; one process stands for all where the world is a single process."""
+    lines = re.findall(r"^rank (\d+)\b", one.verdicts, re.MULTILINE)
+    sizes = world_sizes(one.case)
+    if one.verdicts and len(set(lines)) not in sizes:
+        text = f"{one.id}: {len(set(lines))} of {sizes[-1]} ranks reported"
+        yield _doubt("cells.violations.verdicts", text)
+
+
+def _is_in(place: tuple[int, int], timeline: tuple[tuple[str, ...], ...] | None) -> bool:
+    rank, index = place
+    return timeline is not None and 0 <= rank < len(timeline) and 0 <= index <= len(timeline[rank])
+
+
+def _is_duration(seconds: float) -> bool:
+    return math.isfinite(seconds) and seconds >= 0
+
+
+def _doubt(field: str, text: str) -> Doubt:
+    return Doubt(file=RESULT, field=field, text=text)
