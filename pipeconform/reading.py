@@ -52,9 +52,7 @@ REFUSALS = (
 """What decoders raise about hostile input."""
 
 
-def file_bytes(
-    path: Path, *, error: type[PipeconformError], most: int = MOST_BYTES, name: str = ""
-) -> bytes:
+def file_bytes(path: Path, *, error: type[PipeconformError], most: int = MOST_BYTES, name: str = "") -> bytes:
     """The contents of a file; messages call it `name`.
 
     Raises:

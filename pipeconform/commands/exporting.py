@@ -28,7 +28,9 @@ def export(found: Stored, *, impl: str, script: Path) -> int:
 
     violation = found.violation
     if found.requirement is not None and found.requirement not in JUDGEMENTS:
-        raise UsageError(f"{found.name} cannot be exported: {found.requirement} is not about cases of this kind")
+        raise UsageError(
+            f"{found.name} cannot be exported: {found.requirement} is not about cases of this kind"
+        )
     if violation is not None and violation.status == "failed" and found.requirement is not None:
         judgement = JUDGEMENTS[found.requirement]
         if judgement.observe or judgement.repeats:

@@ -214,7 +214,7 @@ def _check_claimed(case: Case, description: Description) -> None:
 
 
 def _check_suits(found: Stored) -> None:
-    """Refuse a violation whose case its requirement does not speak of: the file was changed, and no judge expects it."""
+    """Refuse a violation whose case is not one that its requirement judges: the file was changed."""
     from pipeconform.judge.registry import JUDGEMENTS
 
     judgement = JUDGEMENTS.get(found.requirement or "")

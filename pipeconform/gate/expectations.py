@@ -171,7 +171,10 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
     for name in written.cases:
         try:
             case = decode_any_case(
-                file_bytes(path.parent / name, error=BadCaseError, most=MOST_CASE_BYTES, name=f"the case {name}"), source=name
+                file_bytes(
+                    path.parent / name, error=BadCaseError, most=MOST_CASE_BYTES, name=f"the case {name}"
+                ),
+                source=name,
             )
         except BadCaseError as error:
             raise refuse("cases", str(error)) from error
