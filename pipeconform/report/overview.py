@@ -138,7 +138,7 @@ def _pieces(name: str) -> list[str]:
     words = re.findall(r"[A-Z]+(?![a-z])[^A-Za-z\d]*|[A-Z]?[a-z]+[^A-Za-z\d]*|\d[\dA-Z]*[^A-Za-z\d]*", name)
     if "".join(words) != name:
         return [name]
-    widest = max(_PIECE, *map(len, words))
+    widest = max((_PIECE, *map(len, words)))
     lines = [""]
     for word in words:
         if len(lines[-1] + word) > widest:

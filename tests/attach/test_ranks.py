@@ -49,7 +49,7 @@ def test_what_is_not_bytes_is_not_pickled(attached):
     verdict = run(attached, 1, "no_bytes")[0]
 
     assert isinstance(verdict, Raised)
-    assert "no pickle is sent" in verdict.message
+    assert "a task returns bytes" in verdict.message
 
 
 def test_an_exception_crosses_with_its_traceback_and_the_waiting_rank_is_given_up(attached):

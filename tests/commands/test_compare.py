@@ -48,7 +48,7 @@ def test_github_gets_a_summary_beside_the_annotations(typed, files, tmp_path, mo
     ("content", "expected"),
     [
         (b"{", "damaged, not JSON"),
-        (b"[]", "result format None; this version reads"),
+        (b"[]", "not a result file: Expected `object`, got `array`"),
         (b'{"format": 99}', "result format 99; this version reads"),
         (b'{"version": "1.0", "tests": []}', "result format None; this version reads"),
         (b'{"format": 2, "cells": []}', "not a result file"),

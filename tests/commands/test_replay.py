@@ -148,7 +148,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path):
     path = tmp_path / "case.json"
     path.write_text("{nonsense")
 
-    with pytest.raises(BadCaseError, match=r"case\.json: not JSON"):
+    with pytest.raises(BadCaseError, match=r"case\.json: damaged, not JSON"):
         read_stored(str(path), result=DEFAULT_RESULT)
 
 

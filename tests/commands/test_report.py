@@ -58,7 +58,7 @@ def test_a_file_of_the_format_before_is_read(typed, result, tmp_path):
         ('{"format": 2, "cells": [', "damaged, not JSON"),
         ("", "damaged, not JSON"),
         ("\0\0\0\0", "damaged, not JSON"),
-        ("[1, 2]", "result format None"),
+        ("[1, 2]", "not a result file: Expected `object`, got `array`"),
         ('{"format": 999}', "result format 999"),
         ('{"format": "new"}', "result format 'new'"),
         ('{"tests": [], "summary": {}}', "result format None"),

@@ -119,9 +119,9 @@ def results(folder: Path) -> Files:
         comparison = compare(sane, result)
         for style in FORMATS:
             render_comparison(comparison, style)
-        for cell in result.cells:
-            for one in cell.violations:
-                read_stored(one.id, result=path)
+        stored = [one.id for cell in result.cells for one in cell.violations]
+        for name in stored[:2]:  # each of them reads the file again
+            read_stored(name, result=path)
 
     return [("result.json", good.read_bytes())], use
 
