@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.ablation.page import page
-from benchmarks.ablation.running import Record, matters, tried
+from benchmarks.ablation.running import Record, is_claimed, matters, tried
 from pipeconform.campaign.executor import describe
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.trial import faults
@@ -45,13 +45,13 @@ def main() -> None:
                 wanted[fault.name, claim] = None
                 if (fault.name, claim) not in known:
                     todo.append((fault, claim, claimed))
-        # what is executed comes last, a claim of every fault before another one of any
+        # what needs no execution comes first, then a claim of every fault before another one of any
         order: dict[str, int] = {}
         ranked = []
         for one in todo:
             order[one[0].name] = order.get(one[0].name, 0) + 1
-            ranked.append((order[one[0].name], one))
-        for _, (fault, claim, claimed) in sorted(ranked, key=lambda one: one[0]):
+            ranked.append((is_claimed(*one), order[one[0].name], one))
+        for _, _, (fault, claim, claimed) in sorted(ranked, key=lambda one: one[:2]):
             if time.monotonic() - begun > given.seconds:
                 break
             try:

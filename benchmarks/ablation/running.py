@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -23,13 +24,14 @@ from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.pools import Pools
 from pipeconform.spec import certification_levels, core_requirements, mandatory, requirement
 
-__all__ = ["HOLDS", "Record", "matters", "tried"]
+__all__ = ["HOLDS", "Record", "is_claimed", "matters", "tried"]
 
 HOLDS = ("detected", "not claimed", "in part", "nothing compared")
 """The outcomes in which no false word is said; the other one is "ok"."""
 _LOOKED_AT = frozenset({"outputs", "microbatch_losses", "state", "sub_groups"})
 _CASES = 12
-_MOST = 40  # executions of one fault
+_SEEDS = (0, 1)
+_MOST = 200  # executions of one fault, as it is tried with all its claims
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,17 +63,25 @@ def matters(fault: Fault, claimed: Capabilities) -> tuple[str, ...]:
     return tuple(name for name in CLAIMS if is_needed(name))
 
 
-def _cases(identifier: str, schedule: str, claimed: Capabilities, *, each: int) -> Iterator[tuple[str, Case]]:
+def is_claimed(fault: Fault, claim: str, claimed: Capabilities) -> bool:
+    """Whether the fault's requirement is still judged without `claim`."""
+    left = without(claimed, claim)
+    schedule = left.schedule(fault.schedule)
+    assert schedule is not None
+    return bool(JUDGEMENTS[fault.requirement].foci(schedule, left))
+
+
+def _cases(identifier: str, schedule: str, claimed: Capabilities) -> Iterator[Case]:
     claim, judgement = claimed.schedule(schedule), JUDGEMENTS[identifier]
     assert claim is not None
-    for focus in judgement.foci(claim, claimed):
+    for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, claimed)):
         most = 4 if focus in REPLICATED | TENSOR_PARALLEL else 3
         limits = Limits(capabilities=claimed, min_ranks=2, max_ranks=most)
         if not reachable(limits, claim, focus):
             continue
-        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=0, size=each)):
+        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=_CASES)):
             if judgement.applies(case):
-                yield focus.value, case
+                yield case
 
 
 def tried(fault: Fault, claim: str, claimed: Capabilities, pools: Pools) -> Record:
@@ -89,7 +99,7 @@ def tried(fault: Fault, claim: str, claimed: Capabilities, pools: Pools) -> Reco
     pools.idle_limit = description.capabilities.patience
     executor = Executor(implementation=implementation, description=description, pools=pools, time_limit=30.0)
     gauge, met, executions = Gauge(), 0, 0
-    for _, case in _cases(fault.requirement, fault.schedule, left, each=_CASES):
+    for case in _cases(fault.requirement, fault.schedule, left):
         if executions >= _MOST:
             break
         counted = Gauge()

@@ -181,7 +181,7 @@ def problems_of(result: dict) -> list[str]:
 def summary(result: dict) -> str:
     """A line about a result."""
     implementation, statuses = result["implementation"], worst_of(result)
-    judged = [one for one in statuses.values() if one not in ("not_claimed", "skipped")]
+    judged = [one for one in statuses.values() if one not in ("nothing_compared", "not_claimed", "skipped")]
     met = judged.count("passed")
     words = f"{implementation['name']} {implementation['version']}: {met} of {len(judged)} requirements met"
     known = {c["requirement"] for c in result["cells"] for v in c["violations"] if v["expected"]}
@@ -192,7 +192,8 @@ def summary(result: dict) -> str:
 
 def worst_of(result: dict) -> dict[str, str]:
     """The worst status of each requirement over all schedules."""
-    order = ("crashed", "hung", "failed", "error", "flaky", "passed", "not_claimed", "skipped")
+    order = ("crashed", "hung", "failed", "error", "flaky")
+    order += ("nothing_compared", "passed", "not_claimed", "skipped")
     worst: dict[str, str] = {}
     for cell in result["cells"]:
         known = worst.get(cell["requirement"], order[-1])

@@ -143,9 +143,9 @@ class CellRun(Generic[CaseT, ExecutionT]):
                 found = self.subject.judged(case, self._execute(case), thorough=True, anew=True).outcomes
                 shown = {self._key(case, o): o for o in reversed(found)}
                 key = next((key for key in shown if key.expected == entry.label), None)
-                if key is None:
+                if key is None and not entry.is_chance:
                     self.stale.append(stored.path)
-                else:
+                if key is not None:
                     self.first.setdefault(key, _First(None, "stored", case, shown[key]))
 
     def _replay_earlier(self) -> None:
@@ -164,9 +164,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
         status, signature = outcome.status, outcome.finding.kind
         p, v = case.num_ranks, case.stages_per_rank
         for entry in self.expected:
-            if (entry.status, entry.signature) == (status.value, signature) and entry.covers_size(
-                num_ranks=p, stages_per_rank=v
-            ):
+            if entry.shows(status.value, signature) and entry.covers_size(num_ranks=p, stages_per_rank=v):
                 return Key(status, signature, entry.label)
         return Key(status, signature)
 

@@ -27,7 +27,7 @@ def expect() -> None:
 
 
 @expect.command(short_help="Propose the expectations file from a result.")
-@click.argument("result", type=click.Path(path_type=Path), default=DEFAULT_RESULT)
+@click.argument("results", type=click.Path(path_type=Path), nargs=-1)
 @click.option(
     "--file",
     type=click.Path(path_type=Path),
@@ -41,25 +41,34 @@ def expect() -> None:
 @click.option("--owner", default="", help="The owner of new entries.")
 @click.option("--expires", metavar="DATE", help="The expiry date of new entries, such as 2027-01-31.")
 def update(
-    result: Path, file: Path, write: bool, reason: str, issue: str, owner: str, expires: str | None
+    results: tuple[Path, ...],
+    file: Path,
+    write: bool,
+    reason: str,
+    issue: str,
+    owner: str,
+    expires: str | None,
 ) -> None:
-    """Propose the file that would let RESULT pass: every failure it shows, and no other.
+    """Propose the file that would let RESULTS pass: every failure that they show, and no other.
+
+    The last run's result is taken if none is named. What some of several results show and others do not, and what
+    was flaky, is expected to show by chance: its entry allows "passed" and "flaky", and says how often it showed.
 
     Entries that nothing shows any more are dropped. Fields that only a person can fill are left empty, and an
     entry with an empty field is refused. Comments in the file are not kept.
     """
     from pipeconform.gate.proposal import propose, write_proposal
 
+    last, *others = map(_result, results or (Path(DEFAULT_RESULT),))
     proposal = propose(
-        _result(result),
+        last,
         _existing(file),
+        others=others,
         reason=reason,
         issue=issue,
         owner=owner,
         expires=_date(expires),
     )
-    for text in proposal.left_out:
-        say(f"left out: {text}", err=True)
     if not write:
         say(proposal.text, nl=False)
         return

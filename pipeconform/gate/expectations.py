@@ -40,7 +40,8 @@ FIELDS = ("requirement", "status", "signature", "reason", "issue", "owner", "exp
 _HEADER = re.compile(r"\s*\[\[\s*expect\s*\]\]\s*(#.*)?$")
 _SLACK = datetime.timedelta(days=1)  # clocks of other time zones
 
-ExpectedStatus = Literal["failed", "hung", "crashed", "error"]
+ExpectedStatus = Literal["failed", "hung", "crashed", "error", "passed", "flaky"]
+_CHANCE: frozenset[ExpectedStatus] = frozenset({"passed", "flaky"})
 
 
 class StoredCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +55,7 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """An entry as it stands in the file."""
 
     requirement: str
-    status: ExpectedStatus
+    status: ExpectedStatus | tuple[ExpectedStatus, ...]
     signature: str
     reason: str
     issue: str
@@ -65,6 +66,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     v: tuple[int, ...] = ()
     device: str = ""
     cases: tuple[str, ...] = ()
+    seen: str = ""
+    """How often it showed when the entry was written."""
 
 
 class Expectation(_Written, frozen=True, kw_only=True):
@@ -78,6 +81,25 @@ class Expectation(_Written, frozen=True, kw_only=True):
     def label(self) -> str:
         """The entry's place: ``pipeconform-expectations.toml:12``."""
         return f"{self.file}:{self.line}"
+
+    @property
+    def statuses(self) -> tuple[ExpectedStatus, ...]:
+        """All that the entry allows."""
+        return (self.status,) if isinstance(self.status, str) else self.status
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether it is expected to show at one time and not at another: then not to show it is no surprise."""
+        return bool(_CHANCE & {*self.statuses})
+
+    def shows(self, status: str, signature: str) -> bool:
+        """Whether a violation of this status and signature is the one that is expected."""
+        return status in {*self.statuses} - _CHANCE and signature == self.signature
+
+    @property
+    def told(self) -> str:
+        """Statuses and signature: ``failed or hung 'gradient value'``."""
+        return f"{' or '.join(one for one in self.statuses if one not in _CHANCE)} '{self.signature}'"
 
     def is_about(self, *, requirement: str, schedule: str, device: str) -> bool:
         """Whether the entry speaks of this requirement under this schedule on this device."""
@@ -161,6 +183,10 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
     except REFUSALS as error:
         named = re.search(r"`\$\.(\w+)|field `(\w+)`", str(error))
         raise refuse((named[1] or named[2]) if named else "", unreadable(error)) from error
+    statuses = (written.status,) if isinstance(written.status, str) else written.status
+    if not {*statuses} - _CHANCE:
+        text = f"status {list(statuses)} names no violation; expected failed, hung, crashed or error among it"
+        raise refuse("status", text)
     try:
         known = any_requirement(written.requirement).id
     except UnknownNameError as error:

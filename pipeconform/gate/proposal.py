@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,19 +31,18 @@ _HEAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The text of the file, the cases to keep beside it, and what cannot be expected."""
+    """The text of the file, and the cases to keep beside it."""
 
     text: str
     cases: dict[str, AnyCase]
     """By path, relative to the file."""
-    left_out: tuple[str, ...]
-    """Violations that no entry can stand for, each with the reason."""
 
 
 def propose(
     result: Result,
     existing: ExpectationsFile | None = None,
     *,
+    others: Sequence[Result] = (),
     reason: str = "",
     issue: str = "",
     owner: str = "",
@@ -52,9 +51,9 @@ def propose(
     """The file that would let `result` pass: every failure it shows, and no other.
 
     `reason`, `issue`, `owner` and `expires` fill the fields of new entries. Entries about what the result did
-    not judge are kept as they are.
+    not judge are kept as they are. With `others`, results of the same implementation, what only some of them show is
+    expected to show by chance, and so is what one of them found flaky.
     """
-    left_out: list[str] = []
     cases: dict[str, AnyCase] = {}
     blocks = [_HEAD]
     entries = () if existing is None else existing.entries
@@ -62,26 +61,27 @@ def propose(
         text = _kept(entry, result, cases)
         if text is not None:
             blocks.append(text)
-    for shown in _new(result, entries, left_out):
+    for chance, shown in _new((result, *others), entries):
         cell, violation = shown[0]
         paths = []
         for _, one in shown:
             path = f"{_FOLDER}/{one.id.replace(':', '.')}.json"
-            cases[path] = one.case
+            cases.setdefault(path, one.case)
             paths.append(path)
         fields: dict[str, object] = {
             "requirement": cell.requirement,
             "schedules": list(dict.fromkeys(c.schedule for c, _ in shown)),
-            "status": violation.status,
+            "status": [violation.status, "flaky", "passed"] if chance else violation.status,
             "signature": violation.signature,
             "reason": reason,
             "issue": issue,
             "owner": owner,
             "expires": "" if expires is None else expires,
-            "cases": paths,
+            "cases": list(dict.fromkeys(paths)),
+            **({"seen": chance} if chance else {}),
         }
         blocks.append(_toml(fields))
-    return Proposal(text="\n".join(blocks), cases=cases, left_out=tuple(left_out))
+    return Proposal(text="\n".join(blocks), cases=cases)
 
 
 def write_proposal(proposal: Proposal, path: Path) -> None:
@@ -107,26 +107,50 @@ def _covers(entry: Expectation, cell: Cell, violation: Violation, result: Result
     case = violation.case
     return (
         entry.is_about(requirement=cell.requirement, schedule=cell.schedule, device=result.environment.device)
-        and (entry.status, entry.signature) == (violation.status, violation.signature)
+        and entry.shows(violation.status, violation.signature)
         and entry.covers_size(num_ranks=case.num_ranks, stages_per_rank=case.stages_per_rank)
     )
 
 
 def _new(
-    result: Result, entries: Iterable[Expectation], left_out: list[str]
-) -> Iterator[list[tuple[Cell, Violation]]]:
-    """Violations that no entry covers, the same one under several schedules together."""
-    found: dict[tuple[str, ...], list[tuple[Cell, Violation]]] = {}
-    for cell in result.cells:
-        for violation in cell.violations:
-            if any(_covers(entry, cell, violation, result) for entry in entries):
-                continue
-            if not violation.confirmed:
-                left_out.append(f"{violation.id} is flaky: an entry would pass and fail by chance; mend it")
-                continue
-            key = (cell.requirement, violation.status, violation.signature)
-            found.setdefault(key, []).append((cell, violation))
-    yield from found.values()
+    results: Sequence[Result], entries: Iterable[Expectation]
+) -> Iterator[tuple[str, list[tuple[Cell, Violation]]]]:
+    """Violations that no entry covers, the same one under several schedules together; how often it shows by chance."""
+    known = tuple(entries)
+    found: dict[tuple[str, str, str], list[tuple[Cell, Violation]]] = {}
+    for result in results:
+        for cell in result.cells:
+            for violation in cell.violations:
+                if not any(_covers(entry, cell, violation, result) for entry in known):
+                    key = (cell.requirement, violation.status, violation.signature)
+                    found.setdefault(key, []).append((cell, violation))
+    for shown in found.values():
+        by_chance: dict[str, list[tuple[Cell, Violation]]] = {}
+        for cell, violation in shown:
+            by_chance.setdefault(_chance(cell, violation, results), []).append((cell, violation))
+        yield from by_chance.items()
+
+
+def _chance(cell: Cell, violation: Violation, results: Sequence[Result]) -> str:
+    """How often a violation shows, in words; empty where it shows every time."""
+    key = (cell.requirement, cell.schedule, cell.variant)
+    judged = [
+        one
+        for result in results
+        for one in result.cells
+        if (one.requirement, one.schedule, one.variant) == key and one.is_judged
+    ]
+    alike = [
+        [v for v in one.violations if (v.status, v.signature) == (violation.status, violation.signature)]
+        for one in judged
+    ]
+    runs = sum(map(bool, alike))
+    flaky = [v for several in alike for v in several if not v.confirmed]
+    if runs == len(judged) and not flaky:
+        return ""
+    again, reruns = sum(v.shown_again for v in flaky), sum(v.reruns for v in flaky)
+    executions = f", {again} of {reruns} executions of its case" if flaky else ""
+    return f"{runs} of {len(judged)} runs{executions}"
 
 
 def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str | None:
@@ -140,11 +164,12 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str 
                 shown.setdefault(cell.schedule, violation)
     if entry.schedules:
         schedules = [one for one in entry.schedules if one in shown or one not in judged]
+        schedules = list(entry.schedules) if entry.is_chance else schedules
         if not schedules:
             return None
     else:
         schedules = []
-        if judged and not shown:
+        if judged and not shown and not entry.is_chance:
             return None
     stale = {path for cell in cells for path in cell.stale}
     paths = [stored.path for stored in entry.stored if stored.path not in stale]
@@ -167,8 +192,9 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str 
         "owner": entry.owner,
         "expires": entry.expires,
         "cases": list(dict.fromkeys(paths)),
+        "seen": entry.seen,
     }
-    optional = ("schedules", "p", "v", "device", "cases")
+    optional = ("schedules", "p", "v", "device", "cases", "seen")
     return _toml({name: value for name, value in fields.items() if value or name not in optional})
 
 

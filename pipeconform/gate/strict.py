@@ -46,12 +46,12 @@ def _about(entry: Expectation, result: Result, *, today: datetime.date) -> Itera
             yield from _stale(entry, under)
         elif not under:
             yield from _never_judged(entry, schedule, result)
-        elif entry.schedules and not _unknown(under):
+        elif entry.schedules and not _unknown(under) and not (entry.is_chance and under[0].is_judged):
             yield _passes(entry, under[0])
-    if not matched and not entry.schedules and cells and not _unknown(cells):
+    if not matched and not entry.schedules and cells and not _unknown(cells) and not entry.is_chance:
         judged = sum(_judgements(entry, cell) for cell in cells)
         yield (
-            f"matches nothing: {entry.requirement} shows {entry.status} '{entry.signature}' under no schedule "
+            f"matches nothing: {entry.requirement} shows {entry.told} under no schedule "
             f"({judged} judgements); remove the entry"
         )
     if not cells and result.run.unrestricted:
@@ -67,7 +67,7 @@ def _passes(entry: Expectation, cell: Cell) -> str:
     if cell.status == "nothing_compared":
         return (
             f"cannot be told: {where} compared nothing ({cell.reason}), so it neither shows "
-            f"{entry.status} '{entry.signature}' nor passes"
+            f"{entry.told} nor passes"
         )
     judged = _judgements(entry, cell)
     if not judged:
@@ -77,7 +77,7 @@ def _passes(entry: Expectation, cell: Cell) -> str:
     others = [f"{one.status} '{one.signature}'" for one in cell.violations if not one.expected]
     shown = f"it shows {', '.join(others)} instead" if others else "it passes"
     return (
-        f"unexpected pass: {where} does not show {entry.status} '{entry.signature}' any more, {shown} "
+        f"unexpected pass: {where} does not show {entry.told} any more, {shown} "
         f"({judged} judgements); remove {cell.schedule!r} from the entry, or the entry"
     )
 

@@ -102,6 +102,33 @@ def test_a_cell_that_compared_nothing_is_not_ok(cell):
     assert wrong.status == "failed"
 
 
+def test_a_stored_case_that_shows_its_violation_sometimes_is_not_stale(cell):
+    drawn = cell(lambda case, thorough: None)[0]
+    case = next(iter(drawn_cases(drawn)))
+    entries = {
+        chance: Expectation(
+            requirement="TRN-4",
+            status=("failed", "flaky", "passed") if chance else "failed",
+            signature="gradient value",
+            reason="chance",
+            issue="https://example.org/7",
+            owner="us",
+            expires=datetime.date(2030, 1, 1),
+            file="known.toml",
+            line=3,
+            stored=(StoredCase(path="one.json", case=case),),
+        )
+        for chance in (True, False)
+    }
+
+    found = {
+        chance: cell(lambda case, thorough: None, expectations=(one,))[0].stale
+        for chance, one in entries.items()
+    }
+
+    assert found == {True: (), False: ("one.json",)}
+
+
 def test_what_every_judgement_compared_is_added_up(cell):
     found, _ = cell(lambda case, thorough: None, compared=3)
 

@@ -69,13 +69,33 @@ def test_every_defect_gets_an_entry_of_its_own(make, failing):
     ]
 
 
-def test_a_flaky_violation_is_left_out_and_told(make, failing):
-    proposal = propose(make.result(failing(confirmed=False)))
+def test_a_flaky_violation_is_expected_by_chance_with_its_rate(make, failing, stored):
+    flaky = make.result(failing(confirmed=False, reruns=5, shown_again=2))
+    (entry,) = stored(propose(flaky, **FILLED)).entries
 
-    assert "[[expect]]" not in proposal.text
-    assert proposal.left_out == (
-        "TRN-4:GPipe:default:1f3a is flaky: an entry would pass and fail by chance; mend it",
+    assert entry.statuses == ("failed", "flaky", "passed")
+    assert entry.is_chance
+    assert entry.seen == "1 of 1 runs, 2 of 5 executions of its case"
+
+
+def test_what_some_results_show_is_expected_by_chance(make, failing, stored):
+    """Under the schedule where every run shows it, it is expected every time."""
+    met = make.cell("TRN-4", "GPipe")
+    results = [make.result(first, failing("1F1B")) for first in (met, failing(), failing())]
+    steady, chance = sorted(
+        stored(propose(results[0], others=results[1:], **FILLED)).entries, key=lambda one: one.is_chance
     )
+
+    assert (steady.schedules, steady.status, steady.seen) == (("1F1B",), "failed", "")
+    assert (chance.schedules, chance.seen) == (("GPipe",), "2 of 3 runs")
+    assert chance.statuses == ("failed", "flaky", "passed")
+
+
+def test_an_entry_about_chance_is_kept_when_a_run_does_not_show_it(make, failing, stored):
+    first = stored(propose(make.result(failing(confirmed=False, reruns=5, shown_again=2)), **FILLED))
+    (entry,) = stored(propose(make.result(make.cell("TRN-4", "GPipe")), first)).entries
+
+    assert (entry.schedules, entry.seen) == (("GPipe",), first.entries[0].seen)
 
 
 def test_an_entry_keeps_what_people_wrote_and_loses_what_passes(make, failing, stored):

@@ -107,6 +107,18 @@ def test_what_is_not_claimed_matches_nothing(told, make):
     assert problem.endswith("matches nothing: TRN-4 under GPipe is not claimed; remove 'GPipe' from it")
 
 
+def test_what_shows_by_chance_may_pass_and_other_violations_may_not_hide_behind_it(told, make):
+    chance = entry(schedules=("GPipe",), status=("failed", "flaky", "passed"))
+    everywhere = entry(status=("failed", "passed"))
+    met = make.cell("TRN-4", "GPipe", counts=COUNTS)
+
+    assert told(met, entry=chance) == ()
+    assert told(met, entry=everywhere) == ()
+    assert "unexpected pass" in told(met, entry=entry(schedules=("GPipe",), status=("failed", "hung")))[0]
+    assert not chance.shows("failed", "another kind")
+    assert not chance.shows("hung", chance.signature)
+
+
 def test_what_compared_nothing_does_not_pass(told, make):
     cell = make.cell(
         "TRN-4", "GPipe", status="nothing_compared", reason="no case had two stages", counts=COUNTS
