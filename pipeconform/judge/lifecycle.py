@@ -26,7 +26,7 @@ def any_order_is_right(evidence: Evidence) -> Iterator[Finding]:
     yield from training.losses_and_gradients_are_right(evidence)
     for expected in evidence.runs(Eval):
         for one in evidence.members:
-            yield from _traces(one, expected.step)
+            yield from _traces(evidence, one, expected.step)
         for one in evidence.members:
             if shown_step(one, expected.step).rng_moved:
                 yield Finding(
@@ -95,10 +95,14 @@ def nothing_by_itself(evidence: Evidence) -> Iterator[Finding]:
     yield from ()
 
 
-def _traces(one: Observation, step: int) -> Iterator[Finding]:
-    """What evaluation changed on one rank, against what the rank had before it; modules in training mode."""
+def _traces(evidence: Evidence, one: Observation, step: int) -> Iterator[Finding]:
+    """What evaluation changed on one rank, against what the rank had before it; modules in training mode.
+
+    Before the first step a rank had what the model was built with, and no gradient.
+    """
     shown = shown_step(one, step)
     before = shown_step(one, step - 1) if step else None
+    built = evidence.expected.steps[step]
     for what in ("gradients", "buffers", "parameters"):
         now: dict[int, Named] = getattr(shown, what)
         then: dict[int, Named] = getattr(before, what) if before is not None else {}
@@ -106,14 +110,20 @@ def _traces(one: Observation, step: int) -> Iterator[Finding]:
             values = now.get(s, {})
             for name in {**then.get(s, {}), **values}:
                 value = values.get(name)
-                if before is None:
+                old = then.get(s, {}).get(name)
+                if before is not None:
+                    changed = value != old
+                elif what == "gradients":
                     # nothing was trained: a gradient is absent or, in engines with fixed buffers, zero
-                    changed = what == "gradients" and value is not None and any(value.data)
+                    changed = value is not None and any(value.data)
                 else:
-                    changed = value != then.get(s, {}).get(name)
+                    right: dict[int, Named] = getattr(built, what)
+                    old = right.get(s, {}).get(name)
+                    changed = (
+                        old is not None and value != old
+                    )  # what is absent, or strange, is LIF-4's business
                 if changed:
                     kind = f"evaluation changed a {what.removesuffix('s')}"
-                    old = None if before is None else then.get(s, {}).get(name)
                     mismatch = None if value is None or old is None else compare(old, value)
                     text = f"after evaluation the {what.removesuffix('s')} of {name} is not what it was"
                     text += "" if mismatch is None else f"\n{mismatch.describe()}"
