@@ -60,6 +60,7 @@ def _in_turn() -> Iterator[tuple[str, str, int, Spoil]]:
                 yield requirement, name, rank, spoil
 
 
+@pytest.mark.slow
 def test_every_link_has_an_observation_that_it_alone_rejects():
     missing = _needed()
     for judge, made in FAULTS.values():
