@@ -12,7 +12,16 @@ from pipeconform.judge.evidence import Evidence
 from pipeconform.observe.observation import Event
 from tests.judge.spoiling import Spoil, at
 
-__all__ = ["CHARGES", "ELSEWHERE", "NO_FAULT", "NO_VERDICT", "is_charged", "is_no_fault", "place_of"]
+__all__ = [
+    "CHARGES",
+    "ELSEWHERE",
+    "NO_FAULT",
+    "NO_VERDICT",
+    "OTHER_STEPS",
+    "is_charged",
+    "is_no_fault",
+    "place_of",
+]
 
 
 def _in(kinds: str, *fields: str) -> frozenset[str]:
@@ -160,10 +169,10 @@ ELSEWHERE: Mapping[str, str] = {
     "DPC-6": "judged by the same function as DPC-1, of disturbed ranks",
     "DPC-7": "cut stages: tests/judge/test_tensor_parallel.py",
     "TRC-1": "stages of a front end: tests/judge/test_tracing.py",
-    "TRC-2": "likewise",
-    "TRC-3": "likewise",
-    "TRC-4": "likewise",
-    "TRC-5": "likewise",
+    "TRC-2": "stages of a front end: tests/judge/test_tracing.py",
+    "TRC-3": "stages of a front end: tests/judge/test_tracing.py",
+    "TRC-4": "stages of a front end: tests/judge/test_tracing.py",
+    "TRC-5": "stages of a front end: tests/judge/test_tracing.py",
 }
 """Requirements that are not about one value in one place, or about evidence that is not composed here."""
 
@@ -186,12 +195,12 @@ NO_VERDICT: Mapping[str, str] = {
     "Observation.lasting": "tells the runner to renew its processes",
     "StepShown.step": "set by the harness",
     "StepShown.flow": "shows where a wrong value was first; no verdict rests on it",
-    "Flow.stage": "likewise",
-    "Flow.call": "likewise",
-    "Flow.kind": "likewise",
-    "Flow.position": "likewise",
-    "Flow.value": "likewise",
-    "Flow.bound": "likewise",
+    "Flow.stage": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.call": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.kind": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.position": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.value": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.bound": "shows where a wrong value was first; no verdict rests on it",
     "Forward.grad_enabled@Train": "a forward without a graph shows in the gradients",
     "Forward.output": "judged where it arrives, or where it is returned; of engines that return nothing: FWD-1",
     "Event.task": "passages of one graph task are one computation; tests/judge/test_timeline.py",
@@ -206,14 +215,14 @@ NO_VERDICT: Mapping[str, str] = {
     "Reduction.name": "words for the finding",
     "Sharding.partial": "DPC-7, tests/judge/test_tensor_parallel.py",
     "LivedOn.steps": "the first census is compared with the last, whatever is between them",
-    "LivedOn.rounds": "likewise",
+    "LivedOn.rounds": "the first census is compared with the last, whatever is between them",
     "Traffic.groups": "COM-2, a group with ranks outside the pipeline: tests/judge/test_communication.py",
     "Traffic.given": "whether another group is right depends on its members (Traffic.groups)",
     "Traffic.default": "words for the finding",
     "Traffic.cargo": "words for the finding",
-    "Cargo.what": "likewise",
-    "Cargo.stage": "likewise",
-    "Cargo.forward": "likewise",
+    "Cargo.what": "words for the finding",
+    "Cargo.stage": "words for the finding",
+    "Cargo.forward": "words for the finding",
     "Operation.number": "its place among the operations",
     "Operation.batch": "COM-3, tests/judge/test_replay.py",
     "Operation.step": "to which step bytes are counted",
@@ -233,6 +242,13 @@ def is_charged(requirement: str, spoil: Spoil, made: Evidence) -> bool:
     place, charges = place_of(spoil, made), CHARGES[requirement]
     return place in charges or f"{place} {spoil.how}" in charges
 
+
+OTHER_STEPS: Mapping[str, str] = {
+    "StepShown.gradients": "what zero_grad, an update or a load makes of gradients shows in the next training step",
+    "StepShown.parameters": "zero_grad changes none; what it did would show in the next training step",
+    "StepShown.buffers": "zero_grad, an update and a load that has none leave them; the next run shows them",
+}
+"""Values that there are after every step, and why they are not judged after those that the charges leave out."""
 
 NoFault = Callable[[str, Spoil, Evidence, int], bool]
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -23,7 +24,8 @@ from pipeconform.judge.oracle import reference
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import Observation, StepShown
 from tests.judge.allowed import Within
-from tests.judge.charges import CHARGES, ELSEWHERE, NO_FAULT, NO_VERDICT, is_charged, is_no_fault
+from tests.judge.charges import CHARGES, ELSEWHERE, NO_FAULT, NO_VERDICT, OTHER_STEPS, is_charged, is_no_fault
+from tests.judge.fields_page import page
 from tests.judge.grid import evidence_of, pairs
 from tests.judge.spoiling import Spoil, every_field, fields_of, spoils
 
@@ -195,6 +197,18 @@ def test_every_recorded_field_has_a_requirement_in_charge_or_a_reason():
     assert excused <= every_field(Observation)
 
 
+def test_values_that_are_there_after_every_step_are_judged_after_each_or_have_a_reason():
+    made = evidence_of("loaded buffers")
+    lasting = {"gradients", "parameters", "buffers"}
+    kinds = {type(step).__name__ for _, name in PAIRS for step in evidence_of(name).case.program}
+
+    assert {name for name in lasting if all(getattr(step, name) for step in made.shown[0].steps)} == lasting
+    for name in lasting:
+        field = f"StepShown.{name}"
+        judged = {kind for kind in kinds for places in CHARGES.values() if f"{field}@{kind}" in places}
+        assert judged == kinds or field in OTHER_STEPS
+
+
 def test_every_requirement_is_in_charge_of_a_field_or_tested_elsewhere():
     plain = {name for name, judgement in JUDGEMENTS.items() if judgement.aftermath is None}
 
@@ -274,3 +288,7 @@ def test_the_walk_changes_values_in_every_step_of_every_rank():
     }
 
     assert values == {(rank, step) for rank in range(2) for step in range(7)}
+
+
+def test_the_page_about_fields_is_current():
+    assert (Path(__file__).parents[2] / "docs/judged-fields.md").read_text() == page()
