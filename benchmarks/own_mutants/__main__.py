@@ -39,7 +39,8 @@ def main() -> None:
         run(chosen, records, limit=given.limit)
     known = read(records)
     found = [known[mutant.name] for mutant in chosen if mutant.name in known]
-    given.page.write_text(page(found, seed=given.seed, equivalent=tomllib.loads(EQUIVALENT.read_text())))
+    equivalent = tomllib.loads(EQUIVALENT.read_text())
+    given.page.write_text(page(found, seed=given.seed, equivalent=equivalent, within=given.within))
     print(f"{sum(one.noticed for one in found)} of {len(found)} were noticed; see {given.page}")
 
 

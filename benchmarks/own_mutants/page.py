@@ -10,12 +10,13 @@ from benchmarks.own_mutants.running import Record
 __all__ = ["page"]
 
 
-def page(records: Iterable[Record], *, seed: int, equivalent: Mapping[str, str]) -> str:
+def page(records: Iterable[Record], *, seed: int, equivalent: Mapping[str, str], within: str = "") -> str:
     """Markdown: a table per module, then every survivor."""
     records = list(records)
     proved = [one for one in records if not one.noticed and one.name in equivalent]
     alive = [one for one in records if not one.noticed and one.name not in equivalent]
     judged = len(records) - len(proved)
+    place = f", within `{within}`" if within else ""
     share = f"{(judged - len(alive)) / judged:.1%}" if judged else "none"
     lines = [
         "# Mutants of the product",
@@ -26,8 +27,8 @@ def page(records: Iterable[Record], *, seed: int, equivalent: Mapping[str, str])
         "times as wide. `make mutants` draws, runs and writes this page; [the kill matrix](kill-matrix.md) is about",
         "mutants of the reference, and whether the *suite* notices those.",
         "",
-        f"Seed {seed}: {len(records)} mutants were drawn, {len(proved)} of them are equivalent. Of the others {share} "
-        "were noticed.",
+        f"Seed {seed}{place}: {len(records)} mutants were drawn, {len(proved)} of them are equivalent. Of the others "
+        f"{share} were noticed.",
         "",
         "| module | drawn | equivalent | noticed | survive |",
         "|---|---|---|---|---|",

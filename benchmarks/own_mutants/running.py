@@ -30,6 +30,9 @@ from benchmarks.own_mutants.operators import of_the_product
 __all__ = ["Record", "read", "run", "tried"]
 
 
+_NEVER = "never imported"
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a mutant."""
 
@@ -140,6 +143,9 @@ def _in_child(mutant: Mutant | None, files: Sequence[str], *, limit: float) -> t
     if not text:
         return "the process died", 0
     by, tests = json.loads(text)
+    if by == _NEVER:
+        assert mutant is not None
+        raise RuntimeError(f"the tests of {mutant.module} never import it; mend reach.toml")
     return str(by), int(tests)
 
 
@@ -164,8 +170,8 @@ def _tested(mutant: Mutant | None, files: Sequence[str]) -> tuple[str, int]:
     """In the child: the tests in order, until one fails."""
     for name in [one for one in sys.modules if one.partition(".")[0] in ("pipeconform", "tests")]:
         del sys.modules[name]
-    if mutant is not None:
-        sys.meta_path.insert(0, _Finder(mutant))
+    finder = _Finder(mutant)
+    sys.meta_path.insert(0, finder)
     os.chdir(ROOT)
     seen = _FirstFailure()
     import pytest
@@ -173,6 +179,8 @@ def _tested(mutant: Mutant | None, files: Sequence[str]) -> tuple[str, int]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         _silence()
         code = pytest.main(_arguments(files), plugins=[seen])
+    if mutant is not None and not finder.found:
+        return _NEVER, seen.tests
     return seen.by or ("" if code == 0 else f"pytest ended with {int(code)}"), seen.tests
 
 
@@ -183,20 +191,23 @@ def _silence() -> None:
 
 
 def _arguments(files: Sequence[str]) -> list[str]:
-    return ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", *files]
+    # where pytest rewrites assertions, it also finds the modules of plugins, and ours are
+    return ["-x", "-q", "-n", "0", "--assert=plain", "-p", "no:cacheprovider", "-m", "not slow", *files]
 
 
 class _Finder(MetaPathFinder):
     """Finds the mutant in the place of its module."""
 
-    def __init__(self, mutant: Mutant) -> None:
+    def __init__(self, mutant: Mutant | None) -> None:
         self._mutant = mutant
+        self.found = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._mutant.module:
+        if self._mutant is None or fullname != self._mutant.module:
             return None
+        self.found = True
         file = str(ROOT.joinpath(*fullname.split(".")).with_suffix(".py"))
         return importlib.util.spec_from_file_location(
             fullname, file, loader=_Loader(fullname, file, self._mutant)

@@ -208,7 +208,7 @@ def _is_near(evidence: Evidence, finding: Finding) -> bool:
         right, mine = next((right, mine) for index, right, mine in leaves if index == k)
         for position, (a, b) in enumerate(zip(right, mine, strict=True)):
 
-            def bound(reference: Reference, step: int = step, at: int = position) -> Array | None:
+            def bound(reference: Reference, step: int = step, k: int = k, at: int = position) -> Array | None:
                 found = reference.steps[step].output_bounds
                 return found[k][at] if found else None
 

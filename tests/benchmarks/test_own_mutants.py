@@ -1,6 +1,8 @@
 """Mutants of the product are made by rule, drawn by a seed, and told apart from what has run before."""
 
 import ast
+import subprocess
+import sys
 
 import pytest
 from pipeconform.reference_impl.mutants.operators import mutated, mutations
@@ -92,6 +94,7 @@ def test_the_page_counts_equivalent_mutants_apart():
     text = page(records, seed=5, equivalent={"c": "Both branches do the same."})
 
     assert "Seed 5: 3 mutants were drawn, 1 of them are equivalent. Of the others 50.0% were noticed." in text
+    assert "Seed 5, within `judge`: 3" in page(records, seed=5, equivalent={}, within="judge")
     assert "| `judge.norms` | 3 | 1 | 1 | 1 |" in text
     assert "- `b` condition in `f`: `if a:…` became `if not a:…`" in text
     assert "- `c` condition in `f`: `if a:…` became `if not a:…`. Both branches do the same." in text
@@ -113,3 +116,19 @@ def test_what_has_run_is_not_run_again(tmp_path, monkeypatch):
     assert tried == [one.name for one in chosen]
     assert read(tmp_path / "records.jsonl").keys() == {one.name for one in chosen}
     assert {file for file, _ in controlled} == set(reaching("pipeconform.judge.norms"))
+
+
+@pytest.mark.slow
+def test_a_mutant_takes_the_place_of_its_module_and_is_noticed():
+    """In a process of its own: pytest, which runs here, would find the module before the mutant."""
+    program = (
+        "from benchmarks.own_mutants.drawing import drawn\n"
+        "from benchmarks.own_mutants.running import tried\n"
+        "one = next(m for m in drawn(seed=0, number=99, within='judge.sides') if m.mutation.operator == 'boolean')\n"
+        "print(tried(one, limit=300.0).by)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert shown.stdout.startswith("tests/judge/test_sides.py::")

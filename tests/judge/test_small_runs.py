@@ -25,7 +25,6 @@ def test_one_forward_and_its_backward_are_all_that_is_due(requirement):
     [
         ("", ["no F", "no B or I", "no W"]),
         ("0F0", ["no B or I", "no W"]),
-        ("0F0 0B0 0B0", ["several B or I", "several W"]),
     ],
 )
 def test_each_of_the_two_is_missed_and_counted(text, kinds):
