@@ -2,10 +2,13 @@
 
 import pytest
 
+from pipeconform.case import blocks
+from pipeconform.case.case import Train
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.timeline import executed
 from pipeconform.schedule import generate, to_csv
 from tests.judge.executions import evidence
+from tests.judge.honest import honest, masks_for, of_blocks
 
 
 def _told(requirement, made):
@@ -41,3 +44,10 @@ def test_a_dry_run_before_the_only_forward_is_none_that_counts():
 def test_one_evaluated_microbatch_has_no_backward():
     assert _told("SCH-1", evidence("0f0", m=1, trains=False)) == []
     assert _told("SCH-1", evidence("0F0 0B0", m=1, trains=False)) == ["a backward where none is due"]
+
+
+def test_two_microbatches_that_draw_one_mask_are_enough():
+    case = of_blocks(blocks.Linear(), blocks.Dropout(), program=(Train(batch_size=24, num_microbatches=2),))
+
+    assert _told("TRN-10", honest(case, masks=masks_for(case))) == []
+    assert _told("TRN-10", honest(case, masks=masks_for(case, alike=True))) == ["one dropout mask"]
