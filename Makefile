@@ -9,7 +9,7 @@ PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines test test-full coverage check format bench kill-matrix standard docs clean
+.PHONY: help setup demo engines test test-full coverage check format bench kill-matrix mutants standard docs clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
@@ -19,6 +19,7 @@ help:
 	@echo "make coverage   which lines the tests reach (not those that only rank processes run)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make kill-matrix  every fault and 80 mutants, and docs/kill-matrix.md from what became of them"
+	@echo "make mutants    small mistakes in the product's own code, and docs/mutants.md from what its tests noticed"
 	@echo "make standard   docs/standard.md and docs/faults.md, from their data"
 	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make bench      all benchmarks; wants a quiet machine"
@@ -80,6 +81,12 @@ bench: $(READY)
 # What has run before is not run again; kept in build/kill-matrix.
 kill-matrix: $(READY)
 	$(BIN)/python -m benchmarks.kill_matrix
+
+# Likewise, in build/own-mutants; SEED and NUMBER say which are drawn, WITHIN (as judge.forward) from where.
+SEED ?= 0
+NUMBER ?= 100
+mutants: $(READY)
+	$(BIN)/python -m benchmarks.own_mutants --seed $(SEED) --number $(NUMBER) --within "$(WITHIN)"
 
 standard: $(READY)
 	$(BIN)/python -m pipeconform.spec.page docs/standard.md

@@ -99,9 +99,13 @@ def nothing_by_itself(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _traces(evidence: Evidence, one: Observation, step: int) -> Iterator[Finding]:
-    """What evaluation changed on one rank, against what the rank had before it; modules in training mode."""
+    """What evaluation changed on one rank, against what the rank had before it; modules in training mode.
+
+    Before the first step a rank had what the model was built with, and no gradient.
+    """
     shown = shown_step(one, step)
     before = shown_step(one, step - 1) if step else None
+    built = evidence.expected.steps[step]
     for what in ("gradients", "buffers", "parameters"):
         now: dict[int, Named] = getattr(shown, what)
         then: dict[int, Named] = getattr(before, what) if before is not None else {}
@@ -110,14 +114,20 @@ def _traces(evidence: Evidence, one: Observation, step: int) -> Iterator[Finding
             for name in {**then.get(s, {}), **values}:
                 evidence.compared()
                 value = values.get(name)
-                if before is None:
+                old = then.get(s, {}).get(name)
+                if before is not None:
+                    changed = value != old
+                elif what == "gradients":
                     # nothing was trained: a gradient is absent or, in engines with fixed buffers, zero
-                    changed = what == "gradients" and value is not None and any(value.data)
+                    changed = value is not None and any(value.data)
                 else:
-                    changed = value != then.get(s, {}).get(name)
+                    right: dict[int, Named] = getattr(built, what)
+                    old = right.get(s, {}).get(name)
+                    # what is absent, or strange, is LIF-4's business; of what is sharded a rank shows its part
+                    whole = name not in shown.parameter_shards.get(s, {})
+                    changed = whole and old is not None and value != old
                 if changed:
                     kind = f"evaluation changed a {what.removesuffix('s')}"
-                    old = None if before is None else then.get(s, {}).get(name)
                     mismatch = None if value is None or old is None else compare(old, value)
                     text = f"after evaluation the {what.removesuffix('s')} of {name} is not what it was"
                     text += "" if mismatch is None else f"\n{mismatch.describe()}"

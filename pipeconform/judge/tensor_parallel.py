@@ -46,6 +46,9 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(kind="no output", message=text, **where)
                 continue
             for k, right, mine in leaves_by_microbatch(evidence, expected, one, output):
+                if len(mine) != len(right):
+                    text = f"the output of microbatch {k} has {len(mine)} tensors, the reference's has {len(right)}"
+                    yield Finding(kind="number of outputs", message=text, microbatch=k, **where)
                 for position, (a, b) in enumerate(zip(right, mine, strict=False)):
 
                     def bound(

@@ -138,7 +138,7 @@ def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
     for expected in evidence.runs(Train):
         m = len(expected.losses)
         yield from unheld(evidence, expected, (o for o in evidence.members if o.pipeline_rank in holders))
-        for one in evidence.members:
+        for one in evidence.shown:
             shown = shown_step(one, expected.step)
             where: dict[str, Any] = {"step": expected.step, "rank": one.rank}
             if one.pipeline_rank not in holders:

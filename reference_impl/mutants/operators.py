@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["OPERATORS", "Mutation", "mutated", "mutations"]
+__all__ = ["OPERATORS", "Mutation", "Variants", "mutated", "mutations", "variants"]
 
 OPERATORS = (
     "comparison",
@@ -50,6 +50,8 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _LEAST_TO_EXCHANGE = 2
 _Variant = tuple[str, ast.AST]
+Variants = Callable[[ast.AST], Iterator[_Variant]]
+"""What may stand in the place of a node: the operator's name, and another node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,31 +82,31 @@ class _Place:
     scope: str
 
 
-def mutations(source: str) -> tuple[Mutation, ...]:
+def mutations(source: str, *, by: Variants | None = None) -> tuple[Mutation, ...]:
     """Every change of `source` that some operator makes, in the order of the source."""
-    return tuple(mutation for mutation, _, _ in _all(ast.parse(source)))
+    return tuple(mutation for mutation, _, _ in _all(ast.parse(source), by or variants))
 
 
-def mutated(source: str, identity: str) -> ast.Module:
+def mutated(source: str, identity: str, *, by: Variants | None = None) -> ast.Module:
     """The syntax tree of `source` with one change made.
 
     Raises:
         KeyError: no change of `source` has this identity.
     """
     tree = ast.parse(source)
-    for mutation, place, other in _all(tree):
+    for mutation, place, other in _all(tree, by or variants):
         if mutation.identity == identity:
             place.put(ast.copy_location(other, place.node))
             return ast.fix_missing_locations(tree)
     raise KeyError(identity)
 
 
-def _all(tree: ast.Module) -> Iterator[tuple[Mutation, _Place, ast.AST]]:
+def _all(tree: ast.Module, by: Variants) -> Iterator[tuple[Mutation, _Place, ast.AST]]:
     seen: dict[tuple[str, ...], int] = {}
     for place in _places(tree, ""):
         if not place.scope:
             continue
-        for operator, other in _variants(place.node):
+        for operator, other in by(place.node):
             before, after = ast.unparse(place.node), ast.unparse(other)
             key = (operator, place.scope, before, after)
             seen[key] = ordinal = seen.get(key, -1) + 1
@@ -157,7 +159,8 @@ def _is_left_alone(node: ast.AST) -> bool:
     return docstring or isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr)
 
 
-def _variants(node: ast.AST) -> Iterator[_Variant]:
+def variants(node: ast.AST) -> Iterator[_Variant]:
+    """What the operators above put in the place of a node."""
     match node:
         case ast.Compare(ops=[operator]) if type(operator) in _COMPARISONS:
             yield "comparison", ast.Compare(node.left, [_COMPARISONS[type(operator)]()], node.comparators)

@@ -80,7 +80,9 @@ def honest(
 
     @functools.cache
     def expected(bounds: Bounds) -> Reference:
-        return reference(case, scale=capabilities.scale, masks=masks, bounds=bounds)
+        return reference(
+            case, scale=capabilities.scale, loss_over=capabilities.loss_over, masks=masks, bounds=bounds
+        )
 
     right = expected("none")
     claim = capabilities.schedule(case.schedule)
@@ -88,13 +90,14 @@ def honest(
     placement = placement_of(claim.placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
     shown = []
     for rank in range(case.world.size):
-        if rank not in case.world.pipeline_ranks:
+        number = case.world.pipeline_of(rank)
+        if number is None:
             steps = tuple(StepShown(step=index) for index in range(len(case.program)))
             shown.append(Observation(rank=rank, pipeline_rank=None, lived_on=FLAT, steps=steps))
             continue
-        position = case.world.pipeline_ranks.index(rank)
+        position = case.world.pipelines[number].index(rank)
         made = _Rank(case, position, placement, masks or {}, shares)
-        steps = tuple(made.step(step) for step in right.steps)
+        steps = tuple(made.step(step) for step in (right.steps, *right.others)[number])
         shown.append(
             Observation(rank=rank, pipeline_rank=position, table=_table(case), lived_on=FLAT, steps=steps)
         )
@@ -148,7 +151,7 @@ class _Rank:
             events=events,
             gradient_norm=_norm_of(right) if trains else None,
             held=(),
-            kept=Kept(at_once=1, inputs=0, outputs=()),
+            kept=Kept(at_once=m, inputs=m, outputs=()),
             answers=self._answers(kind),
             hook_counts={s: counts for s, counts in right.hook_counts.items() if s in self.owned},
             **state,

@@ -8,6 +8,7 @@ import torch
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Zero
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
@@ -145,7 +146,7 @@ def test_what_building_changed_is_a_finding_of_its_rank(change, kind):
 def test_equal_executions_repeat():
     made = honest_example("plain")
 
-    assert list(repeats_exactly(made.shown, made.shown, "in new processes")) == []
+    assert list(repeats_exactly(made.shown, made.shown, "in new processes", gauge=Gauge())) == []
 
 
 def test_executions_that_differ_in_one_bit_do_not_repeat_and_say_in_what_and_when():
@@ -154,7 +155,7 @@ def test_executions_that_differ_in_one_bit_do_not_repeat_and_say_in_what_and_whe
     near = torch.nextafter(right, torch.full_like(right, torch.inf))
     other = with_value(made, "gradients", 1, WEIGHT, Array.of(near), rank=1, step=2)
 
-    (finding,) = repeats_exactly(made.shown, other.shown, "in new processes")
+    (finding,) = repeats_exactly(made.shown, other.shown, "in new processes", gauge=Gauge())
 
     assert (finding.kind, finding.step, finding.rank) == ("not repeated in new processes", 2, 1)
     assert finding.message == "the same case gave other gradients in new processes"
@@ -164,7 +165,7 @@ def test_forwards_need_not_repeat():
     made = honest_example("plain")
     other = changed(made, rank=0, forwards=made.shown[0].steps[0].forwards[:1])
 
-    assert list(repeats_exactly(made.shown, other.shown, "in new processes")) == []
+    assert list(repeats_exactly(made.shown, other.shown, "in new processes", gauge=Gauge())) == []
 
 
 def test_evaluation_that_records_a_graph_is_told_with_its_stage():

@@ -1,0 +1,480 @@
+"""What each requirement is in charge of: the recorded fields in which its judgement must notice any fault.
+
+A field is written as ``StepShown.gradients``, with the kinds of the program's steps in which it is judged. Which values
+are spoilt, and how, is not listed anywhere: `tests.judge.spoiling` makes it from the annotations of the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pipeconform.judge.evidence import Evidence
+from pipeconform.observe.observation import Event
+from tests.judge.spoiling import Spoil, at
+
+__all__ = [
+    "CHARGES",
+    "ELSEWHERE",
+    "NO_FAULT",
+    "NO_VERDICT",
+    "OTHER_STEPS",
+    "is_charged",
+    "is_no_fault",
+    "place_of",
+]
+
+
+def _in(kinds: str, *fields: str) -> frozenset[str]:
+    return frozenset(f"{field}@{kind}" for field in fields for kind in kinds.split())
+
+
+_RUNS = "Train Eval"
+OUTPUTS = _in(_RUNS, "StepShown.output")
+THERE = frozenset(f"{field} {how}" for field in OUTPUTS for how in ("missing", "shape"))
+BOUNDARIES = _in(_RUNS, "Forward.inputs", "StepShown.forwards")
+GRADIENTS = _in("Train", "StepShown.gradients")
+LOSSES = _in("Train", "StepShown.losses", "StepShown.loss", "StepShown.microbatches")
+UPDATES = _in("Train Optimize", "StepShown.parameters")
+BUFFERS = _in(_RUNS, "StepShown.buffers")
+COUNTED = _in(
+    _RUNS, "Event.stage", "Event.call", "Event.kind", "StepShown.events", "Forward.stage", "Forward.call"
+)
+ORDERED = _in("Train", "Event.stage", "Event.call", "Event.kind", "StepShown.events")
+HELD = _in("Train", "StepShown.held", "Held.before")
+ANSWERS = _in("Train", "Answered.error")
+REPLICA = OUTPUTS | LOSSES | GRADIENTS | UPDATES
+SHARDS = _in(
+    "Train",
+    "StepShown.gradient_shards",
+    "StepShown.parameter_shards",
+    "Sharding.placements",
+    "Sharding.mesh",
+    "Sharding.dim",
+    "Sharding.index",
+    "Sharding.shape",
+    "Sharding.cuts",
+)
+REDUCED = _in("Train", "StepShown.reductions", "Reduction.stage", "Reduction.elements", "Reduction.events")
+MATCHED = frozenset(
+    {
+        "Traffic.operations",
+        "Operation.kind",
+        "Operation.group",
+        "Operation.name",
+        "Operation.process",
+        "Operation.peer",
+        "Operation.tag",
+        "Operation.tensors",
+        "Layout.dtype",
+        "Layout.shape",
+    }
+)
+WAITED = frozenset({"Traffic.overwritten", "Traffic.moments", "Moment.operation", "Moment.kind"})
+
+CHARGES: Mapping[str, frozenset[str]] = {
+    "FWD-1": OUTPUTS | _in(_RUNS, "StepShown.microbatches"),
+    "FWD-2": THERE,
+    "FWD-3": frozenset(f"{field} {how}" for field in OUTPUTS for how in ("missing", "unexpected")),
+    "FWD-4": BOUNDARIES | OUTPUTS | GRADIENTS,
+    "FWD-5": BOUNDARIES | GRADIENTS | _in("Train", "Forward.requires_grad"),
+    "FWD-6": BOUNDARIES | GRADIENTS,
+    "FWD-7": BOUNDARIES | GRADIENTS,
+    "FWD-8": BOUNDARIES | GRADIENTS,
+    "FWD-9": OUTPUTS | GRADIENTS,
+    "FWD-10": BOUNDARIES | GRADIENTS,
+    "FWD-11": BOUNDARIES | OUTPUTS | GRADIENTS,
+    "FWD-12": BOUNDARIES | GRADIENTS,
+    "FWD-13": OUTPUTS | GRADIENTS,
+    "FWD-14": OUTPUTS | GRADIENTS,
+    "FWD-15": OUTPUTS | GRADIENTS,
+    "FWD-16": OUTPUTS | GRADIENTS,
+    "FWD-17": OUTPUTS | GRADIENTS | _in(_RUNS, "StepShown.hook_counts"),
+    "FWD-18": BOUNDARIES | OUTPUTS | GRADIENTS,
+    "FWD-20": LOSSES | GRADIENTS,
+    "FWD-21": BOUNDARIES | GRADIENTS,
+    "FWD-22": OUTPUTS | GRADIENTS,
+    "FWD-23": OUTPUTS | GRADIENTS,
+    "TRN-1": GRADIENTS,
+    "TRN-2": LOSSES,
+    "TRN-3": frozenset(f"{field} all twice" for field in GRADIENTS),
+    "TRN-4": GRADIENTS,
+    "TRN-5": GRADIENTS,
+    "TRN-6": GRADIENTS,
+    "TRN-7": _in("Train", "StepShown.input_gradients", "StepShown.kwarg_gradients"),
+    "TRN-8": OUTPUTS | GRADIENTS,
+    "TRN-9": BUFFERS,
+    "TRN-10": LOSSES | GRADIENTS | _in("Train", "Forward.masks"),
+    "TRN-11": LOSSES | GRADIENTS,
+    "TRN-12": LOSSES | GRADIENTS,
+    "TRN-13": LOSSES | GRADIENTS,
+    "TRN-14": UPDATES,
+    "TRN-15": GRADIENTS,
+    "TRN-16": LOSSES | GRADIENTS,
+    "TRN-17": _in("Train", "StepShown.gradient_norm"),
+    "TRN-18": OUTPUTS | GRADIENTS,
+    "SPL-1": GRADIENTS,
+    "SPL-2": HELD,
+    "SPL-3": GRADIENTS | _in("Train", "StepShown.hook_counts"),
+    "SPL-4": GRADIENTS | ANSWERS,
+    "SPL-5": HELD,
+    "ERR-12": GRADIENTS | ANSWERS,
+    "SCH-1": COUNTED,
+    "SCH-2": ORDERED,
+    "SCH-4": frozenset({"Observation.table"}),
+    "SCH-5": frozenset({"Observation.table"}),
+    "SCH-6": OUTPUTS | GRADIENTS | COUNTED,
+    "SCH-8": ORDERED | {"Observation.table"},
+    "SCH-9": _in("Eval", "StepShown.output", "Event.stage", "Event.call", "StepShown.events"),
+    "LIF-1": OUTPUTS
+    | LOSSES
+    | GRADIENTS
+    | _in("Eval", "StepShown.gradients", "StepShown.buffers", "StepShown.parameters")
+    | _in("Eval", "Forward.training", "StepShown.rng_moved"),
+    "LIF-2": OUTPUTS | GRADIENTS | _in("Eval", "Forward.grad_enabled", "StepShown.differentiable"),
+    "LIF-3": _in(_RUNS, "StepShown.held", "StepShown.kept", "Kept.outputs")
+    | {"Observation.lived_on"}
+    | {f"Census.{name}" for name in ("tensors", "threads", "descriptors", "groups")},
+    "LIF-4": OUTPUTS
+    | GRADIENTS
+    | _in("Load", "StepShown.parameters")
+    | {
+        f"StepShown.parameters@{kind} {how}"
+        for kind in ("Train", "Zero", "Load")
+        for how in ("key missing", "one key more")
+    },
+    "LIF-6": frozenset({"Observation.build_changes"}),
+    "LIF-7": _in("Train", "StepShown.kept", "Kept.at_once", "Kept.inputs"),
+    "LIF-8": frozenset({"Observation.lived_on", "LivedOn.closing_error", "LivedOn.group_works"}),
+    "DPC-1": REPLICA,
+    "DPC-2": GRADIENTS | REDUCED,
+    "DPC-3": REPLICA | BUFFERS,
+    "DPC-4": REPLICA | _in("Train", "StepShown.hooked"),
+    "DPC-8": REPLICA | SHARDS,
+    "DPC-9": REPLICA | BUFFERS,
+    "COM-1": MATCHED,
+    "COM-2": OUTPUTS | GRADIENTS,
+    "COM-4": WAITED | OUTPUTS | GRADIENTS,
+    "COM-5": frozenset({"Operation.num_bytes"}),
+}
+"""By requirement the fields it judges: with the step's kind where a field belongs to a step, and perhaps with how."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "FWD-19": "placements of cut tensors: tests/judge/test_tensor_parallel.py",
+    "SCH-3": "an order in which too much is in flight: tests/judge/test_schedules.py",
+    "SCH-7": "a stage on another rank: tests/judge/test_schedules.py",
+    "LIF-5": "two executions are compared: test_what_is_judged_by_value_must_repeat",
+    "COM-3": "a circle of waits: tests/judge/test_communication.py and test_replay.py",
+    "COM-6": "judged by the same function as FWD-13, of disturbed ranks",
+    "DPC-5": "tied weights: tests/judge/test_data_parallel.py",
+    "DPC-6": "judged by the same function as DPC-1, of disturbed ranks",
+    "DPC-7": "cut stages: tests/judge/test_tensor_parallel.py",
+    "TRC-1": "stages of a front end: tests/judge/test_tracing.py",
+    "TRC-2": "stages of a front end: tests/judge/test_tracing.py",
+    "TRC-3": "stages of a front end: tests/judge/test_tracing.py",
+    "TRC-4": "stages of a front end: tests/judge/test_tracing.py",
+    "TRC-5": "stages of a front end: tests/judge/test_tracing.py",
+}
+"""Requirements that are not about one value in one place, or about evidence that is not composed here."""
+
+NO_VERDICT: Mapping[str, str] = {
+    "Observation.rank": "set by the harness; only names the rank in findings",
+    "Observation.pipeline_rank": "set by the harness from the case",
+    "Observation.unsupported": "ends the execution before any judgement (judge.outcome.judge_refusal)",
+    "Observation.keys": "TRC-2, tests/judge/test_tracing.py",
+    "Observation.boundaries": "TRC-5, tests/judge/test_tracing.py",
+    "Known.producer": "TRC-5, tests/judge/test_tracing.py",
+    "Known.consumer": "a producer has one consumer where front ends cut",
+    "Known.tensors": "TRC-5, tests/judge/test_tracing.py",
+    "Observation.traffic": "what was not recorded is not judged; the runner records it where it is asked for",
+    "Observation.steps": "the harness records one per step of the program",
+    "Observation.failed": "chapter ERR, tests/judge/test_aftermath.py",
+    "Failed.type": "chapter ERR, tests/judge/test_aftermath.py",
+    "Failed.message": "chapter ERR, tests/judge/test_wording.py",
+    "Failed.causes": "chapter ERR, tests/judge/test_wording.py",
+    "Failed.step": "chapter ERR, tests/judge/test_misplanned.py",
+    "Observation.lasting": "tells the runner to renew its processes",
+    "StepShown.step": "set by the harness",
+    "StepShown.flow": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.stage": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.call": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.kind": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.position": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.value": "shows where a wrong value was first; no verdict rests on it",
+    "Flow.bound": "shows where a wrong value was first; no verdict rests on it",
+    "Forward.grad_enabled@Train": "a forward without a graph shows in the gradients",
+    "Forward.output": "judged where it arrives, or where it is returned; of engines that return nothing: FWD-1",
+    "Event.task": "passages of one graph task are one computation; tests/judge/test_timeline.py",
+    "Event.seconds": "a clock; drawn, never judged",
+    "Event.parts": "what the graph of a forward can have; tests/judge/test_timeline.py",
+    "Held.call": "names the forward",
+    "Held.tensors": "how many there are is told; that there are any is judged",
+    "StepShown.answers": "one per mistake that was made; a judgement without any compares nothing, which is no pass",
+    "Answered.stage": "names the stage",
+    "Answered.microbatch": "names the microbatch that the error's words must hold",
+    "Answered.call": "words for the finding",
+    "Reduction.name": "words for the finding",
+    "Sharding.partial": "DPC-7, tests/judge/test_tensor_parallel.py",
+    "LivedOn.steps": "the first census is compared with the last, whatever is between them",
+    "LivedOn.rounds": "the first census is compared with the last, whatever is between them",
+    "Traffic.groups": "COM-2, a group with ranks outside the pipeline: tests/judge/test_communication.py",
+    "Traffic.given": "whether another group is right depends on its members (Traffic.groups)",
+    "Traffic.default": "words for the finding",
+    "Traffic.cargo": "words for the finding",
+    "Cargo.what": "words for the finding",
+    "Cargo.stage": "words for the finding",
+    "Cargo.forward": "words for the finding",
+    "Operation.number": "its place among the operations",
+    "Operation.batch": "COM-3, tests/judge/test_replay.py",
+    "Operation.step": "to which step bytes are counted",
+    "Layout.stride": "both ends may lay a tensor out otherwise",
+}
+"""Recorded fields in which a fault is no finding here, and why."""
+
+
+def place_of(spoil: Spoil, made: Evidence) -> str:
+    """The field, and the kind of the step in which it was changed."""
+    in_step = spoil.path[0] == "steps" and len(spoil.path) > 1
+    return f"{spoil.field}@{type(made.case.program[int(spoil.path[1])]).__name__}" if in_step else spoil.field
+
+
+def is_charged(requirement: str, spoil: Spoil, made: Evidence) -> bool:
+    """Whether a requirement must notice a change, unless it is no fault."""
+    place, charges = place_of(spoil, made), CHARGES[requirement]
+    return place in charges or f"{place} {spoil.how}" in charges
+
+
+OTHER_STEPS: Mapping[str, str] = {
+    "StepShown.gradients": "what zero_grad, an update or a load makes of gradients shows in the next training step",
+    "StepShown.parameters": "zero_grad changes none; what it did would show in the next training step",
+    "StepShown.buffers": "zero_grad, an update and a load that has none leave them; the next run shows them",
+}
+"""Values that there are after every step, and why they are not judged after those that the charges leave out."""
+
+NoFault = Callable[[str, Spoil, Evidence, int], bool]
+
+
+def _is(spoil: Spoil, field: str, *hows: str) -> bool:
+    return spoil.field == f"StepShown.{field}" and spoil.how in hows
+
+
+_WORLDS = ("Observation.lived_on", "LivedOn.", "Census.", "StepShown.output", "StepShown.loss")
+
+
+def _bystanders(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """Ranks outside the pipeline show nothing but results, which they may not have, and what lives on."""
+    return made.shown[rank].pipeline_rank is None and not spoil.field.startswith(_WORLDS)
+
+
+_BY_STAGE = frozenset(
+    {"gradients", "parameters", "buffers", "kwarg_gradients", "hook_counts", "hooked"}
+    | {"gradient_shards", "parameter_shards"}
+)
+
+
+def _stage_more(requirement: str, spoil: Spoil, *_: object) -> bool:
+    """Values of a stage that the rank does not own: LIF-4 names such parameters, nothing else is looked at."""
+    if requirement == "LIF-4" and spoil.field == "StepShown.parameters":
+        return False
+    return spoil.how == "one key more" and spoil.path[-1] in _BY_STAGE
+
+
+def _name_more(_: str, spoil: Spoil, *__: object) -> bool:
+    """A counter more, or how a value is cut that is not there, is nothing that is asked for."""
+    counters = ("hook_counts", "gradient_shards", "parameter_shards")
+    return spoil.how == "one key more" and spoil.path[-2] in counters
+
+
+def _names_at_first(requirement: str, spoil: Spoil, *_: object) -> bool:
+    """Before the first step LIF-1 compares what is there; that all is there is LIF-4's business."""
+    names = spoil.how in ("key missing", "one key more")
+    return requirement == "LIF-1" and names and spoil.path[:2] == ("steps", 0)
+
+
+def _empty(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """A name without a value is as good as no name, a stage without names as good as no stage."""
+    if spoil.how != "key missing":
+        return False
+    was = at(made.shown[rank], spoil.path)
+    return any(own in (None, {}) for name, own in was.items() if name not in spoil.value)
+
+
+def _streams(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """Whether a boundary tensor that carries a gradient asks for it, its gradient tells."""
+    if spoil.field != "Forward.requires_grad":
+        return False
+    if spoil.how != "turned round" or not spoil.value:
+        return True
+    return int(at(made.shown[rank], spoil.path[:-2]).stage) == 0
+
+
+def _masks(_: str, spoil: Spoil, *__: object) -> bool:
+    """A mask is what it keeps, and there is one per microbatch and dropout."""
+    return spoil.field == "Forward.masks" and spoil.how not in ("value", "one less")
+
+
+def _results_elsewhere(requirement: str, spoil: Spoil, *_: object) -> bool:
+    """An output on another rank is FWD-3's business."""
+    return requirement != "FWD-3" and _is(spoil, "output", "unexpected")
+
+
+def _containers(requirement: str, spoil: Spoil, *_: object) -> bool:
+    """Containers of outputs are the business of FWD-4 and FWD-11, placements of outputs nobody's."""
+    return _is(spoil, "output", "other placements") or (
+        requirement not in ("FWD-4", "FWD-11") and _is(spoil, "output", "another container")
+    )
+
+
+def _dry_runs(_: str, spoil: Spoil, *__: object) -> bool:
+    """A forward more may be a dry run; in which order microbatches run is chapter SCH's business."""
+    return _is(spoil, "forwards", "one more", "another order")
+
+
+def _equal_losses(_: str, spoil: Spoil, made: Evidence, __: int) -> bool:
+    """Losses that are equal within their bounds have no order."""
+    return _is(spoil, "losses", "another order") and made.case.model.dtype == "bfloat16"
+
+
+def _one_number(_: str, spoil: Spoil, *__: object) -> bool:
+    """One number is one number in any shape, a norm in any dtype."""
+    return _is(spoil, "loss", "shape") or _is(spoil, "gradient_norm", "shape", "dtype")
+
+
+def _some_of_the_batch(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """Which mean a loss of some microbatches is, is not declared; who says which it has may have all of them."""
+    if spoil.field == "StepShown.microbatches":
+        return spoil.how != "one less" or spoil.path[-1] != "microbatches"
+    if spoil.field != "StepShown.loss":
+        return False
+    return made.shown[rank].steps[int(spoil.path[1])].microbatches is not None
+
+
+def _inputs(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """Input gradients are as many as inputs, on the ranks of the first stage."""
+    first = made.shown[rank].pipeline_rank in made.placement[0]
+    return spoil.field == "StepShown.input_gradients" and (spoil.how == "one more" or not first)
+
+
+def _same_passage(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """The passages of one backward through one call are one computation, of which the first tells."""
+    if spoil.field == "Event.stage":
+        events, index = at(made.shown[rank], spoil.path[:-2]), int(spoil.path[-2])
+        one = events[index]
+        return one.kind != "F" and any((e.call, e.task) == (one.call, one.task) for e in events[:index])
+    if _is(spoil, "events", "another order"):
+        return _computations(at(made.shown[rank], spoil.path)) == _computations(spoil.value)
+    return _is(spoil, "events", "one more")  # what was the last to pass passes again
+
+
+def _computations(events: Sequence[Event]) -> list[tuple[int, int, bool]]:
+    """Forwards, and each backward where it began."""
+    return list(dict.fromkeys((one.call, one.task, one.kind == "F") for one in events))
+
+
+def _another_order(requirement: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """SCH-1, 6 and 9 ask for a possible order, SCH-2 leaves the backwards of GPipe free."""
+    if not _is(spoil, "events", "another order"):
+        return False
+    was = at(made.shown[rank], spoil.path)
+    backwards = all(a.kind != "F" for a, b in zip(was, spoil.value, strict=True) if a != b)
+    return requirement in ("SCH-1", "SCH-6", "SCH-9") or (requirement == "SCH-2" and backwards)
+
+
+def _other_tables(requirement: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """SCH-4 and 5 look at the first rank's table; that all ranks declare the same is SCH-8's business."""
+    return (
+        requirement in ("SCH-4", "SCH-5")
+        and spoil.field == "Observation.table"
+        and rank != next(made.members).rank
+    )
+
+
+def _fewer(_: str, spoil: Spoil, *__: object) -> bool:
+    """To keep less is no leak."""
+    return spoil.field.startswith("Kept.") and spoil.how == "one less"
+
+
+def _census(_: str, spoil: Spoil, *__: object) -> bool:
+    """Of what lives on, the last census is compared with the first."""
+    if not spoil.field.startswith("Census."):
+        return False
+    return (spoil.how, spoil.path[2]) not in {("one more", 1), ("one less", 0)}
+
+
+def _held_with_kept(requirement: str, spoil: Spoil, *_: object) -> bool:
+    """`held` is recorded together with `kept`, whose absence is an error."""
+    return requirement == "LIF-3" and _is(spoil, "held", "missing")
+
+
+def _filled_up(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """Later is not too early; shards are filled up, and a hook may be given what is filled up."""
+    if spoil.how != "one more":
+        return False
+    shards = bool(made.shown[rank].steps[0].gradient_shards)
+    return spoil.field in ("Reduction.events", "StepShown.hooked") or (
+        spoil.field == "Reduction.elements" and shards
+    )
+
+
+def _not_waited(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """That a receive is waited for is all that is asked of the moments themselves."""
+    if spoil.field not in ("Traffic.moments", "Moment.operation", "Moment.kind"):
+        return False
+    traffic = at(made.shown[rank], ("traffic",))
+    receives = {one.number for one in traffic.operations if one.kind == "receive"}
+    after = at(spoil.apply(made.shown[rank]), ("traffic",))
+    return receives <= {one.operation for one in after.moments if one.kind == "wait"}
+
+
+def _operations(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """Of a send the process tells its end; members of a collective may give other shapes, bytes are counted once.
+
+    A receive from any rank takes what comes, and operations on different channels have no order.
+    """
+    if (spoil.field, spoil.how) == ("Traffic.operations", "another order"):
+        return True
+    if not spoil.field.startswith(("Operation.", "Layout.")):
+        return False
+    kind = at(made.shown[rank], ("traffic", "operations", spoil.path[2])).kind
+    match spoil.field:
+        case "Operation.num_bytes":
+            return bool(kind != "send") or spoil.how == "one less"
+        case "Operation.name" | "Operation.peer":
+            return bool(kind != "collective")
+        case "Operation.process":
+            return bool(kind == "collective") or spoil.value == -1
+        case "Operation.tag" | "Operation.tensors" | "Layout.dtype" | "Layout.shape":
+            return bool(kind == "collective")
+    return False
+
+
+NO_FAULT: tuple[NoFault, ...] = (
+    _bystanders,
+    _stage_more,
+    _name_more,
+    _names_at_first,
+    _empty,
+    _streams,
+    _masks,
+    _results_elsewhere,
+    _containers,
+    _dry_runs,
+    _equal_losses,
+    _one_number,
+    _some_of_the_batch,
+    _inputs,
+    _same_passage,
+    _another_order,
+    _other_tables,
+    _fewer,
+    _census,
+    _held_with_kept,
+    _filled_up,
+    _not_waited,
+    _operations,
+)
+"""Changes that are no fault; each says why."""
+
+
+def is_no_fault(requirement: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
+    """Whether a change of what a requirement is in charge of is none that it must notice."""
+    return any(test(requirement, spoil, made, rank) for test in NO_FAULT)
