@@ -5,6 +5,7 @@ Nothing heavy is imported here: ``pipeconform --help`` must answer at once.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -27,6 +28,7 @@ from pipeconform.commands.selftest import selftest
 from pipeconform.commands.show import show
 from pipeconform.commands.verify import merge, sign, verify
 from pipeconform.errors import PipeconformError
+from pipeconform.run.cache_folder import keep_hypothesis_files
 from pipeconform.run.interrupts import sigterm_raises
 
 __all__ = ["main", "pipeconform"]
@@ -83,6 +85,12 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    keep_hypothesis_files()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a terminal or log that cannot show a character shows its number
+            stream.reconfigure(errors="backslashreplace")
     # ``timeout``, batch systems and containers end a run so, and its results are to be kept as at Ctrl-C
     with sigterm_raises(KeyboardInterrupt()):
         code = _exit_code(list(sys.argv[1:] if arguments is None else arguments))

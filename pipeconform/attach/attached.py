@@ -55,7 +55,7 @@ class RemoteRank:
         self.agent, self.number, self.rank = agent, number, rank
         self._generation = generation
         self.frames: deque[Frame] = deque()
-        self.ended = False
+        self.ended, self.wrong = False, ""
         self.pid: int | None = None
         self.seen: dict[str, str | None] | None = None
         self.exited: Exited | None = None

@@ -117,6 +117,11 @@ class Member:
             self._channel.pull(everything=True)  # an answer before its death counts
         while self._channel.frames and not self.over:
             yield from self._told(self._channel.frames.popleft())
+        if self._channel.wrong and self._task is not None:
+            body = _refused(f"the rank sent {self._channel.wrong}")
+            after = time.monotonic() - self._began
+            yield Answer(member=self.number, number=self._task, kind="raised", body=body, after=after)
+            self._task = None
         if self._seen is not None and not self._ready and self._group.pids is not None:
             self._ready = True
             yield Ready(member=self.number, pid=self._group.pids[0], seen=self._seen)
@@ -163,8 +168,8 @@ class Member:
         body, after = said.body, said.moment - self._began
         if len(body) > _ANSWER_LIMIT:
             body, returned = _refused(f"the answer has {len(body)} bytes; {_ANSWER_LIMIT} can be sent"), False
-        elif said.kind == Kind.PICKLE:
-            body, returned = _refused("a task of an attached rank returns bytes: no pickle is sent"), False
+        elif said.kind not in (Kind.BYTES, Kind.RAISED):
+            body, returned = _refused(f"the rank sent a frame of kind {said.kind.name}"), False
         else:
             returned = said.kind == Kind.BYTES
         return Answer(

@@ -23,6 +23,7 @@ __all__ = ["AttachedPools", "Controller"]
 _LEAST_IDLE = 5.0  # seconds: a packet that is lost is sent again in less
 _IDLE_AFTER_FAILURE = 1.0  # seconds: several pulses of every agent, and what was on its way has come
 _IDLE_PULSES = 4  # of every rank, before nobody's progress is called a hang
+_ASKED_AGAIN = 2  # launchers restart all agents when one ends, so one loss may come as two
 _FORMATION_LIMIT = 180.0  # seconds; a fork server that imports torch over a network takes its time
 
 
@@ -158,9 +159,23 @@ class AttachedPools:
     ) -> tuple[VerdictVector, tuple[Identity, ...]]:
         """Run a task on every agent, without a process group; the verdicts, and whose they are.
 
+        A task in which an agent was lost is run again, at most twice, when the agents that went have come back.
+
         Raises:
             PoolError: as for `of_size`.
         """
+        found = self._asked_everywhere(task, payload, time_limit=time_limit)
+        for _ in range(_ASKED_AGAIN):
+            if not found[0].lost:
+                break
+            self._controller.say(f"all agents are asked once more; lost {found[0].lost}")
+            self._controller.muster.wait(1)
+            found = self._asked_everywhere(task, payload, time_limit=time_limit)
+        return found
+
+    def _asked_everywhere(
+        self, task: str, payload: bytes, *, time_limit: float
+    ) -> tuple[VerdictVector, tuple[Identity, ...]]:
         crew = self._crew(len(self._controller.hub.agents), backend=None)
         pool = self._over(crew)
         try:

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from pipeconform.attach.greeting import printable
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.launch import host_and_port
 from pipeconform.attach.pools import AttachedPools, Controller
 from pipeconform.attach.token import read_token
 from pipeconform.errors import HarnessError, UsageError
+from pipeconform.run.answered import read_answers
 from pipeconform.run.devices import Devices, Machine, resolve
 from pipeconform.run.source import Source
 from pipeconform.run.verdict import Returned
@@ -141,13 +140,14 @@ def require_same_source(pools: AttachedPools, reference: str, here: Source) -> N
         UsageError: a copy differs; host and file are named.
         HarnessError: an agent's rank cannot tell.
     """
-    vector, identities = pools.everywhere(_SOURCE_TASK, reference.encode(), time_limit=_SOURCE_LIMIT)
+    said, identities = pools.everywhere(_SOURCE_TASK, reference.encode(), time_limit=_SOURCE_LIMIT)
+    vector = read_answers(said, Source)
     for identity, verdict in zip(identities, vector, strict=True):
         if not isinstance(verdict, Returned):
             raise HarnessError(
                 f"{identity} cannot import the implementation as this machine does:\n{vector.explain()}"
             )
-        there = msgspec.msgpack.decode(verdict.value, type=Source)
+        there: Source = verdict.value
         if there != here:
             raise UsageError(
                 f"{identity} has another {printable(there.name) or 'adapter'} than this machine's {here.name} "

@@ -12,18 +12,19 @@ import msgspec
 
 from pipeconform.adapter import Capabilities, Description
 from pipeconform.case.case import Case
-from pipeconform.errors import HarnessError
+from pipeconform.errors import BadAdapterError, HarnessError, IsWrapperError
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.masks import Masks, masks_of
 from pipeconform.judge.oracle import Bounds, Question
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
 from pipeconform.observe.observation import Failed, Observation, Reference, Watched
+from pipeconform.run.answered import ask_implementation, read_answers
 from pipeconform.run.job import Job
 from pipeconform.run.protocols import RankPools
-from pipeconform.run.verdict import Returned, VerdictVector
+from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
 
-__all__ = ["Execution", "Executor"]
+__all__ = ["Execution", "Executor", "describe", "require_alive"]
 
 RANK_TASK = "pipeconform.run.worker:execute"
 ORACLE_TASK = "pipeconform.judge.oracle:answer"
@@ -90,7 +91,7 @@ class Executor:
             if oracle is not None:
                 oracle.cancel()
             raise
-        shown = self._observations(vector)
+        shown = _observations(vector)
         if any(one.lasting for one in shown):
             self.restart(case)  # what the mistake left on the way would reach the next case
         if oracle is None:
@@ -115,19 +116,23 @@ class Executor:
             PoolError: rank processes cannot be formed.
         """
         vector = self._run_ranks(case, ())
-        return Execution(case=case, verdicts=_without_values(vector), shown=self._observations(vector))
+        return Execution(case=case, verdicts=_without_values(vector), shown=_observations(vector))
 
     def _run_ranks(self, case: Case, observe: Iterable[Watched]) -> VerdictVector:
         job = Job(implementation=self.implementation, case=case, observe=tuple(sorted(observe)))
         pool = self.pools.of_size(self._world_size(case))
         if self.capabilities.fresh_process_per_build:
             pool.restart()
-        return pool.run(
+        returned = pool.run(
             RANK_TASK,
             msgspec.msgpack.encode(job),
             time_limit=self.time_limit,
             failure_expected=case.is_mistaken,
         )
+        vector = read_answers(returned, Observation)
+        if returned.ok and not vector.ok:
+            pool.restart()  # a process that sends something else is not to be used again
+        return vector
 
     def restart(self, case: Case) -> None:
         """Replace the processes that would run `case` by new ones."""
@@ -227,17 +232,14 @@ class Executor:
             )
         )
 
-    @staticmethod
-    def _observations(vector: VerdictVector) -> tuple[Observation, ...]:
-        if not vector.ok:
-            return ()
-        return tuple(msgspec.msgpack.decode(value, type=Observation) for value in vector.values)
+
+def _observations(vector: VerdictVector) -> tuple[Observation, ...]:
+    return vector.values if vector.ok else ()
 
 
 def _failed(vector: VerdictVector) -> dict[int, Failed]:
     """By rank how it ended; of a rank that did not answer its verdict tells."""
-    answers = {rank: one.value for rank, one in enumerate(vector) if isinstance(one, Returned)}
-    shown = {rank: msgspec.msgpack.decode(value, type=Observation) for rank, value in answers.items()}
+    shown = {rank: one.value for rank, one in enumerate(vector) if isinstance(one, Returned)}
     return {rank: one.failed for rank, one in shown.items() if one.failed is not None}
 
 
@@ -261,14 +263,13 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
     """Let a rank process import the implementation and describe it.
 
     Raises:
-        BadAdapterError: with the words of the rank that failed.
+        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
         IsWrapperError: it is the adapter of a data-parallel wrapper.
-        HarnessError: the rank died or hung.
+        HarnessError: the host of the process was lost.
     """
-    from pipeconform.errors import BadAdapterError, IsWrapperError
-    from pipeconform.run.verdict import Raised
-
-    vector = pools.oracle.run(DESCRIBE_TASK, implementation.encode(), time_limit=time_limit)
+    vector = ask_implementation(
+        pools, DESCRIBE_TASK, implementation, answer=Description, time_limit=time_limit
+    )
     verdict = vector[0]
     if isinstance(verdict, Raised):
         if verdict.type.rpartition(".")[2] == "IsWrapperError":
@@ -278,6 +279,28 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
         raise BadAdapterError(
             f"--impl {implementation!r} cannot be described: {verdict.type}: {verdict.message}"
         )
+    require_alive(vector, implementation)
+    found: Description = vector.values[0]
+    return found
+
+
+def require_alive(vector: VerdictVector, implementation: str) -> None:
+    """Refuse an implementation that ended or stopped the process that imported it and called ``describe()``.
+
+    Raises:
+        BadAdapterError: it did.
+        HarnessError: the process was lost for another reason.
+    """
+    verdict = vector[0]
+    if isinstance(verdict, Died) and not verdict.lost:
+        raise BadAdapterError(
+            f"--impl {implementation!r}: importing it or its describe() ended the process ({verdict.how}); expected "
+            f"a Description, returned\n{vector.describe()}"
+        )
+    if isinstance(verdict, Stuck):
+        raise BadAdapterError(
+            f"--impl {implementation!r}: importing it or its describe() did not return; expected a Description without "
+            f"waiting for anything\n{vector.describe()}"
+        )
     if not vector.ok:
         raise HarnessError(f"describing {implementation!r} failed:\n{vector.describe()}")
-    return msgspec.msgpack.decode(vector.values[0], type=Description)

@@ -31,12 +31,14 @@ from pipeconform.errors import BadAdapterError, HarnessError, UnknownNameError, 
 from pipeconform.report.result import Environment as EnvironmentReport
 from pipeconform.report.result import Implementation
 from pipeconform.run import implementation as implementations
+from pipeconform.run.answered import ask_implementation
 from pipeconform.run.devices import Devices, resolve
 from pipeconform.run.environment import Environment
 from pipeconform.run.leased import LeasedPools
 from pipeconform.run.pools import Pools
 from pipeconform.run.protocols import RankPools
 from pipeconform.run.source import Source
+from pipeconform.showing import shown
 from pipeconform.spec.wrappers import Kind
 
 __all__ = [
@@ -156,7 +158,7 @@ def places_of(options: Options, stack: ExitStack) -> Places:
 
 def say(text: str) -> None:
     """Tell what happens to agents, apart from what a command prints."""
-    print(f"pipeconform: {text}", file=sys.stderr, flush=True)
+    print(f"pipeconform: {shown(text)}", file=sys.stderr, flush=True)
 
 
 def _most_ranks(reason_against: Callable[[int], str | None], wanted: tuple[int, int]) -> int:
@@ -246,7 +248,8 @@ def source_in(pools: RankPools, reference: str) -> Source:
     Raises:
         HarnessError: the process that was asked died or hung.
     """
-    vector = pools.oracle.run(SOURCE_TASK, reference.encode(), time_limit=120.0)
+    vector = ask_implementation(pools, SOURCE_TASK, reference, answer=Source, time_limit=120.0)
     if not vector.ok:
         raise HarnessError(f"reading the adapter's source failed:\n{vector.describe()}")
-    return msgspec.msgpack.decode(vector.values[0], type=Source)
+    found: Source = vector.values[0]
+    return found

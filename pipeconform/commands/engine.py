@@ -10,9 +10,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from pipeconform.report.result import Result
 
 __all__ = ["Ended", "arguments", "drive", "isolated"]
 
@@ -36,6 +39,12 @@ class Ended:
     """Errors of pytest or of the suites themselves, with tracebacks."""
     gave_up: str = ""
     """Why the run ended of its own accord before it judged anything."""
+    result: Result | None = None
+    """What the run found, if it could not be written as it was to be."""
+    unwritten: str = ""
+    """Why it could not, and what was written instead."""
+    kept: Path | None = None
+    """Where that stands."""
 
 
 def arguments(
@@ -152,6 +161,21 @@ class _Watcher:
         self._ended.interrupted = excinfo.type is KeyboardInterrupt
         if isinstance(excinfo.value, pytest.exit.Exception):
             self._ended.failures.append(excinfo.value.msg)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Take over a result that could not be written; a JUnit file that cannot be loses nothing else."""
+        try:
+            return (yield)
+        except OSError as error:
+            self._ended.unwritten = f"cannot write {error.filename or 'junit.xml'}: {error.strerror or error}"
+            session.exitstatus = 3
+        finally:
+            run = session.config.pluginmanager.get_plugin("pipeconform-run")
+            if run is not None and run.gathered.unwritten is not None:
+                gathered = run.gathered
+                self._ended.result, self._ended.kept = gathered.last, gathered.kept
+                self._ended.unwritten = gathered.unwritten
 
     def pytest_internalerror(self, excrepr: object) -> bool:
         """Keep the text of an internal error; True: pytest need not print it."""

@@ -215,35 +215,39 @@ def _conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
     Raises:
         UsageError: names, arguments or the adapter were refused.
         NothingJudgedError: the run ended well but judged nothing.
-        HarnessError: pytest or the suites failed, or could not judge some cells.
+        HarnessError: pytest or the suites failed, could not judge some cells, or the result could not be written.
     """
     if ended.gave_up:
         raise HarnessError(ended.gave_up)
     if ended.usage:
         raise UsageError("\n".join(ended.usage))
     cells: tuple[Cell, ...] = ()
-    if written is not None:
-        from pipeconform.report.result import read_result
+    from pipeconform.report.result import as_json, read_result
 
+    result = ended.result if ended.unwritten else None
+    if written is not None and result is None:
         result = read_result(written)
+    if result is not None:
         cells = result.cells
         if show == "json":
-            click.echo(written.read_bytes(), nl=False)
+            click.echo(as_json(result), nl=False)
         elif cells:
-            _print_summary(result, written, quiet=show == "verdict")
-        if cells:
+            _print_summary(result, ended.kept or written, quiet=show == "verdict")
+        if cells and written is not None and not ended.unwritten:
             _write_report(result, written, tell=show == "summary")
     if ended.interrupted:
-        kept = f"results so far in {written}" if cells else "nothing was judged yet"
+        kept = ended.unwritten or f"results so far in {written}" if cells else "nothing was judged yet"
         click.echo(f"pipeconform: interrupted; {kept}", err=True)
         return INTERRUPTED
+    if ended.unwritten:
+        raise HarnessError(ended.unwritten)
     if ended.failures:
         raise HarnessError(_failures(ended.failures))
     if any(cell.status == "error" and not cell.violations for cell in cells):
         raise HarnessError("some cells could not be judged; see ERR above for the reason")
     if not any(cell.judgements for cell in cells):
         raise NothingJudgedError("nothing was judged: widen --requirements, --schedules, --ranks or -k")
-    problems = () if written is None or result.expectations is None else result.expectations.problems
+    problems = () if result is None or result.expectations is None else result.expectations.problems
     violated = bool(problems) or any(not v.expected for cell in cells for v in cell.violations)
     if ended.code > _FAILED and not (ended.code == _STOPPED and violated):
         raise HarnessError(f"pytest ended with code {ended.code}; run again with --debug")
@@ -268,7 +272,7 @@ def _write_report(result: Result, written: Path, *, tell: bool) -> None:
             click.echo(f"report: {page}")
 
 
-def _print_summary(result: Result, written: Path, *, quiet: bool) -> None:
+def _print_summary(result: Result, written: Path | None, *, quiet: bool) -> None:
     from rich.console import Console
 
     from pipeconform.report.summary import render_summary, render_verdict

@@ -7,12 +7,31 @@ a message needs no pickle.
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
     import torch
+
+_ITEM_BYTES = MappingProxyType(
+    {
+        **dict.fromkeys(("bool", "int8", "uint8"), 1),
+        **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+        **dict.fromkeys(("int32", "uint32", "float32", "complex32"), 4),
+        **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
+        "complex128": 16,
+        **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1),
+        "float8_e8m0fnu": 1,
+        **dict.fromkeys(("qint8", "quint8", "quint4x2", "quint2x4", "float4_e2m1fn_x2"), 1),
+        **{f"{kind}{bits}": 1 for kind in ("int", "uint") for bits in range(1, 8)},
+        **dict.fromkeys(("bits8", "bits1x8", "bits2x4", "bits4x2"), 1),
+        "bits16": 2,
+        "qint32": 4,
+    }
+)
+"""By dtype of torch the bytes of an element."""
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
@@ -21,6 +40,13 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     dtype: str
     shape: tuple[int, ...]
     data: bytes
+
+    def __post_init__(self) -> None:
+        """What a rank sent may be anything: no judge allocates what was only declared."""
+        if (item := _ITEM_BYTES.get(self.dtype)) is None:
+            raise ValueError(f"a tensor of dtype {self.dtype[:40]!r}; expected one of torch's")
+        if math.prod(self.shape) * item != len(self.data) or (self.shape and min(self.shape) < 0):
+            raise ValueError(f"{len(self.data)} bytes for a tensor of {self.dtype}{list(self.shape[:8])}")
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Array:

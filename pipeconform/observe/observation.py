@@ -29,6 +29,13 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[str, ...] | None = None
     """Of a `DTensor`, in torch's words: `array` is then this rank's part."""
 
+    def __post_init__(self) -> None:
+        """What a rank sent may be anything."""
+        if (self.array is not None) != (self.kind == "tensor") or (
+            self.kind == "dict" and len(self.keys) != len(self.items)
+        ):
+            raise ValueError(f"a value of kind {self.kind} with the parts of another")
+
     @classmethod
     def of(cls, value: Any) -> Structure:
         """Record `value`, container types and all."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from pipeconform.campaign.executor import require_alive
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadAdapterError, HarnessError
 from pipeconform.judge.finding import Finding
@@ -14,6 +15,7 @@ from pipeconform.replication.evidence import came_through, distinct, evidence_of
 from pipeconform.replication.job import Job
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.run.answered import ask_implementation, read_answers
 from pipeconform.run.protocols import RankPools
 from pipeconform.run.verdict import Raised, Returned, VerdictVector
 from pipeconform.wrapper import WrapperDescription
@@ -30,19 +32,16 @@ def describe(pools: RankPools, reference: str) -> WrapperDescription:
     """Let a rank process import the implementation and describe it.
 
     Raises:
-        BadAdapterError: with the words of the process that failed.
-        HarnessError: it died or hung.
+        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
+        HarnessError: the host of the process was lost.
     """
-    vector = pools.oracle.run(_DESCRIBE_TASK, reference.encode(), time_limit=120.0)
+    vector = ask_implementation(pools, _DESCRIBE_TASK, reference, answer=WrapperDescription, time_limit=120.0)
     verdict = vector[0]
     if isinstance(verdict, Raised):
         raise BadAdapterError(verdict.message)
-    if not isinstance(verdict, Returned):
-        raise HarnessError(f"describing {reference!r} failed:\n{vector.describe()}")
-    try:
-        return msgspec.msgpack.decode(verdict.value, type=WrapperDescription)
-    except msgspec.ValidationError as error:
-        raise BadAdapterError(f"--impl {reference!r}: describe() returned a wrong value: {error}") from error
+    require_alive(vector, reference)
+    found: WrapperDescription = vector.values[0]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +72,9 @@ class WrapperExecutor:
     def _run(self, case: WrapperCase, *, checkpoint: bytes = b"") -> VerdictVector:
         pool = self.pools.of_size(case.ranks)
         job = Job(implementation=self.implementation, case=case, checkpoint=checkpoint)
-        vector = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
-        if vector.ok and any(one.failed is not None for one in _shown(vector)):
+        returned = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
+        vector = read_answers(returned, Shown)
+        if returned.ok and (not vector.ok or any(one.failed is not None for one in _shown(vector))):
             pool.restart()  # what a failed step left under way must not meet the next case
         return vector
 
@@ -103,7 +103,7 @@ class WrapperExecutor:
 
 
 def _shown(vector: VerdictVector) -> tuple[Shown, ...]:
-    return tuple(msgspec.msgpack.decode(value, type=Shown) for value in vector.values)
+    return vector.values
 
 
 def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictVector:
@@ -111,7 +111,7 @@ def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictV
     first, *others = vector.verdicts
     assert isinstance(first, Returned)
     shown = msgspec.structs.replace(_shown(vector)[0], earlier=earlier)
-    return VerdictVector((msgspec.structs.replace(first, value=msgspec.msgpack.encode(shown)), *others))
+    return VerdictVector((msgspec.structs.replace(first, value=shown), *others))
 
 
 def _status_of(finding: Finding) -> Status:

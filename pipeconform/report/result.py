@@ -30,6 +30,7 @@ __all__ = [
     "Status",
     "Totals",
     "Violation",
+    "as_json",
     "decode_cell",
     "read_result",
     "schema",
@@ -228,16 +229,20 @@ class Result(_Data, frozen=True, kw_only=True):
     expectations: Expectations | None = None
 
 
-def write_result(result: Result, path: Path) -> None:
-    """Write the file as a whole or not at all.
+def as_json(result: Result, *, indent: int = 1) -> bytes:
+    """The contents of the result file; with a negative `indent` in as few bytes as can be."""
+    return msgspec.json.format(msgspec.json.encode(result), indent=indent)
+
+
+def write_result(result: Result, path: Path, *, indent: int = 1) -> None:
+    """Write the file as a whole or not at all; `indent` is that of `as_json`.
 
     Raises:
         BadResultError: the folder cannot be written; the message names it.
     """
-    text = msgspec.json.format(msgspec.json.encode(result), indent=1)
     try:
         with whole_file(path) as part:
-            part.write_bytes(text)
+            part.write_bytes(as_json(result, indent=indent))
     except OSError as error:
         raise BadResultError(
             f"cannot write {path}: {error.strerror or error}; choose another --out"

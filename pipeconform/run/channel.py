@@ -1,4 +1,8 @@
-"""The controller's end of the socket to one rank: never blocks, whatever the sizes."""
+"""The controller's end of the socket to one rank: never blocks, whatever the sizes.
+
+The rank runs code that is judged, and that code can write to the socket too: a frame that no rank of ours
+sends ends the connection, and `Channel.wrong` says why.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ __all__ = ["Channel", "Frame"]
 _GULP = 1 << 16
 _TURN = 8 << 20  # bytes read in one turn, so that no rank keeps the others waiting
 _MAX_PARTS = 64  # buffers given to the kernel at once
+_LONGEST = 1 << 30  # bytes of a frame's body
+_KINDS = frozenset(map(int, Kind))
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,8 @@ class Channel:
         self._about: tuple[int, float, int] = (0, 0.0, 0)
         self.frames: deque[Frame] = deque()
         self.ended = False
+        self.wrong = ""
+        """What came that is no frame; empty while all is well."""
         self.moved = 0  # bytes in either direction, as evidence of progress
 
     def fileno(self) -> int:
@@ -103,6 +111,8 @@ class Channel:
         self._head += data
         while self._body is None and len(self._head) >= HEADER.size:
             number, moment, kind, length = HEADER.unpack_from(self._head)
+            if kind not in _KINDS or length > _LONGEST:
+                return self._refuse(kind, length)
             self._about = (number, moment, kind)
             self._body = bytearray(length)
             present = self._head[HEADER.size : HEADER.size + length]
@@ -111,6 +121,14 @@ class Channel:
             del self._head[: HEADER.size + len(present)]
             self._finish_body()
         return len(data)
+
+    def _refuse(self, kind: int, length: int) -> int:
+        self.wrong = (
+            f"a frame of kind {kind}, which there is none of"
+            if kind not in _KINDS
+            else f"a frame of {length} bytes; at most {_LONGEST} are read"
+        )
+        return 0  # as at an end of file: what follows cannot be told apart
 
     def _finish_body(self) -> None:
         if self._body is not None and self._filled == len(self._body):

@@ -136,6 +136,8 @@ class Crew:
 
     def _fork(self) -> None:
         try:
+            # what is judged may have emptied the temporary folder; what comes after it is judged all the same
+            self.server.folder.mkdir(parents=True, exist_ok=True)
             folder = self._folder = Path(tempfile.mkdtemp(prefix="group-", dir=self.server.folder))
             for rank in range(self.size):
                 self.output(rank).touch()
@@ -197,10 +199,13 @@ class Crew:
         if rank not in self._ready and channel.frames:
             first = channel.frames.popleft()
             if first.kind != Kind.READY:
-                raise PoolError(f"rank {rank} could not be set up:\n{first.body.decode()}{self._quote(rank)}")
+                why = first.body.decode(errors="replace")
+                raise PoolError(f"rank {rank} could not be set up:\n{why}{self._quote(rank)}")
             self.seen[rank] = msgspec.msgpack.decode(first.body, type=dict[str, str | None])
             self.server.environment.check(self.seen[rank], rank=rank)
             self._ready.add(rank)
+        elif rank not in self._ready and channel.wrong:
+            raise PoolError(f"rank {rank} sent {channel.wrong} while it was set up{self._quote(rank)}")
         elif rank not in self._ready and rank in self.group.exits:
             code = self.group.exits[rank].code
             raise PoolError(f"rank {rank} ended with {code} while it was set up{self._quote(rank)}")

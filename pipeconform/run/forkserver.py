@@ -116,7 +116,11 @@ class ForkServer:
             with theirs, (self.folder / "server.stderr").open("wb") as stderr:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
                     [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
-                    env=self.environment.process_environment(),
+                    # torch makes this folder when it is imported, for good, unless it is ours to remove
+                    env={
+                        "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"),
+                        **self.environment.process_environment(),
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=stderr,
                     stderr=stderr,

@@ -7,7 +7,6 @@ anything but success everywhere, the whole group is killed and formed anew: half
 from __future__ import annotations
 
 import contextlib
-import pickle
 import time
 import weakref
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from types import TracebackType
 import msgspec
 
 from pipeconform.errors import PoolError
+from pipeconform.run.answered import UnreadableError, decoded, not_an_answer
 from pipeconform.run.channel import Frame
 from pipeconform.run.crew import Crew
 from pipeconform.run.forkserver import ForkServer
@@ -311,7 +311,9 @@ class Pending:
             while channel.frames and rank not in self._verdicts:
                 answer = channel.frames.popleft()
                 if answer.number == self._number:  # anything else belongs to a task long past
-                    self._verdicts[rank] = self._read(answer, rank)
+                    self._verdicts[rank] = self._read(answer)
+            if channel.wrong and rank not in self._verdicts:
+                self._verdicts[rank] = not_an_answer(channel.wrong, after=time.monotonic() - self._started)
             if gone is not None and rank not in self._verdicts:
                 self._verdicts[rank] = Died.of(
                     gone.code,
@@ -320,17 +322,17 @@ class Pending:
                     lost=gone.lost,
                 )
 
-    def _read(self, answer: Frame, rank: int) -> Verdict:
-        after = answer.moment - self._started
+    def _read(self, answer: Frame) -> Verdict:
+        now = time.monotonic()
+        after = (answer.moment if self._started <= answer.moment <= now else now) - self._started
         if answer.kind == Kind.BYTES:
             return Returned(value=answer.body, after=after)
-        if answer.kind == Kind.RAISED:
-            return msgspec.structs.replace(msgspec.msgpack.decode(answer.body, type=Raised), after=after)
+        if answer.kind != Kind.RAISED:
+            return not_an_answer(f"a frame of kind {answer.kind.name}", after=after)
         try:
-            return Returned(value=pickle.loads(answer.body), after=after)  # noqa: S301 - our own process wrote it
-        except Exception as error:
-            message = f"what rank {rank} returned cannot be unpickled in the controller: {error}"
-            return Raised(type=type(error).__qualname__, message=message, after=after)
+            return msgspec.structs.replace(decoded(answer.body, Raised), after=after)
+        except UnreadableError as error:
+            return not_an_answer(str(error), after=after)
 
     def _first_failure(self) -> str | None:
         """Name the first rank that raised or died, for the reason why the others are given up."""

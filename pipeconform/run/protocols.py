@@ -24,6 +24,8 @@ class RankChannel(Protocol):
 
     frames: deque[Frame]
     ended: bool
+    wrong: str
+    """What came that no rank of ours sends; empty while all is well."""
 
     @property
     def receiving(self) -> bool:

@@ -1,6 +1,7 @@
 """One rank's process: set up once, then run tasks until the controller goes away.
 
-A task is a function ``(context: RankContext, payload: bytes) -> object`` named ``"module:function"``.
+A task is a function ``(context: RankContext, payload: bytes) -> bytes`` named ``"module:function"``. Its answer is
+bytes because the controller runs no code of a rank: it decodes them by a schema, and unpickles nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import faulthandler
 import importlib
 import io
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -44,10 +44,6 @@ class RankContext:
     device: str
     folder: str = ""
     """The rank group's own, which goes with its processes."""
-
-
-class _UnpicklableError(Exception):
-    """The task's return value cannot leave the process."""
 
 
 def main(connection: socket.socket, spec: RankSpec) -> int:
@@ -109,11 +105,12 @@ def _run(tasks: dict[str, Task], name: str, context: RankContext, payload: bytes
         if name not in tasks:
             tasks[name] = _find(name)
         value = tasks[name](context, payload)
-        if type(value) is bytes:
-            return Kind.BYTES, value
-        return Kind.PICKLE, _pickled(value)
+        if type(value) is not bytes:
+            raise TypeError(f"{name} returned {_kind(value)}; a task returns bytes")
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: leaving is not answering
         return Kind.RAISED, msgspec.msgpack.encode(raised_from(error))
+    else:
+        return Kind.BYTES, value
 
 
 def _find(name: str) -> Task:
@@ -124,20 +121,12 @@ def _find(name: str) -> Task:
     return found  # type: ignore[no-any-return]  # calling it will tell
 
 
-def _pickled(value: object) -> bytes:
-    try:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise _UnpicklableError(
-            f"the task returned a value of type {kind} that cannot be pickled: {error}"
-        ) from error
+def _kind(value: object) -> str:
+    return f"a value of type {type(value).__module__}.{type(value).__qualname__}"
 
 
 def raised_from(error: BaseException) -> Raised:
     """What crosses to the controller of an exception, its causes included."""
-    if isinstance(error, _UnpicklableError):
-        return Raised(type="UnpicklableReturn", message=_clip(str(error)), causes=_causes(error))
     # The first frame is ours and says nothing about the task.
     own = error.__traceback__
     frames = own.tb_next if own is not None and own.tb_next is not None else own

@@ -4,6 +4,9 @@ A frame is a fixed header (number, moment, kind, length) and a body. Between con
 is the task counter and the body is a task or an answer; between controller and fork server it is unused
 and the body is one of the messages below, in MessagePack. ``moment`` is ``time.monotonic()`` of the
 sender, in seconds: the clock is one for all processes of a machine, so moments can be compared.
+
+Nothing that a rank sends is ever unpickled: code under judgement runs in rank processes and can write to their
+sockets.
 """
 
 from __future__ import annotations
@@ -45,8 +48,7 @@ class Kind(IntEnum):
     TASK = 2  # the payload
     READY = 3  # the rank is set up; the environment it sees
     UNFIT = 4  # the rank could not be set up; the traceback
-    BYTES = 5  # the task's return value, as it was
-    PICKLE = 6  # the task's return value, pickled
+    BYTES = 5  # the task's return value: bytes, that whoever asked for it decodes by a schema
     RAISED = 7  # the exception, as a verdict
     STORE = 8  # where the ranks of a group meet, when that is not a file: from rank 0, then to the others
 

@@ -16,6 +16,7 @@ from pipeconform.campaign.told import Told
 from pipeconform.errors import PipeconformError
 from pipeconform.gate.strict import problems
 from pipeconform.report.location import RESULT_NAME
+from pipeconform.report.rescue import rescued
 from pipeconform.report.result import Cell, Expectations, Result, Run, Totals, write_result
 from pipeconform.spec import STANDARD_VERSION, rule_digest
 from pipeconform.spec.wrappers import all_requirements
@@ -41,7 +42,11 @@ class Gathered:
         self.here: Callable[[], Told] | None = None
         """Says it in a run of one process."""
         self.unwritten: str | None = None
-        """Why the result could not be written."""
+        """Why the result could not be written as it was to be."""
+        self.last: Result | None = None
+        """What was to be written last."""
+        self.kept: Path | None = None
+        """The file in which it stands, whatever could not be written."""
         self._begun = self._written = time.monotonic()
         self._took = 0.0
 
@@ -60,13 +65,23 @@ class Gathered:
         """Write the result file, if there is to be one."""
         if self.file is None:
             return
-        begun = time.monotonic()
+        begun, self.unwritten = time.monotonic(), None
         try:
-            write_result(self.result(complete=complete), self.file)
+            self.last = self.result(complete=complete)
+            write_result(self.last, self.file)
+            self.kept = self.file
         except PipeconformError as error:
             self.unwritten = str(error)
         self._written = time.monotonic()
         self._took = self._written - begun
+
+    def write_last(self, *, complete: bool) -> None:
+        """Write the result at the end of a run; where there is no room for it, what fits, or all of it elsewhere."""
+        self.write(complete=complete)
+        if self.unwritten is None or self.last is None or self.file is None:
+            return
+        self.kept, what = rescued(self.last, self.file)
+        self.unwritten += f"; {what}"
 
     def result(self, *, complete: bool) -> Result:
         """Everything so far, cells in the order of the standard."""

@@ -8,7 +8,6 @@ the cells it was judging, and they are reported as errors.
 from __future__ import annotations
 
 import dataclasses
-import os
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from pipeconform.errors import HarnessError, TooFewAgentsError, UsageError
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.result import Cell, decode_cell
 from pipeconform.run.ahead import drop_ahead
+from pipeconform.run.cache_folder import keep_hypothesis_files
 from pipeconform.run.cores import Cores
 from pipeconform.run.supported import require_supported_torch
 from pipeconform.session.gathered import Gathered
@@ -70,8 +70,7 @@ class PytestRun:
         """Workers that have ended since a cell was judged."""
         self._weights: dict[str, Weight] = {}
         """By group of cells."""
-        # Hypothesis keeps its tables in the working directory unless told otherwise
-        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "hypothesis"))
+        keep_hypothesis_files()
         self._stack = ExitStack()
         self._share = self._shared(config)
         self._check_out()
@@ -326,7 +325,7 @@ class PytestRun:
         came_through = session.exitstatus in (0, 1, 5)
         complete = came_through and not (self.interrupted or session.shouldfail or session.shouldstop)
         if self.gathered.knows_where:
-            self.gathered.write(complete=complete)
+            self.gathered.write_last(complete=complete)
         if not self.interrupted and came_through and (failed or self.gathered.unwritten or not judged):
             session.exitstatus = 3
         elif session.exitstatus == 0 and self._file_is_wrong(complete=complete):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
+import pickle
+import socket
+import struct
 import tempfile
 import threading
 import time
@@ -124,3 +129,51 @@ class TalksInTheWorld(ReferenceAdapter):
     """Every run sends a message to the world's default group, which is not received where the run fails."""
 
     pipeline = _TalkingPipeline
+
+
+class _Unpickled:
+    """Makes a folder where it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (os.path.join(tempfile.gettempdir(), "unpickled"),)
+
+
+def _write_to_controller(kind: int, body: bytes) -> None:
+    """Answer every task that may be running, on the socket that the harness holds."""
+    for found in gc.get_objects():
+        if isinstance(found, socket.socket) and found.family == socket.AF_UNIX and found.fileno() >= 0:
+            for number in range(1, 64):
+                found.sendall(struct.pack("<QdBQ", number, time.monotonic(), kind, len(body)) + body)
+
+
+class _PicklingPipeline(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        _write_to_controller(6, pickle.dumps(_Unpickled()))
+        return super().run(mode, batch)
+
+
+class SendsPickles(ReferenceAdapter):
+    """Writes a pickle to the harness's socket, to have code run where verdicts are made."""
+
+    pipeline = _PicklingPipeline
+
+
+class _BabblingPipeline(ReferencePipeline):
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        _write_to_controller(5, b"passed!")
+        return super().run(mode, batch)
+
+
+class SendsNonsense(ReferenceAdapter):
+    """Answers for the harness, in words that it does not understand."""
+
+    pipeline = _BabblingPipeline
+
+
+class SpoilsTheOracle(ReferenceAdapter):
+    """Replaces the oracle in every process that describes it."""
+
+    def describe(self) -> Description:
+        oracle = importlib.import_module("pipeconform.judge.oracle")
+        oracle.answer = lambda _context, _question: b"nonsense"
+        return super().describe()

@@ -108,3 +108,18 @@ def test_a_message_in_the_world_that_an_error_left_behind_reaches_no_later_case(
 
     assert all(execution.failed for execution, _ in found[:-1]), "nobody raised: nothing was left behind"
     assert _statuses(found) == [[]] * (errors + 1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"), [("SendsPickles", "a frame of kind 6"), ("SendsNonsense", "what is no Observation")]
+)
+def test_what_an_engine_writes_to_the_harness_is_its_own_failure(guests, engine, words):
+    found = guests(engine)
+
+    assert _statuses(found) == [[Status.ERROR]] * 2
+    assert all(words in execution.verdicts.describe() for execution, _ in found)
+    assert not Path(tempfile.gettempdir(), "unpickled").exists()
+
+
+def test_the_oracle_computes_where_no_judged_code_has_run(guests):
+    assert _statuses(guests("SpoilsTheOracle")) == [[], []]

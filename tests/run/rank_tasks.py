@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -10,10 +11,13 @@ import sys
 import time
 from pathlib import Path
 
+from plain_values import plain
+
 from pipeconform.run.rank import RankContext
-from pipeconform.run.wire import Kind, frame
+from pipeconform.run.wire import HEADER, Kind, frame
 
 
+@plain
 def rank_of(context: RankContext, payload: bytes) -> object:
     return context.rank, context.world_size, context.device, payload
 
@@ -26,10 +30,12 @@ def echo(context: RankContext, payload: bytes) -> bytes:
     return payload
 
 
+@plain
 def pid(context: RankContext, payload: bytes) -> int:
     return os.getpid()
 
 
+@plain
 def total(context: RankContext, payload: bytes) -> float:
     """All-reduce the ranks' numbers: it needs every rank and the whole group."""
     import torch
@@ -40,6 +46,7 @@ def total(context: RankContext, payload: bytes) -> float:
     return x.item()
 
 
+@plain
 def subgroups(context: RankContext, payload: bytes) -> float:
     """Sum over the ranks of the same parity, in groups made for this task."""
     import torch
@@ -54,6 +61,7 @@ def subgroups(context: RankContext, payload: bytes) -> float:
     return x.item()
 
 
+@plain
 def facts(context: RankContext, payload: bytes) -> dict[str, object]:
     import torch
     import torch.distributed as dist
@@ -135,9 +143,10 @@ def sleep_forever(context: RankContext, payload: bytes) -> None:
     time.sleep(3600)
 
 
-def stop_itself(context: RankContext, payload: bytes) -> None:
+def stop_itself(context: RankContext, payload: bytes) -> bytes:
     if context.rank == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
+    return b""
 
 
 def spin_forever(context: RankContext, payload: bytes) -> None:
@@ -156,6 +165,7 @@ def spin_briefly(context: RankContext, payload: bytes) -> bytes:
     return b"done"
 
 
+@plain
 def child_spins(context: RankContext, payload: bytes) -> int:
     """A process of the rank's own computes for a second."""
     code = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
@@ -169,6 +179,7 @@ def leave_children(context: RankContext, payload: bytes) -> None:
     time.sleep(3600)
 
 
+@plain
 def print_much(context: RankContext, payload: bytes) -> int:
     line = "x" * 1023
     for _ in range(20 * 1024):
@@ -188,20 +199,46 @@ def print_forever(context: RankContext, payload: bytes) -> None:
         os.write(1, block)
 
 
-def return_unpicklable(context: RankContext, payload: bytes) -> object:
-    return (lambda: None) if context.rank == 0 else 1
+def return_no_bytes(context: RankContext, payload: bytes) -> object:
+    return (lambda: None) if context.rank == 0 else b""
 
 
-class OnlyHere:
-    """Pickled by name, and the name exists in the ranks only."""
+def _own_connection() -> socket.socket:
+    """The rank's end of the socket to the controller, as an adapter may find it."""
+    return next(o for o in gc.get_objects() if isinstance(o, socket.socket) and o.fileno() >= 0)
 
 
-OnlyHere.__module__ = "no_such_module_in_the_controller"
-sys.modules.setdefault("no_such_module_in_the_controller", sys.modules[__name__])
+class Payload:
+    """Unpickled, it makes the folder that its argument names."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (self.path,)
 
 
-def return_stranger(context: RankContext, payload: bytes) -> object:
-    return OnlyHere()
+def send_a_pickle(context: RankContext, payload: bytes) -> bytes:
+    """An answer of the kind that once was a pickle; both ranks go on as if nothing had happened."""
+    number, folder = payload.split(b" ", 1)
+    body = pickle.dumps(Payload(folder.decode()))
+    _own_connection().sendall(HEADER.pack(int(number), time.monotonic(), 6, len(body)) + body)
+    return body
+
+
+def send_a_frame(context: RankContext, payload: bytes) -> bytes:
+    """A frame that is no answer, from rank 0: its kind, the length that it says, and its body."""
+    number, kind, length, body = payload.split(b" ", 3)
+    if context.rank == 0:
+        header = HEADER.pack(int(number), time.monotonic(), int(kind), int(length))
+        _own_connection().sendall(header + body)
+    return b"fine"
+
+
+def answer_at(context: RankContext, payload: bytes) -> bytes:
+    """Answers with a moment of its own choice."""
+    _own_connection().sendall(HEADER.pack(1, float(payload), Kind.BYTES, 0))
+    return b""
 
 
 def return_much(context: RankContext, payload: bytes) -> bytes:
@@ -211,7 +248,7 @@ def return_much(context: RankContext, payload: bytes) -> bytes:
 def answer_twice(context: RankContext, payload: bytes) -> bytes:
     """Forge an answer of the task before this one, and one of the task after it."""
     number = int(payload)
-    connection = next(o for o in gc.get_objects() if isinstance(o, socket.socket) and o.fileno() >= 0)
+    connection = _own_connection()
     for stale in (number - 1, number - 1):
         connection.sendall(frame(stale, kind=Kind.BYTES, length=5) + b"stale")
     return b"fresh"
@@ -224,6 +261,7 @@ def close_connection(context: RankContext, payload: bytes) -> None:
     time.sleep(3600)
 
 
+@plain
 def die_after_answering(context: RankContext, payload: bytes) -> tuple[int, int]:
     killer = os.fork()
     if killer == 0:
@@ -234,6 +272,7 @@ def die_after_answering(context: RankContext, payload: bytes) -> tuple[int, int]
     return os.getpid(), killer
 
 
+@plain
 def leave_a_child(context: RankContext, payload: bytes) -> int:
     """Its copies of the rank's sockets stay open when the rank is gone."""
     child = os.fork()
@@ -255,6 +294,7 @@ def close_stdout(context: RankContext, payload: bytes) -> bytes:
     return b"quiet"
 
 
+@plain
 def scheduling_policies(context, payload):
     """Of every thread of the process, after a collective."""
     import torch.distributed as dist
@@ -263,6 +303,7 @@ def scheduling_policies(context, payload):
     return sorted({os.sched_getscheduler(int(tid)) for tid in os.listdir("/proc/self/task")})
 
 
+@plain
 def blocked_signals(context, payload):
     """By thread of the process the numbers of the signals that it has blocked."""
     found = {}

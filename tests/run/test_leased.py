@@ -11,6 +11,7 @@ from pipeconform.run.devices import Devices, device_names
 from pipeconform.run.leased import LeasedPools
 from pipeconform.run.leases import Leases
 from pipeconform.run.pools import Pools
+from tests.run.plain_values import read
 
 GUARD = 30.0
 PRELOAD = ("torch", "torch.distributed", "rank_tasks")
@@ -34,7 +35,7 @@ def pools(tmp_path):
 
 
 def where(pools, size):
-    vector = pools.of_size(size).run("rank_tasks:rank_of", time_limit=GUARD)
+    vector = read(pools.of_size(size).run("rank_tasks:rank_of", time_limit=GUARD))
     return tuple(device for _, _, device, _ in vector.values)
 
 
@@ -61,7 +62,7 @@ def test_a_task_waits_for_devices_and_gives_them_back(pools, tmp_path):
 
 def test_ranks_stay_warm_on_the_devices_they_had(pools, tmp_path):
     def pids():
-        return pools.of_size(2).run("rank_tasks:pid", time_limit=GUARD).values
+        return read(pools.of_size(2).run("rank_tasks:pid", time_limit=GUARD)).values
 
     with leases_in(tmp_path).take(1, patience=0.0):
         first = pids()  # on 1 and 2
