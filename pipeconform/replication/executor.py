@@ -8,7 +8,7 @@ import msgspec
 
 from pipeconform.campaign.executor import require_alive
 from pipeconform.case.wrapper_case import WrapperCase
-from pipeconform.errors import BadAdapterError, HarnessError
+from pipeconform.errors import BadAdapterError, ContractError, HarnessError
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
 from pipeconform.replication.evidence import came_through, distinct, evidence_of
@@ -33,12 +33,14 @@ def describe(pools: RankPools, reference: str) -> WrapperDescription:
 
     Raises:
         BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
+        ContractError: a method of it takes other arguments than it is called with.
         HarnessError: the host of the process was lost.
     """
     vector = ask_implementation(pools, _DESCRIBE_TASK, reference, answer=WrapperDescription, time_limit=120.0)
     verdict = vector[0]
     if isinstance(verdict, Raised):
-        raise BadAdapterError(verdict.message)
+        broken = verdict.type.rpartition(".")[2] == "ContractError"
+        raise (ContractError if broken else BadAdapterError)(verdict.message)
     require_alive(vector, reference)
     found: WrapperDescription = vector.values[0]
     return found
