@@ -9,6 +9,8 @@ from pipeconform.run.verdict import Raised
 
 __all__ = ["blamed"]
 
+_REFERENCE = "pipeconform.reference_impl."
+"""Its adapters, and the wrong ones beside them, are the engine as well."""
 _IMPORTS = ("ImportError", "ModuleNotFoundError")
 _NO_DEVICE = re.compile(
     r"doesn't have \w+ built in|not compiled with \w+ (enabled|support)|No \w+ GPUs are available|"
@@ -52,7 +54,8 @@ def blamed(raised: Raised, *, adapter: str) -> str:
         return f"this machine, or its torch, has no such device or backend: {what}\n{chain}\nchoose another --device"
     last = frames[-1]
     stated = last.source.startswith(("raise", "assert"))
-    if all(frame.module == adapter for frame in frames) and (stated or root.type in _MISTAKES):
+    alone = not adapter.startswith(_REFERENCE) and all(frame.module == adapter for frame in frames)
+    if alone and (stated or root.type in _MISTAKES):
         return (
             f"it raised {what}\n{chain}\nno code of an engine stands in between: mend {last.function}() in the "
             f"adapter's file, line {last.line}"
