@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.executor import require_alive
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadAdapterError, ContractError, HarnessError
@@ -16,6 +17,7 @@ from pipeconform.replication.job import Job
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.run.answered import ask_implementation, read_answers
+from pipeconform.run.implementation import module_of
 from pipeconform.run.protocols import RankPools
 from pipeconform.run.verdict import Raised, Returned, VerdictVector
 from pipeconform.wrapper import WrapperDescription
@@ -84,6 +86,7 @@ class WrapperExecutor:
         """What a requirement has to say about an execution; empty when it is met.
 
         Raises:
+            ContractError: the adapter itself raised, or a device or backend is not there.
             HarnessError: the oracle failed.
         """
         ended = judge_verdicts(vector)
@@ -93,7 +96,24 @@ class WrapperExecutor:
         evidence = evidence_of(case, _shown(vector), claims=claims, ask=self._ask)
         table = vector.describe()
         found = list(distinct(WRAPPER_JUDGEMENTS[requirement].judge(evidence)))
-        return tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
+        outcomes = tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
+        if any(one.status is Status.ERROR for one in outcomes):
+            self._require_wrapper(_shown(vector))
+        return outcomes
+
+    def _require_wrapper(self, shown: tuple[Shown, ...]) -> None:
+        """Judge no exception of the adapter's own making, and none of this machine's.
+
+        Raises:
+            ContractError: a rank raised such a one.
+        """
+        where = module_of(self.implementation.rpartition(":")[0])
+        for one in shown:
+            raised = None if one.failed is None else one.failed.raised
+            if raised is not None and (reason := blamed(raised, adapter=where)):
+                raise ContractError(
+                    f"the adapter, or what it needs, does not work (rank {one.rank}): {reason}"
+                )
 
     def _ask(self, question: Question) -> Expected:
         vector = self.pools.oracle.run(
