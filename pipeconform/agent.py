@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
 
 __all__ = ["main"]
@@ -72,7 +73,7 @@ def main(
 
 
 def _say(text: str) -> None:
-    click.echo(f"pipeconform agent: {text}", err=True)
+    say(f"pipeconform agent: {text}", err=True)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,43 @@ class MicrobatchRule(StrEnum):
     WHOLE_ROUNDS = "whole_rounds"  # m mod max(1, m div p) = 0
 
 
+_MOST_LETTERS = 200
+_MOST_CLAIMED = 256
+_MOST_SIZES = 64
+_MOST_SECONDS = 3600
+
+
+def require_line(text: object, what: str) -> None:
+    """Names are printed in tables, on pages and in logs."""
+    if isinstance(text, str) and not (text.isprintable() and len(text) <= _MOST_LETTERS):
+        raise ValueError(
+            f"{what} is {text[:40]!r} of {len(text)} characters; expected one line of at most {_MOST_LETTERS} "
+            f"printable characters"
+        )
+
+
+def _require_sizes(claim: ScheduleClaim) -> None:
+    """What is claimed decides how much work a run is; a field of another type is told by who checks types."""
+    sizes = claim.stages_per_rank
+    if isinstance(sizes, tuple | list) and (len(sizes) > _MOST_SIZES or not all(map(_usual, sizes))):
+        largest = max((one for one in sizes if isinstance(one, int)), default=0)
+        raise ValueError(
+            f"{claim.name}: stages_per_rank has {len(sizes)} entries up to {_told(largest)}; expected at most "
+            f"{_MOST_SIZES}, none of them above {_MOST_CLAIMED}"
+        )
+    for name in ("min_microbatches", "min_microbatches_per_stage", "min_microbatches_per_rank"):
+        if not _usual(value := getattr(claim, name)):
+            raise ValueError(f"{claim.name}: {name} is {_told(value)}; expected at most {_MOST_CLAIMED}")
+
+
+def _told(number: int) -> str:
+    return str(number) if number < 10**18 else "more than 10^18"
+
+
+def _usual(number: object) -> bool:
+    return not isinstance(number, int) or abs(number) <= _MOST_CLAIMED
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduleClaim:
     """One schedule an implementation offers, with its limits (p ranks, v stages per rank, m microbatches)."""
@@ -115,7 +152,9 @@ class ScheduleClaim:
     """What pipeconform calls the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
 
     def __post_init__(self) -> None:
-        """Raise `UnknownNameError` for a family that nobody knows; the message lists the nearest."""
+        """Raise `UnknownNameError` for a family that nobody knows, and ValueError for sizes that none has."""
+        require_line(self.name, "a schedule's name")
+        _require_sizes(self)
         if self.family is not None:
             from pipeconform.errors import UnknownNameError
             from pipeconform.schedule import families
@@ -279,7 +318,10 @@ class Capabilities:
     """``run(TRAIN)`` steps the optimizer and clears the gradients; see :meth:`Pipeline.apply`."""
     kwargs_scope: Literal["stage", "rank", "pipeline"] = "rank"
     inputs_consumed_by: Literal["first_stage", "all"] = "first_stage"
+    """``all``: every rank looks at the inputs. Ranks without the first stage are then given finite values instead of
+    NaN, of the same shapes and dtypes, but never the true ones: those come from stage to stage."""
     targets_consumed_by: Literal["last_stage", "all"] = "last_stage"
+    """The same of targets and the last stage; which targets are ignored is the same everywhere."""
     outputs_on: Literal["last_stage", "all"] = "last_stage"
     loss_on: Literal["last_stage", "all"] = "last_stage"
     loss_over: Literal["microbatch", "batch"] = "microbatch"
@@ -291,6 +333,13 @@ class Capabilities:
     """Replicas of the pipeline; None: there is one."""
     tensor_parallel: TensorParallelClaim | None = None
     """Stages that are cut over ranks, and tensors between stages that are; None: neither."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for more than any implementation has."""
+        if isinstance(self.schedules, tuple | list) and len(self.schedules) > _MOST_CLAIMED:
+            raise ValueError(f"{len(self.schedules)} schedules are claimed; expected at most {_MOST_CLAIMED}")
+        if isinstance(self.patience, int | float) and not 0 <= self.patience <= _MOST_SECONDS:
+            raise ValueError(f"patience is {self.patience} s; expected 0 to {_MOST_SECONDS} s")
 
     def schedule(self, name: str) -> ScheduleClaim | None:
         """The claim for the schedule called `name`, or None when it is not claimed."""
@@ -316,6 +365,8 @@ class Description:
         """Raise `BadAdapterError` for a variant whose name is taken, or stands for something in an id."""
         from pipeconform.errors import BadAdapterError
 
+        require_line(self.name, "the implementation's name")
+        require_line(self.version, "the implementation's version")
         for name in self.variants:
             if name == "default" or not name.replace("-", "").replace("_", "").isalnum():
                 raise BadAdapterError(

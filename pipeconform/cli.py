@@ -23,6 +23,7 @@ from pipeconform.commands.list import list_
 from pipeconform.commands.replay import replay
 from pipeconform.commands.report import report
 from pipeconform.commands.run import run
+from pipeconform.commands.say import say
 from pipeconform.commands.schedule import schedule
 from pipeconform.commands.selftest import selftest
 from pipeconform.commands.show import show
@@ -100,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _exit_code(arguments: list[str]) -> int:
     """Run; an error meant for the user is one line on stderr, its traceback shown with ``--debug``."""
     debug, arguments = _take_debug(arguments)
+    if trouble := _surroundings():
+        return _fail(trouble, 2)
     try:
         code = pipeconform.main(args=arguments, prog_name="pipeconform", standalone_mode=False, obj=debug)
     except click.Abort:
@@ -114,14 +117,27 @@ def _exit_code(arguments: list[str]) -> int:
         return 0
     except PipeconformError as error:
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc(), err=True, nl=False)
         return _fail(str(error), error.exit_code)
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc(), err=True, nl=False)
         hint = "" if debug else "; run again with --debug and report it, please"
         return _fail(f"a mistake of pipeconform itself: {type(error).__name__}: {error}{hint}", 3)
     return int(code or 0)
+
+
+def _surroundings() -> str:
+    """What a command cannot work in; the error would come late, and from anywhere."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if sys.stdout is None:
+        return "standard output is closed; send it to a file, or to /dev/null"
+    try:
+        os.getcwd()
+    except OSError as error:
+        return f"the working directory cannot be used: {error.strerror}; change to another one"
+    return ""
 
 
 def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:
@@ -138,5 +154,5 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"pipeconform: {message}", err=True)
+    say(f"pipeconform: {message}", err=True)
     return code

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from pipeconform.claims import require_line
 from pipeconform.sharding import Sharding, ShardingClaims
 
 if TYPE_CHECKING:
@@ -139,6 +140,11 @@ class WrapperDescription:
     name: str
     version: str
     claims: WrapperClaims
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a name that cannot be printed."""
+        require_line(self.name, "the wrapper's name")
+        require_line(self.version, "the wrapper's version")
 
 
 @runtime_checkable

@@ -57,7 +57,8 @@ class CellRun(Generic[CaseT, ExecutionT]):
     def __init__(self, run: Run, subject: Subject[CaseT, ExecutionT]) -> None:
         self.run, self.subject = run, subject
         self.corpora = tuple(subject.corpora())
-        self.judgements = self.executions = 0
+        self.judgements = self.executions = self.compared = 0
+        self.unclaimed: set[str] = set()
         self.digests: dict[str, CaseT] = {}
         self.renewed: set[int] = set()
         """Sizes of worlds whose processes were replaced to compare old and new ones."""
@@ -99,12 +100,20 @@ class CellRun(Generic[CaseT, ExecutionT]):
             )
         self._keep()
         violations = tuple(self._violations())
+        status, reason = _status(violations), ""
+        if status == "passed" and not self.compared:
+            # a judgement whose comparisons were never made has met nothing
+            status, reason = "nothing_compared", subject.why_nothing_was_compared(self.digests.values())
         return Cell(
             requirement=subject.requirement,
             schedule=subject.schedule,
             variant=subject.variant,
-            status=_status(violations),
+            status=status,
+            reason=reason,
             judgements=self.judgements,
+            compared=self.compared,
+            unclaimed=tuple(sorted(self.unclaimed)),
+            without=tuple(subject.without),
             executions=self.executions,
             distinct_cases=len(self.digests),
             counts=dict(sorted(self.counts.items())),
@@ -204,6 +213,8 @@ class CellRun(Generic[CaseT, ExecutionT]):
             self.renewed.add(self.subject.num_processes(case))
             self.executions += repetitions
         self.judgements += 1
+        self.compared += judged.compared
+        self.unclaimed |= judged.unclaimed
         self.digests[case.digest] = case
         self.counts[f"p={case.num_ranks},v={case.stages_per_rank}"] += 1
         self.microbatches.update(set(self.subject.batch_classes(case)))

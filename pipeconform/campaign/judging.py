@@ -49,20 +49,22 @@ def judge(
     """What `requirement` has to say about an execution; empty when it is met.
 
     A requirement about determinism executes the case again, in the same processes and, if `anew`, in new ones. Without
-    `thorough` a difference far beyond rounding counts although its bound was not computed. `gauge` is told how near
-    accepted values come to their bounds.
+    `thorough` a difference far beyond rounding counts although its bound was not computed. `gauge` takes down how
+    much was compared, and how near accepted values come to their bounds.
 
     Raises:
         ContractError: the adapter broke its contract; that is no verdict about the implementation.
     """
     _require_contract(execution)
+    gauge = gauge or Gauge()
     aftermath = JUDGEMENTS[requirement.id].aftermath
     if aftermath is not None:
-        return tuple(aftermath(_aftermath(execution, executor)))
+        return tuple(aftermath(_aftermath(execution, executor, gauge)))
     ended = execution.outcome()
     if ended is not None:
         case = execution.case
         if JUDGEMENTS[requirement.id].refuses & traits(case):
+            gauge.count(len(execution.verdicts))
             return _refused(execution, ended)
         outside = not _is_claimed(case, executor)
         refused = _raised_everywhere(execution, ended, echoes=JUDGEMENTS[requirement.id].echoes)
@@ -71,6 +73,7 @@ def judge(
             or (outside and _unsupported_everywhere(execution))
         )
         if tolerated:
+            gauge.count(len(execution.verdicts))
             return tuple(_unclear(requirement, execution))
         _require_engine(execution, executor)
         return (replace(ended, verdicts=execution.verdicts.describe()),)
@@ -82,21 +85,22 @@ def judge(
     observed = "timeline" in JUDGEMENTS[requirement.id].observe
     outcomes = [_with_timeline(finding, evidence, observed=observed) for finding in found]
     if JUDGEMENTS[requirement.id].repeats:
-        outcomes.extend(_repeated(execution.case, executor, anew=anew))
+        outcomes.extend(_repeated(execution.case, executor, anew=anew, gauge=gauge))
     table = execution.verdicts.describe()
     return tuple(replace(outcome, verdicts=table) for outcome in outcomes)
 
 
-def _aftermath(execution: Execution, executor: Executor) -> Aftermath:
+def _aftermath(execution: Execution, executor: Executor, gauge: Gauge) -> Aftermath:
     right = msgspec.structs.replace(execution, case=execution.case.without_mistakes)
     return Aftermath(
         case=execution.case,
         errors=executor.description.errors,
         verdicts=execution.verdicts,
         failed=execution.failed,
-        evidence=executor.evidence(right) if execution.verdicts.ok else None,
+        evidence=executor.evidence(right, gauge=gauge) if execution.verdicts.ok else None,
         as_mistaken=lambda: executor.as_mistaken(execution),
         against=lambda case: executor.as_mistaken(msgspec.structs.replace(execution, case=case)),
+        gauge=gauge,
     )
 
 
@@ -198,7 +202,7 @@ def _unsupported_everywhere(execution: Execution) -> bool:
     return bool(members) and all(one.unsupported is not None for one in members)
 
 
-def _repeated(case: Case, executor: Executor, *, anew: bool) -> Iterator[Outcome]:
+def _repeated(case: Case, executor: Executor, *, anew: bool, gauge: Gauge) -> Iterator[Outcome]:
     """Execute several times, the stored execution left alone: it may come from another worker's processes."""
     first = executor.repeat(case)
     others = [(executor.repeat(case), "in the same processes")]
@@ -210,7 +214,7 @@ def _repeated(case: Case, executor: Executor, *, anew: bool) -> Iterator[Outcome
         if ended is not None:
             yield ended
             return
-        for finding in repeats_exactly(first.shown, other.shown, how):
+        for finding in repeats_exactly(first.shown, other.shown, how, gauge=gauge):
             yield Outcome(Status.FAILED, finding)
 
 

@@ -21,6 +21,7 @@ from pipeconform.case.strategies import Focus
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS, Judgement
+from pipeconform.judge.unclaimed import returned_unclaimed
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.result import Violation
 from pipeconform.spec import Requirement
@@ -65,6 +66,12 @@ class PipelineCell:
     @property
     def _executor(self) -> Executor:
         return self.campaign.executors[self.variant]
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Foci of the requirement that are not claimed under this schedule."""
+        claimed = self._judgement.foci(self.claim, self.campaign.limits.capabilities)
+        return tuple(focus.value for focus in Focus if focus in self._judgement.wanted - {*claimed})
 
     def corpora(self) -> tuple[Corpus, ...]:
         """One per focus."""
@@ -129,7 +136,13 @@ class PipelineCell:
         """By the requirement's judgement."""
         gauge = Gauge()
         found = judge(self.row, execution, self._executor, thorough=thorough, anew=anew, gauge=gauge)
-        return Judged(found, gauge.worst)
+        unclaimed = returned_unclaimed(self._executor.capabilities, execution.shown)
+        compared = gauge.compared if self._judgement.is_met_by(case) else 0
+        return Judged(found, gauge.worst, compared, frozenset(one.value for one in unclaimed))
+
+    def why_nothing_was_compared(self, cases: Iterable[Case]) -> str:
+        """What the requirement's condition says, if none of the cases met it."""
+        return self._judgement.why_nothing_was_compared(cases)
 
     def num_processes(self, case: Case) -> int:
         """The size of its world."""

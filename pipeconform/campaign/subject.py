@@ -28,6 +28,10 @@ class Judged(NamedTuple):
     """What is wrong."""
     worst_ratio: float | None = None
     """The largest ratio of a difference to its bound among values that were accepted; None: no bound was asked."""
+    compared: int = 0
+    """How much was held against what is right; 0 where the case lacks what the requirement is about."""
+    unclaimed: frozenset[str] = frozenset()
+    """What the implementation returned although it does not claim to: names of features."""
 
 
 class Run(Protocol):
@@ -81,6 +85,10 @@ class Subject(Protocol[CaseT, ExecutionT]):
     def repeats(self) -> bool:
         """Whether judging executes a case again, so that a verdict in haste is none."""
 
+    @property
+    def without(self) -> Sequence[str]:
+        """Subjects of the requirement that the implementation does not claim, so that no case is about them."""
+
     def corpora(self) -> Sequence[Drawable[CaseT]]:
         """What cases are drawn from."""
 
@@ -133,6 +141,9 @@ class Subject(Protocol[CaseT, ExecutionT]):
 
     def heights(self, case: CaseT, judged: Judged) -> Mapping[str, float]:
         """What the search goes after, by name: cases with more of it are varied further."""
+
+    def why_nothing_was_compared(self, cases: Iterable[CaseT]) -> str:
+        """What all of these cases lacked, so that judging them compared nothing, and what would help."""
 
     def localised(self, case: CaseT, outcome: Outcome) -> tuple[Localisation | None, int]:
         """Where its values begin to be wrong, and how many executions it took to say so."""

@@ -45,9 +45,13 @@ def case_of(kind: type, data: Any) -> Any:
     Raises:
         ValueError: `data` is no case, or an impossible one.
     """
+    from pipeconform.case.limits import bounded
+
     assert kind is _ANY, f"{kind} cannot be read"
     try:
-        return msgspec.convert(data, type=WrapperCase if _is_of_a_wrapper(data) else Case)
+        if _is_of_a_wrapper(data):
+            return bounded(msgspec.convert(data, type=WrapperCase), source="case")
+        return bounded(msgspec.convert(data, type=Case), source="case")
     except BadCaseError as error:
         raise ValueError(str(error)) from error
 
@@ -58,10 +62,9 @@ def decode_any_case(data: bytes | str, *, source: str = "case") -> AnyCase:
     Raises:
         BadCaseError: the text is not JSON, not a case, of another format or impossible; the message names `source`.
     """
-    try:
-        raw = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        raise BadCaseError(f"{source}: not JSON: {error}") from error
+    from pipeconform.reading import decoded_json
+
+    raw = decoded_json(data, dict[str, Any], source=source, what="a case", error=BadCaseError)
     return (
         wrapper_case.decode_case(data, source=source)
         if _is_of_a_wrapper(raw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import structs
@@ -403,6 +403,12 @@ def format_case(case: Case) -> str:
     return msgspec.json.format(encode_case(case), indent=2).decode()
 
 
+class _Versioned(msgspec.Struct, frozen=True):
+    """What every format of a case may have."""
+
+    format: int | str | None = CASE_FORMAT
+
+
 def decode_case(data: bytes | str, *, source: str = "case") -> Case:
     """Read a case from JSON.
 
@@ -410,15 +416,13 @@ def decode_case(data: bytes | str, *, source: str = "case") -> Case:
         BadCaseError: the text is not JSON, not a case, of another format or impossible; the message
             names `source` and the path of the field.
     """
-    try:
-        raw: Any = msgspec.json.decode(data)
-        version = raw.get("format", CASE_FORMAT) if isinstance(raw, dict) else CASE_FORMAT
-        if version != CASE_FORMAT:
-            raise BadCaseError(f"case format {version!r} is not supported: this version reads {CASE_FORMAT}")
-        return msgspec.json.decode(data, type=Case)
-    except msgspec.ValidationError as error:
-        raise BadCaseError(f"{source}: not a case: {error}") from error
-    except msgspec.DecodeError as error:
-        raise BadCaseError(f"{source}: not JSON: {error}") from error
-    except BadCaseError as error:
-        raise BadCaseError(f"{source}: {error}") from error
+    from pipeconform.case.limits import bounded
+    from pipeconform.reading import decoded_json
+
+    version = decoded_json(data, _Versioned, source=source, what="a case", error=BadCaseError).format
+    if version != CASE_FORMAT:
+        raise BadCaseError(
+            f"{source}: case format {version!r} is not supported: this version reads {CASE_FORMAT}"
+        )
+    found = decoded_json(data, Case, source=source, what="a case", error=BadCaseError)
+    return bounded(found, source=source)

@@ -236,11 +236,17 @@ def assemble(
     )
 
 
-def reassembled(batch: Batch, *, args: tuple[Any, ...], target: Any) -> Batch:
-    """The batch with other inputs and another target, split again; everything else is as it was."""
+def reassembled(
+    batch: Batch,
+    *,
+    args: tuple[Any, ...],
+    target: Any,
+    kwargs: Mapping[int, Mapping[str, Any]] | None = None,
+) -> Batch:
+    """The batch with other inputs, another target and, if given, other keyword arguments, split again."""
     return assemble(
         args=args,
-        kwargs=batch.kwargs,
+        kwargs=batch.kwargs if kwargs is None else kwargs,
         target=target,
         loss_kwargs=batch.loss_kwargs,
         batch_dim=batch.batch_dim,

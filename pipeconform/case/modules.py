@@ -6,7 +6,7 @@ random numbers, and any process can build any stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ __all__ = [
     "Watcher",
     "build_model",
     "build_stage",
+    "composed",
     "tie",
 ]
 
@@ -243,16 +244,17 @@ def build_stage(case: Case, index: int) -> StageModule:
     return module
 
 
-def tie(case: Case, stages: Sequence[nn.Module]) -> None:
-    """Let the stages that `case` ties hold one parameter instead of equal ones."""
-    for s in case.model.tied[1:]:
-        stages[s].tied = stages[case.model.tied[0]].tied
+def tie(case: Case, stages: Sequence[nn.Module], *, owned: Collection[int] = ()) -> None:
+    """Let the stages that `case` ties hold one parameter instead of equal ones: that of one that is `owned`, if any."""
+    tied = sorted(case.model.tied, key=lambda s: s not in owned)
+    for s in tied[1:]:
+        stages[s].tied = stages[tied[0]].tied
 
 
 class _Model(nn.Module):
     """The composition of all stages, for engines and front ends that take a whole model."""
 
-    def __init__(self, stages: list[StageModule]) -> None:
+    def __init__(self, stages: Sequence[StageModule]) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
         self._chain = tuple(stages)
@@ -270,7 +272,19 @@ def build_model(
 ) -> nn.Module:
     """The whole model on the CPU; parameter names are ``stages.<s>.<builder's name>``."""
     stages = [build_stage(case, index) for index in range(case.num_stages)]
-    tie(case, stages)
+    return composed(case, stages, recorder=recorder, intruder=intruder)
+
+
+def composed(
+    case: Case,
+    stages: Sequence[StageModule],
+    *,
+    owned: Collection[int] = (),
+    recorder: Recorder | None = None,
+    intruder: Intruder | None = None,
+) -> nn.Module:
+    """The composition of `stages`, on which `tie` is called first."""
+    tie(case, stages, owned=owned)
     for stage in stages:
         stage.recorder, stage.intruder = recorder, intruder
     return _Model(stages)

@@ -27,6 +27,7 @@ __all__ = [
     "as_traced",
     "build_whole",
     "cuts_are_known",
+    "parts_are_known",
     "split_of",
     "whole_kwargs",
 ]
@@ -137,6 +138,12 @@ def cuts_are_known(case: Case) -> bool:
     return split is not None and split.by != "policy" and not split.skip and not split.wrong
 
 
+def parts_are_known(case: Case) -> bool:
+    """Whether the stages that a front end makes have the parameters of those of the case."""
+    split = case.model.split
+    return split is not None and split.by != "policy" and not split.wrong
+
+
 def as_traced(case: Case) -> Case:
     """The case with batches of the example's shapes in every run."""
     split = case.model.split
@@ -146,8 +153,14 @@ def as_traced(case: Case) -> Case:
     return structs.replace(case, model=structs.replace(case.model, split=plain))
 
 
-def split_of(case: Case) -> Split | None:
-    """What the plan says of the front end; None where stages are given."""
+def split_of(
+    case: Case, annotated: Callable[[Callable[[], None]], nn.Module] | None = None, *, seed: int | None = None
+) -> Split | None:
+    """What the plan says of the front end; None where stages are given.
+
+    `annotated` builds the whole model, if not `build_whole`; the tensors of the example are drawn from `seed`, if
+    not from the case's.
+    """
     split = case.model.split
     if split is None:
         return None
@@ -168,12 +181,24 @@ def split_of(case: Case) -> Split | None:
 
     def example() -> tuple[tuple[Any, ...], dict[str, Any]]:
         first = next(i for i, step in enumerate(case.program) if step is case.runs[0])
-        micro = data.make_batch(as_traced(case), first).microbatches[0]
-        return tuple(arg.detach() for arg in micro.args), whole_kwargs(micro.kwargs)
+        traced = as_traced(case)
+        micro = data.make_batch(traced, first).microbatches[0]
+        drawn = (
+            micro
+            if seed is None
+            else data.make_batch(structs.replace(traced, seed=seed), first).microbatches[0]
+        )
+        kwargs = whole_kwargs(
+            micro.kwargs
+        )  # numbers become part of what is traced: they are the same everywhere
+        tensors = {
+            name: value for name, value in whole_kwargs(drawn.kwargs).items() if isinstance(value, Tensor)
+        }
+        return tuple(arg.detach() for arg in drawn.args), {**kwargs, **tensors}
 
     return Split(
         by=split.by,
-        annotated=lambda mark: build_whole(case, mark),
+        annotated=annotated or (lambda mark: build_whole(case, mark)),
         points=tuple(SplitPoint(name, after=split.after) for name in names) if split.by == "points" else (),
         units=units,
         example=example,

@@ -238,9 +238,8 @@ def decode_case(data: bytes | str, *, source: str) -> WrapperCase:
     Raises:
         BadCaseError: it is damaged or impossible; the message names `source` and the field.
     """
-    try:
-        return msgspec.json.decode(data, type=WrapperCase)
-    except msgspec.DecodeError as error:
-        raise BadCaseError(f"{source}: not a wrapper case: {error}") from error
-    except BadCaseError as error:
-        raise BadCaseError(f"{source}: {error}") from error
+    from pipeconform.case.limits import bounded
+    from pipeconform.reading import decoded_json
+
+    found = decoded_json(data, WrapperCase, source=source, what="a wrapper case", error=BadCaseError)
+    return bounded(found, source=source)

@@ -24,6 +24,7 @@ from pipeconform.certificate.contents import (
 )
 from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.package import Doubt, manifest_doubts, read_package
+from pipeconform.certificate.weakening import weakening
 from pipeconform.errors import BadCaseError, UsageError
 from pipeconform.report.result import Result
 from pipeconform.spec import (
@@ -129,6 +130,7 @@ def _identity(contents: Contents) -> Iterator[Doubt]:
         ("standard_version", certificate.standard_version, result.standard_version),
         ("seed", certificate.seed, result.run.seed),
         ("draws", certificate.draws, result.run.corpus),
+        ("weakening", certificate.weakening, weakening(result)),
     ):
         if said != shown:
             yield Doubt(file=CERTIFICATE, field=field, text=f"{said!r}, but {RESULT} says {shown!r}")

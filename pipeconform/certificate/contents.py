@@ -11,6 +11,8 @@ import msgspec
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.case.any_case import case_of
 from pipeconform.certificate.package import Doubt, Package
+from pipeconform.errors import BadPackageError
+from pipeconform.reading import Line, decoded_json
 from pipeconform.report.result import Environment, Result
 
 __all__ = [
@@ -45,25 +47,27 @@ class Certificate(_Data, frozen=True, kw_only=True):
     """What was asked for and what was decided; all of it can be derived from the other files."""
 
     format: int = CERTIFICATE_FORMAT
-    level: str
-    standard_version: str
-    product_version: str
-    created: str
-    implementation: str
-    version: str
-    reference: str
-    source_digest: str
+    level: Line
+    standard_version: Line
+    product_version: Line
+    created: Line
+    implementation: Line
+    version: Line
+    reference: Line
+    source_digest: Line
     seed: int
     draws: int
-    shard: str = ""
+    shard: Line = ""
     """Such as ``1/3``; a shard decides nothing."""
     shards: int = 1
     """How many shards the package was merged from."""
     mixed_environments: bool = False
     """Whether the shards were allowed to run in different environments."""
     granted: bool
-    reasons: tuple[str, ...]
+    reasons: tuple[Line, ...]
     """Why the level was not granted."""
+    weakening: tuple[str, ...] = ()
+    """Claims with which less is seen of the implementation."""
 
 
 class MachineEnvironment(_Data, frozen=True, kw_only=True):
@@ -83,12 +87,12 @@ class MachineEnvironment(_Data, frozen=True, kw_only=True):
 class Canary(_Data, frozen=True, kw_only=True):
     """One implementation that is wrong on purpose, and whether this environment noticed."""
 
-    fault: str
-    requirement: str
-    schedule: str
-    expected: str
+    fault: Line
+    requirement: Line
+    schedule: Line
+    expected: Line
     detected: bool
-    shown: tuple[str, ...]
+    shown: tuple[Line, ...]
     """What was seen, as ``status: signature``."""
     seconds: float
     shard: str = ""
@@ -174,8 +178,10 @@ def _decoded(files: Mapping[str, bytes], name: str, kind: type[T], doubts: list[
         doubts.append(Doubt(file=name, text="missing: no certification package is complete without it"))
         return None
     try:
-        return msgspec.json.decode(data, type=kind, dec_hook=case_of)
-    except msgspec.DecodeError as error:
-        text, _, field = str(error).partition(" - at ")
-        doubts.append(Doubt(file=name, field=field.strip("`"), text=f"not as the format demands: {text}"))
+        return decoded_json(
+            data, kind, source=name, what="as the format demands", error=BadPackageError, dec_hook=case_of
+        )
+    except BadPackageError as error:
+        text, _, field = str(error).removeprefix(f"{name}: ").partition(" - at ")
+        doubts.append(Doubt(file=name, field=field.strip("`"), text=text))
         return None

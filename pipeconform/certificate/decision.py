@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
 
-from pipeconform.adapter import Capabilities, ScheduleClaim
+from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.sizes import some_m
+from pipeconform.errors import UsageError
+from pipeconform.reading import REFUSALS
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.words import under
 from pipeconform.spec import CertificationLevel, core_requirements, mandatory
-from pipeconform.spec.levels import batch_class
+from pipeconform.spec.levels import batch_class, needed_claims
 from pipeconform.wrapper import WrapperClaims
 
 __all__ = ["capabilities_of", "claims_of", "lacking", "reasons_against"]
 
 T = TypeVar("T")
 _UNREADABLE = "the claims of the implementation cannot be read"
+_SEEN = "COM-7"
 _CLASSES = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
 
 
@@ -37,10 +41,12 @@ def reasons_against(level: CertificationLevel, result: Result) -> tuple[str, ...
     cells = [cell for cell in result.cells if cell.requirement in set(wanted)]
     return (
         *_incomplete(wanted, cells, result),
-        *_not_met(cells),
+        *_not_met(cells, counts=result.format >= 6),
         *_not_claimed(level, wanted, cells),
+        *_lacking_claims(level, result),
         *_too_few(level, cells),
         *_sizes(level, cells, result),
+        *_not_seen(cells, result),
     )
 
 
@@ -55,7 +61,8 @@ def _incomplete(wanted: list[str], cells: list[Cell], result: Result) -> Iterato
             yield f"{name} is missing{under(*dict.fromkeys(absent))}"
 
 
-def _not_met(cells: list[Cell]) -> Iterator[str]:
+def _not_met(cells: list[Cell], *, counts: bool) -> Iterator[str]:
+    """`counts`: the result says how much was compared, as formats from 6 on do."""
     found: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         if cell.status not in ("passed", "not_claimed"):
@@ -65,6 +72,8 @@ def _not_met(cells: list[Cell]) -> Iterator[str]:
     for cell in cells:
         if cell.status == "passed" and (cell.violations or not cell.judgements):
             yield f"{cell.requirement}{under(cell.schedule)} is called passed, but was not judged so"
+        elif cell.status == "passed" and not cell.compared and counts:
+            yield f"{cell.requirement}{under(cell.schedule)} is called passed, but compared nothing"
 
 
 def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]) -> Iterator[str]:
@@ -80,6 +89,46 @@ def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]
             f"{len(without)} of {len(wanted)} requirements are not claimed ({share:.0%}; at most "
             f"{level.not_claimed:.0%}): {', '.join(without)}"
         )
+
+
+def _not_seen(cells: list[Cell], result: Result) -> Iterator[str]:
+    """Who claims that ranks are to be given more than they own must be seen to communicate, under every schedule."""
+    claims = None if result.implementation.kind == "wrapper" else capabilities_of(result)
+    if claims is None or "all" not in (claims.inputs_consumed_by, claims.targets_consumed_by):
+        return
+    seen = {cell.schedule for cell in cells if cell.requirement == _SEEN and cell.status == "passed"}
+    unseen = [claim.name for claim in claims.schedules if claim.name not in seen]
+    if unseen:
+        yield (
+            f"inputs or targets are claimed to be consumed by all ranks, and {_SEEN} was not met"
+            f"{under(*unseen)}: nothing shows that it is a pipeline"
+        )
+
+
+def _lacking_claims(level: CertificationLevel, result: Result) -> Iterator[str]:
+    """The claims without which the level cannot be had; what is returned all the same is told as that."""
+    capabilities = capabilities_of(result) if level.kind == "pipeline" else None
+    if capabilities is None:
+        return
+    returned = {name for cell in result.cells for name in cell.unclaimed}
+    for name, words in needed_claims(level).items():
+        if not _CLAIMED[name](capabilities):
+            silent = (
+                f"; it is returned, and has to be claimed to be judged as {name}" if name in returned else ""
+            )
+            yield f"level {level.title} cannot be had without this claim: {words}{silent}"
+
+
+_CLAIMED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
+    {
+        "outputs": lambda it: Feature.OUTPUTS in it.features,
+        "trains": lambda it: any(one.trains for one in it.schedules),
+        "split_backward": lambda it: any(one.trains and one.split_backward for one in it.schedules),
+        "family": lambda it: any(one.family is not None for one in it.schedules),
+        "data_parallel": lambda it: it.data_parallel is not None,
+    }
+)
+"""How a claim that a level needs is found, by its name in ``levels.toml``."""
 
 
 def _too_few(level: CertificationLevel, cells: list[Cell]) -> Iterator[str]:
@@ -165,7 +214,7 @@ def claims_of(result: Result, kind: type[T]) -> T | None:
     """Likewise, of a pipeline or of a wrapper."""
     try:
         return msgspec.convert(result.implementation.capabilities, kind)
-    except (msgspec.ValidationError, TypeError):
+    except (*REFUSALS, TypeError, UsageError):
         return None
 
 

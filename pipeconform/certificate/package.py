@@ -7,7 +7,9 @@ that takes a signature (`pipeconform.certificate.signature`) or executing the ca
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import struct
 import zipfile
 import zlib
 from collections import Counter
@@ -18,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from pipeconform.errors import BadPackageError
+from pipeconform.reading import decoded_json, unreadable
 from pipeconform.writing import whole_file
 
 __all__ = ["MANIFEST", "SUFFIX", "Doubt", "Package", "manifest_doubts", "read_package", "write_package"]
@@ -25,7 +28,14 @@ __all__ = ["MANIFEST", "SUFFIX", "Doubt", "Package", "manifest_doubts", "read_pa
 MANIFEST = "manifest.json"
 SUFFIX = ".pipeconform.zip"
 _FORMAT = 1
-_MOST_BYTES = 1 << 30  # of all files together: a package is read as a whole
+_MOST_BYTES = 256 << 20  # of all files together: a package is read as a whole
+_MOST_FILES = 50_000
+_MOST_DIRECTORY = 8 << 20  # bytes of the archive's own directory, which Python reads before it says anything
+_PIECE = 1 << 16  # bytes read at a time: no more than these are ever there beyond what was declared
+_END = struct.Struct("<4s4H2LH")
+"""The end of an archive without a comment: mark, disks and entries, the directory's size and place."""
+_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED = 0x1
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can hold: equal contents, equal bytes
 _NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/+-]*")
 
@@ -90,8 +100,13 @@ def read_package(path: Path) -> Package:
             names, is too large, or has no manifest of this format.
     """
     try:
+        _check_directory(path)
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
+            if len(entries) > _MOST_FILES:
+                raise BadPackageError(
+                    f"{path}: {len(entries):,} files; a package has at most {_MOST_FILES:,}"
+                )
             names = [entry.filename for entry in entries]
             twice = [name for name, number in Counter(names).items() if number > 1]
             if twice:
@@ -101,16 +116,58 @@ def read_package(path: Path) -> Package:
                 raise BadPackageError(f"{path}: unsafe name {unsafe[0]!r}")
             if sum(entry.file_size for entry in entries) > _MOST_BYTES:
                 raise BadPackageError(f"{path}: more than {_MOST_BYTES >> 20} MiB of contents")
-            files = {name: archive.read(name) for name in names}
+            for entry in entries:
+                if entry.compress_type not in _PLAIN or entry.flag_bits & _ENCRYPTED:
+                    raise BadPackageError(
+                        f"{path}: {entry.filename} is packed by method {entry.compress_type} or encrypted; "
+                        f"a package's files are stored or deflated"
+                    )
+            files = {entry.filename: _member(archive, entry) for entry in entries}
     except OSError as error:
         raise BadPackageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: {error}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, LookupError, ArithmeticError) as error:
+        raise BadPackageError(
+            f"{path}: truncated or damaged, or no package at all: {unreadable(error)}"
+        ) from error
+    except (struct.error, NotImplementedError, RuntimeError, MemoryError) as error:
+        raise BadPackageError(f"{path}: damaged, or no package at all: {unreadable(error)}") from error
     manifest = files.pop(MANIFEST, None)
     if manifest is None:
         raise BadPackageError(f"{path}: not a certification package: it has no {MANIFEST}")
     _decoded(manifest, path)
     return Package(path=path, files=files, manifest=manifest)
+
+
+def _check_directory(path: Path) -> None:
+    """Look at the archive's end: how much would be read to list what is in it."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END.size))
+        end = file.read()
+    if size > _MOST_BYTES:
+        raise BadPackageError(f"{path}: {size:,} bytes; a package has at most {_MOST_BYTES:,}")
+    if len(end) < _END.size:
+        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: {size} bytes")
+    mark, *_, directory, _place, comment = _END.unpack(end)
+    if mark != b"PK\5\6" or comment:
+        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: it does not end as one")
+    if directory > _MOST_DIRECTORY:
+        raise BadPackageError(
+            f"{path}: a directory of {directory:,} bytes; at most {_MOST_DIRECTORY:,} are read"
+        )
+
+
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """The contents of a file: what was declared, and no byte more, whatever it unpacks to."""
+    found = bytearray()
+    with archive.open(entry) as file:
+        while piece := file.read(_PIECE):
+            found += piece
+            if len(found) > entry.file_size:
+                raise BadPackageError(f"{archive.filename}: {entry.filename} is larger than it says")
+    if len(found) != entry.file_size:
+        raise BadPackageError(f"{archive.filename}: {entry.filename} is smaller than it says")
+    return bytes(found)
 
 
 def manifest_doubts(package: Package) -> tuple[Doubt, ...]:
@@ -130,10 +187,9 @@ def manifest_doubts(package: Package) -> tuple[Doubt, ...]:
 
 
 def _decoded(manifest: bytes, path: Path) -> _Manifest:
-    try:
-        found = msgspec.json.decode(manifest, type=_Manifest)
-    except msgspec.DecodeError as error:
-        raise BadPackageError(f"{path}: {MANIFEST}: {error}") from error
+    found = decoded_json(
+        manifest, _Manifest, source=f"{path}: {MANIFEST}", what="a manifest", error=BadPackageError
+    )
     if found.format != _FORMAT:
         raise BadPackageError(
             f"{path}: {MANIFEST}: format {found.format}; this version of pipeconform reads {_FORMAT}"

@@ -38,7 +38,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     Raises:
         UsageError: it is not of this form.
     """
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     number, total = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= number <= total:
         raise UsageError(f"--shard {text!r}: expected I/N with 1 ≤ I ≤ N, such as 1/3")

@@ -9,12 +9,12 @@ Source of the format: https://jedisct1.github.io/minisign/, "Signature format" a
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeconform.errors import BadPackageError, UsageError
+from pipeconform.reading import MOST_BYTES, file_bytes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -132,15 +132,12 @@ def _hashed(path: Path) -> bytes:
 def _decoded(line: str, path: Path) -> bytes:
     try:
         return base64.b64decode(line, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii's, and of letters that are not ASCII
         raise BadPackageError(f"{path}: damaged: {error}") from error
 
 
 def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadPackageError(f"cannot read {path}: {error.strerror or error}") from error
+    return file_bytes(path, error=BadPackageError, most=2 * MOST_BYTES)
 
 
 def _text(path: Path) -> str:

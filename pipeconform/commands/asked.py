@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeconform.errors import NothingJudgedError, UnknownNameError, UsageError
+from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from pipeconform.adapter import Description
@@ -57,6 +57,7 @@ def _of_a_pipeline(
         return claim is None or bool(judgement.foci(claim, description.capabilities))
 
     if asked is None and found.requirement is not None:
+        _check_suits(found, case)
         chosen: tuple[Requirement, ...] = (requirement(found.requirement),)
     else:
         wanted = requirements() if asked is None else (requirement(asked),)
@@ -73,8 +74,7 @@ def _of_a_wrapper(
     from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
     from pipeconform.spec.wrappers import wrapper_chapter, wrapper_requirement
 
-    if asked is None and found.requirement is not None:
-        return (wrapper_requirement(found.requirement),)
+    asked = asked or found.requirement
     wanted = wrapper_chapter().requirements if asked is None else (wrapper_requirement(asked),)
 
     def speaks(row: Requirement) -> bool:
@@ -95,6 +95,18 @@ def _some(
             f"leave --requirement out to judge the case by all that do"
         )
     raise NothingJudgedError("no requirement says anything about this case")
+
+
+def _check_suits(found: Stored, case: Case) -> None:
+    """Refuse a violation whose case its requirement is not about: the file was changed, and no judge expects it."""
+    from pipeconform.judge.registry import JUDGEMENTS
+
+    judgement = JUDGEMENTS.get(found.requirement or "")
+    if judgement is None or not judgement.applies(case):
+        raise BadCaseError(
+            f"{found.name}: {found.requirement} is not about the case that is stored with it; "
+            f"--requirement ID judges the case by another one"
+        )
 
 
 def _check_claimed(case: Case, description: Description) -> None:

@@ -15,6 +15,7 @@ import click
 
 from pipeconform.commands.canaries import watched_canaries
 from pipeconform.commands.options import attach_from, attach_options, device_options, impl_option
+from pipeconform.commands.say import say
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
@@ -92,14 +93,14 @@ def certify(
         ranks_per_device=ranks_per_device,
         attach=attach_from(agents),
         live=True,
-        log=click.echo,
+        log=say,
     )
     if sign is not None:
         from pipeconform.certificate.signature import public_key_of
         from pipeconform.certificate.signature import sign as sign_file
 
         written = sign_file(done.package, key=sign, comment=f"{done.package.name}, level {level}")
-        click.echo(f"signature: {written}; public key: {public_key_of(sign).splitlines()[1]}")
+        say(f"signature: {written}; public key: {public_key_of(sign).splitlines()[1]}")
     return int(not done.granted and shard is None)
 
 
@@ -131,14 +132,13 @@ def certify_implementation(
         HarnessError: the harness failed, or some cells could not be judged.
     """
     require_supported_torch()
-    from rich.console import Console
-
     from pipeconform.attach.session import attached_devices, kept_controller
     from pipeconform.campaign.options import Options
     from pipeconform.campaign.setup import say
     from pipeconform.certificate.canaries import faults_of
     from pipeconform.certificate.drawing import num_draws
     from pipeconform.certificate.shards import parse_shard
+    from pipeconform.report.console import SafeConsole
     from pipeconform.run.implementation import resolve
     from pipeconform.spec import certification_level, mandatory
 
@@ -179,7 +179,7 @@ def certify_implementation(
         canaries = watched_canaries(
             faults_of(ids),
             options=Options(implementation=impl, ranks=(1, wanted.max_ranks), attach=attach, **devices),
-            console=Console(quiet=not live),
+            console=SafeConsole(quiet=not live),
             shard=shard or "",
         )
     caught = sum(canary.detected for canary in canaries)
@@ -280,7 +280,7 @@ def _judge(
         raise HarnessError(
             f"{broken.requirement} under {broken.schedule} could not be judged: {broken.reason.splitlines()[0]}"
         )
-    if not any(cell.judgements for cell in result.cells):
+    if not any(cell.is_judged for cell in result.cells):
         raise NothingJudgedError("nothing was judged: the implementation claims nothing that the level needs")
     return result
 
@@ -307,6 +307,7 @@ def _contents(
     from pipeconform.certificate.contents import Certificate, Contents, adapter_name
     from pipeconform.certificate.decision import reasons_against
     from pipeconform.certificate.machine import machine_environment
+    from pipeconform.certificate.weakening import weakening
 
     judged, cases = read_judged(work / "kept")
     one = result.implementation
@@ -331,6 +332,7 @@ def _contents(
             shard=shard,
             granted=not reasons,
             reasons=reasons,
+            weakening=weakening(result),
         ),
         result=result,
         environment=(machine_environment(result.environment),),
@@ -342,11 +344,10 @@ def _contents(
 
 
 def _summary(result: Result) -> bytes:
-    from rich.console import Console
-
+    from pipeconform.report.console import SafeConsole
     from pipeconform.report.summary import render_summary
 
-    console = Console(file=io.StringIO(), width=_LOG_WIDTH, color_system=None)
+    console = SafeConsole(file=io.StringIO(), width=_LOG_WIDTH, color_system=None)
     render_summary(result, console, where=None)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.encode()
@@ -364,6 +365,8 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Any) -> Certi
     checked = check_contents(contents)
     for doubt in checked.doubts:
         log(f"doubt: {doubt}")
+    for claim in contents.certificate.weakening:
+        log(f"claimed, with which less is seen: {claim}")
     log(_decision(contents, granted=checked.granted, reasons=checked.reasons))
     log(f"package: {target}")
     sys.stdout.flush()
@@ -375,13 +378,15 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Any) -> Certi
 
 
 def _decision(contents: Contents, *, granted: bool, reasons: tuple[str, ...]) -> str:
+    from pipeconform.report.words import returned_unclaimed
     from pipeconform.spec import certification_level
 
     certificate = contents.certificate
     title = certification_level(certificate.level).title
     name = f"{certificate.implementation} {certificate.version}"
     if granted:
-        return f"GRANTED: {name} is certified for level {title}, standard {certificate.standard_version}"
+        said = f"GRANTED: {name} is certified for level {title}, standard {certificate.standard_version}"
+        return "\n".join([said, *(f"  it {line}" for line in returned_unclaimed(contents.result.cells))])
     if certificate.shard:
         return f"shard {certificate.shard} of level {title} for {name} is done; 'pipeconform merge' decides"
     lines = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeconform.commands.options import device_options, impl_option
+from pipeconform.commands.say import say, say_json
 from pipeconform.errors import BadResultError
 from pipeconform.report.location import RESULT_NAME
 
@@ -38,9 +39,9 @@ def compare(
 ) -> int:
     """Say what changed from the result OLD to the result NEW.
 
-    Exit code 1 if something got worse: a regression, a failure that was not judged before, a flaky verdict,
-    lost coverage. With --impl, the case of every regression and of every fix is executed again a few times;
-    what does not come out the same each time is told as flaky.
+    Exit code 1 if something got worse: a regression, a failure that was not judged before, a flaky verdict of a
+    kind that OLD does not show, lost coverage. With --impl, the case of every regression and of every fix is
+    executed again a few times; what does not come out the same each time is told as flaky.
     """
     from pipeconform.gate.comparison import compare as compare_results
     from pipeconform.gate.comparison_text import render_comparison
@@ -59,7 +60,8 @@ def compare(
             implementation=impl, device=device, backend=backend, ranks_per_device=ranks_per_device
         )
         comparison = settle(comparison, before, after, options=options)
-    click.echo(render_comparison(comparison, style))
+    text = render_comparison(comparison, style)
+    (say_json if style == "json" else say)(text)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if style == "github" and summary:
         _append(Path(summary), render_comparison(comparison, "markdown"))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
 from pipeconform.run.supported import describe_range, torch_version, why_unsupported
 
@@ -49,10 +50,8 @@ def doctor() -> int:
     failed = False
     for check in _checks():
         failed = failed or check.state == "FAIL"
-        click.echo(report(check))
-    click.echo(
-        "\nthis machine cannot run the suite yet" if failed else "\nready: pipeconform run --impl torch"
-    )
+        say(report(check))
+    say("\nthis machine cannot run the suite yet" if failed else "\nready: pipeconform run --impl torch")
     return 3 if failed else 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
 
@@ -58,13 +59,13 @@ def update(
         expires=_date(expires),
     )
     for text in proposal.left_out:
-        click.echo(f"left out: {text}", err=True)
+        say(f"left out: {text}", err=True)
     if not write:
-        click.echo(proposal.text, nl=False)
+        say(proposal.text, nl=False)
         return
     write_proposal(proposal, file)
     entries = proposal.text.count("[[expect]]")
-    click.echo(f"wrote {file}: entries: {entries}, cases: {len(proposal.cases)}")
+    say(f"wrote {file}: entries: {entries}, cases: {len(proposal.cases)}")
 
 
 def _result(path: Path) -> Result:

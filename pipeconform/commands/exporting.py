@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from pipeconform.commands.say import say
 from pipeconform.errors import BadCaseError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -59,5 +58,5 @@ def export(
             path.write_bytes(data)
         except OSError as error:
             raise BadCaseError(f"cannot write {path}: {error.strerror or error}") from error
-    click.echo(f"wrote {script} and {archive}; run it with: python {script}")
+    say(f"wrote {script} and {archive}; run it with: python {script}")
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
 
 __all__ = ["init", "skeleton"]
@@ -29,7 +30,7 @@ def init(file: Path) -> None:
         raise UsageError(f"{file} exists already and is left as it is; choose another name") from error
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
-    click.echo(f"wrote {file}; judge it with\n  pipeconform run --impl {file}:MyAdapter --profile smoke")
+    say(f"wrote {file}; judge it with\n  pipeconform run --impl {file}:MyAdapter --profile smoke")
 
 
 def skeleton(*, name: str) -> str:

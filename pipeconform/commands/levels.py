@@ -52,7 +52,9 @@ def describe_changes(version: StandardVersion, *, width: int = 88) -> str:
 def describe_level(level: CertificationLevel, *, version: str, width: int = 88) -> str:
     """A level in full: what it demands, and whether this version of the standard can grant it."""
     from pipeconform.spec import core_requirements, mandatory, missing
+    from pipeconform.spec.levels import needed_claims
 
+    everything = "; and whatever else its requirements need" if not level.not_claimed else ""
     absent = missing(level)
     if absent:
         state = f"not available in this version of the standard: it has no {', '.join(absent)} yet"
@@ -63,6 +65,7 @@ def describe_level(level: CertificationLevel, *, version: str, width: int = 88) 
         "State": state,
         "Includes": ", ".join(level.includes),
         "Requirements": _ids(chosen) or f"{', '.join(level.requirements)} and those of the included levels",
+        "Must claim": "; ".join(needed_claims(level).values()) + everything,
         "Never left out": ", ".join(core_requirements(level)),
         "Cases": f"{level.draws} drawn per subject and schedule, at least {level.examples} distinct ones "
         f"judged per requirement and schedule",

@@ -9,6 +9,7 @@ import click
 
 from pipeconform.commands.columns import aligned
 from pipeconform.commands.options import impl_option
+from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def list_(schedules: bool, levels: bool, profiles: bool, changes: bool, impl: st
             "--impl says nothing about levels, profiles or changes of the standard; leave it out"
         )
     if levels or profiles or changes:
-        click.echo(_of_the_standard(levels=levels, profiles=profiles))
+        say(_of_the_standard(levels=levels, profiles=profiles))
     else:
-        click.echo(_of_an_implementation(impl, schedules=schedules))
+        say(_of_an_implementation(impl, schedules=schedules))
 
 
 def _of_the_standard(*, levels: bool, profiles: bool) -> str:

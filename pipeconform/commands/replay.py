@@ -11,7 +11,9 @@ import click
 from pipeconform.commands.asked import asked_of
 from pipeconform.commands.exporting import export
 from pipeconform.commands.options import attach_from, attach_options, device_options, impl_option
+from pipeconform.commands.say import say
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
+from pipeconform.reading import file_bytes
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
 
@@ -128,13 +130,13 @@ def replay(
         if script is not None:
             return export(found, chosen, campaign, options=options, script=script)
         executor = executor_of(campaign, found.variant)
-        click.echo(heading(found, description_in(campaign), chosen))
+        say(heading(found, description_in(campaign), chosen))
         outcomes = judge_again(found.case, chosen, executor, hung=found.hung)
         localisation = localised(found.case, outcomes, executor)
     text, code = verdict(found, outcomes)
-    click.echo(text)
+    say(text)
     for line in localisation_lines(localisation):
-        click.echo(line)
+        say(line)
     return code
 
 
@@ -170,10 +172,7 @@ def read_stored(stored: str, *, result: Path) -> Stored:
 
 
 def _text(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadCaseError(f"cannot read {path}: {error.strerror or error}") from error
+    data = file_bytes(path, error=BadCaseError)
     if b'"cells"' in data and b'"totals"' in data:
         raise BadCaseError(
             f"{path} is a result file: replay one of its violations by ID, with --result {path}"

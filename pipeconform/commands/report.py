@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.writing import whole_file
@@ -43,7 +44,7 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
     from pipeconform.report.result import read_result
 
     write_page([(read_result(file), file) for file in files], page)
-    click.echo(f"report: {page}")
+    say(f"report: {page}")
 
 
 def write_page(results: Sequence[tuple[Result, Path]], page: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from pipeconform.commands.options import attach_options, device_options, impl_option, names
+from pipeconform.commands.say import say, say_json
 from pipeconform.errors import BadResultError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
@@ -131,7 +132,7 @@ def run(
     }
     with _claimed(out):
         if sys.stderr.isatty() and not quiet:
-            click.echo("starting: importing torch, then the implementation in a process of its own", err=True)
+            say("starting: importing torch, then the implementation in a process of its own", err=True)
         from pipeconform.commands.engine import arguments, drive
 
         path = out / RESULT_NAME
@@ -230,14 +231,14 @@ def _conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
     if result is not None:
         cells = result.cells
         if show == "json":
-            click.echo(as_json(result), nl=False)
+            say_json(as_json(result).decode(), nl=False)
         elif cells:
             _print_summary(result, ended.kept or written, quiet=show == "verdict")
         if cells and written is not None and not ended.unwritten:
             _write_report(result, written, tell=show == "summary")
     if ended.interrupted:
         kept = ended.unwritten or f"results so far in {written}" if cells else "nothing was judged yet"
-        click.echo(f"pipeconform: interrupted; {kept}", err=True)
+        say(f"pipeconform: interrupted; {kept}", err=True)
         return INTERRUPTED
     if ended.unwritten:
         raise HarnessError(ended.unwritten)
@@ -245,7 +246,7 @@ def _conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
         raise HarnessError(_failures(ended.failures))
     if any(cell.status == "error" and not cell.violations for cell in cells):
         raise HarnessError("some cells could not be judged; see ERR above for the reason")
-    if not any(cell.judgements for cell in cells):
+    if not any(cell.is_judged for cell in cells):
         raise NothingJudgedError("nothing was judged: widen --requirements, --schedules, --ranks or -k")
     problems = () if result is None or result.expectations is None else result.expectations.problems
     violated = bool(problems) or any(not v.expected for cell in cells for v in cell.violations)
@@ -264,25 +265,24 @@ def _write_report(result: Result, written: Path, *, tell: bool) -> None:
     except Exception as error:
         with contextlib.suppress(OSError):
             page.unlink(missing_ok=True)  # an older run's would pass for this one's
-        click.echo(f"pipeconform: no {page}: {error}; the result file is complete", err=True)
+        say(f"pipeconform: no {page}: {error}; the result file is complete", err=True)
     else:
         if not tell:
             return
         with contextlib.suppress(BrokenPipeError):  # a reader who left does not change the verdict
-            click.echo(f"report: {page}")
+            say(f"report: {page}")
 
 
 def _print_summary(result: Result, written: Path | None, *, quiet: bool) -> None:
-    from rich.console import Console
-
+    from pipeconform.report.console import SafeConsole
     from pipeconform.report.summary import render_summary, render_verdict
 
-    console = Console(width=_width())
+    console = SafeConsole(width=_width())
     with contextlib.suppress(SystemExit):  # rich's, when nobody reads the pipe any more
         if quiet:
             render_verdict(result, console)
         else:
-            click.echo()
+            say()
             render_summary(result, console, where=written)
 
 

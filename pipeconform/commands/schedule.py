@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeconform.commands.costs import cost_options
+from pipeconform.commands.say import say, say_json
 from pipeconform.commands.tables import Source, find_family, table_options
 from pipeconform.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from pipeconform.report.console import SafeConsole
     from pipeconform.schedule import Costs, Delivery, Simulation, Table, Violation
 
 __all__ = ["schedule"]
@@ -79,10 +79,10 @@ def verify(
     if as_json:
         _echo_json({"table": describe(table), "violations": [violation_document(one) for one in found]})
     else:
-        click.echo(f"{source.title}: {describe(table)}")
+        say(f"{source.title}: {describe(table)}")
         for violation in found:
-            click.echo(str(violation))
-        click.echo(verdict(table, found, strictest=strictest, family=name))
+            say(str(violation))
+        say(verdict(table, found, strictest=strictest, family=name))
     return int(bool(found))
 
 
@@ -102,13 +102,13 @@ def simulate(source: Source, costs: Callable[[], Costs], as_json: bool) -> None:
     if as_json:
         _echo_json(text.simulation_document(simulation))
         return
-    click.echo(f"{source.title}: {text.describe(simulation.table)}")
-    click.echo(f"makespan {simulation.makespan:g}, busy {simulation.busy_fraction:.1%}\n")
+    say(f"{source.title}: {text.describe(simulation.table)}")
+    say(f"makespan {simulation.makespan:g}, busy {simulation.busy_fraction:.1%}\n")
     _console().print(text.ranks_table(simulation))
     if source.name is not None:
         promised = text.promise(find_family(source.name), size_of(simulation.table), simulation)
-        click.echo(f"{promised}\n" if promised else "", nl=False)
-    click.echo(text.path_text(simulation))
+        say(f"{promised}\n" if promised else "", nl=False)
+    say(text.path_text(simulation))
 
 
 @schedule.command(short_help="Draw a table: terminal, SVG, PNG, Chrome trace.")
@@ -150,7 +150,7 @@ def draw(
     if svg is None and png is None and trace is None:
         terminal = sys.stdout.isatty()
         columns = width or (_console().width if terminal else None)
-        click.echo(source.title)
+        say(source.title)
         coloured = colour if colour is not None else terminal and not os.environ.get("NO_COLOR")
         click.echo(draw_text(simulation, width=columns, colour=coloured), nl=False, color=coloured or None)
         return
@@ -203,7 +203,7 @@ def _simulated(source: Source, costs: Callable[[], Costs]) -> Simulation:
         trains = bool(rows_of(table, (Kind.B, Kind.I, Kind.W)).any())  # one of forwards alone evaluates
         found = _violations(table, None, strictest=Delivery.BUFFERED, per_rule=1, forward_only=not trains)
         if found:
-            click.echo(
+            say(
                 f"pipeconform: warning: the table is wrong, its times may say nothing: {found[0]} "
                 f"('pipeconform schedule verify {source.file}' prints all)",
                 err=True,
@@ -211,18 +211,18 @@ def _simulated(source: Source, costs: Callable[[], Costs]) -> Simulation:
     return simulation
 
 
-def _console(*, wide: int = 110) -> Console:
+def _console(*, wide: int = 110) -> SafeConsole:
     """As wide as the terminal; where there is none, as wide as given."""
-    from rich.console import Console
+    from pipeconform.report.console import SafeConsole
 
     fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=wide if fixed else None)
+    return SafeConsole(width=wide if fixed else None)
 
 
 def _echo_json(document: Any) -> None:
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    say_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -230,4 +230,4 @@ def _write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as reason:
         raise UsageError(f"cannot write {path}: {reason.strerror}") from None
-    click.echo(f"written: {path}")
+    say(f"written: {path}")

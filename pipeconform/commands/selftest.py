@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pipeconform.commands.options import device_options, names
+from pipeconform.commands.say import say
 from pipeconform.errors import NothingJudgedError
 from pipeconform.run.supported import require_supported_torch
 
@@ -31,13 +32,12 @@ def selftest(*, every: bool, requirements: str | None, **device: Any) -> int:
     tried where their requirements are named, on the CPU of this machine.
     """
     require_supported_torch()
-    from rich.console import Console
-
     from pipeconform.campaign.options import Options
     from pipeconform.certificate.canaries import faults_of, one_each
     from pipeconform.commands.canaries import lines_of, watched_canaries
     from pipeconform.replication.setup import require_sense
     from pipeconform.report.canary_view import canary_table
+    from pipeconform.report.console import SafeConsole
     from pipeconform.spec.selection import named_requirements, select_requirements
     from pipeconform.spec.wrappers import wrapper_chapter
 
@@ -49,7 +49,7 @@ def selftest(*, every: bool, requirements: str | None, **device: Any) -> int:
     if not found:
         raise NothingJudgedError(f"there is no fault for {', '.join(wanted)}")
     chosen = found if every else one_each(found)
-    console = Console()
+    console = SafeConsole()
     canaries = watched_canaries(
         chosen, options=Options(implementation="reference", **device), console=console
     )
@@ -57,5 +57,5 @@ def selftest(*, every: bool, requirements: str | None, **device: Any) -> int:
     console.print(canary_table(lines), highlight=False)
     caught = sum(line.detected for line in lines)
     more = len(found) - len(chosen)
-    click.echo(f"{caught} of {len(lines)} faults detected" + (f"; --all tries {more} more" if more else ""))
+    say(f"{caught} of {len(lines)} faults detected" + (f"; --all tries {more} more" if more else ""))
     return int(caught < len(lines))

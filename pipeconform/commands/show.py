@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeconform.commands.say import say
 from pipeconform.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -26,16 +27,16 @@ def show(name: str) -> None:
     """
     texts = list(_levels_and_profiles(name))
     if texts:
-        click.echo("\n\n".join(texts))
+        say("\n\n".join(texts))
         return
     found = _requirement(name)  # before anything heavy: a wrong name is answered at once
     needs = wrapper_needs(found.id)
     if needs is not None:
-        click.echo(describe_requirement(found, None, rows=needs))
+        say(describe_requirement(found, None, rows=needs))
         return
     from pipeconform.judge.registry import JUDGEMENTS
 
-    click.echo(describe_requirement(found, JUDGEMENTS.get(found.id)))
+    say(describe_requirement(found, JUDGEMENTS.get(found.id)))
 
 
 def _levels_and_profiles(name: str) -> Iterator[str]:

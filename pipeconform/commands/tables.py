@@ -19,7 +19,7 @@ __all__ = ["Source", "find_family", "table_options"]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _DEFAULT_PER_RANK = 1
-_MAX_PAIRS = 50_000_000  # (stage, microbatch) pairs of a table: tens of gigabytes
+_MAX_PAIRS = 5_000_000  # (stage, microbatch) pairs of a table: minutes, and gigabytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,10 @@ class Source:
             raise UsageError(f"--name {self.name} needs -p RANKS and -m MICROBATCHES")
         per_rank = self.per_rank or _DEFAULT_PER_RANK
         if self.ranks * per_rank * self.microbatches > _MAX_PAIRS:
-            raise UsageError(f"p·v·m is more than {_MAX_PAIRS:,}; no such table is generated")
+            raise UsageError(
+                f"p·v·m is {self.ranks * per_rank * self.microbatches:,}, more than {_MAX_PAIRS:,}: "
+                f"no such table is generated; choose a smaller -p, -v or -m"
+            )
         return schedule.generate(
             num_ranks=self.ranks, stages_per_rank=per_rank, num_microbatches=self.microbatches
         )

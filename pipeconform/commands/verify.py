@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeconform.commands.options import device_options, impl_option
+from pipeconform.commands.say import say_line
 from pipeconform.errors import BadPackageError, UsageError
 
 if TYPE_CHECKING:
@@ -56,15 +57,17 @@ def verify(
         package, rerun=rerun or 0, impl=impl, sample_seed=sample_seed, public_key=public_key, **device
     )
     for doubt in checked.doubts:
-        click.echo(f"doubt: {doubt}")
+        say_line(f"doubt: {doubt}")
     if sampled is not None:
         number, seed = sampled
-        click.echo(f"executed again: {number} judgements (--sample-seed {seed})")
+        say_line(f"executed again: {number} judgements (--sample-seed {seed})")
     signature = package.with_name(package.name + ".minisig")
     if public_key is None and signature.exists():
-        click.echo(f"the signature {signature} was not checked; --public-key FILE checks it")
+        say_line(f"the signature {signature} was not checked; --public-key FILE checks it")
+    for claim in () if checked.certificate is None else checked.certificate.weakening:
+        say_line(f"claimed, with which less is seen: {claim}")
     for line in _verdict(checked):
-        click.echo(line)
+        say_line(line)
     return int(not checked.granted)
 
 
@@ -131,7 +134,10 @@ def _verdict(checked: Checked) -> list[str]:
     name = f"{certificate.implementation} {certificate.version}"
     level = f"level {certificate.level}, standard {certificate.standard_version}"
     if checked.granted:
-        return [f"VERIFIED: {name} deserves {level}"]
+        from pipeconform.report.words import returned_unclaimed
+
+        cells = () if checked.contents is None else checked.contents.result.cells
+        return [f"VERIFIED: {name} deserves {level}", *(f"  it {one}" for one in returned_unclaimed(cells))]
     reasons = [f"  {reason}" for reason in checked.reasons]
     if checked.doubts:
         number = len(checked.doubts)
@@ -156,10 +162,10 @@ def merge(shards: tuple[Path, ...], out: Path, allow_different_environments: boo
     write_package(packed(contents), out)
     checked = check_contents(contents)
     for doubt in checked.doubts:
-        click.echo(f"doubt: {doubt}")
+        say_line(f"doubt: {doubt}")
     for line in _verdict(checked):
-        click.echo(line)
-    click.echo(f"package: {out}")
+        say_line(line)
+    say_line(f"package: {out}")
     return int(not checked.granted)
 
 
@@ -185,10 +191,10 @@ def sign(package: Path, key: Path, public_key: Path | None) -> None:
     from pipeconform.certificate.signature import sign as sign_file
 
     read_package(package)  # what cannot be read is not signed
-    click.echo(f"signature: {sign_file(package, key=key, comment=package.name)}")
+    say_line(f"signature: {sign_file(package, key=key, comment=package.name)}")
     if public_key is not None:
         try:
             public_key.write_text(public_key_of(key), "utf-8")
         except OSError as error:
             raise BadPackageError(f"cannot write {public_key}: {error.strerror or error}") from error
-        click.echo(f"public key: {public_key}")
+        say_line(f"public key: {public_key}")

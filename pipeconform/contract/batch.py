@@ -27,10 +27,13 @@ class Microbatch:
 class Batch:
     """The data of one step.
 
-    A rank that neither consumes inputs nor targets gets decoys of the same shape (other values, NaN
-    where floating). Tensors in `args`, `kwargs` and `target` carry the batch in `batch_dim`; other
-    values in `kwargs` are replicated to every microbatch. `kwarg_rules` names the keyword arguments that
-    are split otherwise.
+    A rank that does not own the first stage is given other inputs of the same shapes and dtypes, one that does not own
+    the last stage other targets: NaN where floating, or other finite values where `Capabilities` claim that all ranks
+    consume them. Keyword arguments of stages that it does not own have other values, too, unless they are claimed to
+    be the whole pipeline's (``kwargs_scope``).
+
+    Tensors in `args`, `kwargs` and `target` carry the batch in `batch_dim`; other values in `kwargs` are replicated to
+    every microbatch. `kwarg_rules` names the keyword arguments that are split otherwise.
     """
 
     args: tuple[Any, ...]

@@ -41,7 +41,10 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class LoadState:
-    """Take over these parameters and buffers, per stage and builder's name; every rank is given all stages'."""
+    """Take over these parameters and buffers, per stage and builder's name.
+
+    Every rank is given entries for all stages; those of stages that it does not own have other values.
+    """
 
     state: Mapping[int, Mapping[str, torch.Tensor]]
 

@@ -155,16 +155,20 @@ class Split:
     between two of them that a later one uses. Where to cut is the policy's choice: about equal numbers of
     parameters in every stage."""
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
-    """Positional and keyword arguments of the whole model for the first microbatch, on the CPU."""
+    """Positional and keyword arguments of the whole model, as the first microbatch has them, on the CPU. Tensors have
+    the first microbatch's values on a rank that owns the first stage, and others elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What to build, the same on every rank but for `ranks`.
 
-    ``stages[s]()`` builds stage s on the CPU with its initial parameters; any rank can build any
-    stage, and two calls give equal modules. ``model()`` builds the whole model, whose forward is
-    the composition of the stages.
+    ``stages[s]()`` builds stage s on the CPU; two calls on a rank give equal modules. Any rank can build any
+    stage, but only a rank that owns it is given its initial parameters and buffers. On other ranks the module has
+    the same structure, names, shapes, dtypes and flags, and other values, finite ones: good for finding out shapes,
+    not for computing what another rank computes. ``model()`` builds the whole model, whose forward is the
+    composition of the stages; what it holds of other ranks' stages has other values, too, unless a front end
+    decides by itself where it cuts (`Split.by` ``policy``).
     """
 
     stages: tuple[Callable[[], nn.Module], ...]
@@ -199,8 +203,9 @@ class Plan:
     as usual (None): along `batch_dim`. Empty: all are as usual."""
     tied: tuple[Mapping[int, str], ...] = ()
     """Parameters that several stages hold: of each, by stage, the name it has there. Stages are built with one of
-    their own, of equal values. After a training step every holder's gradient is the sum of all; an optimizer moves
-    each of them, and all alike. Never empty only where `Feature.SHARED_ACROSS_STAGES` or ``_RANKS`` is claimed."""
+    their own, of equal values on the ranks that own them. After a training step every holder's gradient is the sum of
+    all; an optimizer moves each of them, and all alike. Never empty only where `Feature.SHARED_ACROSS_STAGES` or
+    ``_RANKS`` is claimed."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that ask for a setting then."""
     declared: Mapping[int, Declared] | None = None

@@ -133,13 +133,15 @@ class _Pair:
         violation = change.violation
         if violation is None:
             return self._no_longer_judged() if change.kind == "lost" else ""
-        if change.kind == "flaky":
+        if change.kind in ("flaky", "sometimes"):
             return f"{violation.shown_again} of {violation.reruns} executions again showed it"
         return _first_line(violation.message)
 
     def _no_longer_judged(self) -> str:
         after = self.after
         state = "absent" if after is None else after.status.replace("_", " ")
+        if after is not None and after.status == "nothing_compared":
+            return after.reason  # it says so itself
         reason = "" if after is None else _first_line(after.reason)
         return f"no longer judged: {state}" + (f" ({reason})" if reason else "")
 

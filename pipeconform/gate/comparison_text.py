@@ -9,6 +9,7 @@ import msgspec
 
 from pipeconform.gate.comparison import Change, Comparison, Kind, Side
 from pipeconform.report.words import under
+from pipeconform.showing import shown_line
 
 __all__ = ["FORMATS", "render_comparison"]
 
@@ -19,6 +20,8 @@ _TITLES: dict[Kind, str] = {
     "new": "new failures",
     "flaky": "flaky",
     "lost": "lost coverage",
+    "sometimes": "flaky, and known",
+    "reworded": "told in other words",
     "fixed": "fixed",
     "added": "judged for the first time, and met",
 }
@@ -39,7 +42,7 @@ def render_comparison(comparison: Comparison, style: str) -> str:
         full = msgspec.to_builtins(comparison) | {"blocked": comparison.blocked}
         return msgspec.json.format(msgspec.json.encode(full), indent=1).decode()
     lines = {"text": _text, "markdown": _markdown, "github": _github}[style](comparison)
-    return "\n".join(lines)
+    return "\n".join(map(shown_line, lines))
 
 
 def _text(comparison: Comparison) -> Iterator[str]:
@@ -126,7 +129,7 @@ def _entries(changes: Sequence[Change]) -> list[_Entry]:
     found: dict[tuple[str, ...], list[Change]] = {}
     for change in changes:
         alike = (change.requirement, change.variant, change.signature, change.cause)
-        detail = "" if change.signature and change.kind != "flaky" else change.detail
+        detail = "" if change.signature and change.kind not in ("flaky", "sometimes") else change.detail
         found.setdefault((*alike, detail), []).append(change)
     return [
         _Entry(several[0], tuple(dict.fromkeys(change.schedule for change in several)))

@@ -17,6 +17,7 @@ import msgspec
 
 from pipeconform.case.any_case import AnyCase, decode_any_case
 from pipeconform.errors import BadCaseError, BadExpectationsError, UnknownNameError
+from pipeconform.reading import MOST_CASE_BYTES, REFUSALS, file_bytes, unreadable
 from pipeconform.spec import standard_versions
 from pipeconform.spec.wrappers import any_requirement
 
@@ -32,6 +33,7 @@ __all__ = [
 
 EXPECTATIONS_NAME = "pipeconform-expectations.toml"
 _FORMAT = 1
+_MOST_BYTES = 16 << 20
 FIELDS = ("requirement", "status", "signature", "reason", "issue", "owner", "expires")
 """What every entry says."""
 
@@ -106,14 +108,12 @@ def read_expectations(path: Path) -> ExpectationsFile:
         BadExpectationsError: it cannot be read, is not TOML, or an entry is incomplete or wrong; the message
             gives the line and what to change there.
     """
+    data = file_bytes(path, error=BadExpectationsError, most=_MOST_BYTES)
     try:
-        data = path.read_bytes()
         text = data.decode()
         table = tomllib.loads(text)
-    except OSError as error:
-        raise BadExpectationsError(f"cannot read {path}: {error.strerror or error}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadExpectationsError(f"{path}: not TOML: {error}") from error
+    except REFUSALS as error:
+        raise BadExpectationsError(f"{path}: not TOML: {unreadable(error)}") from error
     if table.get("format") != _FORMAT:
         raise BadExpectationsError(
             f"{path}:1: format {table.get('format')!r}; this version reads 'format = {_FORMAT}'"
@@ -158,9 +158,9 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
         raise refuse(absent[0], f"the entry lacks {', '.join(absent)}; every entry says {', '.join(FIELDS)}")
     try:
         written = msgspec.convert(row, _Written)
-    except msgspec.ValidationError as error:
+    except REFUSALS as error:
         named = re.search(r"`\$\.(\w+)|field `(\w+)`", str(error))
-        raise refuse((named[1] or named[2]) if named else "", str(error)) from error
+        raise refuse((named[1] or named[2]) if named else "", unreadable(error)) from error
     try:
         known = any_requirement(written.requirement).id
     except UnknownNameError as error:
@@ -170,9 +170,10 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
     stored = []
     for name in written.cases:
         try:
-            case = decode_any_case((path.parent / name).read_bytes(), source=name)
-        except OSError as error:
-            raise refuse("cases", f"cannot read the case {name}: {error.strerror or error}") from error
+            data = file_bytes(
+                path.parent / name, error=BadCaseError, most=MOST_CASE_BYTES, name=f"the case {name}"
+            )
+            case = decode_any_case(data, source=name)
         except BadCaseError as error:
             raise refuse("cases", str(error)) from error
         stored.append(StoredCase(path=name, case=case))

@@ -132,7 +132,7 @@ def _new(
 def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str | None:
     """An existing entry with the schedules and cases that still hold; None if nothing shows it any more."""
     cells = [cell for cell in result.cells if cell.requirement == entry.requirement]
-    judged = {cell.schedule for cell in cells if cell.judgements or cell.violations}
+    judged = {cell.schedule for cell in cells if cell.is_judged}
     shown: dict[str, Violation] = {}
     for cell in cells:
         for violation in cell.violations:

@@ -64,6 +64,11 @@ def _passes(entry: Expectation, cell: Cell) -> str:
         return (
             f"matches nothing: {where} is {cell.status.replace('_', ' ')}; remove {cell.schedule!r} from it"
         )
+    if cell.status == "nothing_compared":
+        return (
+            f"cannot be told: {where} compared nothing ({cell.reason}), so it neither shows "
+            f"{entry.status} '{entry.signature}' nor passes"
+        )
     judged = _judgements(entry, cell)
     if not judged:
         return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeconform.adapter import ErrorContract, MistakeKind
 from pipeconform.case.case import Case, Train
@@ -17,6 +17,7 @@ from pipeconform.case.mistakes import Mistake
 from pipeconform.judge import forward, training, wording
 from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.observation import RESUMED, Failed
 from pipeconform.run.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
@@ -62,6 +63,8 @@ class Aftermath:
     """The same against what the model itself does with the mistake."""
     against: Callable[[Case], Evidence]
     """The same against another case."""
+    gauge: Gauge = field(default_factory=Gauge, compare=False)
+    """Counts the ends of ranks, the errors and the values that were looked at."""
 
     @property
     def ends(self) -> VerdictVector:
@@ -99,6 +102,7 @@ class Aftermath:
 
 def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
     """Nobody dies or hangs; what is promised is kept, and nothing is silently wrong (ERR-1 to 10)."""
+    aftermath.gauge.count(len(aftermath.verdicts))
     ended = list(deaths_and_hangs(aftermath))
     if ended:
         yield from ended
@@ -109,11 +113,13 @@ def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
 
 def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
     """No process ends, whatever else happens (ERR-13)."""
+    aftermath.gauge.count(len(aftermath.verdicts))
     yield from (one for one in deaths_and_hangs(aftermath) if one.status is not Status.HUNG)
 
 
 def nobody_waits(aftermath: Aftermath) -> Iterator[Outcome]:
     """Nobody waits for ever for a rank that failed and stays connected (ERR-14)."""
+    aftermath.gauge.count(len(aftermath.verdicts) if aftermath.failed else 0)
     yield from (one for one in deaths_and_hangs(aftermath) if one.status is not Status.CRASHED)
 
 
@@ -124,9 +130,11 @@ def processes_recover(aftermath: Aftermath) -> Iterator[Outcome]:
         yield from ended
         return
     assert aftermath.evidence is not None
+    # where no rank failed there was no error to recover from
+    evidence = aftermath.evidence if aftermath.failed else aftermath.evidence.uncounted
     found = [
-        *forward.outputs_are_right(aftermath.evidence),
-        *training.losses_and_gradients_are_right(aftermath.evidence),
+        *forward.outputs_are_right(evidence),
+        *training.losses_and_gradients_are_right(evidence),
     ]
     for finding in found[:1]:
         text = f"after {_told(aftermath)}, and an error, a new pipeline is wrong: {finding.message}"

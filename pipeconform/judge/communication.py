@@ -32,6 +32,9 @@ _DIFFERENTIABLE = ("float", "bfloat", "complex")
 def matched(evidence: Evidence) -> Iterator[Finding]:
     """Every send has its receive, of the same look, and every member the same collectives (COM-1)."""
     found = _exchange(evidence)
+    evidence.compared(
+        len(found.unreceived) + len(found.unsent) + len(found.messages) + len(found.collectives)
+    )
     for operand in found.unreceived:
         receiver = found.operation(operand).process
         text = f"rank {operand[0]}'s {found.named(operand)} is never received by rank {receiver}"
@@ -66,6 +69,7 @@ def only_the_given_group(evidence: Evidence) -> Iterator[Finding]:
     """No operation is on a group with ranks outside the pipeline, and values are right (COM-2)."""
     members = set(evidence.case.world.pipeline_ranks)
     for rank, traffic in _traffic(evidence).items():
+        evidence.compared(len(traffic.operations))
         for name, ranks in traffic.groups.items():
             # where the pipeline is the whole world, the default group is a group of its members, too
             if name != traffic.given and not set(ranks) <= members:
@@ -73,12 +77,13 @@ def only_the_given_group(evidence: Evidence) -> Iterator[Finding]:
                 what = "the default group" if name == traffic.default else f"a group of ranks {list(ranks)}"
                 text = f"rank {rank} uses {what} for its {first}; the pipeline's ranks are {sorted(members)}"
                 yield Finding(kind="another group", message=text, step=_step(evidence, first), rank=rank)
-    yield from values_and_gradients_are_right(evidence)
+    yield from values_and_gradients_are_right(evidence.uncounted)
 
 
 def gets_through(evidence: Evidence) -> Iterator[Finding]:
     """Nobody waits in a circle, first with sends that wait for their receives, then also in order (COM-3)."""
     found = _exchange(evidence)
+    evidence.compared(sum(len(one.operations) for one in found.traffic.values()))
     for ordered, how in ((False, "when sends wait for their receives"), (True, "in order per communicator")):
         stuck = circle(found, ordered=ordered)
         if stuck is not None:
@@ -92,6 +97,7 @@ def memory_in_flight_is_left_alone(evidence: Evidence) -> Iterator[Finding]:
     """Nothing changed in flight, every receive was waited for, and no poison was read (COM-4)."""
     found = _exchange(evidence)
     for rank, traffic in found.traffic.items():
+        evidence.compared(len(traffic.operations))
         for number in traffic.overwritten:
             text = (
                 f"the memory of rank {rank}'s {found.named((rank, number))} changed before its wait had ended"
@@ -102,7 +108,7 @@ def memory_in_flight_is_left_alone(evidence: Evidence) -> Iterator[Finding]:
             if one.kind == "receive" and one.number not in waited:
                 text = f"rank {rank} never waits for its {found.named((rank, one.number))}"
                 yield _finding(evidence, found, (rank, one.number), "receive not waited for", text)
-    yield from values_and_gradients_are_right(evidence)
+    yield from values_and_gradients_are_right(evidence.uncounted)
 
 
 def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
@@ -121,6 +127,7 @@ def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
             for one in recorded.operations:
                 if one.kind == "send" and one.step == expected.step and one.process != rank:
                     sent[rank, one.process] += one.num_bytes
+        evidence.compared(len(sent))
         for (rank, other), num_bytes in sent.items():
             most = allowed[rank, other] + DESCRIPTION_BYTES * max(tensors[rank, other], 1)
             if num_bytes > most:

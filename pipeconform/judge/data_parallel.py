@@ -161,6 +161,7 @@ def _alike(evidence: Evidence) -> Iterator[Finding]:
                 if any(s in step.gradient_shards or s in step.parameter_shards for step in steps):
                     continue  # they hold different parts
                 held = [getattr(step, what).get(s, {}) for step in steps]
+                evidence.compared(len(held[0]) if len(replicas) > 1 else 0)
                 name = next((n for n in held[0] if len({own.get(n) for own in held}) > 1), None)
                 if name is not None:
                     text = (
@@ -219,6 +220,7 @@ def _hook_is_called(evidence: Evidence) -> Iterator[Finding]:
             num = sum(array.size for array in gradients.values() if array is not None)
             for one in evidence.owners(s):
                 given = shown_step(one, expected.step).hooked.get(s, 0)
+                evidence.compared()
                 if given < num:
                     text = f"the communication hook of stage {s} was given {given or 'none'} of {num} gradient values"
                     yield Finding(
@@ -235,6 +237,7 @@ def ties_stay_equal(evidence: Evidence) -> Iterator[Finding]:
             for s in evidence.case.model.tied
             if one.pipeline_rank in evidence.placement[s]
         }
+        evidence.compared(len(held))
         if len(set(held.values())) > 1:
             text = "the tied weight is not the same everywhere: " + "; ".join(
                 f"rank {rank}, stage {s} has {_shown(array)}" for (rank, s), array in held.items()
@@ -254,6 +257,7 @@ def shards_are_the_references(evidence: Evidence) -> Iterator[Finding]:
     for one in evidence.members:
         for step in one.steps:
             for s, gradients in step.gradients.items():
+                evidence.compared(len(step.parameters.get(s, {})))
                 yield from _cut_alike(
                     one.rank, step, s, gradients, replica=evidence.case.world.replica_of(one.rank)
                 )

@@ -8,14 +8,14 @@ findings of their own (`judge.outcome`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipeconform.adapter import Capabilities, Placement, laid_out
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.case.data import split_sizes
 from pipeconform.judge.finding import Finding
-from pipeconform.judge.gauge import Gauge
+from pipeconform.judge.gauge import Gauge, Uncounted
 from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude, measure
 from pipeconform.judge.oracle import Bounds
 from pipeconform.observe.array import Array
@@ -38,7 +38,19 @@ class Evidence:
     thorough: bool = True
     """False where no verdict rests on the answer: an enormous difference then needs no bound."""
     gauge: Gauge = field(default_factory=Gauge, compare=False)
-    """Is told how near accepted values come to their bounds."""
+    """Takes down how much was compared, and how near accepted values come to their bounds."""
+
+    def compared(self, number: int = 1) -> None:
+        """Count what a judgement holds against what is right, whether it is found wrong or not.
+
+        A judgement whose loops never run counts nothing, and is then no pass.
+        """
+        self.gauge.count(number)
+
+    @property
+    def uncounted(self) -> Evidence:
+        """The same evidence for a judgement that only adds to another one: what it compares is not counted."""
+        return replace(self, gauge=Uncounted(self.gauge))
 
     @property
     def members(self) -> Iterator[Observation]:
@@ -103,6 +115,8 @@ class Numbers:
         bound: Callable[[Reference], Array | None],
     ) -> Mismatch | None:
         """Compare one value; `bound` finds its bound in the bounded reference."""
+        if expected is not None or actual is not None:
+            self.evidence.compared()
         if expected == actual:
             return None
         if expected is None or actual is None:
@@ -157,6 +171,7 @@ def held(shown: StepShown, num_microbatches: int) -> tuple[int, ...]:
 def unheld(evidence: Evidence, expected: StepExpected, holders: Iterable[Observation]) -> Iterator[Finding]:
     """A finding when the ranks that hold results do not hold them for all microbatches together."""
     m = len(evidence.sizes(expected.step))
+    evidence.compared()
     seen = {k for one in holders for k in held(shown_step(one, expected.step), m)}
     if len(seen) < m:
         absent = ", ".join(str(k) for k in range(m) if k not in seen)

@@ -25,6 +25,7 @@ __all__ = [
     "hooks_run_once",
     "leaves_by_microbatch",
     "merges_are_right",
+    "outputs_are_due",
     "outputs_are_right",
     "outputs_only_where_declared",
     "tensors_without_gradient_arrive",
@@ -32,8 +33,12 @@ __all__ = [
 
 
 def outputs_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Every microbatch's output equals the oracle's, bit for bit."""
-    if Feature.OUTPUTS not in evidence.capabilities.features:
+    """Every microbatch's output equals the oracle's, bit for bit.
+
+    Outputs that are returned are judged, claimed or not. Of an engine that returns none, and claims none, what its
+    last stage computed is judged instead.
+    """
+    if not outputs_are_due(evidence):
         yield from _captured_outputs(evidence)
         return
     for expected in evidence.runs():
@@ -49,7 +54,14 @@ def outputs_are_right(evidence: Evidence) -> Iterator[Finding]:
                 )
                 continue
             for k, right, mine in leaves_by_microbatch(evidence, expected, one, output):
-                yield from _compare_output(expected, one, k, right, mine)
+                yield from _compare_output(evidence, expected, one, k, right, mine)
+
+
+def outputs_are_due(evidence: Evidence) -> bool:
+    """Whether outputs are claimed, or returned although they are not."""
+    return Feature.OUTPUTS in evidence.capabilities.features or any(
+        step.output is not None for one in evidence.members for step in one.steps
+    )
 
 
 def holders(evidence: Evidence) -> list[Observation]:
@@ -81,9 +93,15 @@ def leaves_by_microbatch(
 
 
 def _compare_output(
-    expected: StepExpected, one: Observation, k: int, right: tuple[Array, ...], mine: tuple[Array, ...]
+    evidence: Evidence,
+    expected: StepExpected,
+    one: Observation,
+    k: int,
+    right: tuple[Array, ...],
+    mine: tuple[Array, ...],
 ) -> Iterator[Finding]:
     pairs = [*zip(right, mine, strict=False)]
+    evidence.compared(max(len(right), len(mine)))
     mismatch: Mismatch | None = None
     if len(right) != len(mine):
         mismatch = missing(
@@ -109,6 +127,7 @@ def _captured_outputs(evidence: Evidence) -> Iterator[Finding]:
         forwards = [f for one in evidence.owners(last) for f in shown_step(one, expected.step).forwards]
         seen = [f.output for f in forwards if f.stage == last]
         for k, right in enumerate(expected.outputs):
+            evidence.compared()
             if right in seen:
                 continue
             mine = seen[-len(expected.outputs) :][k] if len(seen) >= len(expected.outputs) else None
@@ -137,6 +156,7 @@ def batch_order_is_kept(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(kind="no output", message="no merged output", step=expected.step, rank=one.rank)
                 continue
             length = output.leaves()[0].shape[dim] if len(output.leaves()[0].shape) > dim else 0
+            evidence.compared()
             if length != total:
                 yield Finding(
                     kind="output length",
@@ -147,6 +167,7 @@ def batch_order_is_kept(evidence: Evidence) -> Iterator[Finding]:
                 continue
             rights = [right.leaves() for right in expected.outputs]
             for k, right, mine in leaves_by_microbatch(evidence, expected, one, output):
+                evidence.compared()
                 if mine != right and mine in rights:
                     yield Finding(
                         kind="output order",
@@ -196,6 +217,7 @@ def merges_are_right(evidence: Evidence) -> Iterator[Finding]:
                 values = [value.tensor() for value in column]
                 right = Array.of(merged(rule, values, batch_dim=case.model.batch_dim))
                 found = mine[place] if place < len(mine) else None
+                evidence.compared()
                 mismatch = missing(right, None) if found is None else compare(right, found)
                 if mismatch is None:
                     continue
@@ -226,6 +248,7 @@ def outputs_only_where_declared(evidence: Evidence) -> Iterator[Finding]:
         for one in evidence.shown:
             has = shown_step(one, expected.step).output is not None
             should = one.pipeline_rank in holders
+            evidence.compared()
             if has != should:
                 text = (
                     "returned no output, but is declared to" if should else "returned an output, but must not"
@@ -242,12 +265,13 @@ def outputs_only_where_declared(evidence: Evidence) -> Iterator[Finding]:
 def containers_are_kept(evidence: Evidence) -> Iterator[Finding]:
     """Tuples, lists, dicts and single tensors arrive as what they are, at boundaries and in the output."""
     yield from boundaries_arrive(evidence)
-    if Feature.OUTPUTS not in evidence.capabilities.features:
+    if not outputs_are_due(evidence):
         return
     for expected in evidence.runs():
         for one in holders(evidence):
             output = shown_step(one, expected.step).output
             right = expected.outputs[0].shape()
+            evidence.compared()
             if output is not None and output.shape() != right:
                 yield Finding(
                     kind="output container",
@@ -270,6 +294,7 @@ def boundaries_arrive(evidence: Evidence) -> Iterator[Finding]:
             ]
             ranks = [one.rank for one in evidence.owners(s)]
             for k, right in enumerate(microbatches):
+                evidence.compared(s > 0)  # nothing crosses a boundary to the first stage
                 if not any(f.inputs == right for f in forwards):
                     yield _boundary_finding(expected.step, s, k, ranks[0], right, forwards, len(microbatches))
 
@@ -320,6 +345,7 @@ def tensors_without_gradient_arrive(evidence: Evidence) -> Iterator[Finding]:
             for one in evidence.owners(s):
                 for call in shown_step(one, expected.step).forwards:
                     for i in silent if call.stage == s else ():
+                        evidence.compared()
                         if i < len(call.requires_grad) and call.requires_grad[i]:
                             text = f"input {i} ({carried[i - 1]}) of stage {s} requires a gradient; nobody needs it"
                             yield Finding(
@@ -358,6 +384,7 @@ def hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
                 # several owners of a stage share its microbatches
                 mine = {kind: sum(each.get(kind, 0) for each in counts) for kind in right}
                 for kind, count in right.items():
+                    evidence.compared()
                     if mine.get(kind, 0) != count:
                         more = "more" if mine.get(kind, 0) > count else "fewer"
                         yield Finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
@@ -11,6 +11,7 @@ from pipeconform.case.focus import Focus, is_claimed
 from pipeconform.case.traits import traits
 from pipeconform.judge import schedules, training
 from pipeconform.judge.aftermath import Aftermath
+from pipeconform.judge.conditions import Condition
 from pipeconform.judge.evidence import Evidence, Finding, Judge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.observe.observation import Watched
@@ -62,8 +63,27 @@ class Judgement:
     """Its cases cost ten times what others do: a small run judges few of them, under two of the schedules."""
     by_schedule: bool = False
     """It is costly, but about what a schedule does: only the smallest run leaves schedules out."""
+    condition: Condition | None = None
+    """What a case must bring for what is compared in it to say anything about the requirement."""
+    nothing: str = "the ranks showed nothing that could be held against what is right"
+    """Why cases that meet the condition may give nothing to compare."""
     refusal: Callable[[Case, Sequence[str]], Iterator[Finding]] | None = None
     """What is wrong with a refusal that is tolerated, by what the errors of the ranks say."""
+
+    @property
+    def wanted(self) -> frozenset[Focus]:
+        """The foci to draw cases from, where all of them are claimed."""
+        return self.draws or self.about
+
+    def is_met_by(self, case: Case) -> bool:
+        """Whether a case brings what the requirement is about."""
+        return self.condition is None or self.condition.holds(case)
+
+    def why_nothing_was_compared(self, cases: Iterable[Case]) -> str:
+        """What `cases` lacked, all of which were judged without a comparison that counts."""
+        if self.condition is not None and not any(map(self.condition.holds, cases)):
+            return f"nothing compared: {self.condition.absent}"
+        return f"nothing compared: {self.nothing}"
 
     def applies(self, case: Case) -> bool:
         """Whether the requirement says something about `case`."""
@@ -85,8 +105,7 @@ class Judgement:
             return ()
         if self.named and not schedules.is_named(claim):
             return ()
-        wanted = self.draws or self.about
-        return tuple(f for f in Focus if f in wanted and is_claimed(f, claim, capabilities))
+        return tuple(f for f in Focus if f in self.wanted and is_claimed(f, claim, capabilities))
 
 
 def about(*foci: Focus, judge: Judge, among: frozenset[Focus] = frozenset(), **others: object) -> Judgement:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Set
 from pipeconform.case.case import Eval
 from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.numerics import compare
 from pipeconform.observe.observation import Named, Observation, StepExpected
 
@@ -26,7 +27,7 @@ def any_order_is_right(evidence: Evidence) -> Iterator[Finding]:
     yield from training.losses_and_gradients_are_right(evidence)
     for expected in evidence.runs(Eval):
         for one in evidence.members:
-            yield from _traces(one, expected.step)
+            yield from _traces(evidence, one, expected.step)
         for one in evidence.members:
             if shown_step(one, expected.step).rng_moved:
                 yield Finding(
@@ -42,6 +43,7 @@ def evaluation_differentiates_nothing(evidence: Evidence) -> Iterator[Finding]:
     for expected in evidence.runs(Eval):
         for one in evidence.members:
             shown = shown_step(one, expected.step)
+            evidence.compared(len(shown.forwards))
             call = next((call for call in shown.forwards if call.grad_enabled), None)
             if call is not None:
                 text = f"stage {call.stage} was evaluated with gradients switched on"
@@ -79,6 +81,7 @@ def _names(evidence: Evidence, one: Observation, expected: StepExpected) -> Iter
         owned = one.pipeline_rank in evidence.placement[s]
         right = {**expected.parameters[s], **expected.buffers[s]}.keys() if owned else set()
         names: Set[str] = held.get(s, set())
+        evidence.compared(len(right | names))
         for kind, wrong in (
             ("state lacks a name", right - names),
             ("state has a strange name", names - right),
@@ -95,7 +98,7 @@ def nothing_by_itself(evidence: Evidence) -> Iterator[Finding]:
     yield from ()
 
 
-def _traces(one: Observation, step: int) -> Iterator[Finding]:
+def _traces(evidence: Evidence, one: Observation, step: int) -> Iterator[Finding]:
     """What evaluation changed on one rank, against what the rank had before it; modules in training mode."""
     shown = shown_step(one, step)
     before = shown_step(one, step - 1) if step else None
@@ -105,6 +108,7 @@ def _traces(one: Observation, step: int) -> Iterator[Finding]:
         for s in {**then, **now}:
             values = now.get(s, {})
             for name in {**then.get(s, {}), **values}:
+                evidence.compared()
                 value = values.get(name)
                 if before is None:
                     # nothing was trained: a gradient is absent or, in engines with fixed buffers, zero
@@ -122,6 +126,7 @@ def _traces(one: Observation, step: int) -> Iterator[Finding]:
                     )
                     break
     for call in shown.forwards:
+        evidence.compared()
         if call.training:
             text = f"stage {call.stage} was evaluated with modules in training mode"
             yield Finding(
@@ -145,11 +150,12 @@ _RESULTS = (
 
 
 def repeats_exactly(
-    first: tuple[Observation, ...], second: tuple[Observation, ...], how: str
+    first: tuple[Observation, ...], second: tuple[Observation, ...], how: str, *, gauge: Gauge
 ) -> Iterator[Finding]:
     """Two executions of one case show the same bits."""
     for one, other in zip(first, second, strict=True):
         for a, b in zip(one.steps, other.steps, strict=True):
+            gauge.count()
             parts = [name for name in _RESULTS if getattr(a, name) != getattr(b, name)]
             if parts:
                 yield Finding(
@@ -164,6 +170,7 @@ def repeats_exactly(
 def building_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
     """Building leaves parameters, buffers, random state, gradient flags, modes and hooks alone."""
     for one in evidence.members:
+        evidence.compared()
         for change in one.build_changes:
             kind = "build moved the random state" if "random" in change else "build changed a module"
             yield Finding(kind=kind, message=f"building changed something: {change}", rank=one.rank)

@@ -25,6 +25,7 @@ __all__ = ["plans_are_refused"]
 
 def plans_are_refused(aftermath: Aftermath) -> Iterator[Outcome]:
     """The promised error on every rank, which says what is wrong; otherwise right values or some error."""
+    aftermath.gauge.count(len(aftermath.verdicts))
     ended = list(deaths_and_hangs(aftermath))
     if ended:
         yield from ended

@@ -32,6 +32,7 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
         count = sum(gradient.numel() for gradient in found)
         for one in evidence.members:
             norm = shown_step(one, expected.step).gradient_norm
+            evidence.compared()
             if norm is None:
                 text = f"rank {one.rank} says no norm of the gradients, but is declared to"
                 yield Finding(kind="no norm", message=text, step=expected.step, rank=one.rank)

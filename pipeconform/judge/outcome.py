@@ -22,6 +22,7 @@ class Status(StrEnum):
     HUNG = "hung"
     CRASHED = "crashed"
     ERROR = "error"
+    NOTHING_COMPARED = "nothing_compared"
     NOT_CLAIMED = "not_claimed"
     SKIPPED = "skipped"
 

@@ -23,8 +23,9 @@ def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
             for s in range(evidence.case.num_stages) if num > 1 else ():
                 for one in replica.owners(s):
                     step = shown_step(one, expected.step)
+                    evidence.compared()
                     yield from _stage(evidence, expected, step, s, rank=one.rank)
-        yield from gradients_are_right(replica)
+        yield from gradients_are_right(replica.uncounted)
 
 
 def _stage(

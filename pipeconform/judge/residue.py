@@ -20,6 +20,7 @@ def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
         for one in evidence.members:
             shown = shown_step(one, expected.step)
             kept = _kept(one, expected.step)
+            evidence.compared(len(shown.forwards))
             left = [held for held in shown.held or () if held.before < 0]
             stages = {call.call: call.stage for call in shown.forwards}
             if left:
@@ -43,6 +44,7 @@ def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
                 )
     for one in evidence.shown:
         lived_on = _lived_on(one)
+        evidence.compared((len(lived_on.steps) > 1) + (len(lived_on.rounds) > 1))
         yield from _grown(lived_on.steps, "step", one.rank)
         yield from _grown(lived_on.rounds, "pipeline", one.rank)
 
@@ -79,6 +81,7 @@ def activations_are_bounded(evidence: Evidence) -> Iterator[Finding]:
             assert one.pipeline_rank is not None
             bound = max(family.in_flight_weight(one.pipeline_rank, size) for family in families)
             kept = _kept(one, expected.step)
+            evidence.compared()
             for kind, most, what in (
                 ("activations", kept.at_once, "tensors saved by {} forwards are alive at a time"),
                 ("boundary tensors", kept.inputs, "inputs of {} forwards are kept to the end of the step"),
@@ -97,6 +100,7 @@ def closing_is_clean(evidence: Evidence) -> Iterator[Finding]:
     """A pipeline can be closed twice, and its group is of use afterwards (LIF-8)."""
     for one in evidence.shown:
         lived_on = _lived_on(one)
+        evidence.compared()
         if lived_on.closing_error is not None:
             text = f"the second close() on rank {one.rank} raised {lived_on.closing_error}"
             yield Finding(kind="second close raises", message=text, rank=one.rank)

@@ -40,6 +40,7 @@ def everything_once(evidence: Evidence) -> Iterator[Finding]:
         ranks = executed(evidence, expected.step)
         yield from counted_once(evidence, expected.step, ranks)
         for one in ranks:
+            evidence.compared(len(one.actions))
             yield from possible_order(one, step=expected.step)
 
 
@@ -51,6 +52,7 @@ def counted_once(evidence: Evidence, step: int, ranks: tuple[Executed, ...]) -> 
     for s in range(evidence.case.num_stages):
         owner = next((one for one in ranks if one.pipeline_rank in evidence.placement[s]), None)
         for k in range(len(evidence.sizes(step))):
+            evidence.compared()
             f, b, i, w = (counts[s, kind, k] for kind in (Kind.F, *_BACKWARD))
             for kind, text, alike in _miscounts(f, b, i, w, trains=trains and bool(parts.get((s, k), "IW"))):
                 yield Finding(
@@ -134,6 +136,7 @@ def order_is_the_named_one(evidence: Evidence) -> Iterator[Finding]:
     """Every rank's order is the named schedule's, up to what its definition leaves free (SCH-2)."""
     for step, size, families in _named_runs(evidence):
         ranks = executed(evidence, step)
+        evidence.compared(len(ranks))
         found: list[Finding] = []
         for family in families:
             found = list(_departures(step, ranks, family, size))
@@ -189,6 +192,7 @@ def in_flight_is_bounded(evidence: Evidence) -> Iterator[Finding]:
     for step, size, families in _named_runs(evidence):
         for one in executed(evidence, step):
             for until, bound in _bounds(families, one.pipeline_rank, size):
+                evidence.compared()
                 most, after = most_in_flight(one.actions, one.parts, until=until)
                 if most > bound:
                     text = (
@@ -236,6 +240,7 @@ def _declared_in_flight(evidence: Evidence) -> Iterator[Finding]:
             table, _ = _declared(evidence, one.table)
             if table is None or table.num_ranks != size.num_ranks or not _declared_for(evidence, step):
                 continue
+            evidence.compared(size.num_ranks)
             bounds = [dict(_bounds(families, rank, size)) for rank in range(size.num_ranks)]
             violations = verify(
                 table,
@@ -274,6 +279,7 @@ def placement_is_kept(evidence: Evidence) -> Iterator[Finding]:
     """Every stage computes on the ranks that own it; another placement is refused (SCH-7)."""
     wrong = evidence.case.world.placement
     if wrong:
+        evidence.compared()
         text = f"{evidence.case.schedule} was given its stages as a {wrong} and ran; expected: an error on every rank"
         yield Finding(kind="another placement accepted", message=text)
         return
@@ -281,6 +287,7 @@ def placement_is_kept(evidence: Evidence) -> Iterator[Finding]:
         for one in executed(evidence, expected.step):
             for s in sorted({action.stage for action in one.actions} | set(one.probes)):
                 owners = evidence.placement[s]
+                evidence.compared()
                 if one.pipeline_rank not in owners:
                     ranks = ", ".join(map(str, sorted(owners)))
                     text = f"stage {s} ran on pipeline rank {one.pipeline_rank}; it is placed on {ranks}"
@@ -297,6 +304,7 @@ def placement_is_kept(evidence: Evidence) -> Iterator[Finding]:
 def declared_is_executed(evidence: Evidence) -> Iterator[Finding]:
     """The declared table can be read, is the same on all ranks, parses back, and is what runs (SCH-8)."""
     texts = {one.rank: one.table for one in evidence.members}
+    evidence.compared(len(texts))
     if len(set(texts.values())) > 1:
         ranks = ", ".join(str(rank) for rank, text in texts.items() if text != texts[min(texts)])
         told = f"rank {ranks} declares another table than rank {min(texts)}"
@@ -316,7 +324,9 @@ def declared_is_executed(evidence: Evidence) -> Iterator[Finding]:
             )
         for expected in evidence.runs(Train):
             if _declared_for(evidence, expected.step):
-                yield from _undeclared(table, expected.step, executed(evidence, expected.step))
+                ran = executed(evidence, expected.step)
+                evidence.compared(len(ran))
+                yield from _undeclared(table, expected.step, ran)
         return
 
 
@@ -357,6 +367,6 @@ def evaluation_is_right(evidence: Evidence) -> Iterator[Finding]:
         yield from counted_once(evidence, expected.step, ranks)
         for one in ranks:
             yield from possible_order(one, step=expected.step)
-    for finding in forward.outputs_are_right(evidence):
+    for finding in forward.outputs_are_right(evidence.uncounted):
         if finding.step is not None and isinstance(evidence.case.program[finding.step], Eval):
             yield finding

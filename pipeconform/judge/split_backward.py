@@ -35,6 +35,7 @@ def weights_run_once(evidence: Evidence) -> Iterator[Finding]:
             if "W" in finding.kind.split():
                 yield finding
         for one in ranks:
+            evidence.compared(len(one.calls))
             for finding in possible_order(one, step=expected.step):
                 if finding.kind == "W before I":
                     yield finding
@@ -48,6 +49,7 @@ def nothing_kept_after_weights(evidence: Evidence) -> Iterator[Finding]:
     for expected in evidence.runs(Train):
         for one in executed(evidence, expected.step):
             seen: set[int] = set()
+            evidence.compared(len(one.calls))
             for held in _held(evidence, one, expected.step):
                 if held.call in seen:
                     continue
@@ -87,7 +89,7 @@ def deferred_functions_run_once(evidence: Evidence) -> Iterator[Finding]:
     What a builder finds is counted too: entries that no microbatch left are those of a dry run.
     """
     miscounted = list(_miscounted(evidence))
-    yield from miscounted or training.gradients_are_right(evidence)
+    yield from miscounted or training.gradients_are_right(evidence.uncounted)
 
 
 def _miscounted(evidence: Evidence) -> Iterator[Finding]:
@@ -96,6 +98,7 @@ def _miscounted(evidence: Evidence) -> Iterator[Finding]:
             for one in evidence.owners(s):
                 mine = shown_step(one, expected.step).hook_counts.get(s, {})
                 for what, count in right.items():
+                    evidence.compared()
                     if mine.get(what, 0) != count:
                         told = what.replace("_", " ")
                         yield Finding(
@@ -117,6 +120,7 @@ def mistakes_are_refused(evidence: Evidence) -> Iterator[Finding]:
             continue
         for one in evidence.owners(run.by_hand.stage):
             for answer in shown_step(one, expected.step).answers:
+                evidence.compared()
                 told = _unclear(answer)
                 if told is not None:
                     yield Finding(
@@ -128,7 +132,7 @@ def mistakes_are_refused(evidence: Evidence) -> Iterator[Finding]:
                         stage=answer.stage,
                         microbatch=answer.microbatch,
                     )
-    yield from training.gradients_are_right(evidence)
+    yield from training.gradients_are_right(evidence.uncounted)
 
 
 def _unclear(answer: Answered) -> tuple[str, str] | None:

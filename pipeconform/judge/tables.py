@@ -39,6 +39,7 @@ def bubble_is_bounded(evidence: Evidence) -> Iterator[Finding]:
         yield _finding("declared table cannot be run", stuck[0])
         return
     families = [family for family in accepted(claim.family) if family.refusal(size) is None]
+    evidence.compared(len(families))
     yield from _bubbles(table, families, size)
 
 
@@ -61,6 +62,7 @@ def nothing_waits_in_a_circle(evidence: Evidence) -> Iterator[Finding]:
     table = yield from _declared(evidence)
     if table is None:
         return
+    evidence.compared()
     stuck = _stuck(table) or ([] if table.has_communication else _stuck(lower(table)))
     yield from (_finding(f"declared table: {violation.rule.value}", violation) for violation in stuck[:1])
 

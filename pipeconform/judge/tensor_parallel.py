@@ -11,12 +11,11 @@ from typing import Any
 
 from msgspec import structs
 
-from pipeconform.adapter import Feature
 from pipeconform.case.tensor_parallel import cut_dim, layers_of
 from pipeconform.judge import training
 from pipeconform.judge.data_parallel import part_of, replicas_of
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, shown_step
-from pipeconform.judge.forward import boundaries_arrive, holders, leaves_by_microbatch
+from pipeconform.judge.forward import boundaries_arrive, holders, leaves_by_microbatch, outputs_are_due
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import (
     Reference,
@@ -38,7 +37,7 @@ def _values(evidence: Evidence) -> Iterator[Finding]:
 
 def _outputs(evidence: Evidence) -> Iterator[Finding]:
     numbers = Numbers(evidence=evidence)
-    for expected in evidence.runs() if Feature.OUTPUTS in evidence.capabilities.features else ():
+    for expected in evidence.runs() if outputs_are_due(evidence) else ():
         for one in holders(evidence):
             output = shown_step(one, expected.step).output
             where: dict[str, Any] = {"step": expected.step, "rank": one.rank}
@@ -83,6 +82,7 @@ def _cut_as_planned(evidence: Evidence, rank: int, step: StepShown, s: int) -> I
     held, cuts = step.parameter_shards.get(s, {}), step.gradient_shards.get(s, {})
     gradients = step.gradients.get(s, {})
     for name in step.parameters.get(s, {}):
+        evidence.compared()
         dim, mine = cut_dim(layers, name), held.get(name)
         wanted = None if dim is None else (dim, world.num_tensor_ranks, part)
         where: dict[str, Any] = {"step": step.step, "rank": rank, "stage": s}
@@ -178,6 +178,7 @@ def _placements(evidence: Evidence, cut: Sharding) -> Iterator[Finding]:
         for s in range(1, evidence.case.num_stages):
             for one in evidence.owners(s):
                 seen = [f for f in shown_step(one, expected.step).forwards if f.stage == s]
+                evidence.compared(len(seen))
                 wrong = next((f for f in seen if f.inputs and f.inputs[0].placements != cut.placements), None)
                 if wrong is None:
                     continue

@@ -99,6 +99,7 @@ def keys_are_the_models(evidence: Evidence) -> Iterator[Finding]:
     holders: dict[str, list[int]] = {}
     for one in evidence.members:
         for s, keys in one.keys.items():
+            evidence.compared(len(keys))
             foreign = [key for key in keys if key not in aliases]
             if foreign:
                 yield Finding(
@@ -111,6 +112,7 @@ def keys_are_the_models(evidence: Evidence) -> Iterator[Finding]:
                 return
             for name in {aliases[key] for key in keys}:
                 holders.setdefault(name, []).append(s)
+    evidence.compared(len(set(aliases.values())))
     absent = sorted(set(aliases.values()) - holders.keys())
     if absent:
         text = f"no stage has {_some(absent)} in its state dict"
@@ -128,6 +130,7 @@ def shapes_are_known(evidence: Evidence) -> Iterator[Finding]:
     said = {known.producer: (one.rank, known) for one in evidence.members for known in one.boundaries or ()}
     for right in data.boundaries_of(as_traced(evidence.case)):
         rank, known = said.get(right.producer, (None, None))
+        evidence.compared()
         shape, dtype = right.tensors[0].shape, str(right.tensors[0].dtype).removeprefix("torch.")
         if known is None or not known.tensors:
             text = f"nobody knows what stage {right.producer} hands on"
@@ -140,7 +143,7 @@ def shapes_are_known(evidence: Evidence) -> Iterator[Finding]:
                 rank=rank,
                 stage=right.producer,
             )
-    if Feature.OUTPUTS in evidence.capabilities.features:
+    if forward.outputs_are_due(evidence):
         yield from forward.batch_order_is_kept(evidence)
     yield from stages_equal_the_model(evidence)
 
@@ -177,6 +180,7 @@ def right_or_refused(evidence: Evidence) -> Iterator[Finding]:
     """A model that branches on values may be followed rightly; a wrong split point may not be accepted."""
     split = evidence.case.model.split
     if split is not None and split.wrong != "branch":
+        evidence.compared()
         text = f"no rank raised an error, although {_mistake(evidence.case)}"
         yield Finding(kind=f"{split.wrong} split point accepted", message=text)
         return

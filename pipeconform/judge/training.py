@@ -147,6 +147,7 @@ def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
                     yield Finding(kind="loss on the wrong rank", message=text, **where)
                 continue
             own = held(shown, m)
+            evidence.compared()
             if (several or shown.losses) and len(shown.losses or ()) != len(own):
                 count = "none" if shown.losses is None else len(shown.losses)
                 text = f"{count} losses for {len(own)} microbatches"
@@ -179,6 +180,7 @@ def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 def _total_loss(evidence: Evidence, expected: StepExpected, mine: Array, rank: int) -> Iterator[Finding]:
     """The one number some engines return: the mean or the sum of the losses."""
+    evidence.compared()
     losses = torch.stack([loss.tensor() for loss in expected.losses])
     mean = evidence.case.loss.reduction == "mean"
     weighted = losses.double()
@@ -228,6 +230,7 @@ def dropout_is_replayed(evidence: Evidence) -> Iterator[Finding]:
     for (step, s, _), masks in masks_of(evidence.case, evidence.shown):
         by_stage.setdefault((step, s), []).append(masks)
     for (step, s), drawn in by_stage.items():
+        evidence.compared()
         # 32 or more independent bits coincide by chance less often than once in 10⁹
         if len(drawn) > 1 and drawn[0][0].size >= 32 and len(set(drawn)) == 1:
             text = f"all {len(drawn)} microbatches used the same dropout mask in stage {s}"

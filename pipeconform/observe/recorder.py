@@ -12,7 +12,7 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.gradients import Gradients
 from pipeconform.observe.observation import Event, Flow, Forward, Held, Kept, Structure
 from pipeconform.observe.timeline import Timeline
-from pipeconform.observe.traffic.cargo import CargoFinder
+from pipeconform.observe.traffic.recorder import TrafficRecorder
 
 __all__ = ["ForwardRecorder", "hook_counts"]
 
@@ -26,11 +26,11 @@ class ForwardRecorder:
     def __init__(
         self,
         timeline: Timeline | None = None,
-        cargo: CargoFinder | None = None,
+        traffic: TrafficRecorder | None = None,
         *,
         gradients: Gradients | None = None,
     ) -> None:
-        self.timeline, self._cargo, self.gradients = timeline, cargo, gradients
+        self.timeline, self._traffic, self.gradients = timeline, traffic, gradients
         self.step: int | None = None
         """The program's step that runs; None outside of any."""
         self._forwards: list[Forward] = []
@@ -56,8 +56,8 @@ class ForwardRecorder:
             self.timeline.passed(stage, inputs, output)
         if self.gradients is not None:
             self.gradients.passed(stage, output)
-        if self._cargo is not None:
-            self._cargo.passed(stage, len(self._forwards), inputs, output)
+        if self._traffic is not None:
+            self._traffic.passed(stage, len(self._forwards), inputs, output)
         self._forwards.append(
             Forward(
                 stage=stage,

@@ -14,6 +14,7 @@ from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import NothingJudgedError
 from pipeconform.gate.expectations import Expectation
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.replication.cell import WrapperCell
 from pipeconform.replication.drawing import Listed
@@ -116,10 +117,12 @@ class WrapperCampaign:
         self.num_ranks[digest] = case.ranks
         return self.executor.execute(case)
 
-    def outcomes(self, requirement: str, case: WrapperCase, vector: VerdictVector) -> tuple[Outcome, ...]:
-        """What a requirement has to say about an execution; empty when it is met.
+    def outcomes(
+        self, requirement: str, case: WrapperCase, vector: VerdictVector, *, gauge: Gauge | None = None
+    ) -> tuple[Outcome, ...]:
+        """What a requirement has to say about an execution; empty when it is met. `gauge` counts what is compared.
 
         Raises:
             HarnessError: the oracle failed.
         """
-        return self.executor.outcomes(requirement, case, vector)
+        return self.executor.outcomes(requirement, case, vector, gauge=gauge)

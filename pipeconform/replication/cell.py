@@ -11,6 +11,7 @@ from pipeconform.campaign.minimise import Budget, Smallest, minimise
 from pipeconform.campaign.subject import Judged
 from pipeconform.case.any_case import WRAPPER_COLUMN, AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.observe.localisation import Localisation
 from pipeconform.replication.drawing import Listed, Smaller, is_about
@@ -34,6 +35,7 @@ class WrapperCell:
     variant: str = "default"
     repeats: bool = False
     is_later: bool = False
+    without: tuple[str, ...] = ()
 
     def corpora(self) -> tuple[Listed, ...]:
         """One: what is listed."""
@@ -86,7 +88,13 @@ class WrapperCell:
 
     def judged(self, case: WrapperCase, execution: VerdictVector, *, thorough: bool, anew: bool) -> Judged:
         """By the requirement's judgement; its bounds cost nothing, so nothing is judged in haste."""
-        return Judged(self.campaign.outcomes(self.requirement, case, execution))
+        gauge = Gauge()
+        found = self.campaign.outcomes(self.requirement, case, execution, gauge=gauge)
+        return Judged(found, compared=gauge.compared)
+
+    def why_nothing_was_compared(self, cases: Iterable[WrapperCase]) -> str:
+        """No requirement of wrappers needs more than its listed cases bring."""
+        return "nothing was compared: the ranks showed nothing that could be held against what is right"
 
     def num_processes(self, case: WrapperCase) -> int:
         """A process per rank, of the larger world."""

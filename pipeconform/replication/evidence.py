@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.finding import Finding
+from pipeconform.judge.gauge import Gauge
 from pipeconform.replication.judge import WrapperEvidence
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.wrapper import WrapperClaims
@@ -17,15 +18,23 @@ Ask = Callable[[Question], Expected]
 
 
 def evidence_of(
-    case: WrapperCase, shown: tuple[Shown, ...], *, claims: WrapperClaims, ask: Ask
+    case: WrapperCase,
+    shown: tuple[Shown, ...],
+    *,
+    claims: WrapperClaims,
+    ask: Ask,
+    gauge: Gauge | None = None,
 ) -> WrapperEvidence:
     """The evidence of one execution; `ask` is called at most when a judgement wants to know what is right.
 
     Of a case with two worlds `shown` is what the second showed, or the first if that did not come through.
     """
+    counts = gauge or Gauge()
 
     def world(one: WrapperCase, by: tuple[Shown, ...]) -> WrapperEvidence:
-        return WrapperEvidence(case=one, claims=claims, shown=by, expected=lambda: ask(_question(one, by)))
+        return WrapperEvidence(
+            case=one, claims=claims, shown=by, expected=lambda: ask(_question(one, by)), gauge=counts
+        )
 
     if not case.loaded_by:
         return world(case, shown)

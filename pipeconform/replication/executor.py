@@ -11,6 +11,7 @@ from pipeconform.campaign.executor import require_alive
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadAdapterError, ContractError, HarnessError
 from pipeconform.judge.finding import Finding
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
 from pipeconform.replication.evidence import came_through, distinct, evidence_of
 from pipeconform.replication.job import Job
@@ -82,8 +83,10 @@ class WrapperExecutor:
             pool.restart()  # what a failed step left under way must not meet the next case
         return vector
 
-    def outcomes(self, requirement: str, case: WrapperCase, vector: VerdictVector) -> tuple[Outcome, ...]:
-        """What a requirement has to say about an execution; empty when it is met.
+    def outcomes(
+        self, requirement: str, case: WrapperCase, vector: VerdictVector, *, gauge: Gauge | None = None
+    ) -> tuple[Outcome, ...]:
+        """What a requirement has to say about an execution; empty when it is met. `gauge` counts what is compared.
 
         Raises:
             ContractError: the adapter itself raised, or a device or backend is not there.
@@ -93,7 +96,7 @@ class WrapperExecutor:
         if ended is not None:
             return (replace(ended, verdicts=vector.describe()),)
         claims = self.description.claims
-        evidence = evidence_of(case, _shown(vector), claims=claims, ask=self._ask)
+        evidence = evidence_of(case, _shown(vector), claims=claims, ask=self._ask, gauge=gauge)
         table = vector.describe()
         found = list(distinct(WRAPPER_JUDGEMENTS[requirement].judge(evidence)))
         outcomes = tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)

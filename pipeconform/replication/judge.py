@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.finding import Finding
+from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.numerics import Mismatch, compare, magnitude
 from pipeconform.observe.array import Array
 from pipeconform.replication.groups import group_of
@@ -52,6 +53,12 @@ class WrapperEvidence:
     """Asked only where every rank came to its end."""
     earlier: WrapperEvidence | None = None
     """Of the world before, which saved what this one loaded."""
+    gauge: Gauge = field(default_factory=Gauge, compare=False)
+    """Counts what is compared."""
+
+    def compared(self, number: int = 1) -> None:
+        """Count what a judgement holds against what is right, whether it is found wrong or not."""
+        self.gauge.count(number)
 
 
 WrapperJudge = Callable[[WrapperEvidence], Iterator[Finding]]
@@ -85,7 +92,7 @@ def begins_equal(evidence: WrapperEvidence) -> Iterator[Finding]:
     ignored = evidence.case.options.ignored
     first = {name: value for name, value in evidence.expected().initial[0].items() if name not in ignored}
     for shown in evidence.shown:
-        for name, mismatch in differing(first, shown.initial):
+        for name, mismatch in differing(evidence, first, shown.initial):
             text = f"rank {shown.rank}: {name} is not the first rank's after wrapping\n{mismatch.describe()}"
             yield Finding(kind="replicas begin apart", message=text, rank=shown.rank, mismatch=mismatch)
             return
@@ -131,6 +138,7 @@ def hook_is_used(evidence: WrapperEvidence) -> Iterator[Finding]:
         for index, step in enumerate(shown.steps):
             for seen, one in zip(step.passes, evidence.case.steps[index].passes, strict=True):
                 given, due = seen.hook_elements, trained if one.synchronises else 0
+                evidence.compared()
                 if given != due:
                     text = f"rank {shown.rank}: the hook was given {given} elements of gradients, expected are {due}"
                     yield Finding(
@@ -162,6 +170,7 @@ def refused(
 ) -> Iterator[Finding]:
     """A finding for every rank that raised nothing, or elsewhere, or with a message that lacks one of the `words`."""
     for shown in evidence.shown:
+        evidence.compared()
         failed = shown.failed
         if failed is None:
             text = f"rank {shown.rank} raised nothing; every rank was to raise"
@@ -189,12 +198,14 @@ def _badly_refused(
 
 
 def differing(
+    evidence: WrapperEvidence,
     right: Mapping[str, Array],
     shown: Mapping[str, Array],
     *,
     bound: Callable[[Array], Array | None] = lambda value: None,
 ) -> Iterator[tuple[str, Mismatch]]:
     """Values by name that are not `right`, bit for bit or within the bound of each, and how they differ."""
+    evidence.compared(len(right))
     for name, value in right.items():
         mismatch = compare(value, shown.get(name), bound=bound(value))
         if mismatch is not None:
@@ -218,7 +229,7 @@ def _nothing_between(evidence: WrapperEvidence, expected: Expected) -> Iterator[
         for index, (after, step) in enumerate(zip(afters, shown.steps, strict=False)):
             states.append((after, step.before, f"before step {index}"))
         for due, found, when in states:
-            for name, mismatch in differing(due, found):
+            for name, mismatch in differing(evidence, due, found):
                 text = f"rank {shown.rank}: {name} changes {when}\n{mismatch.describe()}"
                 yield Finding(kind="state changed by nobody", message=text, rank=shown.rank)
                 return
@@ -228,27 +239,27 @@ def _passes_are_right(evidence: WrapperEvidence, expected: Expected) -> Iterator
     for rank, shown in enumerate(evidence.shown):
         for index, step in enumerate(shown.steps):
             for number, (one, due) in enumerate(zip(step.passes, expected.steps[index], strict=True)):
-                yield from _pass_is_right(evidence.case, rank, index, number, one, due)
+                yield from _pass_is_right(evidence, rank, index, number, one, due)
 
 
 def _states_are_right(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
     for rank, shown in enumerate(evidence.shown):
         for index, step in enumerate(shown.steps):
             scale = max(due.scale for due in expected.steps[index])
-            yield from _state_is_right(
-                evidence.case, rank, index, expected.after[index][rank], step.after, scale
-            )
+            yield from _state_is_right(evidence, rank, index, expected.after[index][rank], step.after, scale)
 
 
 def _pass_is_right(
-    case: WrapperCase, rank: int, step: int, number: int, one: PassShown, due: PassExpected
+    evidence: WrapperEvidence, rank: int, step: int, number: int, one: PassShown, due: PassExpected
 ) -> Iterator[Finding]:
+    case = evidence.case
     where = f"rank {rank}, step {step}, pass {number} ({case.steps[step].passes[number].sync})"
     if one.skeleton != due.skeleton:
         text = f"{where}: the output is {one.skeleton}\nexpected {due.skeleton}"
         yield Finding(kind="output in another container", message=text, step=step, rank=rank)
         return
     for index, (value, right) in enumerate(zip(one.outputs, due.outputs[rank], strict=True)):
+        evidence.compared()
         mismatch = compare(right, value, bound=_bound(right, 1.0 + _most(right)))
         if mismatch is not None:
             text = f"{where}: output {index}\n{mismatch.describe()}"
@@ -256,6 +267,7 @@ def _pass_is_right(
             return
     if one.gradients is None:
         return
+    evidence.compared(len(due.gradients[rank]))
     for name, gradient in due.gradients[rank].items():
         shown = one.gradients.get(name)
         if gradient is None and shown is not None and not any(shown.data):
@@ -271,7 +283,7 @@ def _pass_is_right(
 
 
 def _state_is_right(
-    case: WrapperCase,
+    evidence: WrapperEvidence,
     rank: int,
     step: int,
     right: Mapping[str, Array],
@@ -279,9 +291,9 @@ def _state_is_right(
     scale: float,
 ) -> Iterator[Finding]:
     def bound(value: Array) -> Array | None:
-        return _bound(value, scale + 1.0 + _most(value), coarse=_coarse(case))
+        return _bound(value, scale + 1.0 + _most(value), coarse=_coarse(evidence.case))
 
-    for name, mismatch in differing(right, shown, bound=bound):
+    for name, mismatch in differing(evidence, right, shown, bound=bound):
         text = f"rank {rank}, after step {step}: {name}\n{mismatch.describe()}"
         yield Finding(kind="state differs", message=text, step=step, rank=rank, mismatch=mismatch)
         return
@@ -292,14 +304,14 @@ def _replicas_are_equal(evidence: WrapperEvidence, expected: Expected) -> Iterat
     case = evidence.case
     for index in range(len(expected.steps)):
         states = {rank: evidence.shown[rank].steps[index].after for rank in case.present(index)}
-        yield from _equal(case, expected, states, f"after step {index}", index)
+        yield from _equal(evidence, expected, states, f"after step {index}", index)
     if case.uneven is not None:
         finals = {shown.rank: shown.final for shown in evidence.shown}
-        yield from _equal(case, expected, finals, "after join", None)
+        yield from _equal(evidence, expected, finals, "after join", None)
 
 
 def _equal(
-    case: WrapperCase,
+    evidence: WrapperEvidence,
     expected: Expected,
     states: Mapping[int, Mapping[str, Array]],
     when: str,
@@ -308,8 +320,9 @@ def _equal(
     first = min(states)
     for rank, state in states.items():
         for name in expected.parameters:
-            if first not in group_of(case, name, rank):
+            if first not in group_of(evidence.case, name, rank):
                 continue
+            evidence.compared()
             mismatch = compare(states[first][name], state[name])
             if mismatch is not None:
                 text = f"{when}, {name} on rank {rank} is not that of rank {first}\n{mismatch.describe()}"

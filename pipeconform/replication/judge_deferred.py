@@ -25,7 +25,7 @@ def materialises(evidence: WrapperEvidence) -> Iterator[Finding]:
     right = evidence.expected().initial[0]
     when = "after loading" if evidence.case.special == "loaded" else "once it is materialised"
     for shown in evidence.shown:
-        for name, mismatch in differing(right, shown.initial):
+        for name, mismatch in differing(evidence, right, shown.initial):
             text = f"rank {shown.rank}: {name} {when}\n{mismatch.describe()}"
             yield Finding(kind="materialised otherwise", message=text, rank=shown.rank, mismatch=mismatch)
             return

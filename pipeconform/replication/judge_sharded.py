@@ -24,7 +24,7 @@ def trains_like_ddp(evidence: WrapperEvidence) -> Iterator[Finding]:
     if found:
         return
     for shown in evidence.shown:
-        for name, mismatch in differing(shown.beside, shown.final, bound=_room):
+        for name, mismatch in differing(evidence, shown.beside, shown.final, bound=_room):
             text = f"rank {shown.rank}: {name} after training is not what DDP has\n{mismatch.describe()}"
             yield Finding(kind="trained apart", message=text, rank=shown.rank, mismatch=mismatch)
             return

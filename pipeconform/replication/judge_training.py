@@ -40,6 +40,7 @@ def scales_alike(evidence: WrapperEvidence) -> Iterator[Finding]:
         due = due / 2 if step.overflow is not None else due
         for shown in evidence.shown:
             scale = shown.steps[index].scale
+            evidence.compared()
             if scale != due:
                 text = (
                     f"rank {shown.rank}, after step {index}: losses are scaled by {scale}, expected is {due}"
@@ -60,6 +61,7 @@ def rounds_as_asked(evidence: WrapperEvidence) -> Iterator[Finding]:
             for seen, due in zip(step.passes, expected.steps[index], strict=True):
                 if seen.gradients is None:
                     continue
+                evidence.compared()
                 mismatch = compare(due.gradients[shown.rank]["probe"], seen.gradients["probe"])
                 if mismatch is not None:
                     text = (
@@ -99,7 +101,7 @@ def state_travels(evidence: WrapperEvidence) -> Iterator[Finding]:
                 text = f"rank {shown.rank}: saved are {_names(wanted)}\nexpected {_names(expected.names)}"
                 yield Finding(kind="saved under other names", message=text, rank=shown.rank)
                 return
-        for name, mismatch in differing(right, wanted):
+        for name, mismatch in differing(evidence, right, wanted):
             text = f"rank {shown.rank}: {name} {when}\n{mismatch.describe()}"
             yield Finding(kind=kind, message=text, rank=shown.rank, mismatch=mismatch)
             return
@@ -114,7 +116,7 @@ def _arrives(evidence: WrapperEvidence, earlier: WrapperEvidence) -> Iterator[Fi
         return
     saved = earlier.shown[0].final
     for shown in evidence.shown:
-        for name, mismatch in differing(saved, shown.initial):
+        for name, mismatch in differing(evidence, saved, shown.initial):
             text = (
                 f"rank {shown.rank} of {evidence.case.ranks}: {name} after loading is not what "
                 f"{earlier.case.ranks} ranks saved\n{mismatch.describe()}"
@@ -147,6 +149,7 @@ def tells(evidence: WrapperEvidence) -> Iterator[Finding]:
         due = {"world_size": str(evidence.case.ranks), "rank": str(shown.rank), "module_name": "_Module"}
         for name, value in due.items():
             told = shown.logged.get(name)
+            evidence.compared()
             if told != value:
                 text = f"rank {shown.rank}: {name} is told to be {told!r}, expected is {value!r}"
                 yield Finding(kind="tells something else", message=text, rank=shown.rank)

@@ -18,7 +18,7 @@ TIMES = 3
 def settle(comparison: Comparison, old: Result, new: Result, *, options: Options) -> Comparison:
     """Execute the case of each regression, new failure and fix again, on the implementation of `new`.
 
-    A regression that does not show every time, and a fixed violation that shows at all, become flaky.
+    A regression that does not show every time becomes flaky; a fixed violation that shows at all shows "sometimes".
 
     Raises:
         UsageError: the implementation cannot be used.
@@ -55,4 +55,6 @@ def _settled(change: Change, times: int) -> Change:
     if steady:
         return change
     detail = f"executed again, its case showed it {times} of {TIMES} times"
-    return msgspec.structs.replace(change, kind="flaky", detail=detail)
+    # what the old result shows too is chance, and nothing new
+    kind = "sometimes" if change.kind == "fixed" else "flaky"
+    return msgspec.structs.replace(change, kind=kind, detail=detail)

@@ -10,13 +10,17 @@ from pipeconform.report.result import Cell, Result, Status, Violation
 
 __all__ = ["CellChange", "Key", "Kind", "aligned", "cell_changes", "is_judged", "shown"]
 
-Kind = Literal["regressed", "new", "flaky", "lost", "fixed", "added"]
+Kind = Literal["regressed", "new", "flaky", "lost", "sometimes", "reworded", "fixed", "added"]
 """What became of a verdict.
 
 regressed: a violation where the cell was judged and did not show it; new: a violation in a cell that was not
-judged before; flaky: a violation that does not show every time; lost: something was judged and no longer is;
+judged before; flaky: a violation that does not show every time and was not there before; sometimes: one that was;
+reworded: the same hang, death or type of exception, told otherwise; lost: something was judged and no longer is;
 fixed: a violation that is gone; added: a cell that is judged for the first time, and met.
 """
+
+_Word = tuple[Status, str]
+_Violations = Mapping[_Word, Violation]
 
 Key = tuple[str, str, str]
 """Requirement, schedule and variant: what makes two cells the same one."""
@@ -46,21 +50,51 @@ def cell_changes(before: Cell | None, after: Cell | None) -> Iterator[CellChange
     change nothing.
     """
     was, now = shown(before), shown(after)
+    reworded = _reworded(was, now)
     for key, violation in now.items():
         if violation.expected:
             continue
-        if not violation.confirmed:
+        if key in was:
+            if not violation.confirmed:
+                yield CellChange(kind="sometimes", violation=violation)
+        elif key in reworded:
+            yield CellChange(kind="reworded", violation=violation)
+        elif not violation.confirmed:
             yield CellChange(kind="flaky", violation=violation)
-        elif key not in was:
+        else:
             yield CellChange(kind="regressed" if is_judged(before) else "new", violation=violation)
     if is_judged(after):
         for key, violation in was.items():
-            if key not in now:
+            if key not in now and key not in reworded.values():
                 yield CellChange(kind="fixed", violation=violation)
         if not is_judged(before) and not now:
             yield CellChange(kind="added")
     elif is_judged(before):
         yield CellChange(kind="lost")
+
+
+def _reworded(was: _Violations, now: _Violations) -> Mapping[_Word, _Word]:
+    """Violations that were there before in other words: each new key with the old one that it stands for.
+
+    What ranks did is their status: where they hung or died, or raised the same type of exception, the rest of the
+    signature is wording. Of wrong values the signature says which are wrong, and another one is another violation.
+    """
+    gone = [key for key in was if key not in now]
+    found: dict[_Word, _Word] = {}
+    for key in now:
+        same = next((one for one in gone if key not in was and _what(one) == _what(key) and _what(key)), None)
+        if same is not None:
+            gone.remove(same)
+            found[key] = same
+    return found
+
+
+def _what(key: _Word) -> tuple[str, ...] | None:
+    """What a violation is apart from its wording; None where the signature is no wording."""
+    status, signature = key
+    if status in ("hung", "crashed"):
+        return (status,)
+    return (status, signature.partition(":")[0]) if status == "error" else None
 
 
 def shown(cell: Cell | None) -> Mapping[tuple[Status, str], Violation]:
@@ -70,4 +104,4 @@ def shown(cell: Cell | None) -> Mapping[tuple[Status, str], Violation]:
 
 def is_judged(cell: Cell | None) -> bool:
     """Whether a cell says anything about the implementation."""
-    return cell is not None and (cell.judgements > 0 or bool(cell.violations))
+    return cell is not None and cell.is_judged

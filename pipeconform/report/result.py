@@ -14,6 +14,7 @@ import msgspec
 from pipeconform.case.any_case import AnyCase, case_of, schema_with_cases
 from pipeconform.errors import BadResultError
 from pipeconform.observe.localisation import Localisation
+from pipeconform.reading import Line, decoded_json, file_bytes
 from pipeconform.run.waiting import Place
 from pipeconform.spec.wrappers import Kind
 from pipeconform.writing import whole_file
@@ -37,20 +38,23 @@ __all__ = [
     "write_result",
 ]
 
-RESULT_FORMAT = 5
+RESULT_FORMAT = 6
 """2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations, 3 where a wrong value
-begins, 4 module wrappers and their cases, 5 cases that are wrong in changing ways; a file of an earlier format reads
-as one without any."""
+begins, 4 module wrappers and their cases, 5 cases that are wrong in changing ways, 6 how much was compared, cells that
+compared nothing and what is returned though it is not claimed; a file of an earlier format reads as one without any."""
 
-_READABLE = (1, 2, 3, 4, RESULT_FORMAT)
+_READABLE = (1, 2, 3, 4, 5, RESULT_FORMAT)
 
-Status = Literal["passed", "failed", "hung", "crashed", "error", "flaky", "not_claimed", "skipped"]
+Status = Literal[
+    "passed", "failed", "hung", "crashed", "error", "flaky", "nothing_compared", "not_claimed", "skipped"
+]
 SEVERITY: tuple[Status, ...] = (
     "crashed",
     "hung",
     "failed",
     "error",
     "flaky",
+    "nothing_compared",
     "passed",
     "not_claimed",
     "skipped",
@@ -65,14 +69,14 @@ class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Violation(_Data, frozen=True, kw_only=True):
     """One distinct way in which a cell's requirement is violated, with its own smallest case."""
 
-    id: str
+    id: Line
     """Short and stable: ``TRN-4:GPipe:default:1f3a``; `pipeconform replay ID` finds it."""
     status: Status
-    signature: str
+    signature: Line
     message: str
-    where: str
+    where: Line
     case: AnyCase
-    digest: str
+    digest: Line
     minimal: bool
     """Whether shrinking ended by itself, not by its budget."""
     confirmed: bool
@@ -82,7 +86,7 @@ class Violation(_Data, frozen=True, kw_only=True):
     """How many cases of this cell show it; of those after the first, enormous differences count unbounded."""
     verdicts: str
     """One line per rank: returned, raised, died or stuck."""
-    replay: str
+    replay: Line
     timeline: tuple[tuple[str, ...], ...] | None = None
     """What ran in the step of `where`: per pipeline rank its computations in order, such as ``1B2``; None where
     that was not observed."""
@@ -95,7 +99,7 @@ class Violation(_Data, frozen=True, kw_only=True):
     """How many of the reruns showed it."""
     shown_otherwise: int = 0
     """How many of the reruns did not show it, but were wrong in another way."""
-    expected: str = ""
+    expected: Line = ""
     """The entry of the expectations file that covers it, as ``file:line``."""
     places: tuple[Place, ...] = ()
     """Where every rank of the world was, if any was stuck: what it waited for, and its stack."""
@@ -106,13 +110,20 @@ class Violation(_Data, frozen=True, kw_only=True):
 class Cell(_Data, frozen=True, kw_only=True):
     """The verdict on one requirement under one schedule in one variant."""
 
-    requirement: str
-    schedule: str
-    variant: str = "default"
+    requirement: Line
+    schedule: Line
+    variant: Line = "default"
     status: Status
     reason: str = ""
     judgements: int = 0
     """How often a case was judged."""
+    compared: int = 0
+    """How much these judgements held against what is right: values, orders, counts, answers; those of cases that lack
+    what the requirement is about do not count. 0 in files of formats before 6."""
+    unclaimed: tuple[str, ...] = ()
+    """What the implementation returned in these cases although it does not claim to: names of features."""
+    without: tuple[str, ...] = ()
+    """Subjects of the requirement that no case was about, because they are not claimed."""
     executions: int = 0
     """How many executions this cell caused; judgements of cached ones cause none."""
     distinct_cases: int = 0
@@ -128,6 +139,11 @@ class Cell(_Data, frozen=True, kw_only=True):
     """Stored cases of expectations that do not show their violation any more."""
 
     @property
+    def is_judged(self) -> bool:
+        """Whether it says anything about the implementation: something was compared, or went wrong."""
+        return bool(self.violations) or (self.judgements > 0 and self.status != "nothing_compared")
+
+    @property
     def is_expected(self) -> bool:
         """Whether it is violated, and only in ways that the expectations cover."""
         return bool(self.violations) and all(one.expected for one in self.violations)
@@ -136,14 +152,14 @@ class Cell(_Data, frozen=True, kw_only=True):
 class Environment(_Data, frozen=True, kw_only=True):
     """Where the run took place."""
 
-    python: str
-    torch: str
-    os: str
-    machine: str
+    python: Line
+    torch: Line
+    os: Line
+    machine: Line
     cpus: int
-    device: str
-    backend: str
-    device_names: tuple[str, ...] = ()
+    device: Line
+    backend: Line
+    device_names: tuple[Line, ...] = ()
     variables: dict[str, dict[str, str | None]] = {}
     """Per variant the effective values, as the ranks reported them."""
 
@@ -151,22 +167,22 @@ class Environment(_Data, frozen=True, kw_only=True):
 class Implementation(_Data, frozen=True, kw_only=True):
     """What was judged."""
 
-    reference: str
-    name: str
-    version: str
+    reference: Line
+    name: Line
+    version: Line
     kind: Kind = "pipeline"
     capabilities: Any = None
-    source: str = ""
+    source: Line = ""
     """The name of the adapter's source file."""
-    source_digest: str = ""
+    source_digest: Line = ""
     """The SHA-256 of that file's contents, in hexadecimal digits."""
 
 
 class Expectations(_Data, frozen=True, kw_only=True):
     """The expectations file that a run was judged against."""
 
-    file: str
-    digest: str
+    file: Line
+    digest: Line
     """The SHA-256 of the file's contents."""
     entries: int
     problems: tuple[str, ...] = ()
@@ -176,13 +192,13 @@ class Expectations(_Data, frozen=True, kw_only=True):
 class Run(_Data, frozen=True, kw_only=True):
     """What was asked for."""
 
-    profile: str
+    profile: Line
     seed: int
     corpus: int
     search: int
-    schedules: tuple[str, ...]
+    schedules: tuple[Line, ...]
     max_ranks: int
-    selection: str = ""
+    selection: Line = ""
     unrestricted: bool = False
     """Whether every claimed schedule was to be judged, under every requirement of `selection`."""
     complete: bool = True
@@ -216,9 +232,9 @@ class Result(_Data, frozen=True, kw_only=True):
     """Everything a run found."""
 
     format: int = RESULT_FORMAT
-    product_version: str
-    standard_version: str
-    created: str
+    product_version: Line
+    standard_version: Line
+    created: Line
     environment: Environment
     implementation: Implementation
     run: Run
@@ -227,6 +243,12 @@ class Result(_Data, frozen=True, kw_only=True):
     rules: dict[str, str] = {}
     """The digest of every requirement of the standard that judged, by id."""
     expectations: Expectations | None = None
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """What every format has."""
+
+    format: int | str | None = None
 
 
 def as_json(result: Result, *, indent: int = 1) -> bytes:
@@ -255,21 +277,15 @@ def read_result(path: Path) -> Result:
     Raises:
         BadResultError: it cannot be read, is not a result, or is of another format version.
     """
-    try:
-        data = path.read_bytes()
-        raw = msgspec.json.decode(data)
-        version = raw.get("format") if isinstance(raw, dict) else None
-        if version not in _READABLE:
-            raise BadResultError(
-                f"{path}: result format {version!r}; this version reads {_READABLE[0]} to {_READABLE[-1]}"
-            )
-        return msgspec.json.decode(data, type=Result, dec_hook=case_of)
-    except OSError as error:
-        raise BadResultError(f"cannot read {path}: {error.strerror or error}") from error
-    except msgspec.ValidationError as error:
-        raise BadResultError(f"{path}: not a result file: {error}") from error
-    except msgspec.DecodeError as error:
-        raise BadResultError(f"{path}: damaged, not JSON: {error}") from error
+    data = file_bytes(path, error=BadResultError)
+    version = decoded_json(data, _Versioned, source=path, what="a result file", error=BadResultError).format
+    if version not in _READABLE:
+        raise BadResultError(
+            f"{path}: result format {version!r}; this version reads {_READABLE[0]} to {_READABLE[-1]}"
+        )
+    return decoded_json(
+        data, Result, source=path, what="a result file", error=BadResultError, dec_hook=case_of
+    )
 
 
 def decode_cell(data: str | bytes) -> Cell:

@@ -20,7 +20,7 @@ from pipeconform.report.overview import DEFAULT, in_order, overview
 from pipeconform.report.reservation import reservation
 from pipeconform.report.result import SEVERITY, Cell, Result, Violation
 from pipeconform.report.timeline_text import timeline_lines
-from pipeconform.report.words import COLOURS, WORDS, counted, plural, under
+from pipeconform.report.words import COLOURS, WORDS, counted, plural, returned_unclaimed, under
 from pipeconform.spec import Level, Requirement
 from pipeconform.spec.wrappers import all_requirements
 
@@ -137,6 +137,7 @@ def totals(result: Result) -> list[str]:
         f"{sums.distinct_cases_several_ranks:,} of them with p ≥ 2; {result.run.seconds:.1f} s",
         *_pairs(result),
         *_nearest(result),
+        *returned_unclaimed(result.cells),
     ]
 
 
@@ -309,7 +310,7 @@ def verdict(result: Result) -> Text:
     wrong = {cell.requirement for cell in result.cells if cell.violations and not cell.is_expected}
     known = {cell.requirement for cell in result.cells if cell.is_expected} - wrong
     entries = result.expectations
-    judged = {cell.requirement for cell in result.cells if cell.judgements}
+    judged = {cell.requirement for cell in result.cells if cell.is_judged}
     errors = [cell for cell in result.cells if cell.status == "error" and not cell.violations]
     if not result.run.complete:
         begin = "stopped early; so far "
@@ -333,5 +334,8 @@ def verdict(result: Result) -> Text:
             return Text(f"{begin}{text}; {entries.file}: {number} to change", style="bold red")
         return Text(f"{begin}{text}", style="bold yellow" if begin else "bold green")
     text = f"{name} meets {'the one' if len(judged) == 1 else f'all {len(judged)}'} judged requirement"
-    style = "bold green" if not begin else "bold yellow"
-    return Text(f"{begin}{text}{'' if len(judged) == 1 else 's'}", style=style)
+    text += "" if len(judged) == 1 else "s"
+    void = {cell.requirement for cell in result.cells if cell.status == "nothing_compared"} - judged
+    if void:
+        text += f"; nothing was compared for {', '.join(sorted(void, key=list(_known()).index))}"
+    return Text(f"{begin}{text}", style="bold yellow" if begin or void else "bold green")

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from pipeconform.case.any_case import WRAPPER_COLUMN
-from pipeconform.report.result import Status
+from pipeconform.report.result import Cell, Status
 
-__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural", "under"]
+__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural", "returned_unclaimed", "under"]
 
 WORDS: Mapping[Status, str] = MappingProxyType(
     {
@@ -19,6 +19,7 @@ WORDS: Mapping[Status, str] = MappingProxyType(
         "crashed": "CRASH",
         "error": "ERR",
         "flaky": "FLAKY",
+        "nothing_compared": "NONE",
         "not_claimed": "–",
         "skipped": "skip",
     }
@@ -33,6 +34,7 @@ COLOURS: Mapping[Status, str] = MappingProxyType(
         "crashed": "bold red",
         "error": "bold yellow",
         "flaky": "bold yellow",
+        "nothing_compared": "bold yellow",
         "not_claimed": "dim",
         "skipped": "dim",
     }
@@ -41,7 +43,9 @@ COLOURS: Mapping[Status, str] = MappingProxyType(
 EXPECTED = "known"
 """Stands for a cell whose violations are all expected."""
 
-_NAMES: Mapping[Status, str] = MappingProxyType({"not_claimed": "not claimed", "skipped": "skipped"})
+_NAMES: Mapping[Status, str] = MappingProxyType(
+    {"nothing_compared": "nothing compared", "not_claimed": "not claimed", "skipped": "skipped"}
+)
 
 
 def counted(statuses: Iterable[Status]) -> str:
@@ -53,6 +57,12 @@ def counted(statuses: Iterable[Status]) -> str:
 def under(*schedules: str) -> str:
     """`` under GPipe, 1F1B``; nothing for a wrapper, which has no schedule."""
     return "" if schedules == (WRAPPER_COLUMN,) else f" under {', '.join(schedules)}"
+
+
+def returned_unclaimed(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """What is returned and not claimed, a sentence for each: only a claim has it judged as what it is."""
+    found = sorted({name for cell in cells for name in cell.unclaimed})
+    return tuple(f"returns {name.replace('_', ' ')}, does not claim Feature.{name.upper()}" for name in found)
 
 
 def plural(number: int, noun: str) -> str:

@@ -55,6 +55,7 @@ _BOOT = (
     "from pipeconform.run.server import main; main(int(sys.argv[1]))"
 )
 _START_LIMIT = 120.0  # seconds for all preloads
+_MOST_RANKS = 253  # sockets that the kernel passes in one message
 _END_LIMIT = 5.0  # seconds for a server to end its children and itself
 _TAIL = 4096  # characters of output quoted in messages
 _LONGEST = 1 << 17  # bytes of output among which they are sought: a dump of many threads is long
@@ -192,6 +193,10 @@ class ForkServer:
 
         """
         self.require_alive()
+        if len(specs) > _MOST_RANKS:
+            raise PoolError(
+                f"{len(specs)} ranks on one machine; at most {_MOST_RANKS} can be forked: use fewer, or --attach"
+            )
         with contextlib.ExitStack() as undo, deferred_interrupts():
             theirs: list[socket.socket] = []
             channels: list[Channel] = []

@@ -9,15 +9,14 @@ from torch import nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Placement, Plan, Ranks, laid_out
-from pipeconform.case import data, merges
+from pipeconform.case import data, foreign, merges
 from pipeconform.case.case import Adam, Case, Sgd
 from pipeconform.case.declared import declared_of
 from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE
-from pipeconform.case.modules import build_model, build_stage
 from pipeconform.case.slips import Slips
 from pipeconform.case.synced_norm import synchronise
-from pipeconform.case.whole import build_whole, split_of
+from pipeconform.case.whole import split_of
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.run.cutting import edges_of, tensor_parallel_of
@@ -54,6 +53,9 @@ def plan_of(
     misplan = case.world.misplan
     intruder = disturber if case.world.perturbations else None
     edges = edges_of(case, ranks.mesh)
+    placed = laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+    position = ranks.pipeline_rank
+    owned = frozenset(s for s, owners in enumerate(placed) if position in owners)
 
     def builder(index: int) -> Callable[[], nn.Module]:
         def build() -> nn.Module:
@@ -61,7 +63,7 @@ def plan_of(
                 raise ContractError(
                     "the plan gives the model whole (plan.split): its stages come from the front end"
                 )
-            module = build_stage(case, index)
+            module = foreign.stage_for(case, index, owned=owned, position=position)
             module.recorder = recorder
             module.timeline = None if recorder is None else recorder.watcher
             module.intruder, module.edges = intruder, edges
@@ -84,15 +86,19 @@ def plan_of(
     plan = Plan(
         stages=tuple(builder(s) for s in range(case.num_stages)),
         model=lambda: (
-            build_model(case, recorder=recorder, intruder=intruder)
+            foreign.model_for(case, owned=owned, position=position, recorder=recorder, intruder=intruder)
             if case.model.split is None
-            else build_whole(case)
+            else foreign.annotated_for(case, owned=owned, position=position)
         ),
-        split=split_of(case),
+        split=split_of(
+            case,
+            lambda mark: foreign.annotated_for(case, mark, owned=owned, position=position),
+            seed=None if 0 in owned else foreign.stranger(case, position).seed,
+        ),
         data_parallel=data_parallel_of(case, hook),
         tensor_parallel=tensor_parallel_of(case),
         schedule=UNKNOWN_SCHEDULE if misplan is not None and misplan.how == "schedule" else case.schedule,
-        placement=laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages),
+        placement=placed,
         loss=loss,
         optimizer=optimizer,
         num_microbatches=first.num_microbatches,

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
+from pipeconform.errors import PipeconformError
+from pipeconform.reading import decoded_json, file_bytes
 from pipeconform.run.examiner import QUESTION
 from pipeconform.run.forkserver import ForkServer, Group
 from pipeconform.run.protocols import Asked
@@ -19,6 +19,7 @@ __all__ = ["Prover", "Question"]
 _PATIENCE = (
     1.0  # seconds for all ranks to answer; a rank inside native code that holds Python's lock never does
 )
+_MOST_BYTES = 16 << 20
 _POLL = 0.005  # seconds
 _FIRST = 0.1  # seconds of idleness after which asking is worth its while
 _LATER = 0.4  # the same where nothing was recorded yet: on a busy machine a task may idle before it records
@@ -40,8 +41,11 @@ class Question:
         """What has come so far."""
         for rank, path in self._paths.items():
             if rank not in self._answers:
-                with contextlib.suppress(OSError, msgspec.DecodeError):
-                    self._answers[rank] = msgspec.json.decode(path.read_bytes(), type=Standing)
+                with contextlib.suppress(OSError, PipeconformError):  # half written, or by the rank itself
+                    data = file_bytes(path, error=PipeconformError, most=_MOST_BYTES)
+                    self._answers[rank] = decoded_json(
+                        data, Standing, source=path, what="a standing", error=PipeconformError
+                    )
         return dict(self._answers)
 
     def wait(self) -> dict[int, Standing]:

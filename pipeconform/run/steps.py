@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Batch, Mode, Plan, StepResult
-from pipeconform.case import data
+from pipeconform.case import data, foreign
 from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
 from pipeconform.case.modules import build_stage
 from pipeconform.case.slips import mistaken_batch
@@ -35,24 +35,18 @@ from pipeconform.run.answers import CheckedPipeline
 __all__ = ["run_step"]
 
 
-def _consumes(plan: Plan, consumers: str) -> bool:
-    rank = plan.ranks.pipeline_rank
-    if rank is None:
-        return False
-    owners = plan.placement[0] if consumers == "first_stage" else plan.placement[-1]
-    return consumers == "all" or rank in owners
-
-
-def _data_for(plan: Plan, capabilities: contract.Capabilities, batch: Batch) -> Batch:
+def _data_for(case: Case, index: int, plan: Plan, capabilities: contract.Capabilities) -> Batch:
     """The batch with decoys in place of whatever this rank does not consume."""
-    inputs = _consumes(plan, capabilities.inputs_consumed_by)
-    targets = _consumes(plan, capabilities.targets_consumed_by)
-    if inputs and targets:
-        return batch
-    return data.reassembled(
-        batch,
-        args=batch.args if inputs else tuple(map(data.decoy_of, batch.args)),
-        target=batch.target if targets else data.decoy_of(batch.target),
+    return foreign.batch_for(
+        case,
+        index,
+        owned=plan.owned_stages(),
+        position=plan.ranks.pipeline_rank,
+        inputs=capabilities.inputs_consumed_by,
+        targets=capabilities.targets_consumed_by,
+        kwargs=capabilities.kwargs_scope,
+        device=plan.ranks.device,
+        replica=plan.ranks.replica,
     )
 
 
@@ -69,8 +63,7 @@ def run_step(
     result, answers, batch = StepResult(), tuple[Answered, ...](), None
     rng = torch.get_rng_state()
     if isinstance(step, Train | Eval):
-        whole = data.make_batch(case, index, device=plan.ranks.device, replica=plan.ranks.replica)
-        batch = _data_for(plan, capabilities, whole)
+        batch = _data_for(case, index, plan, capabilities)
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
         with data.autocast_of(step, device=plan.ranks.device), _guard(step):
@@ -81,7 +74,8 @@ def run_step(
     elif isinstance(step, Zero):
         pipeline.apply(contract.ZeroGrad(step.set_to_none))
     elif isinstance(step, Load):
-        pipeline.apply(contract.LoadState(data.loaded_state(case, index)))
+        loaded = foreign.state_for(case, index, owned=plan.owned_stages(), position=plan.ranks.pipeline_rank)
+        pipeline.apply(contract.LoadState(loaded))
     else:
         pipeline.apply(contract.OptimizerStep())
     moved = not torch.equal(torch.get_rng_state(), rng)

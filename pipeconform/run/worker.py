@@ -196,7 +196,7 @@ def _run(
     memory = Memory() if "memory" in job.observe else None
     recorder = ForwardRecorder(
         Timeline(memory) if watches else None,
-        None if traffic is None else traffic.cargo,
+        traffic,
         gradients=Gradients() if "gradients" in job.observe else None,
     )
     disturber = Disturber(case.world.perturbations, rank=position, replica=replica)

@@ -55,6 +55,7 @@ SHARDING = frozenset({Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD})
 COMPOSITE = frozenset({Kind.OVERLAP_F_B, Kind.BATCH})
 
 MAX_INDEX = 2**31 - 2
+_MOST_DIGITS = 40  # zeros in front are read, but not without end
 """The largest stage or microbatch a table can hold (32-bit storage, one value kept for "none")."""
 
 _SIMPLE = re.compile(
@@ -148,6 +149,8 @@ def composite(kind: Kind, *parts: Action) -> Action:
 
 
 def _simple(match: re.Match[str]) -> Action:
+    if max(len(match["stage"]), len(match["mb"] or "")) > _MOST_DIGITS:
+        raise BadTableError(f"'{match[0][:20]}…' is no action: numbers end at {MAX_INDEX}")
     stage, kind, microbatch = int(match["stage"]), Kind[match["kind"]], match["mb"]
     if kind in SHARDING:
         if microbatch:

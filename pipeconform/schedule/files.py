@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeconform.errors import BadTableError
+from pipeconform.reading import file_text
 from pipeconform.schedule.csv import from_csv, to_csv
 from pipeconform.schedule.json import from_json, to_json
 from pipeconform.schedule.table import Table
+
+_MOST_BYTES = 64 << 20
 
 
 def read_table(
@@ -19,12 +22,7 @@ def read_table(
     Raises:
         BadTableError: The file cannot be read; the message gives line, column and reason.
     """
-    try:
-        text = path.read_bytes().decode()
-    except OSError as reason:
-        raise BadTableError(f"{path}: {reason.strerror}") from None
-    except UnicodeDecodeError as reason:
-        raise BadTableError(f"{path}: it is not text in UTF-8 (byte {reason.start})") from None
+    text = file_text(path, error=BadTableError, most=_MOST_BYTES)
     match path.suffix:
         case ".csv":
             return from_csv(text, name=str(path), placement=placement, num_microbatches=num_microbatches)

@@ -28,6 +28,7 @@ from pipeconform.run.supported import require_supported_torch
 from pipeconform.session.gathered import Gathered
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
+from pipeconform.showing import shown, shown_json, shown_line
 from pipeconform.spec.wrappers import any_requirement
 
 if TYPE_CHECKING:
@@ -189,16 +190,18 @@ class PytestRun:
             cell = self.judging.judge(*_params(item)[_CELL])
         except TooFewAgentsError as error:
             pytest.exit(f"the harness failed: {error}", returncode=3)
-        item.user_properties.append((_CELL, msgspec.json.encode(cell).decode()))
-        if cell.status in ("not_claimed", "skipped"):
-            pytest.skip(f"{cell.status}: {cell.reason}")
+        item.user_properties.append(
+            (_CELL, shown_json(msgspec.json.encode(cell).decode()))
+        )  # junit.xml has it
+        if cell.status in ("not_claimed", "skipped", "nothing_compared"):
+            pytest.skip(shown_line(f"{cell.status}: {cell.reason}"))
         if cell.is_expected:
             labels = dict.fromkeys(violation.expected for violation in cell.violations)
-            pytest.xfail(f"expected: {', '.join(labels)}")
+            pytest.xfail(shown_line(f"expected: {', '.join(labels)}"))
         if cell.status != "passed":
             from pipeconform.report.text import describe_cell
 
-            pytest.fail(describe_cell(cell), pytrace=False)
+            pytest.fail(shown(describe_cell(cell)), pytrace=False)
 
     def _progress(self, progress: Progress) -> None:
         if self.view is not None:
@@ -296,12 +299,11 @@ class PytestRun:
         wanted = self.config.getoption("pipeconform_live") and not self.is_worker
         if not wanted or not identifiers or self.view is not None:
             return
-        from rich.console import Console
-
+        from pipeconform.report.console import SafeConsole
         from pipeconform.report.terminal import LiveView
 
         self.view = LiveView(
-            Console(),
+            SafeConsole(),
             cells=Counter(identifiers),
             implementation=self.options.implementation,
             profile=self.options.profile,
@@ -320,7 +322,7 @@ class PytestRun:
         if self.view is not None:
             self.view.stop()
         cells = self.gathered.cells.values()
-        judged = any(cell.judgements for cell in cells)
+        judged = any(cell.is_judged for cell in cells)
         failed = any(cell.status == "error" and not cell.violations for cell in cells)
         came_through = session.exitstatus in (0, 1, 5)
         complete = came_through and not (self.interrupted or session.shouldfail or session.shouldstop)
@@ -350,11 +352,10 @@ class PytestRun:
         """Show what pytest's own summary does not: the table, what was not claimed, where the results are."""
         if self.config.getoption("pipeconform_live") or not self.gathered.cells:
             return
-        from rich.console import Console
-
+        from pipeconform.report.console import SafeConsole
         from pipeconform.report.summary import render_overview
 
-        console = Console()
+        console = SafeConsole()
         console.print()
         render_overview(self.gathered.result(complete=not self.interrupted), console)
         kept = "not kept; --pipeconform-out DIR keeps them, and replay needs them"

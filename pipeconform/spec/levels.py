@@ -27,6 +27,7 @@ __all__ = [
     "core_requirements",
     "mandatory",
     "missing",
+    "needed_claims",
 ]
 
 BatchClass = Literal["one", "fewer", "equal", "more"]
@@ -52,6 +53,8 @@ class CertificationLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Chapters (their MUST requirements) and ids, beside those of the included levels."""
     core: tuple[str, ...]
     """Requirements that cannot be left unclaimed."""
+    claims: tuple[tuple[str, str], ...] = ()
+    """Claims without which it cannot be had, beside those of the included levels: by name, in words."""
     draws: int
     """Cases drawn per subject and schedule; the seed is fixed."""
     examples: int
@@ -138,6 +141,11 @@ def core_requirements(level: CertificationLevel) -> tuple[str, ...]:
     """The ids that cannot be left unclaimed, those of the included levels among them."""
     found = [name for one in _with_included(level) for name in one.core]
     return tuple(dict.fromkeys(found))
+
+
+def needed_claims(level: CertificationLevel) -> dict[str, str]:
+    """What must be claimed, by name in words, what the included levels need among it."""
+    return {name: words for one in _with_included(level) for name, words in one.claims}
 
 
 def _selectors(level: CertificationLevel) -> tuple[str, ...]:

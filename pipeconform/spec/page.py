@@ -19,6 +19,7 @@ from pipeconform.spec import (
     profiles,
     standard_versions,
 )
+from pipeconform.spec.levels import needed_claims
 from pipeconform.spec.wrappers import wrapper_chapter
 
 __all__ = ["standard_page"]
@@ -72,6 +73,8 @@ def _demands(level: CertificationLevel) -> Iterator[str]:
         yield f"- Requirements: {', '.join(row.id for row in mandatory(level))}."
     if level.includes:
         yield f"- Includes: {', '.join(level.includes)}."
+    if needed_claims(level):
+        yield f"- Must be claimed: {'; '.join(needed_claims(level).values())}."
     yield f"- Cannot be left unclaimed: {', '.join(core_requirements(level))}."
     yield f"- May be left unclaimed: at most {level.not_claimed:.0%} of the others."
     yield (

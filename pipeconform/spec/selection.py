@@ -21,7 +21,7 @@ def parse_ranks(text: str) -> tuple[int, int]:
     Raises:
         UsageError: it is neither, or not within 1 to `MOST_RANKS`.
     """
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text.strip())
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= least <= most <= MOST_RANKS:
         raise UsageError(f"--ranks {text!r}: expected N or A-B with 1 ≤ A ≤ B ≤ {MOST_RANKS}")

@@ -117,6 +117,24 @@ COMMUNICATION = (
         tells=r"rank \d raised RuntimeError",
     ),
     made(
+        "local:NothingCrosses",
+        "COM-7",
+        "Every rank computes the whole model by itself, from a state that was broadcast once.",
+        tells=r"rank \d sent rank \d \d+ bytes; the (inputs|gradients) of .* have \d+ bytes, which must",
+    ),
+    made(
+        "local:DataCrosses",
+        "COM-7",
+        "Inputs and targets are broadcast, as many bytes as boundaries have, and every rank computes the rest.",
+        tells=r"stage \d ran on an input 0 that rank \d did not receive",
+    ),
+    made(
+        "local:GradientsStay",
+        "COM-7",
+        "Values cross; the gradients that should come back are computed by the rank that needs them.",
+        tells=r"rank (\d) sent rank (\d) \d+ bytes; the gradients of the outputs of stage \2 have",
+    ),
+    made(
         "races:StaleWhenLate",
         "COM-6",
         "A message that is late is replaced by the one before it.",

@@ -41,3 +41,9 @@ def test_no_more_than_needed(pipeconform_judge: Callable[[], None]) -> None:
 def test_independent_of_timing(pipeconform_judge: Callable[[], None]) -> None:
     """Delays and stops change nothing (COM-6)."""
     pipeconform_judge()
+
+
+@pytest.mark.pipeconform_requirement("COM-7")
+def test_what_is_needed_crosses(pipeconform_judge: Callable[[], None]) -> None:
+    """What a stage needs from another rank comes from there (COM-7)."""
+    pipeconform_judge()

@@ -38,6 +38,7 @@ class _Executor:
     """Executes nothing."""
 
     description = SimpleNamespace(name="nobody")
+    capabilities = CAPABILITIES
 
     def execute(self, case, *, observe=()):
         return Execution(case=case, verdicts=VerdictVector((Returned(None, 0.0),)))
@@ -50,12 +51,14 @@ def cell(monkeypatch):
     `status` is that of every kind, or a function of the kind.
     """
 
-    def judged(rule, expectations=(), ratio=None, size="core", status=Status.FAILED):
+    def judged(rule, expectations=(), ratio=None, size="core", status=Status.FAILED, compared=1):
         asked = []
         CASES.clear()
 
         def judge(_requirement, execution, _executor, *, thorough=True, anew=True, gauge=None):
             asked.append((execution.case.digest, thorough))
+            if gauge is not None:
+                gauge.count(compared)
             if gauge is not None and ratio is not None:
                 gauge.note(ratio(execution.case))
             CASES[execution.case.digest] = execution.case
@@ -87,6 +90,23 @@ def test_every_verdict_is_thorough_while_nothing_is_found(cell):
 
     assert (found.status, found.violations) == ("passed", ())
     assert all(thorough for _, thorough in asked)
+
+
+def test_a_cell_that_compared_nothing_is_not_ok(cell):
+    """However often it was judged; what was found all the same is a violation."""
+    void, _ = cell(lambda case, thorough: None, compared=0)
+    wrong, _ = cell(lambda case, thorough: "gradient value", compared=0)
+
+    assert (void.status, void.compared, void.judgements > 0) == ("nothing_compared", 0, True)
+    assert void.reason.startswith("nothing compared: ")
+    assert wrong.status == "failed"
+
+
+def test_what_every_judgement_compared_is_added_up(cell):
+    found, _ = cell(lambda case, thorough: None, compared=3)
+
+    assert (found.status, found.reason) == ("passed", "")
+    assert found.compared == 3 * found.judgements
 
 
 def test_the_smallest_case_is_established_after_quick_shrinking(cell):

@@ -29,7 +29,7 @@ def test_what_both_have_is_asked_in_one_way() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"{", "file: not JSON"),
+        (b"{", "file: damaged, not JSON"),
         (b"[]", "file: not a case"),
         (b'{"schedule": "GPipe"}', "file: not a case.*missing required field"),
         (b'{"module": "unheard"}', "file: not a wrapper case.*module"),

@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 import pytest
 
-from pipeconform.adapter import Capabilities, ScheduleClaim
+from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.certificate.contents import Canary, Certificate, Contents, MachineEnvironment
 from pipeconform.certificate.decision import reasons_against
@@ -36,6 +36,7 @@ def sound(make, *, schedules=SCHEDULES, shard=""):
                     row,
                     schedule,
                     judgements=len(SIZES),
+                    compared=10 * len(SIZES),
                     distinct_cases=len(SIZES),
                     counts={f"p={n},v=1": sum(p == n for p, _ in SIZES) for n in (1, 2, 3)},
                     microbatches={one: classes.count(one) for one in classes},
@@ -44,7 +45,9 @@ def sound(make, *, schedules=SCHEDULES, shard=""):
             digests = tuple(case.digest for case in drawn)
             judged.append(JudgedCases(requirement=row, schedule=schedule, variant="default", digests=digests))
     result = make.result(*cells)
-    claims = Capabilities(schedules=tuple(ScheduleClaim(name=name) for name in SCHEDULES))
+    claims = Capabilities(
+        schedules=tuple(ScheduleClaim(name=name) for name in SCHEDULES), features=frozenset({Feature.OUTPUTS})
+    )
     digest = hashlib.sha256(SOURCE).hexdigest()
     implementation = msgspec.structs.replace(
         result.implementation,

@@ -5,6 +5,7 @@ import pytest
 
 from pipeconform.certificate.checks import check_contents
 from pipeconform.certificate.decision import reasons_against
+from pipeconform.certificate.weakening import weakening
 from pipeconform.report.result import Expectations
 from pipeconform.spec import certification_level, mandatory
 
@@ -57,7 +58,7 @@ def test_a_sound_package_raises_no_doubt(contents):
         ),
         (
             lambda c: with_result(c, rules={}),
-            "result.json: rules: not the rules of this version: FWD-1",
+            "result.json: rules: not the rules of this version: COM-7, FWD-1",
         ),
         (lambda c: with_run(c, seed=1), "result.json: run.seed: 1, a certification uses 0"),
         (
@@ -194,6 +195,8 @@ def test_what_is_sound_deserves_its_level(contents):
         (lambda c: with_cell(c, status="skipped", judgements=0), "FWD-1 skipped under GPipe"),
         (lambda c: with_cell(c, status="error"), "FWD-1 error under GPipe"),
         (lambda c: with_cell(c, judgements=0), "FWD-1 under GPipe is called passed, but was not judged so"),
+        (lambda c: with_cell(c, compared=0), "FWD-1 under GPipe is called passed, but compared nothing"),
+        (lambda c: with_cell(c, status="nothing_compared"), "FWD-1 nothing compared under GPipe"),
         (
             lambda c: with_cell(c, distinct_cases=1),
             f"FWD-1 under GPipe was judged on 1 distinct cases, at least {LEVEL.examples} are needed",
@@ -207,6 +210,34 @@ def test_what_is_sound_deserves_its_level(contents):
 )
 def test_every_reason_against_a_level_is_told(contents, change, expected):
     assert expected in reasons(change(contents))
+
+
+def without(contents, name, *, returned=()):
+    claims = contents.result.implementation.capabilities
+    left = [feature for feature in claims["features"] if feature != name]
+    found = with_result(
+        contents,
+        implementation=replaced(contents.result.implementation, capabilities={**claims, "features": left}),
+    )
+    return changed_cells(found, lambda cell: replaced(cell, unclaimed=returned))
+
+
+def test_a_level_cannot_be_had_without_the_claims_that_it_needs(contents):
+    """Outputs that are returned in silence are told, and do not stand for the claim."""
+    needed = "level Forward cannot be had without this claim: the merged output is returned (Feature.OUTPUTS)"
+
+    assert reasons(without(contents, "outputs")) == (needed,)
+    assert reasons(without(contents, "outputs", returned=("outputs",))) == (
+        f"{needed}; it is returned, and has to be claimed to be judged as outputs",
+    )
+
+
+def test_what_a_result_of_an_earlier_format_compared_is_not_known(contents):
+    """A package is verified as it was made."""
+    uncounted = changed_cells(contents, lambda cell: replaced(cell, compared=0))
+
+    assert reasons(with_result(uncounted, format=5)) == ()
+    assert reasons(uncounted)
 
 
 def changed_cells(contents, change):
@@ -276,3 +307,37 @@ def test_one_rank_is_no_pipeline(contents):
     single = changed_cells(contents, lambda cell: replaced(cell, counts={"p=1,v=1": 6}))
 
     assert "nothing was judged on more than one rank" in reasons(single)
+
+
+def claiming(contents, **claims):
+    """The implementation with other claims."""
+    one = contents.result.implementation
+    return with_result(contents, implementation=replaced(one, capabilities={**one.capabilities, **claims}))
+
+
+def test_claims_with_which_less_is_seen_are_on_the_certificate(contents):
+    claimed = claiming(contents, inputs_consumed_by="all")
+
+    assert doubts(claimed) == [
+        'certificate.json: weakening: (), but result.json says (\'inputs_consumed_by="all": ranks without the first '
+        "stage are given finite inputs instead of NaN',)"
+    ]
+    assert doubts(with_certificate(claimed, weakening=weakening(claimed.result))) == []
+    assert doubts(with_certificate(contents, weakening=("made up",))) != []
+
+
+@pytest.mark.parametrize("claims", [{"inputs_consumed_by": "all"}, {"targets_consumed_by": "all"}])
+def test_who_claims_to_be_given_everything_is_seen_to_communicate_under_every_schedule(contents, claims):
+    def unclaimed(cell):
+        if (cell.requirement, cell.schedule) != ("COM-7", "GPipe"):
+            return cell
+        return replaced(
+            cell, status="not_claimed", judgements=0, distinct_cases=0, counts={}, microbatches={}
+        )
+
+    assert reasons(claiming(contents, **claims)) == ()
+    assert reasons(changed_cells(contents, unclaimed)) == ()
+    assert reasons(claiming(changed_cells(contents, unclaimed), **claims)) == (
+        "inputs or targets are claimed to be consumed by all ranks, and COM-7 was not met under GPipe: nothing shows "
+        "that it is a pipeline",
+    )

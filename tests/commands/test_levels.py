@@ -40,6 +40,18 @@ def test_a_level_is_explained_by_what_it_demands():
     assert all(row.id.partition("-")[2] in text for row in mandatory(level))
 
 
+def test_a_level_states_the_claims_without_which_it_cannot_be_had():
+    needed = {
+        name: " ".join(describe_level(certification_level(name), version="0.9").split())
+        for name in ("forward", "split-backward", "full", "wrapper")
+    }
+
+    assert "Must claim the merged output is returned (Feature.OUTPUTS) Never left out" in needed["forward"]
+    assert "(Feature.OUTPUTS); a schedule that trains" in needed["split-backward"]
+    assert "and whatever else its requirements need" in needed["full"]
+    assert "Must claim" not in needed["wrapper"]
+
+
 def test_a_level_that_is_not_available_names_what_is_missing():
     text = " ".join(describe_level(_lacking("data-parallel"), version="0.9").split())
 

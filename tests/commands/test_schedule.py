@@ -334,7 +334,10 @@ def test_every_family_is_listed_with_its_formula_and_source(typed):
             ["verify", "--name", "gpipe", "-p", "2", "-v", "2", "-m", "2"],
             "gpipe has no table for p=2, v=2, m=2: ",
         ),
-        (["verify", "--name", "gpipe", "-p", "9999", "-m", "9999"], "p·v·m is more than 50,000,000"),
+        (
+            ["verify", "--name", "gpipe", "-p", "9999", "-m", "9999"],
+            "p·v·m is 99,980,001, more than 5,000,000",
+        ),
         (
             ["verify", "--name", "gpipe", "-p", "2", "-m", "2", "--placement", "0,1"],
             "--placement is for a CSV",

@@ -74,6 +74,18 @@ def test_an_engine_passes_what_it_claims(implementation, distribution, schedule,
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("implementation", "distribution", "schedule", "ranks"),
+    [case for case in CASES if case[3] != (1, 1) and case[2] != "Interleaved1F1B"],
+)
+def test_what_the_stages_of_an_engine_need_crosses(implementation, distribution, schedule, ranks):
+    """Under the engine's first schedule: a small run judges communication under no other."""
+    _require(distribution)
+    with campaign_of(_options(implementation, ranks)) as campaign:
+        assert _statuses(campaign, ("COM-7",), schedule) == {"COM-7": "passed"}
+
+
 @pytest.mark.parametrize(("implementation", "distribution", "schedule", "broken"), MISTAKES)
 def test_a_wrong_use_of_an_engine_is_found(implementation, distribution, schedule, broken):
     _require(distribution)

@@ -79,6 +79,20 @@ def test_a_violation_that_is_no_longer_judged_is_lost_not_fixed(make, failing):
     assert comparison.blocked
 
 
+def test_a_cell_that_compares_nothing_any_more_is_lost(make):
+    """It may have been met or violated: neither is known any more."""
+    reason = "nothing compared: no case had a bystander (raise --ranks to 3, and claim sub_groups)"
+    void = make.cell("COM-2", "GPipe", status="nothing_compared", reason=reason)
+    met = make.cell("COM-2", "GPipe")
+
+    comparison = compare(make.result(met), make.result(void))
+
+    assert [(change.kind, change.detail) for change in comparison.changes] == [("lost", reason)]
+    assert comparison.blocked
+    assert kinds(compare(make.result(void), make.result(void))) == []
+    assert kinds(compare(make.result(void), make.result(met))) == [("added", "COM-2", "GPipe")]
+
+
 def test_a_failure_of_a_cell_that_was_not_judged_is_new(make, failing):
     comparison = compare(make.result(make.cell("TRN-4", "GPipe")), make.result(failing(schedule="1F1B")))
 
@@ -104,10 +118,41 @@ def test_what_does_not_show_every_time_is_flaky_and_blocks(make, failing):
     assert comparison.blocked
 
 
-def test_a_flaky_verdict_is_told_again_each_time(make, failing):
-    result = make.result(failing(confirmed=False, reruns=5, shown_again=2))
+def test_a_flaky_verdict_is_told_again_each_time_and_blocks_no_more(make, failing):
+    """It blocks when its kind is new; whether it shows is chance from then on, whichever way it comes."""
+    flaky = make.result(failing(confirmed=False, reruns=5, shown_again=2))
+    steady = make.result(failing())
+    met = make.result(make.cell("TRN-4", "GPipe"))
 
-    assert kinds(compare(result, result)) == [("flaky", "TRN-4", "GPipe")]
+    for old in (flaky, steady):
+        comparison = compare(old, flaky)
+        assert kinds(comparison) == [("sometimes", "TRN-4", "GPipe")]
+        assert comparison.changes[0].detail == "2 of 5 executions again showed it"
+        assert not comparison.blocked
+    for new in (steady, met):
+        assert not compare(flaky, new).blocked
+
+
+@pytest.mark.parametrize(
+    ("status", "before", "after", "expected"),
+    [
+        ("hung", "hang", "others left waiting", "reworded"),
+        ("crashed", "died: SIGABRT", "died: SIGSEGV", "reworded"),
+        ("error", "raised RuntimeError: rank #", "raised RuntimeError: connection closed", "reworded"),
+        ("error", "raised RuntimeError: rank #", "raised KeyError: 'x'", "regressed"),
+        ("failed", "gradient value", "gradient missing", "regressed"),
+    ],
+)
+def test_the_same_in_other_words_is_no_regression(make, failing, status, before, after, expected):
+    """Which rank is seen to wait, or which words an error has, is chance; which value is wrong is not."""
+    comparison = compare(
+        make.result(failing(status=status, signature=before)),
+        make.result(failing(status=status, signature=after)),
+    )
+
+    assert comparison.changes[0].kind == expected
+    assert comparison.blocked is (expected == "regressed")
+    assert len(comparison.changes) == (1 if expected == "reworded" else 2)
 
 
 def test_an_expected_violation_is_no_regression(make, failing):

@@ -109,7 +109,7 @@ def test_what_is_wrong_is_named_with_its_line(read, was, becomes, expected):
 def test_a_damaged_case_is_named(read, tmp_path):
     (tmp_path / "one.json").write_text("{")
 
-    with pytest.raises(BadExpectationsError, match=r"expectations.toml:10: one.json: not JSON"):
+    with pytest.raises(BadExpectationsError, match=r"expectations.toml:10: one.json: damaged, not JSON"):
         read(f'format = 1\n{ENTRY}cases = ["one.json"]\n')
 
 

@@ -107,6 +107,16 @@ def test_what_is_not_claimed_matches_nothing(told, make):
     assert problem.endswith("matches nothing: TRN-4 under GPipe is not claimed; remove 'GPipe' from it")
 
 
+def test_what_compared_nothing_does_not_pass(told, make):
+    cell = make.cell(
+        "TRN-4", "GPipe", status="nothing_compared", reason="no case had two stages", counts=COUNTS
+    )
+    (problem,) = told(cell, entry=entry(schedules=("GPipe",)))
+
+    assert "cannot be told: TRN-4 under GPipe compared nothing (no case had two stages)" in problem
+    assert "remove" not in problem
+
+
 def test_sizes_that_no_case_has_match_nothing(told, make):
     (problem,) = told(
         make.cell("TRN-4", "GPipe", counts=COUNTS), entry=entry(schedules=("GPipe",), p=(4,), v=(2,))

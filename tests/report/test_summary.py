@@ -262,6 +262,12 @@ def test_an_interrupted_run_claims_no_more_than_it_knows(make):
         ([("FWD-1", {}), ("TRN-1", {})], True, "toy GPipe 1.0 meets all 2 judged requirements"),
         ([("FWD-1", {})], False, "stopped early; so far toy GPipe 1.0 meets the one judged requirement"),
         ([("FWD-1", {"status": "not_claimed", "judgements": 0})], True, "nothing was judged"),
+        ([("COM-2", {"status": "nothing_compared"})], True, "nothing was judged"),
+        (
+            [("FWD-1", {}), ("COM-2", {"status": "nothing_compared"})],
+            True,
+            "toy GPipe 1.0 meets the one judged requirement; nothing was compared for COM-2",
+        ),
         (
             [("FWD-1", {"status": "error", "judgements": 0, "reason": "broken"})],
             True,
@@ -273,6 +279,24 @@ def test_the_last_word_says_what_was_found(make, cells, complete, expected):
     result = make.result(*(make.cell(name, "GPipe", **fields) for name, fields in cells), complete=complete)
 
     assert str(verdict(result)) == expected
+
+
+def test_what_is_returned_and_not_claimed_is_said(make):
+    cells = [
+        make.cell("FWD-1", name, unclaimed=("microbatch_losses", "outputs")) for name in ("GPipe", "1F1B")
+    ]
+    text = printed(make.result(*cells))
+
+    assert text.count("returns outputs, does not claim Feature.OUTPUTS\n") == 1
+    assert text.count("returns microbatch losses, does not claim Feature.MICROBATCH_LOSSES\n") == 1
+
+
+def test_what_compared_nothing_is_neither_ok_nor_a_failure(make):
+    reason = "nothing compared: no case had a bystander (raise --ranks to 3, and claim sub_groups)"
+    text = printed(make.result(make.cell("COM-2", "GPipe", status="nothing_compared", reason=reason)))
+
+    assert "1 cell: 1 nothing compared\n" in text
+    assert f"NONE  COM-2 under GPipe: {reason}\n" in text
 
 
 def test_a_summary_without_a_file_names_none(make):

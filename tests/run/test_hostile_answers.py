@@ -23,7 +23,6 @@ MAY_PICKLE = {
     "run/on_ranks.py": "both sides are the caller's",
     "run/flight.py": "in the rank, torch's own dump of the same process",
     "adapters/torch_wrappers.py": "in the rank, which pickles what DPW-36 asks for",
-    "replication/export/program.py": "a program by itself, which no judge reads",
 }
 
 

@@ -62,7 +62,12 @@ def test_a_level_holds_the_levels_it_includes(level: CertificationLevel):
 def test_of_a_chapter_every_must_counts_and_nothing_else():
     expected = [row.id for row in chapters()[0].requirements if row.level is Level.MUST]
 
-    assert [row.id for row in mandatory(certification_level("forward"))] == expected
+    assert [row.id for row in mandatory(certification_level("forward"))] == [*expected, "COM-7"]
+
+
+@pytest.mark.parametrize("level", AVAILABLE, ids=lambda level: level.name)
+def test_no_level_for_pipelines_is_had_without_being_seen_to_communicate(level: CertificationLevel):
+    assert ("COM-7" in core_requirements(level)) is (level.kind == "pipeline")
 
 
 def test_every_level_is_available():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeconform.case.focus import Focus
 from pipeconform.judge import data_parallel, reductions, tensor_parallel
+from pipeconform.judge.conditions import DELAY, SEVERAL_REPLICAS
 from pipeconform.judge.judgement import TIMELINE, Judgement, about
 
 __all__ = ["DATA_PARALLEL"]
@@ -17,6 +18,7 @@ DATA_PARALLEL: dict[str, Judgement] = {
         trains=True,
         costly=True,
         by_schedule=True,
+        condition=SEVERAL_REPLICAS,
     ),
     "DPC-2": about(
         Focus.REPLICAS,
@@ -26,20 +28,49 @@ DATA_PARALLEL: dict[str, Judgement] = {
         costly=True,
         by_schedule=True,
         observe=TIMELINE | {"reductions"},
+        condition=SEVERAL_REPLICAS,
     ),
-    "DPC-3": about(Focus.REPLICA_CONTENTS, judge=data_parallel.contents_are_right, trains=True, costly=True),
+    "DPC-3": about(
+        Focus.REPLICA_CONTENTS,
+        judge=data_parallel.contents_are_right,
+        trains=True,
+        costly=True,
+        condition=SEVERAL_REPLICAS,
+    ),
     "DPC-4": about(
-        Focus.REPLICA_OPTIONS, judge=data_parallel.options_change_nothing, trains=True, costly=True
+        Focus.REPLICA_OPTIONS,
+        judge=data_parallel.options_change_nothing,
+        trains=True,
+        costly=True,
+        condition=SEVERAL_REPLICAS,
     ),
-    "DPC-5": about(Focus.REPLICA_TIES, judge=data_parallel.ties_stay_equal, trains=True, costly=True),
+    "DPC-5": about(
+        Focus.REPLICA_TIES,
+        judge=data_parallel.ties_stay_equal,
+        trains=True,
+        costly=True,
+        condition=SEVERAL_REPLICAS,
+    ),
     "DPC-6": about(
-        Focus.REPLICA_DELAYS, judge=data_parallel.timing_changes_nothing, trains=True, costly=True
+        Focus.REPLICA_DELAYS,
+        judge=data_parallel.timing_changes_nothing,
+        trains=True,
+        costly=True,
+        condition=DELAY,
     ),
     "DPC-7": about(Focus.TENSOR, judge=tensor_parallel.parts_are_right, trains=True, costly=True),
     "DPC-8": about(
-        Focus.SHARDED, judge=data_parallel.shards_are_the_references, trains=True, any_schedule=True
+        Focus.SHARDED,
+        judge=data_parallel.shards_are_the_references,
+        trains=True,
+        any_schedule=True,
+        condition=SEVERAL_REPLICAS,
     ),
     "DPC-9": about(
-        Focus.REPLICA_NORMS, judge=tensor_parallel.norms_are_synchronised, trains=True, costly=True
+        Focus.REPLICA_NORMS,
+        judge=tensor_parallel.norms_are_synchronised,
+        trains=True,
+        costly=True,
+        condition=SEVERAL_REPLICAS,
     ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipeconform.adapter import Feature
 from pipeconform.case.focus import Focus
 from pipeconform.judge import schedules, tables
+from pipeconform.judge.conditions import EVALUATION, SEVERAL_RANKS
 from pipeconform.judge.judgement import TIMELINE, Judgement, about
 
 __all__ = ["SCHEDULES"]
@@ -43,6 +44,7 @@ SCHEDULES: dict[str, Judgement] = {
         judge=schedules.placement_is_kept,
         observe=TIMELINE,
         refuses=frozenset({Focus.MISPLACED}),
+        condition=SEVERAL_RANKS,
     ),
     "SCH-8": about(
         Focus.PLAIN,
@@ -58,5 +60,6 @@ SCHEDULES: dict[str, Judgement] = {
         evaluates=True,
         observe=TIMELINE,
         needs=frozenset({Feature.EVAL}),
+        condition=EVALUATION,
     ),
 }

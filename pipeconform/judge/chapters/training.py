@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipeconform.adapter import Feature
 from pipeconform.case.focus import Focus
 from pipeconform.judge import norms, training
+from pipeconform.judge.conditions import SEVERAL_STAGES
 from pipeconform.judge.judgement import Judgement, about
 
 __all__ = ["TRAINING"]
@@ -41,8 +42,20 @@ TRAINING: dict[str, Judgement] = {
     "TRN-14": about(
         Focus.OPTIMIZER, judge=training.updates_are_right, trains=True, needs=frozenset({Feature.STATE})
     ),
-    "TRN-15": about(Focus.GRADIENT_LAYOUT, Focus.IGNORED, judge=training.gradients_are_right, trains=True),
-    "TRN-16": about(Focus.DTYPE, judge=training.losses_and_gradients_are_right, trains=True, among=_CROSSING),
+    "TRN-15": about(
+        Focus.GRADIENT_LAYOUT,
+        Focus.IGNORED,
+        judge=training.gradients_are_right,
+        trains=True,
+        condition=SEVERAL_STAGES,
+    ),
+    "TRN-16": about(
+        Focus.DTYPE,
+        judge=training.losses_and_gradients_are_right,
+        trains=True,
+        among=_CROSSING,
+        condition=SEVERAL_STAGES,
+    ),
     "TRN-17": about(
         Focus.PLAIN,
         Focus.FROZEN,

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from pipeconform.observe.traffic.buffers import Received, Sent
 from pipeconform.observe.traffic.cargo import CargoFinder
+from pipeconform.observe.traffic.contents import ContentFinder
 from pipeconform.observe.traffic.due import Due, Neighbours, due
 from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
 from pipeconform.observe.traffic.records import Layout, Moment, Operation, Pending, Traffic
@@ -32,14 +33,18 @@ _FRAMES_TO_BATCH = 8  # from our kernel up to batch_isend_irecv there are three 
 
 
 class _Open:
-    """An operation that has not been waited for."""
+    """An operation that has not been waited for; `brings` are the tensors in which something may arrive."""
 
-    __slots__ = ("blocks", "guards", "operation", "since", "storages")
+    __slots__ = ("blocks", "brings", "guards", "operation", "since", "storages")
 
     def __init__(
-        self, operation: Operation, tensors: Sequence[torch.Tensor], guards: Sequence[Sent | Received]
+        self,
+        operation: Operation,
+        tensors: Sequence[torch.Tensor],
+        guards: Sequence[Sent | Received],
+        brings: Sequence[torch.Tensor],
     ) -> None:
-        self.operation, self.guards = operation, guards
+        self.operation, self.guards, self.brings = operation, guards, brings
         self.storages = [tensor.untyped_storage()._cdata for tensor in tensors]
         self.since, self.blocks = time.monotonic(), False
 
@@ -55,6 +60,8 @@ class TrafficRecorder:
         self.step = -1
         self.cargo = CargoFinder()
         """Finds out what operations carry, if the rank's stages report to it."""
+        self.contents = ContentFinder(self._unseen)
+        """Finds out which inputs came by operations, if the rank's stages report to it and memory is guarded."""
         self.neighbours: Neighbours | None = None
         """Says what is due between this rank and others, where that is known."""
         self.used: set[str] = set()
@@ -88,12 +95,19 @@ class TrafficRecorder:
         """A step of the program begins, or the time after the last."""
         self.step = step
         self.cargo.begin()
+        self.contents.begin(step)
+
+    def passed(self, stage: int, forward: int, inputs: Sequence[Any], output: Any) -> None:
+        """A forward of `stage` has ended; it was number `forward` of all that the rank ran in this step."""
+        self.cargo.passed(stage, forward, inputs, output)
+        if self._guard:
+            self.contents.passed(stage, forward, inputs)
 
     def let_go(self) -> None:
         """Forget what was never waited for, and whom it was for: they keep their group's connections open."""
         self._open.clear()
         self._batch_frame = self.neighbours = None
-        self.cargo = CargoFinder()
+        self.cargo, self.contents = CargoFinder(), ContentFinder()
 
     def traffic(self) -> Traffic:
         """What was recorded."""
@@ -107,6 +121,7 @@ class TrafficRecorder:
             moments=tuple(self._moments),
             overwritten=tuple(self._overwritten),
             cargo=dict(self.cargo.found),
+            arrived=tuple(self.contents.found),
         )
 
     def due(self, operation: Operation) -> Due | None:
@@ -136,7 +151,10 @@ class TrafficRecorder:
         elif self._guard and operation.kind == "receive":
             received = [Received(tensor) for tensor in tensors]
             guards, arguments = [*received], ([one.memory for one in received], *call.arguments[1:])
-        opened = _Open(operation, tensors, guards)
+        brings = tensors if self._guard and operation.kind != "send" and not self._ours else ()
+        if operation.kind == "collective":
+            self.contents.gives(brings)
+        opened = _Open(operation, tensors, guards, brings)
         opened.blocks, self._inside = True, opened
         try:
             result = call.run(arguments)
@@ -200,6 +218,13 @@ class TrafficRecorder:
     def _end(self, opened: _Open) -> None:
         self._moments.append(Moment("wait", opened.operation.number))
         self._check(opened)
+        self.contents.brought(opened.brings)
+
+    def _unseen(self) -> Iterator[torch.Tensor]:
+        """What lies in the memory of collectives that were not waited for: a future's wait is not seen."""
+        for opened in self._open.values():
+            if opened.operation.kind == "collective":
+                yield from opened.brings
 
     def _check(self, opened: _Open) -> None:
         if not opened.guards:

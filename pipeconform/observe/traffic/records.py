@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Cargo", "Layout", "Moment", "Operation", "Pending", "Traffic"]
+__all__ = ["Arrived", "Cargo", "Layout", "Moment", "Operation", "Pending", "Traffic"]
 
 # Records are made for every operation of a step and hold no circles: the garbage collector need not look at them.
 
@@ -72,6 +72,17 @@ class Cargo(msgspec.Struct, frozen=True, array_like=True):
     """Which of all forwards that the rank ran in the operation's step, dry runs among them, from 0."""
 
 
+class Arrived(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of one forward, whether operations of its step brought its inputs to the rank; see `contents`."""
+
+    step: int
+    stage: int
+    forward: int
+    """Which of all forwards that the rank ran in the step, dry runs among them, from 0."""
+    tensors: tuple[bool, ...]
+    """Per tensor among the inputs, in order."""
+
+
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Something that a rank did: it issued an operation, or waited until one was complete."""
 
@@ -109,3 +120,5 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Operations whose memory changed between issue and wait, other than by the operation itself."""
     cargo: dict[int, Cargo] = {}
     """By number what operations carry, of those of which it can be told."""
+    arrived: tuple[Arrived, ...] = ()
+    """Of the forwards that ran, which of their inputs came by an operation."""

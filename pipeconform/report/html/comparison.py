@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeconform.report.change import Key, Kind, aligned, cell_changes
-from pipeconform.report.html.message import visible
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import NOT_RUN, StatusView, cell_view
 from pipeconform.report.result import SEVERITY, Cell
+from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 
 __all__ = ["Difference", "Side", "changes_since_first", "differences", "warnings"]
@@ -107,10 +107,9 @@ def _side(source: Source, cell: Cell | None, changes: tuple[Kind, ...]) -> Side:
         status=cell_view(cell),
         changes=changes,
         signatures=tuple(
-            (visible(violation.signature), f"#{source.anchors[violation.id]}")
-            for violation in cell.violations
+            (shown(violation.signature), f"#{source.anchors[violation.id]}") for violation in cell.violations
         ),
-        reason="" if cell.violations else visible(cell.reason),
+        reason="" if cell.violations else shown(cell.reason),
     )
 
 

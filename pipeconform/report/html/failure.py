@@ -15,7 +15,7 @@ from pipeconform.report.case_text import describe_case
 from pipeconform.report.html.case_picture import draw_case
 from pipeconform.report.html.claims import owners_of
 from pipeconform.report.html.gantt import MEANING, Marks, draw_gantt, waits
-from pipeconform.report.html.message import Message, RankVerdict, message_of, verdicts_of, visible
+from pipeconform.report.html.message import Message, RankVerdict, message_of, verdicts_of
 from pipeconform.report.html.place import Place, case_in, place_of, suspects
 from pipeconform.report.html.program import StepView, facts_of, steps_of
 from pipeconform.report.html.spread import SpreadView, spread_view
@@ -28,6 +28,7 @@ from pipeconform.report.result import Implementation, Violation
 from pipeconform.report.summary import Group, replay_line
 from pipeconform.report.words import under
 from pipeconform.schedule import Kind
+from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 
 __all__ = ["Chart", "FailureView", "GroupView", "group_view"]
@@ -113,7 +114,7 @@ def group_view(
         for violation in group.members
     ]
     titles = [f"{row.id} {row.title}" for row in rows] or list(group.requirements)
-    signature = visible(group.violation.signature)
+    signature = shown(group.violation.signature)
     return GroupView(
         anchor=f"{views[0].anchor}-group",
         status=EXPECTED if group.violation.expected else status_view(group.violation.status),

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeconform.report.html.comparison import changes_since_first
-from pipeconform.report.html.message import visible
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import StatusView, cell_view
 from pipeconform.report.overview import DEFAULT, in_order
 from pipeconform.report.result import Cell
+from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import all_chapters
 
@@ -180,7 +180,7 @@ def _row(
         requirement=requirement,
         boxes=boxes,
         letters=" ".join("".join(sorted({entry.status.letter for entry in box.entries})) for box in boxes),
-        search=visible(" ".join([identifier, title, *sorted(signatures)])).lower(),
+        search=shown(" ".join([identifier, title, *sorted(signatures)])).lower(),
         lines=tuple(_lines(identifier, sources, cells, columns)),
     )
 
@@ -223,7 +223,7 @@ def _lines(
                     worst_ratio="" if cell.worst_ratio is None else f"{cell.worst_ratio:.2g}",
                     sizes=_sizes(cell.counts),
                     seconds=cell.seconds,
-                    reason=visible(cell.reason),
+                    reason=shown(cell.reason),
                 )
 
 

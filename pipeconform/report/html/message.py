@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pipeconform.report.result import Violation
 from pipeconform.run.waiting import waiting_of
+from pipeconform.showing import shown
 
-__all__ = ["Comparison", "Message", "RankVerdict", "message_of", "verdicts_of", "visible"]
+__all__ = ["Comparison", "Message", "RankVerdict", "message_of", "verdicts_of"]
 
 _ROW = re.compile(r"  (expected|actual|distance|bound)\s+(.*)")
 _VERDICT = re.compile(r"rank +(\d+)  (\w+) *(.*)")
@@ -16,9 +17,6 @@ _FIRST = "<- first failure"
 _STACK = re.compile(r"(Current thread|Thread) 0x|Traceback \(most recent call last\)|  File \"")
 _MOST_LINES = 200
 _MOST_CHARACTERS = 12_000
-
-# A message quotes what an implementation printed; control characters would be invisible or worse.
-_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +59,13 @@ class RankVerdict:
     """Whether this rank failed first."""
 
 
-def visible(text: str) -> str:
-    """`text` with control characters shown as their symbols, such as ␛."""
-    return text.translate(_VISIBLE)
-
-
 def message_of(violation: Violation) -> Message:
     """Take a violation's message apart; what verdicts and places say already is left to them."""
     text = violation.message
     for told in (violation.verdicts, waiting_of(violation.places)):
         if told:
             text = text.replace(told, "")
-    kept, left_out = _cut(visible(text).strip("\n").splitlines())
+    kept, left_out = _cut(shown(text).strip("\n").splitlines())
     kept = [line for line in kept if line.strip()]
     begin = next((at for at, line in enumerate(kept) if _STACK.match(line)), len(kept))
     words, stack = kept[:begin], kept[begin:]
@@ -131,7 +124,7 @@ def _alike(one: str, other: str) -> int:
 def verdicts_of(violation: Violation) -> tuple[RankVerdict, ...]:
     """One entry per rank of the world; a line of another form is shown as it is."""
     found = []
-    for line in visible(violation.verdicts).splitlines():
+    for line in shown(violation.verdicts).splitlines():
         match = _VERDICT.fullmatch(line)
         if match is None:
             found.append(RankVerdict(rank="", word="", detail=line, first=False))

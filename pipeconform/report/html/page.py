@@ -17,12 +17,12 @@ from markupsafe import Markup
 from pipeconform.report.html.comparison import differences, warnings
 from pipeconform.report.html.failure import GroupView, group_view
 from pipeconform.report.html.matrix import Matrix, matrix
-from pipeconform.report.html.message import visible
 from pipeconform.report.html.source import Source, named_sources
 from pipeconform.report.html.status import EXPECTED, NOT_RUN, StatusView, status_view
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.report.summary import Group, grouped, totals, verdict
 from pipeconform.report.words import under
+from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import all_requirements
 
@@ -78,6 +78,7 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_fit,
     )
     environment.filters["camel"] = _breakable
     return environment.get_template("page.html").render(
@@ -95,6 +96,13 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
         script=Markup(script),  # noqa: S704 - our own file
         policy=_policy(script),
     )
+
+
+def _fit(value: object) -> object:
+    """What a template puts on the page, whosever text it is; pictures are markup already and stay so."""
+    if isinstance(value, Markup):
+        return Markup(shown(str(value), limited=False))  # noqa: S704 - escapes hold no markup
+    return shown(value) if isinstance(value, str) else value
 
 
 def _breakable(name: str) -> Markup:
@@ -144,7 +152,7 @@ def _view(source: Source, *, known: dict[str, Requirement]) -> ResultView:
             where=source.path,
         )
 
-    judged = any(cell.judgements for cell in result.cells)
+    judged = any(cell.is_judged for cell in result.cells)
     return ResultView(
         label=source.label,
         name=source.name,
@@ -179,6 +187,9 @@ def _facts(source: Source) -> Iterator[tuple[str, str]]:
         yield "expectations", f"{result.expectations.file}, {result.expectations.entries} entries"
     if not run.complete:
         yield "complete", "no: the run was stopped early, cells are missing"
+    unclaimed = sorted({name for cell in result.cells for name in cell.unclaimed})
+    if unclaimed:
+        yield "returned, not claimed", ", ".join(f"Feature.{name.upper()}" for name in unclaimed)
     yield "torch", place.torch
     yield "python", place.python
     yield "device", ", ".join([place.device, *dict.fromkeys(place.device_names)]) + f"; {place.backend}"
@@ -195,7 +206,7 @@ def _notes(cells: Sequence[Cell]) -> Iterator[tuple[StatusView, str, str]]:
     for (_, reason), several in found.items():
         more = f" and {len(several) - 1} more" if len(several) > 1 else ""
         words = f"{several[0].requirement}{under(several[0].schedule)}{more}"
-        yield status_view(several[0].status), words, visible(reason)
+        yield status_view(several[0].status), words, shown(reason)
 
 
 def _statuses(grid: Matrix) -> Iterator[tuple[StatusView, int]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeconform.observe.localisation import Lane, Localisation
-from pipeconform.report.html.message import visible
 from pipeconform.report.localisation_text import begins
 from pipeconform.report.words import plural
+from pipeconform.showing import shown
 
 __all__ = ["Mark", "Row", "SpreadView", "spread_view"]
 
@@ -66,8 +66,8 @@ def spread_view(found: Localisation | None) -> SpreadView | None:
     likeness = f": {first.likeness}" if first.likeness else ""
     return SpreadView(
         sentence=begins(found),
-        tensor=visible(f"{first.tensor}{likeness}"),
-        lines=tuple(visible(first.text).splitlines()),
+        tensor=shown(f"{first.tensor}{likeness}"),
+        lines=tuple(shown(first.text).splitlines()),
         caption=f"What it spreads to in step {first.step}, in the order of the data",
         microbatches=max(len(lane.marks) for lane in found.lanes),
         rows=tuple(rows),

@@ -34,12 +34,15 @@ _LOOKS: Mapping[Status, tuple[str, str, str]] = MappingProxyType(
         "crashed": ("c", "↯", "a rank's process died"),
         "error": ("e", "!", "a rank raised, or the cell could not be judged"),
         "flaky": ("k", "~", "wrong in one execution and right in another of the same case"),
+        "nothing_compared": ("v", "∅", "judged, but no case gave anything to compare"),
         "not_claimed": ("n", "–", "the implementation does not claim it"),
         "skipped": ("s", "○", "not judged in this run"),
     }
 )
 
-_WORDS: Mapping[Status, str] = MappingProxyType({"not_claimed": "not claimed"})
+_WORDS: Mapping[Status, str] = MappingProxyType(
+    {"nothing_compared": "nothing compared", "not_claimed": "not claimed"}
+)
 
 NOT_RUN = StatusView(
     key="not_run", letter="x", symbol="·", word="not run", meaning="no such cell in this result"

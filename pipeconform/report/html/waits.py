@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from pipeconform.report.html import svg
-from pipeconform.report.html.message import visible
 from pipeconform.run.waiting import Place, circle_of, waiting_of
+from pipeconform.showing import shown
 
 __all__ = ["WaitsView", "waits_view"]
 
@@ -39,8 +39,8 @@ def waits_view(places: Sequence[Place]) -> WaitsView | None:
         return None
     return WaitsView(
         picture=_draw(places, circle_of(stuck)) if len(places) <= _MOST_RANKS else None,
-        lines=tuple(visible(words).splitlines()),
-        stacks=tuple((f"rank {rank}", visible(place.stack)) for rank, place in stuck.items() if place.stack),
+        lines=tuple(shown(words).splitlines()),
+        stacks=tuple((f"rank {rank}", shown(place.stack)) for rank, place in stuck.items() if place.stack),
     )
 
 
@@ -76,7 +76,7 @@ def _draw(places: Sequence[Place], circle: Sequence[int]) -> Markup:
 
 def _box(place: Place, x: float, y: float, *, bad: bool) -> Iterator[str]:
     signs = {"returned": "✓", "raised": "!", "died": "↯", "stuck": "∞"}
-    yield svg.rect(x, y, _BOX, _HIGH, cls="stage bad" if bad else "stage", title=visible(place.waits))
+    yield svg.rect(x, y, _BOX, _HIGH, cls="stage bad" if bad else "stage", title=shown(place.waits))
     yield svg.text(f"rank {place.rank}", x + 10, y + 18, cls="stage-name")
     yield svg.text(f"{signs[place.verdict]} {place.verdict}", x + 10, y + 35, cls="small")
 

@@ -83,7 +83,7 @@ def test_what_is_too_long_for_a_page_is_counted(message):
 
 
 def test_control_characters_are_shown(message):
-    assert message("red \x1b[31m\x00end\x7f").headline == "red ␛[31m␀end␡"
+    assert message("red \x1b[31m\x00end\x7f").headline == r"red \x1b[31m\x00end\x7f"
 
 
 def test_an_empty_message_falls_back_on_the_signature(message):

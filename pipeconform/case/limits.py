@@ -1,0 +1,108 @@
+"""How large a case of a file may be: beyond what any schedule needs, far below what keeps a machine busy for hours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.errors import BadCaseError
+
+if TYPE_CHECKING:
+    from pipeconform.case.case import Case
+
+__all__ = ["MOST_RANKS", "bounded"]
+
+MOST_RANKS = 1024
+_MOST_STAGES = 4096
+_MOST_BLOCKS = 256
+_MOST_STEPS = 1000
+_MOST_SAMPLES = 65_536
+_MOST_MICROBATCHES = 16_384
+_MOST_WIDTH = 4096
+_MOST_CLASSES = 65_536
+_MOST_ELEMENTS = 1 << 24
+_MOST_SECONDS = 600
+_MOST_SEED = (1 << 63) - 1
+
+
+OneCase = TypeVar("OneCase", bound="Case | WrapperCase")
+
+
+def bounded(case: OneCase, *, source: str) -> OneCase:
+    """The case, if it can be run in reasonable time.
+
+    Raises:
+        BadCaseError: it is too large; the message says what, how large, the limit and what to do.
+    """
+    found = _too_large_wrapper(case) if isinstance(case, WrapperCase) else _too_large(case)
+    for reason in found:
+        raise BadCaseError(f"{source}: {reason}")
+    return case
+
+
+def _too_large(case: Case) -> Iterator[str]:
+    """Yield what is too large about a pipeline's case: name, value, limit and what to do."""
+    model, world = case.model, case.world
+    named = [
+        ("world.size", world.size, MOST_RANKS),
+        ("the number of world.pipeline_ranks", len(world.pipeline_ranks), MOST_RANKS),
+        ("stages_per_rank", case.stages_per_rank, _MOST_STAGES),
+        ("the number of model.stages", len(model.stages), _MOST_STAGES),
+        (
+            "the number of blocks in a stage",
+            max((len(s.blocks) for s in model.stages), default=0),
+            _MOST_BLOCKS,
+        ),
+        ("the number of model.passages", len(model.passages), _MOST_BLOCKS),
+        ("the number of model.carried", len(model.carried), _MOST_BLOCKS),
+        ("the number of model.kwargs", len(model.kwargs), _MOST_STAGES),
+        ("model.width", model.width, _MOST_WIDTH),
+        ("model.sequence", model.sequence, _MOST_WIDTH),
+        ("model.classes", model.classes, _MOST_CLASSES),
+        ("the number of steps in program", len(case.program), _MOST_STEPS),
+        ("the number of world.perturbations", len(world.perturbations), _MOST_STEPS),
+    ]
+    yield from _beyond(named)
+    if not -_MOST_SEED <= case.seed <= _MOST_SEED:
+        yield f"seed is outside of ±{_MOST_SEED}; choose a smaller one"
+    for one in world.perturbations:
+        milliseconds = getattr(one, "milliseconds", 0)
+        yield from _beyond([("milliseconds of a perturbation", milliseconds, 1000 * _MOST_SECONDS)])
+    for index, step in enumerate(case.program):
+        name, samples = f"program[{index}]", getattr(step, "batch_size", 0)
+        yield from _beyond(
+            [
+                (f"{name}.batch_size", samples, _MOST_SAMPLES),
+                (f"{name}.num_microbatches", getattr(step, "num_microbatches", 0), _MOST_MICROBATCHES),
+                (
+                    f"batch size × sequence × width of {name}",
+                    samples * max(1, model.sequence) * max(1, model.width),
+                    _MOST_ELEMENTS,
+                ),
+            ]
+        )
+
+
+def _too_large_wrapper(case: WrapperCase) -> Iterator[str]:
+    """Likewise about a wrapper's."""
+    passes = max((len(step.passes) for step in case.steps), default=0)
+    forwards = max((one.forwards for step in case.steps for one in step.passes), default=0)
+    yield from _beyond(
+        [
+            ("ranks", case.ranks, MOST_RANKS),
+            ("loaded_by", case.loaded_by, MOST_RANKS),
+            ("the number of steps", len(case.steps), _MOST_STEPS),
+            ("the number of passes in a step", passes, _MOST_STEPS),
+            ("forwards of a pass", forwards, _MOST_STEPS),
+        ]
+    )
+    if not -_MOST_SEED <= case.seed <= _MOST_SEED:
+        yield f"seed is outside of ±{_MOST_SEED}; choose a smaller one"
+
+
+def _beyond(named: list[tuple[str, int, int]]) -> Iterator[str]:
+    for name, value, most in named:
+        if value > most:
+            shown = f"{value:,}" if value < 10**18 else "more than 10^18"
+            yield f"{name} is {shown}; at most {most:,} can be run: make it smaller"

@@ -1,0 +1,71 @@
+"""Whether what a stage was given came by a message: found again by its bytes.
+
+`cargo` recognises a tensor by its memory, which tells nothing where an engine copies what it received. Here bytes are
+compared: those of a stage's input must lie somewhere in what operations brought to this rank in the same step, as they
+are, whatever stands before and behind, in one operation or in several, one after the other. What the rank itself put
+into an operation (its own part of an all-gather) is not counted as brought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeconform.observe.traffic.cargo import tensors_of
+from pipeconform.observe.traffic.records import Arrived
+
+__all__ = ["ContentFinder", "bytes_of"]
+
+
+class ContentFinder:
+    """Knows what operations brought since the step began, and which inputs of stages were among it.
+
+    `pending` says of which collectives the end was not seen; what lies in their memory may have come.
+    """
+
+    def __init__(self, pending: Callable[[], Iterable[Tensor]] = tuple) -> None:
+        self.found: list[Arrived] = []
+        self._pending = pending
+        self._step = -1
+        self._brought, self._given = bytearray(), bytearray()
+
+    def begin(self, step: int) -> None:
+        """A step begins; what came before it does not count for it."""
+        self._step = step
+        self._brought.clear()
+        self._given.clear()
+
+    def gives(self, tensors: Iterable[Tensor]) -> None:
+        """These are what the rank itself puts into an operation."""
+        for tensor in tensors:
+            self._given += bytes_of(tensor)
+
+    def brought(self, tensors: Iterable[Tensor]) -> None:
+        """An operation has ended; these are what it worked on."""
+        for tensor in tensors:
+            self._brought += bytes_of(tensor)
+
+    def passed(self, stage: int, forward: int, inputs: Sequence[Any]) -> None:
+        """A forward of `stage` has ended; it was number `forward` of all that the rank ran in this step."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # a recomputation: its inputs came earlier
+        late = b"".join(map(bytes_of, self._pending()))
+        self.found.append(
+            Arrived(self._step, stage, forward, tuple(self._came(one, late) for one in tensors_of(inputs)))
+        )
+
+    def _came(self, tensor: Tensor, late: bytes) -> bool:
+        wanted = bytes_of(tensor)
+        return wanted not in self._given and (wanted in self._brought or wanted in late)
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The elements of a tensor, one after the other; none of one that has none here."""
+    if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
+        return b""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # of a DTensor its part
+    flat = local.detach().contiguous().cpu().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,131 @@
+"""The one way in for files that others wrote: results, cases, expectations, packages and what is in them.
+
+A file is read as a whole up to a size, decoded by a schema, and held against limits that no file of ours comes near;
+whatever is wrong with it is one error with one line of text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from pipeconform.errors import PipeconformError
+from pipeconform.showing import shown_line
+
+__all__ = [
+    "MOST_BYTES",
+    "MOST_CASE_BYTES",
+    "REFUSALS",
+    "Line",
+    "decoded_json",
+    "file_bytes",
+    "file_text",
+    "unreadable",
+]
+
+MOST_BYTES = 128 << 20
+MOST_CASE_BYTES = 4 << 20
+MOST_DEPTH = 64
+MOST_DIGITS = 32
+_MOST_WORDS = 300  # characters quoted of what is wrong
+
+T = TypeVar("T")
+
+Line = Annotated[str, msgspec.Meta(max_length=4000, pattern=r"^[^\n]*$(?!\n)")]
+"""Names and whatever else is printed as a part of one line: with a line feed in it, it would print lines of its own."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_NUMBER = re.compile(rb"(?<![\d.])\d{%d,}" % (MOST_DIGITS + 1))
+_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+
+REFUSALS = (
+    msgspec.MsgspecError,
+    ValueError,  # text that is no UTF-8, numbers of more digits than Python reads
+    RecursionError,
+    OverflowError,
+    MemoryError,
+)
+"""What decoders raise about hostile input."""
+
+
+def file_bytes(path: Path, *, error: type[PipeconformError], most: int = MOST_BYTES, name: str = "") -> bytes:
+    """The contents of a file; messages call it `name`.
+
+    Raises:
+        PipeconformError: an `error`, where it cannot be read or is larger than `most` bytes.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as reason:  # a name with a NUL is a ValueError
+        text = getattr(reason, "strerror", None) or reason
+        raise error(f"cannot read {name or path}: {text}") from None
+    if len(data) > most:
+        raise error(f"{name or path}: more than {most:,} bytes; no such file of pipeconform is that large")
+    return data
+
+
+def file_text(path: Path, *, error: type[PipeconformError], most: int = MOST_BYTES) -> str:
+    """Likewise of a file of text.
+
+    Raises:
+        PipeconformError: an `error`, also where the text is not UTF-8.
+    """
+    try:
+        return file_bytes(path, error=error, most=most).decode()
+    except UnicodeDecodeError as reason:
+        raise error(f"{path}: not text in UTF-8 (byte {reason.start})") from None
+
+
+def decoded_json(
+    data: bytes | str,
+    kind: type[T],
+    *,
+    source: object,
+    what: str,
+    error: type[PipeconformError],
+    dec_hook: Callable[[type, Any], Any] | None = None,
+) -> T:
+    """Decode JSON by the schema of `kind`; messages say `source` and, of other JSON, that it is not `what`.
+
+    Raises:
+        PipeconformError: an `error`, where it is not JSON, not of the schema, or beyond the limits.
+    """
+    try:
+        raw = data.encode() if isinstance(data, str) else data
+        found = msgspec.json.decode(raw, type=kind, dec_hook=dec_hook)
+    except msgspec.ValidationError as reason:
+        raise error(f"{source}: not {what}: {unreadable(reason)}") from None
+    except PipeconformError as reason:  # a case that says itself what is impossible about it
+        raise error(f"{source}: {unreadable(reason)}") from None
+    except REFUSALS as reason:
+        raise error(f"{source}: damaged, not JSON: {unreadable(reason)}") from None
+    if text := _beyond_limits(raw):
+        raise error(f"{source}: {text}")
+    return found
+
+
+def unreadable(reason: BaseException) -> str:
+    """What a decoder says, in a few words."""
+    if isinstance(reason, RecursionError):
+        return f"nested more than {MOST_DEPTH} deep"
+    if isinstance(reason, MemoryError):
+        return "it takes more memory than there is"
+    return shown_line(str(reason), limit=_MOST_WORDS)
+
+
+def _beyond_limits(data: bytes) -> str:
+    """Why JSON that could be decoded is refused all the same."""
+    bare = b"0".join(_STRING.split(data))
+    if found := _NUMBER.search(bare):
+        return f"a number of {len(found[0])} digits or more; at most {MOST_DIGITS} are read"
+    brackets = bare.translate(None, delete=_NO_BRACKET)
+    for _ in range(MOST_DEPTH):
+        if not brackets:
+            return ""
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return f"nested more than {MOST_DEPTH} deep" if brackets else ""

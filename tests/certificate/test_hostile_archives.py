@@ -1,0 +1,99 @@
+"""Archives that are made to harm who reads them are refused before they do."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zipfile
+import zlib
+
+import pytest
+
+from pipeconform.certificate.package import read_package
+from pipeconform.errors import BadPackageError
+
+
+def archive(tmp_path, *, method=zipfile.ZIP_DEFLATED, **files: bytes):
+    path = tmp_path / "hostile.zip"
+    with zipfile.ZipFile(path, "w", method) as made:
+        for name, data in {"manifest.json": b"{}", **files}.items():
+            made.writestr(name, data)
+    return path
+
+
+def test_what_unpacks_to_more_than_it_declares_is_read_no_further(tmp_path):
+    """13 KB that declare 10 bytes took 12.6 GB once; here 100 KB stand for 100 MB."""
+    path = archive(tmp_path, bomb=bytes(100 << 20))
+    data = bytearray(path.read_bytes())
+    for mark, crc_at in ((b"PK\x03\x04", 14), (b"PK\x01\x02", 16)):
+        at = data.rindex(mark, 0, len(data))
+        if mark == b"PK\x03\x04":
+            at = data.index(mark, 4)
+        struct.pack_into("<L", data, at + crc_at, zlib.crc32(bytes(10)))
+        struct.pack_into("<L", data, at + crc_at + 8, 10)
+    path.write_bytes(data)
+    assert zipfile.ZipFile(path).getinfo("bomb").file_size == 10
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadPackageError):
+            read_package(path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 4 << 20
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_only_stored_and_deflated_files_are_read(tmp_path, method):
+    with pytest.raises(BadPackageError, match=r"manifest.json is packed by method \d+ or encrypted"):
+        read_package(archive(tmp_path, method=method))
+
+
+def test_a_damaged_lzma_member_is_one_line(tmp_path):
+    path = archive(tmp_path, method=zipfile.ZIP_LZMA, data=bytes(1000))
+    path.write_bytes(path.read_bytes().replace(b"\x5d\x00\x00", b"\xff\xff\xff"))
+    with pytest.raises(BadPackageError) as caught:
+        read_package(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_declares_more_than_a_package_has_is_not_unpacked(tmp_path):
+    path = archive(tmp_path, data=b"x")
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<L", data, data.rindex(b"PK\x01\x02") + 24, 1 << 30)
+    path.write_bytes(data)
+    with pytest.raises(BadPackageError, match="more than 256 MiB of contents"):
+        read_package(path)
+
+
+def test_a_directory_is_not_read_that_is_larger_than_a_package_has(tmp_path):
+    path = archive(tmp_path)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<L", data, len(data) - 10, 1 << 30)
+    path.write_bytes(data)
+    with pytest.raises(
+        BadPackageError, match="a directory of 1,073,741,824 bytes; at most 8,388,608 are read"
+    ):
+        read_package(path)
+
+
+def test_what_does_not_end_as_an_archive_is_none(tmp_path):
+    path = archive(tmp_path)
+    path.write_bytes(path.read_bytes() + b"comment")
+    with pytest.raises(BadPackageError, match="it does not end as one"):
+        read_package(path)
+
+
+@pytest.mark.parametrize(
+    "manifest", [b"\xff\xfe", b"[" * 100_000, b'{"format": ' + b"1" * 5000 + b"}", b"null"]
+)
+def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path, manifest):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as one:
+        one.writestr("manifest.json", manifest)
+    (tmp_path / "one.zip").write_bytes(made.getvalue())
+    with pytest.raises(BadPackageError, match=r"one.zip: manifest.json: ") as caught:
+        read_package(tmp_path / "one.zip")
+    assert "\n" not in str(caught.value)
