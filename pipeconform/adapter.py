@@ -11,7 +11,7 @@ of the world the harness calls, in this order::
 
 ``build`` is called on *every* rank of the world, bystanders included, because creating a process
 group is collective. A plan outside the adapter's claims is answered with
-:class:`pipeconform.errors.Unsupported`. What is not claimed is reported as *not claimed*, never as
+`Unsupported`, which is imported from here. What is not claimed is reported as *not claimed*, never as
 passed; what is claimed is drawn and judged.
 
 Gradients and state are keyed by the *builder's* parameter names: an engine that prefixes or shards
@@ -68,6 +68,7 @@ from pipeconform.contract.plan import (
 )
 from pipeconform.contract.rules import Along, CustomMerge, CustomSplit, MergeRule, SplitRule, Whole
 from pipeconform.contract.tensor import CutLayer, Held, TensorParallel
+from pipeconform.errors import Unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -121,6 +122,7 @@ __all__ = [
     "TensorParallelClaim",
     "TensorSpec",
     "TracingClaim",
+    "Unsupported",
     "Whole",
     "ZeroGrad",
     "laid_out",

@@ -12,7 +12,7 @@ import msgspec
 
 from pipeconform.adapter import Capabilities, Description
 from pipeconform.case.case import Case
-from pipeconform.errors import BadAdapterError, HarnessError, IsWrapperError
+from pipeconform.errors import BadAdapterError, ContractError, HarnessError, IsWrapperError
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.masks import Masks, masks_of
@@ -265,6 +265,7 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
     Raises:
         BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
         IsWrapperError: it is the adapter of a data-parallel wrapper.
+        ContractError: a method of it takes other arguments than it is called with.
         HarnessError: the host of the process was lost.
     """
     vector = ask_implementation(
@@ -276,6 +277,8 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
             raise IsWrapperError(verdict.message)
         if verdict.type.rpartition(".")[2] == "BadAdapterError":
             raise BadAdapterError(verdict.message)
+        if verdict.type.rpartition(".")[2] == "ContractError":
+            raise ContractError(verdict.message)
         raise BadAdapterError(
             f"--impl {implementation!r} cannot be described: {verdict.type}: {verdict.message}"
         )

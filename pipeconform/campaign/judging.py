@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from pipeconform.adapter import Feature
+from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.case.case import Case
 from pipeconform.case.focus import Focus
@@ -21,6 +22,7 @@ from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.timeline import executed
+from pipeconform.run.implementation import module_of
 from pipeconform.run.verdict import Raised, Stuck
 from pipeconform.spec import Requirement
 
@@ -73,6 +75,7 @@ def judge(
         if tolerated:
             gauge.count(len(execution.verdicts))
             return tuple(_unclear(requirement, execution))
+        _require_engine(execution, executor)
         return (replace(ended, verdicts=execution.verdicts.describe()),)
     evidence = executor.evidence(execution, thorough=thorough, gauge=gauge)
     found = list(JUDGEMENTS[requirement.id].judge(evidence))
@@ -128,6 +131,20 @@ def _require_contract(execution: Execution) -> None:
     for rank, verdict in enumerate(execution.verdicts):
         if isinstance(verdict, Raised) and verdict.type == _CONTRACT:
             raise ContractError(f"the adapter broke its contract (rank {rank}): {verdict.message}")
+
+
+def _require_engine(execution: Execution, executor: Executor) -> None:
+    """Judge no exception of the adapter's own making, and none of this machine's.
+
+    Raises:
+        ContractError: the rank that failed first raised such a one.
+    """
+    rank = execution.verdicts.first_failure
+    verdict = None if rank is None else execution.verdicts[rank]
+    if isinstance(verdict, Raised):
+        where = module_of(executor.implementation.rpartition(":")[0])
+        if reason := blamed(verdict, adapter=where):
+            raise ContractError(f"the adapter, or what it needs, does not work (rank {rank}): {reason}")
 
 
 def _may_refuse(requirement: Requirement, case: Case, executor: Executor) -> bool:

@@ -46,15 +46,16 @@ def main(file: str, implementation: str, arguments: list[str] | None = None) -> 
         print(f"INCONCLUSIVE: not installed: {', '.join(lacking)}; the judgement needs {', '.join(_NEEDS)}")
         return INCONCLUSIVE
     from pipeconform.errors import PipeconformError
+    from pipeconform.showing import shown
 
     try:
         with _unpacked() as folder:
             return _judged(folder, given.impl or own)
     except PipeconformError as error:
-        print(f"INCONCLUSIVE: {error}")
+        print(shown(f"INCONCLUSIVE: {error}"))
     except Exception as error:
         traceback.print_exc()
-        print(f"INCONCLUSIVE: the program itself raised {type(error).__name__}: {error}")
+        print(shown(f"INCONCLUSIVE: the program itself raised {type(error).__name__}: {error}"))
     return INCONCLUSIVE
 
 
@@ -71,12 +72,13 @@ def _unpacked() -> Iterator[Path]:
 
 def _judged(folder: Path, implementation: str) -> int:
     from pipeconform.export.question import MEMBER, read_question
+    from pipeconform.showing import shown
 
     question = read_question((folder / MEMBER).read_bytes())
     with _executor(question, implementation) as executor:
-        print(_heading(question, executor), flush=True)
+        print(shown(_heading(question, executor)), flush=True)
         lines, code = answered(question, executor)
-    print("\n".join(lines))
+    print(shown("\n".join(lines)))
     return code
 
 

@@ -59,11 +59,18 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
     if isinstance(verdict, Died):
         how = verdict.how
         kind = "lost its host" if verdict.lost else f"died: {how}"
-        return Outcome(
-            Status.CRASHED, Finding(kind=kind, message=f"rank {rank} died ({how})\n{table}", rank=rank)
+        text = "\n".join(
+            filter(None, (f"rank {rank} died ({how})", table, verdicts.raised_at, verdicts.printed))
         )
+        return Outcome(Status.CRASHED, Finding(kind=kind, message=text, rank=rank))
     if isinstance(verdict, Stuck):
-        parts = (f"no rank makes progress: {verdict.why}", verdicts.waiting, table, verdict.stack)
+        parts = (
+            f"no rank makes progress: {verdict.why}",
+            verdicts.waiting,
+            table,
+            verdict.stack.rstrip(),
+            verdicts.printed,
+        )
         text = "\n".join(part for part in parts if part)
         finding = Finding(kind="hang", message=text.rstrip(), rank=rank)
         return Outcome(Status.HUNG, finding, places=verdicts.places)
@@ -75,6 +82,7 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
     if hung:
         text += f"\nwhile rank {', '.join(map(str, hung))} waited for it"
         text += f"\n{verdicts.waiting}" if verdicts.waiting else ""
+    text = "\n".join(filter(None, (text, verdicts.raised_at, verdicts.printed)))
     return Outcome(Status.ERROR, Finding(kind=kind, message=text, rank=rank), places=verdicts.places)
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.executor import require_alive
 from pipeconform.case.wrapper_case import WrapperCase
-from pipeconform.errors import BadAdapterError, HarnessError
+from pipeconform.errors import BadAdapterError, ContractError, HarnessError
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
@@ -17,6 +18,7 @@ from pipeconform.replication.job import Job
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.run.answered import ask_implementation, read_answers
+from pipeconform.run.implementation import module_of
 from pipeconform.run.protocols import RankPools
 from pipeconform.run.verdict import Raised, Returned, VerdictVector
 from pipeconform.wrapper import WrapperDescription
@@ -34,12 +36,14 @@ def describe(pools: RankPools, reference: str) -> WrapperDescription:
 
     Raises:
         BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
+        ContractError: a method of it takes other arguments than it is called with.
         HarnessError: the host of the process was lost.
     """
     vector = ask_implementation(pools, _DESCRIBE_TASK, reference, answer=WrapperDescription, time_limit=120.0)
     verdict = vector[0]
     if isinstance(verdict, Raised):
-        raise BadAdapterError(verdict.message)
+        broken = verdict.type.rpartition(".")[2] == "ContractError"
+        raise (ContractError if broken else BadAdapterError)(verdict.message)
     require_alive(vector, reference)
     found: WrapperDescription = vector.values[0]
     return found
@@ -85,6 +89,7 @@ class WrapperExecutor:
         """What a requirement has to say about an execution; empty when it is met. `gauge` counts what is compared.
 
         Raises:
+            ContractError: the adapter itself raised, or a device or backend is not there.
             HarnessError: the oracle failed.
         """
         ended = judge_verdicts(vector)
@@ -94,7 +99,24 @@ class WrapperExecutor:
         evidence = evidence_of(case, _shown(vector), claims=claims, ask=self._ask, gauge=gauge)
         table = vector.describe()
         found = list(distinct(WRAPPER_JUDGEMENTS[requirement].judge(evidence)))
-        return tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
+        outcomes = tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
+        if any(one.status is Status.ERROR for one in outcomes):
+            self._require_wrapper(_shown(vector))
+        return outcomes
+
+    def _require_wrapper(self, shown: tuple[Shown, ...]) -> None:
+        """Judge no exception of the adapter's own making, and none of this machine's.
+
+        Raises:
+            ContractError: a rank raised such a one.
+        """
+        where = module_of(self.implementation.rpartition(":")[0])
+        for one in shown:
+            raised = None if one.failed is None else one.failed.raised
+            if raised is not None and (reason := blamed(raised, adapter=where)):
+                raise ContractError(
+                    f"the adapter, or what it needs, does not work (rank {one.rank}): {reason}"
+                )
 
     def _ask(self, question: Question) -> Expected:
         vector = self.pools.oracle.run(

@@ -20,6 +20,7 @@ from pipeconform.judge.numerics import Mismatch, compare, magnitude
 from pipeconform.observe.array import Array
 from pipeconform.replication.groups import group_of
 from pipeconform.replication.observation import Expected, Failure, PassExpected, PassShown, Shown
+from pipeconform.run.frames import chain_lines
 from pipeconform.wrapper import WrapperClaims
 
 __all__ = [
@@ -159,6 +160,8 @@ def failures(evidence: WrapperEvidence) -> Iterator[Finding]:
         elif shown.failed is not None:
             what = shown.failed
             text = f"rank {shown.rank} raised {what.type} in {what.where}: {what.message.strip()}"
+            frames = () if what.raised is None else what.raised.frames
+            text = "\n".join([text, *(f"  {line}" for line in chain_lines(frames))])
             yield Finding(kind=f"raised {what.type}", message=text, rank=shown.rank)
 
 

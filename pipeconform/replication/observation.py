@@ -6,6 +6,7 @@ import msgspec
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.observe.array import Array
+from pipeconform.run.verdict import Raised
 
 __all__ = ["Expected", "Failure", "Gradients", "PassExpected", "PassShown", "Question", "Shown", "StepShown"]
 
@@ -44,6 +45,8 @@ class Failure(_Data, frozen=True, kw_only=True):
     where: str
     type: str
     message: str
+    raised: Raised | None = None
+    """With its causes and its frames."""
 
 
 class Shown(_Data, frozen=True, kw_only=True):

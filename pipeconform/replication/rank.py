@@ -25,6 +25,7 @@ from pipeconform.replication.references import agent_for
 from pipeconform.replication.sharded_modules import compile_parts
 from pipeconform.replication.sharded_training import beside, has_ddp_beside, late, optimizer_of
 from pipeconform.replication.special import FIRST_SCALE, ended, handed_over, prepared, regrouped
+from pipeconform.run.rank import raised_from
 from pipeconform.wrapper import Wrapper, WrapperAdapter
 
 __all__ = ["shown_by"]
@@ -64,7 +65,12 @@ class _Rank:
         except Unsupported as reason:
             self._note(unsupported=str(reason))
         except Exception as error:
-            told = Failure(where=self.where, type=type(error).__qualname__, message=str(error))
+            told = Failure(
+                where=self.where,
+                type=type(error).__qualname__,
+                message=str(error),
+                raised=raised_from(error),
+            )
             self._note(failed=told)
         return self.shown
 

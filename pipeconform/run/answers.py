@@ -7,6 +7,7 @@ method returned what, and what was expected there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,10 +27,21 @@ from pipeconform.adapter import (
     StepResult,
 )
 from pipeconform.errors import ContractError
+from pipeconform.run.signatures import require_call
 
 __all__ = ["CheckedPipeline"]
 
-_METHODS = ("owned", "run", "apply", "gradients", "state", "close")
+_CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "owned": (),
+        "run": ("mode", "batch"),
+        "apply": ("operation",),
+        "gradients": (),
+        "state": (),
+        "close": (),
+    }
+)
+_METHODS = tuple(_CALLS)
 _OPERATIONS = (
     "receive_forward",
     "forward",
@@ -54,6 +66,8 @@ class CheckedPipeline:
                 f"build() returned {_shown(pipeline)}, which lacks {', '.join(lacking)}; "
                 f"expected an object with the methods of pipeconform.adapter.Pipeline"
             )
+        for name, arguments in _CALLS.items():
+            require_call(getattr(pipeline, name), f"{type(pipeline).__name__}.{name}", arguments)
         self._pipeline = pipeline
 
     def owned(self) -> Mapping[int, nn.Module]:

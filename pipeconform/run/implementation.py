@@ -18,8 +18,9 @@ import msgspec
 
 from pipeconform.adapter import Description
 from pipeconform.errors import BadAdapterError, IsWrapperError, Unsupported
+from pipeconform.run.signatures import require_call
 
-__all__ = ["BUILT_IN", "METHODS", "WRAPPERS", "WRAPPER_METHODS", "load", "resolve"]
+__all__ = ["BUILT_IN", "METHODS", "WRAPPERS", "WRAPPER_METHODS", "load", "module_of", "resolve"]
 
 WRAPPERS: Mapping[str, str] = {
     "torch-ddp": "pipeconform.adapters.torch_wrappers:TorchDdp",
@@ -40,6 +41,13 @@ BUILT_IN = {
 """Short names of the implementations that come with pipeconform."""
 
 _DESCRIPTIONS = msgspec.msgpack.Decoder(Description)  # made once, in the fork server
+_CALLS = {
+    "describe": (),
+    "setup_process": (),
+    "build": ("plan",),
+    "wrap": ("module", "options"),
+}
+"""What each method is called with."""
 METHODS = ("describe", "setup_process", "build")
 WRAPPER_METHODS = ("describe", "wrap")
 _FORMS = "a built-in name ({}), package.module:Object or path/to/file.py:Object".format(", ".join(BUILT_IN))
@@ -69,6 +77,7 @@ def load(reference: str, *, methods: Sequence[str] = METHODS) -> Any:
     Raises:
         BadAdapterError: it cannot be imported, is not there, lacks a method or describes itself wrongly.
         IsWrapperError: it has the methods of a wrapper's adapter, and others were asked for.
+        ContractError: a method takes other arguments than it is called with.
     """
     where, _, name = resolve(reference).rpartition(":")
     module = _module(where, reference)
@@ -95,7 +104,16 @@ def load(reference: str, *, methods: Sequence[str] = METHODS) -> Any:
             f"--impl {reference!r}: {where}:{name} lacks {', '.join(f'{m}()' for m in missing)}; a valid adapter has "
             f"{', '.join(f'{m}()' for m in methods)} (see pipeconform.adapter.Adapter, or run 'pipeconform init FILE')"
         )
+    for method in methods:
+        require_call(getattr(adapter, method), f"{name}.{method}", _CALLS[method])
     return adapter
+
+
+def module_of(where: str) -> str:
+    """The name under which the module of a full reference, without its object, is imported."""
+    if not where.endswith(".py"):
+        return where
+    return f"_pipeconform_impl_{hashlib.sha256(where.encode()).hexdigest()[:12]}"
 
 
 def _missing(adapter: object, methods: Sequence[str]) -> list[str]:
@@ -166,9 +184,12 @@ def _module(where: str, reference: str) -> ModuleType:
     try:
         if not where.endswith(".py"):
             return importlib.import_module(where)
-        name = f"_pipeconform_impl_{hashlib.sha256(where.encode()).hexdigest()[:12]}"
+        name = module_of(where)
         if name in sys.modules:
             return sys.modules[name]
+        folder = str(Path(where).parent)
+        if folder not in sys.path:
+            sys.path.append(folder)  # at its end: a neighbour called like a library does not hide it
         spec = importlib.util.spec_from_file_location(name, where)
         assert spec is not None
         assert spec.loader is not None

@@ -24,6 +24,8 @@ import msgspec
 
 from pipeconform.run import examiner
 from pipeconform.run.flight import SIZE
+from pipeconform.run.frames import frames_of
+from pipeconform.run.last_words import shortened
 from pipeconform.run.verdict import Cause, Raised
 from pipeconform.run.wire import HEADER, Address, Kind, RankSpec, frame
 
@@ -31,6 +33,7 @@ __all__ = ["RankContext", "main", "raised_from"]
 
 _TEXT_LIMIT = 64 * 1024  # characters of a message or traceback that cross the wire
 _MAX_CAUSES = 32
+_OUTPUT_LIMIT = 4096  # bytes of what was printed that cross the wire
 
 Task = Callable[["RankContext", bytes], object]
 
@@ -93,14 +96,16 @@ def _serve(
             continue
         _forget(output)
         del received
-        answer_kind, answer = _run(tasks, name, context, body)
+        answer_kind, answer = _run(tasks, name, context, body, output=output)
         del body
         _flush()
         _answer(connection, number, kind=answer_kind, body=answer)
         del answer  # a large value must not live until the next task
 
 
-def _run(tasks: dict[str, Task], name: str, context: RankContext, payload: bytes) -> tuple[Kind, bytes]:
+def _run(
+    tasks: dict[str, Task], name: str, context: RankContext, payload: bytes, *, output: int
+) -> tuple[Kind, bytes]:
     try:
         if name not in tasks:
             tasks[name] = _find(name)
@@ -108,7 +113,8 @@ def _run(tasks: dict[str, Task], name: str, context: RankContext, payload: bytes
         if type(value) is not bytes:
             raise TypeError(f"{name} returned {_kind(value)}; a task returns bytes")
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: leaving is not answering
-        return Kind.RAISED, msgspec.msgpack.encode(raised_from(error))
+        raised = msgspec.structs.replace(raised_from(error), output=_printed(output))
+        return Kind.RAISED, msgspec.msgpack.encode(raised)
     else:
         return Kind.BYTES, value
 
@@ -134,9 +140,25 @@ def raised_from(error: BaseException) -> Raised:
         text = "".join(traceback.format_exception(type(error), error, frames))
     except Exception as failure:
         text = f"(no traceback: formatting it raised {type(failure).__name__})"
+    try:
+        places = frames_of(error, _root(error))
+    except Exception:  # what an exception holds may be anything
+        places = ()
     return Raised(
-        type=_name(error), message=_clip(_message(error)), traceback=_clip(text), causes=_causes(error)
+        type=_name(error),
+        message=_clip(_message(error)),
+        traceback=_clip(text),
+        causes=_causes(error),
+        frames=places,
     )
+
+
+def _root(error: BaseException) -> BaseException:
+    """What is named as the last of its causes."""
+    links = [error]
+    while (link := _cause(links[-1])) is not None and link not in links and len(links) <= _MAX_CAUSES:
+        links.append(link)
+    return links[-1]
 
 
 def _causes(error: BaseException) -> tuple[Cause, ...]:
@@ -206,6 +228,16 @@ def _forget(output: int) -> None:
     with contextlib.suppress(OSError):  # a task may have closed it
         if os.fstat(output).st_size:
             os.ftruncate(output, 0)
+
+
+def _printed(output: int) -> str:
+    """The end of what this process has printed in its task."""
+    _flush()
+    try:
+        start = max(0, os.fstat(output).st_size - _OUTPUT_LIMIT)
+        return shortened(os.pread(output, _OUTPUT_LIMIT, start).decode(errors="replace"), limit=_OUTPUT_LIMIT)
+    except OSError:  # a task may have closed it
+        return ""
 
 
 def _flush() -> None:

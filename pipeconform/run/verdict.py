@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from pipeconform.run.frames import Frame, chain_lines
 from pipeconform.run.last_words import crashed_in, last_line
 from pipeconform.run.waiting import Place, circle_of, waiting_of
 
@@ -49,6 +50,10 @@ class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     traceback: str = ""
     causes: tuple[Cause, ...] = ()
     after: float = 0.0
+    frames: tuple[Frame, ...] = ()
+    """From the first call outside the harness to the line that raised the root of it."""
+    output: str = ""
+    """What the rank printed last."""
 
     @property
     def is_echo(self) -> bool:
@@ -181,6 +186,30 @@ class VerdictVector(msgspec.Struct, frozen=True):
         """Where every rank was, if any is stuck; otherwise empty."""
         return tuple(_place(rank, v) for rank, v in enumerate(self.verdicts)) if self._stuck() else ()
 
+    @property
+    def raised_at(self) -> str:
+        """Where ranks raised, the frames of each chain once for all ranks that took it; empty if none is known."""
+        ranks: dict[tuple[Frame, ...], list[int]] = {}
+        for rank, one in enumerate(self.verdicts):
+            if isinstance(one, Raised) and one.frames:
+                ranks.setdefault(one.frames, []).append(rank)
+        return "\n".join(
+            "\n".join([f"{_ranks(members)} raised at", *(f"  {line}" for line in chain_lines(frames))])
+            for frames, members in ranks.items()
+        )
+
+    @property
+    def printed(self) -> str:
+        """What ranks that did not return printed last, the same text once; empty if nothing."""
+        ranks: dict[str, list[int]] = {}
+        for rank, one in enumerate(self.verdicts):
+            if not isinstance(one, Returned) and one.output.strip():
+                ranks.setdefault(one.output.strip(), []).append(rank)
+        return "\n".join(
+            "\n".join([f"{_ranks(members)} printed", *(f"  {line}" for line in output.splitlines())])
+            for output, members in ranks.items()
+        )
+
     def _stuck(self) -> dict[int, Stuck]:
         return {rank: v for rank, v in enumerate(self.verdicts) if isinstance(v, Stuck)}
 
@@ -203,6 +232,10 @@ class VerdictVector(msgspec.Struct, frozen=True):
         verdict = self.verdicts[root]
         first = f"rank {root} {_word(verdict)}: {_detail(verdict)}"
         return "\n\n".join(filter(None, (first, self.describe(), self.waiting, _remains(verdict))))
+
+
+def _ranks(members: list[int]) -> str:
+    return f"rank{'s' * (len(members) > 1)} {', '.join(map(str, members))}"
 
 
 def _remains(verdict: Verdict) -> str:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from pipeconform.campaign.told import Told, Weight, group_of
-from pipeconform.errors import HarnessError, TooFewAgentsError, UsageError
+from pipeconform.errors import ContractError, HarnessError, TooFewAgentsError, UsageError
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.result import Cell, decode_cell
 from pipeconform.run.ahead import drop_ahead
@@ -122,9 +122,9 @@ class PytestRun:
             return
         try:
             self._judging = self._start_judging()
-        except (UsageError, HarnessError) as error:
-            is_usage = isinstance(error, UsageError)
-            refusal = Refusal(str(error) if is_usage else f"the harness failed: {error}", is_usage)
+        except (UsageError, ContractError, HarnessError) as error:
+            is_usage, ours = isinstance(error, UsageError), isinstance(error, HarnessError)
+            refusal = Refusal(f"the harness failed: {error}" if ours else str(error), is_usage)
             if not self.is_worker:
                 _refuse(refusal)
             self._in_folder.say(self._worker, refusal)
