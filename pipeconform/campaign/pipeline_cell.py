@@ -16,7 +16,6 @@ from pipeconform.campaign.simplify import simplify
 from pipeconform.campaign.subject import Judged
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.case.focus import Focus
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
@@ -69,8 +68,7 @@ class PipelineCell:
     @property
     def without(self) -> tuple[str, ...]:
         """Foci of the requirement that are not claimed under this schedule."""
-        claimed = self._judgement.foci(self.claim, self.campaign.limits.capabilities)
-        return tuple(focus.value for focus in Focus if focus in self._judgement.wanted - {*claimed})
+        return self._judgement.without(self.claim, self.campaign.limits.capabilities)
 
     def corpora(self) -> tuple[Corpus, ...]:
         """One per focus."""

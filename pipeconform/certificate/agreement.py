@@ -81,6 +81,10 @@ def _cell(cell: Cell, one: ListedCell) -> Iterator[Doubt]:
     ):
         if said != drawn:
             yield _about_cells(field, f"{name}: {_short(said)}, but the level's cases give {_short(drawn)}")
+    if cell.without != one.without:
+        yield _about_cells(
+            "without", f"{name}: by the claims no case is about {', '.join(one.without) or 'nothing'}"
+        )
     if cell.executions > _REPEATED * len(one.cases) and not cell.violations:
         text = f"{name}: {cell.executions} executions of {len(one.cases)} cases in which nothing was wrong"
         yield _about_cells("executions", text)

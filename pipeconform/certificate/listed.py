@@ -43,6 +43,8 @@ class ListedCell:
     status: Status | None = None
     """Why it is not judged: ``skipped`` or ``not_claimed``; None where it is."""
     reason: str = ""
+    without: tuple[str, ...] = ()
+    """Subjects of the requirement that no case is about, because they are not claimed."""
     cases: tuple[AnyCase, ...] = ()
     """In the order in which they are judged; one that several foci draw stands there several times."""
 
@@ -132,7 +134,12 @@ def _of_a_pipeline(
             status, why = reason or (None, "")
             cases = () if reason else _applying(row, asked.corpora(row, claim, seed=SEED))
             yield ListedCell(
-                requirement=row.id, schedule=claim.name, status=status, reason=why, cases=tuple(cases)
+                requirement=row.id,
+                schedule=claim.name,
+                status=status,
+                reason=why,
+                without=() if reason else JUDGEMENTS[row.id].without(claim, capabilities),
+                cases=tuple(cases),
             )
 
 

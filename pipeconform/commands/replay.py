@@ -13,7 +13,6 @@ from pipeconform.commands.exporting import export
 from pipeconform.commands.options import attach_from, attach_options, device_options, impl_option
 from pipeconform.commands.say import say
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
-from pipeconform.reading import file_bytes
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
 
@@ -172,6 +171,8 @@ def read_stored(stored: str, *, result: Path) -> Stored:
 
 
 def _text(path: Path) -> bytes:
+    from pipeconform.reading import file_bytes
+
     data = file_bytes(path, error=BadCaseError)
     if b'"cells"' in data and b'"totals"' in data:
         raise BadCaseError(

@@ -107,6 +107,11 @@ class Judgement:
             return ()
         return tuple(f for f in Focus if f in self.wanted and is_claimed(f, claim, capabilities))
 
+    def without(self, claim: ScheduleClaim, capabilities: Capabilities) -> tuple[str, ...]:
+        """The names of the wanted foci to draw no case from, because they are not claimed."""
+        drawn = self.foci(claim, capabilities)
+        return tuple(f.value for f in Focus if f in self.wanted and f not in drawn)
+
 
 def about(*foci: Focus, judge: Judge, among: frozenset[Focus] = frozenset(), **others: object) -> Judgement:
     """A row about these foci, and among them and `among`."""

@@ -72,6 +72,7 @@ def sound(make, *, schedules=SCHEDULES, shard="", run=""):
             one.schedule,
             judgements=len(one.cases),
             compared=len(one.cases),
+            without=one.without,
             executions=len(one.digests),
             distinct_cases=len(one.digests),
             counts=one.counts,

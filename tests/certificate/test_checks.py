@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from pipeconform.certificate.checks import check_contents
+from pipeconform.certificate.contents import claims_of_result, digest_of
 from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.weakening import weakening
 from pipeconform.report.result import Expectations
@@ -320,7 +321,8 @@ def test_one_rank_is_no_pipeline(contents):
 def claiming(contents, **claims):
     """The implementation with other claims."""
     one = contents.result.implementation
-    return with_result(contents, implementation=replaced(one, capabilities={**one.capabilities, **claims}))
+    claimed = with_result(contents, implementation=replaced(one, capabilities={**one.capabilities, **claims}))
+    return with_certificate(claimed, claims_digest=digest_of(claims_of_result(claimed.result)))
 
 
 def test_claims_with_which_less_is_seen_are_on_the_certificate(contents):

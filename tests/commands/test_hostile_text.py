@@ -21,15 +21,20 @@ __all__ = ["make"]
 
 STEERING = "\x1b[2J\x1b]0;title\x07\rVERIFIED\x9b2K\u202eDEIFIREV\u200b\0\x7f\u2066"
 HOSTILE = f"{STEERING}\nVERIFIED: {STEERING} all is well"
-ADAPTER = f"""
-from pipeconform.reference_impl.adapter import ReferenceAdapter, ReferencePipeline
+ENGINE = f"""
+def step():
+    print({HOSTILE!r}, flush=True)
+    raise RuntimeError({HOSTILE!r})
+"""
 
-TEXT = {HOSTILE!r}
+ADAPTER = """
+import engine
+
+from pipeconform.reference_impl.adapter import ReferenceAdapter, ReferencePipeline
 
 class Pipeline(ReferencePipeline):
     def run(self, mode, batch):
-        print(TEXT, flush=True)
-        raise RuntimeError(TEXT)
+        engine.step()
 
 class Raises(ReferenceAdapter):
     pipeline = Pipeline
@@ -166,6 +171,7 @@ def run(folder, *arguments):
 
 
 def test_a_run_and_its_replay_show_nothing_but_text(tmp_path):
+    (tmp_path / "engine.py").write_text(ENGINE, "utf-8")
     (tmp_path / "mine.py").write_text(ADAPTER, "utf-8")
     impl = ("--impl", "mine.py:Raises")
     done = run(

@@ -179,9 +179,9 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
     "late replicas that round otherwise": (_of("DPC-6"), _replicated_gradient),
     "tied weights that round otherwise": (_of("DPC-5"), _tied),
     "replicas of tied stages that round otherwise": (_of("DPC-5"), _replicated_gradient),
-    "a wrong output that is not returned": (
+    "a wrong output that is not returned, by its loss": (
         _of("FWD-1"),
-        lambda: _moved(evidence_of("nothing returned"), 1, ("steps", 2, "forwards", 1, "output", "array")),
+        lambda: _moved(evidence_of("nothing returned"), 1, ("steps", 2, "losses", 1)),
     ),
     "samples in another order": (_of("FWD-2"), _uneven),
     "microbatches in another order": (

@@ -144,7 +144,7 @@ def packages(folder: Path) -> Files:
         checked = check_package(target)
         for doubt in checked.doubts:
             str(doubt)
-        _verdict(checked)
+        _verdict(checked, "unsigned")
 
     names = ["certificate.json", "canaries.json", "judged.json", "environment.json", "result.json"]
     members = [

@@ -18,8 +18,8 @@ def _values(sizes: list[int]) -> list[torch.Tensor]:
     return [torch.arange(size) for size in sizes]
 
 
-def exchange(context: RankContext, payload: bytes) -> list[list[int]]:
-    """What rank 1 received; the payload has a list of sizes for every link."""
+def exchange(context: RankContext, payload: bytes) -> bytes:
+    """What rank 1 received, as JSON; the payload has a list of sizes for every link."""
     group, lengths, device = new_group([0, 1]), {}, torch.device("cpu")
     received = []
     for sizes in json.loads(payload):
@@ -33,7 +33,7 @@ def exchange(context: RankContext, payload: bytes) -> list[list[int]]:
                 if position % 2:
                     end.expect(source=0)
                 received.append(end.receive(source=0).tolist())
-    return received
+    return json.dumps(received).encode()
 
 
 class _Watched:
@@ -51,12 +51,12 @@ class _Watched:
         return dist.irecv(tensor, *args, **kwargs)
 
 
-def frames(context: RankContext, payload: bytes) -> list[int]:
-    """Lengths of the frames that this rank sent or received, in bytes."""
+def frames(context: RankContext, payload: bytes) -> bytes:
+    """Lengths of the frames that this rank sent or received, in bytes, as JSON."""
     watched = _Watched()
     link.dist = watched
     try:
         exchange(context, payload)
     finally:
         link.dist = dist
-    return watched.lengths
+    return json.dumps(watched.lengths).encode()

@@ -194,7 +194,7 @@ def _ranks(context: RankContext, scenario: Scenario) -> Ranks:
     )
 
 
-def check(context: RankContext, payload: bytes) -> None:
+def check(context: RankContext, payload: bytes) -> bytes:
     """Run a scenario; raise AssertionError where this rank's share differs from the plain model's."""
     scenario: Scenario = pickle.loads(payload)
     plan = plan_of(scenario, _ranks(context, scenario))
@@ -228,9 +228,10 @@ def check(context: RankContext, payload: bytes) -> None:
                 raise AssertionError(f"{at}, stage {s}: left in eval mode")
     pipeline.close()
     pipeline.close()
+    return b""
 
 
-def fail_then_recover(context: RankContext, payload: bytes) -> str:
+def fail_then_recover(context: RankContext, payload: bytes) -> bytes:
     """Run a scenario that fails, then a healthy one on the same group; return the error and its cause."""
     scenario: Scenario = pickle.loads(payload)
     ranks = _ranks(context, scenario)
@@ -244,10 +245,10 @@ def fail_then_recover(context: RankContext, payload: bytes) -> str:
     output, _ = Unpipelined(healthy).run(batch_of(healthy, 0), training=True)
     if result.output is not None:
         same(result.output, output, "after the error")
-    return text
+    return text.encode()
 
 
-def refuse(context: RankContext, payload: bytes) -> str:
+def refuse(context: RankContext, payload: bytes) -> bytes:
     """Run a scenario that is a mistake of configuration; return the ValueError's text."""
     scenario: Scenario = pickle.loads(payload)
     pipeline = ReferenceAdapter().build(plan_of(scenario, _ranks(context, scenario)))
@@ -255,5 +256,5 @@ def refuse(context: RankContext, payload: bytes) -> str:
         try:
             pipeline.run(Mode.TRAIN, batch_of(scenario, index))
         except ValueError as error:
-            return str(error)
-    return "nothing was raised"
+            return str(error).encode()
+    return b"nothing was raised"

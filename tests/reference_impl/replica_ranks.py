@@ -190,7 +190,7 @@ def _built(context: RankContext, job: Replicated, reductions: Reductions) -> Ref
     return Pipeline(dataclasses.replace(plan, stages=stages))
 
 
-def check(context: RankContext, payload: bytes) -> None:
+def check(context: RankContext, payload: bytes) -> bytes:
     """Run a scenario; raise AssertionError where gradients are not the mean over unpipelined replicas."""
     job: Replicated = pickle.loads(payload)
     scenario, reductions = job.scenario, Reductions()
@@ -231,6 +231,7 @@ def check(context: RankContext, payload: bytes) -> None:
                 same(value, owner.get_buffer(name), f"{at}, stage {s}, buffer {name}")
         if job.wrap in DDP:
             _equal_buffers(plain)
+    return b""
 
 
 def _equal_buffers(plain: Sequence[Unpipelined]) -> None:
@@ -279,7 +280,7 @@ def _check_gradients(pipeline: ReferencePipeline, s: int, stages: Sequence[nn.Mo
             assert all(torch.equal(whole, one) for one in alike), f"{at}, {name}: replicas differ"
 
 
-def fail_then_recover(context: RankContext, payload: bytes) -> str:
+def fail_then_recover(context: RankContext, payload: bytes) -> bytes:
     """One replica fails in its first step; the step after it must be right. Returns the error, by its type."""
     job: Replicated = pickle.loads(payload)
     reductions = Reductions()
@@ -300,7 +301,7 @@ def fail_then_recover(context: RankContext, payload: bytes) -> str:
     pipeline.run(Mode.TRAIN, batch_of(job.scenario, 1))
     for s in pipeline.owned():
         _check_gradients(pipeline, s, [plain.stages[s]] * REPLICAS, at=f"after the error, stage {s}")
-    return text
+    return text.encode()
 
 
 class _Fails:

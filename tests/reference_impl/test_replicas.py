@@ -103,7 +103,8 @@ def test_a_replica_that_fails_ends_the_others(pools: Pools, schedule: str, wrap:
     )
 
     assert vector.ok, vector.describe()
-    healthy, failing = vector.values[0::2], vector.values[1::2]
+    texts = [value.decode() for value in vector.values]
+    healthy, failing = texts[0::2], texts[1::2]
     assert all("ZeroDivisionError: on purpose" in text for text in failing)
     assert list(healthy) == ["PeerError: a replica failed, so gradients were not averaged"] * 2
 

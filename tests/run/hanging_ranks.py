@@ -13,11 +13,11 @@ from pipeconform.run.rank import RankContext
 
 
 def recorded(task):
-    """Run a task with its communication recorded."""
+    """Run a task with its communication recorded; what it returns is written as text."""
 
-    def run(context: RankContext, payload: bytes) -> object:
+    def run(context: RankContext, payload: bytes) -> bytes:
         with TrafficRecorder(guard=False).recording():
-            return task(context, payload)
+            return str(task(context, payload)).encode()
 
     return run
 
@@ -66,9 +66,10 @@ def unmatched_receive(context: RankContext, payload: bytes) -> None:
     dist.barrier()
 
 
-def left_early(context: RankContext, payload: bytes) -> None:
+def left_early(context: RankContext, payload: bytes) -> bytes:
     if context.rank == 0:
         dist.recv(torch.zeros(1), src=1)
+    return b""
 
 
 @recorded

@@ -25,7 +25,7 @@ def test_pools_take_the_server_that_was_started_for_them(survivors):
     pid = pid_ahead()
     with Pools(preload=()) as pools, Pools(preload=()) as others:
         assert pools.server.pid == pid != others.server.pid
-        assert pools.oracle.run("builtins:print", time_limit=GUARD).ok
+        assert len(pools.oracle.wait_until_formed()) == 1
     assert survivors([pid]) == []
 
 
