@@ -17,7 +17,7 @@ def judged(implementation, identifier, schedule="GPipe", ranks=(1, 2)):
         return campaign.judge_cell(requirement(identifier), schedule)
 
 
-@pytest.mark.parametrize("schedule", ["GPipe", "ForwardOnly"])
+@pytest.mark.parametrize("schedule", ["GPipe", pytest.param("ForwardOnly", marks=pytest.mark.slow)])
 def test_outputs_that_are_returned_are_judged_although_they_are_not_claimed(schedule):
     cell = judged(SILENT + "Triples", "FWD-1", schedule)
 
@@ -26,6 +26,7 @@ def test_outputs_that_are_returned_are_judged_although_they_are_not_claimed(sche
     assert cell.unclaimed == ("outputs",)
 
 
+@pytest.mark.slow
 def test_losses_stand_for_outputs_that_are_not_returned():
     right, wrong = judged(SILENT + "LossOnly", "FWD-1"), judged(SILENT + "TripledLoss", "FWD-1")
 
@@ -55,6 +56,7 @@ def test_the_default_group_cannot_be_told_apart_without_a_bystander():
     assert among.compared > 0
 
 
+@pytest.mark.slow
 def test_a_requirement_says_which_of_its_subjects_are_not_claimed():
     assert judged("reference", "TRN-8").without == ()
     assert judged("torch", "TRN-8").without == ("weights tied across stages",)

@@ -154,6 +154,7 @@ def test_a_program_reproduces_what_is_wrong_and_its_text_is_the_adapter(shown: S
     assert mended.stdout.splitlines()[-1] == "NOT REPRODUCED: TRN-1 met"
 
 
+@pytest.mark.slow
 def test_what_a_wrapper_breaks_is_reproduced(shown: Shown) -> None:
     case = WrapperCase(form="dataclass", options=WrapOptions(static_graph=True), steps=(Step(),))
     sought = Sought(requirement="DPW-24", status="failed", signature="gradient differs")
@@ -178,6 +179,7 @@ def test_a_mistake_in_the_program_s_own_text_is_inconclusive(shown: Shown) -> No
     assert "REPRODUCED" not in done.stdout
 
 
+@pytest.mark.slow
 def test_devices_that_a_machine_has_not_are_inconclusive(shown: Shown) -> None:
     asked = structs.replace(question(CASE, DIVIDED_WRONGLY), device="xpu")
     done = shown(asked, implementation="reference")

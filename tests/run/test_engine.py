@@ -63,6 +63,7 @@ def test_an_installed_package_is_named_with_its_distribution(engine):
     assert found["click"].files > 10
 
 
+@pytest.mark.slow
 def test_the_reference_is_a_tree_of_its_own_and_the_judge_is_none():
     found = msgspec.msgpack.decode(answer(None, b"reference"), type=tuple[Component, ...])
 
