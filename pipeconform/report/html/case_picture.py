@@ -40,7 +40,7 @@ class _Layout:
         words += [note for s in range(len(stages)) for note in stage_notes(case, s)]
         rows = max(len(stage.blocks) + len(stage_notes(case, s)) for s, stage in enumerate(stages))
         return cls(
-            box=max(_NARROWEST, _MARGIN + _LETTER * max(map(len, words))),
+            box=max(_NARROWEST, _MARGIN + _LETTER * max(map(len, words), default=0)),
             height=_HEAD + rows * _ROW + _PAD,
             top=_TOP + len(case.model.passages) * _PASSAGE,
         )

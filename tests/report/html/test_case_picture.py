@@ -111,3 +111,9 @@ def test_every_block_fits_its_box():
     box = picture.all("rect", cls="block")[0]
 
     assert len(widest.text) * 6.3 < float(box.attributes["width"])
+
+
+def test_a_stage_without_blocks_is_an_empty_box():
+    picture = drawn(case(Stage(blocks=()), Stage(blocks=())))
+
+    assert len(picture.all("rect", cls="stage")) == 2
