@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ from pipeconform.adapter import (
     TensorParallelClaim,
     TensorSpec,
     TracingClaim,
+    Unsupported,
     module_gradients,
     module_state,
     step_modules,
@@ -197,13 +199,17 @@ class _TorchPipeline:
         known = plan.schedule in _CLASSES
         schedule_class: Any = _CLASSES[plan.schedule] if known else _named(plan.schedule)
         several = len(stages) > 1 or issubclass(schedule_class, schedules.PipelineScheduleMulti)
+        specs = {
+            **_split_along(plan.batch_dim),
+            **_merged_by(plan.output_rules),
+            **_kwarg_specs(plan, self._modules),
+        }
+        _require_taken(schedule_class, specs)
         self._schedule = schedule_class(
             stages if several else stages[0],
             plan.num_microbatches,
             loss_fn=_loss_of(plan) if plan.trains else None,
-            **_split_along(plan.batch_dim),
-            **_merged_by(plan.output_rules),
-            **_kwarg_specs(plan, self._modules),
+            **specs,
             scale_grads=plan.loss.reduction == "mean",
         )
 
@@ -288,6 +294,17 @@ def _declared(plan: Plan, stage: int) -> dict[str, Any]:
 
     said = plan.declared[stage]
     return {"input_args": example(said.inputs), "output_args": example(said.outputs)}
+
+
+def _require_taken(schedule_class: type[Any], specs: Mapping[str, Any]) -> None:
+    """Say what torch lacks: not every schedule takes every setting of the others.
+
+    Raises:
+        Unsupported: `schedule_class` has no parameter of one of these names.
+    """
+    lacking = sorted(specs.keys() - inspect.signature(schedule_class).parameters.keys())
+    if lacking:
+        raise Unsupported(f"{schedule_class.__name__} takes no {', '.join(lacking)}")
 
 
 def _split_along(batch_dim: int) -> dict[str, Any]:

@@ -154,8 +154,8 @@ def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iter
     for claim in claims:
         under = [cell for cell in cells if cell.schedule == claim.name and cell.judgements]
         sizes = {key for cell in under for key in cell.counts}
-        ranks = {int(found[1]) for key in sizes if (found := re.match(r"p=(\d+),", key))}
-        stages = {int(found[1]) for key in sizes if (found := re.search(r",v=(\d+)$", key))}
+        ranks = {int(found[1]) for key in sizes if (found := re.match(r"p=(\d{1,9}),", key))}
+        stages = {int(found[1]) for key in sizes if (found := re.search(r",v=(\d{1,9})$", key))}
         classes = {one for cell in under for one in cell.microbatches}
         largest = max(largest, *ranks, 0)
         absent = lacking(level, claim, ranks=ranks, stages_per_rank=stages, batches=classes)
@@ -170,7 +170,9 @@ def _numbers_of_replicas(level: CertificationLevel, cells: list[Cell], result: R
     if claims is None:
         yield _UNREADABLE
         return
-    judged = {int(found[1]) for cell in cells for key in cell.counts if (found := re.match(r"p=(\d+),", key))}
+    judged = {
+        int(found[1]) for cell in cells for key in cell.counts if (found := re.match(r"p=(\d{1,9}),", key))
+    }
     absent = [str(p) for p in level.ranks if p <= claims.max_ranks and p not in judged]
     if absent:
         yield f"nothing was judged on {', '.join(absent)} replicas"
