@@ -198,3 +198,11 @@ def test_a_part_of_another_run_does_not_fit(make, contents, field):
     mixed = replaced(contents, **{field: getattr(other, field)})
 
     assert bool(texts(mixed)) == (field in ("canaries", "environment"))
+
+
+def test_a_size_of_5000_digits_is_no_size(contents):
+    first, *others = contents.result.cells
+    counts = {f"p={'9' * 5000},v={'9' * 5000}": first.judgements}
+    changed = replaced(contents.result, cells=(replaced(first, counts=counts), *others))
+
+    assert any("cells.counts" in one for one in texts(replaced(contents, result=changed)))
