@@ -152,7 +152,7 @@ class ScheduleClaim:
     """What pipeconform calls the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
 
     def __post_init__(self) -> None:
-        """Raise `UnknownNameError` for a family that nobody knows, and ValueError for sizes that none has."""
+        """Raise `UnknownNameError` for an unknown family, and ValueError for sizes that are too large."""
         require_line(self.name, "a schedule's name")
         _require_sizes(self)
         if self.family is not None:

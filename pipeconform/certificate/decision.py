@@ -106,7 +106,7 @@ def _not_seen(cells: list[Cell], result: Result) -> Iterator[str]:
 
 
 def _lacking_claims(level: CertificationLevel, result: Result) -> Iterator[str]:
-    """The claims without which the level cannot be had; what is returned all the same is told as that."""
+    """The claims without which the level cannot be had; what is returned without its claim is named."""
     capabilities = capabilities_of(result) if level.kind == "pipeline" else None
     if capabilities is None:
         return

@@ -47,7 +47,7 @@ def num_draws(level: CertificationLevel, capabilities: Capabilities) -> int:
     If none of the multiples tried does, the largest: the decision then names what is missing.
 
     Raises:
-        TooLargeError: the claims are too large, or so many cases would have to be drawn that nobody could wait for it.
+        TooLargeError: the claims are too large, or so many cases would have to be drawn that it would take too long.
     """
     require_bounded(capabilities)
     planned = 0

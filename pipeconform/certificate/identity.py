@@ -37,7 +37,7 @@ _SHARD = re.compile(r"([1-9]\d{0,3})/([1-9]\d{0,3})")
 
 
 def identity_doubts(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
-    """Where the certificate, the environment and the other files do not speak of one thing."""
+    """Where the certificate, the environment and the other files contradict each other."""
     yield from _repeated(level, contents)
     yield from _shape(contents)
     yield from _claims(contents)
