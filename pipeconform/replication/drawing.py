@@ -32,7 +32,8 @@ _ATTEMPTS = 400
 _BUCKETS = (1e-6, 1e-5, 1e-4, 1e-3, 1.0, 100.0)
 """Sizes in MiB, where the listed cases have several: from a bucket per parameter to one for all."""
 _TOGETHER = ("find_unused", "static_graph")
-"""Options that are combined only as a listed case does: one of them may make the other pointless."""
+"""Options that are combined only as a listed case of the same module combines them: one of them may make the other
+pointless, and a module with parameters that no forward uses needs one of them."""
 _PLAIN_STEP = Step()  # its passes are the very default, which is left out of the case's JSON
 _STRUCTURE = ("ranks", "steps", "uneven", "options", "seed", "regroup")
 """Fields that are made simpler by rules of their own, or not at all."""
@@ -64,7 +65,7 @@ class Listed:
 def _varied(draw: st.DrawFn, cases: Sequence[WrapperCase]) -> WrapperCase:
     base = draw(st.sampled_from(cases))
     every = [one.options for one in cases]
-    together = list(dict.fromkeys(map(_together, every)))
+    together = list(dict.fromkeys(_together(one.options) for one in cases if _core(one) == _core(base)))
     chosen: dict[str, Any] = dict(zip(_TOGETHER, draw(st.sampled_from(together)), strict=True))
     options = replace(base.options, **chosen)
     if len({one.bucket_mib for one in every}) > 1:
@@ -94,11 +95,10 @@ def is_about(case: WrapperCase, listed: Iterable[WrapperCase]) -> bool:
     cases = tuple(listed)
     sized = {one.options.bucket_mib is None for one in cases}
     return (
-        _core(case) in map(_core, cases)
+        (_core(case), _together(case.options)) in ((_core(one), _together(one.options)) for one in cases)
         and case.ranks in {one.ranks for one in cases}
         and (case.options.bucket_mib is None) in sized
         and case.options.bucket_view in {one.options.bucket_view for one in cases}
-        and _together(case.options) in map(_together, (one.options for one in cases))
         and _ends_apart(case.uneven) in {_ends_apart(one.uneven) for one in cases}
     )
 

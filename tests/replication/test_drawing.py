@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec import structs
 from pipeconform.reference_impl.sharded_adapter import SHARDING
 
 from pipeconform.campaign.corpus import run_strategy
@@ -53,6 +54,21 @@ def test_listed_cases_and_those_of_the_search_are_what_their_requirement_is_abou
 
     assert all(is_about(case, cases) for case in (*cases, *seen))
     assert {case.ranks for case in seen} <= {case.ranks for case in cases}
+
+
+@pytest.mark.parametrize("identifier", ["DPW-22", "DPW-23"])
+def test_what_a_module_needs_of_the_options_is_not_taken_from_it(identifier: str) -> None:
+    cases = WRAPPER_JUDGEMENTS[identifier].drawn(EVERYTHING, seed=0)
+    seen: list[WrapperCase] = []
+    listed = Listed(requirement=identifier, cases=cases, seed=0)
+    run_strategy(listed, seen.append, max_examples=200, purpose="search")
+    unused = [case for case in seen if case.module.endswith("_unused")]
+
+    assert unused
+    assert all(case.options.find_unused or case.options.static_graph for case in unused)
+    plain = structs.replace(unused[0], options=WrapOptions())
+    assert not is_about(plain, cases)
+    assert is_about(structs.replace(plain, module=plain.module.removesuffix("_unused")), cases)
 
 
 def test_the_search_draws_alike_and_beyond_what_is_listed() -> None:
