@@ -14,7 +14,7 @@ import itertools
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import encode_case
-from pipeconform.case.strategies import Focus, Limits, is_claimed
+from pipeconform.case.draw.strategies import Focus, Limits, is_claimed
 
 FOCI = (
     Focus.PLAIN,

@@ -16,8 +16,8 @@ from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.trial import Fault
 from pipeconform.case.case import Case
+from pipeconform.case.draw.strategies import Limits, reachable
 from pipeconform.case.focus import REPLICATED, TENSOR_PARALLEL
-from pipeconform.case.strategies import Limits, reachable
 from pipeconform.errors import ContractError
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.registry import JUDGEMENTS

@@ -13,8 +13,8 @@ from hypothesis.strategies import SearchStrategy
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
+from pipeconform.case.draw.strategies import Focus, Limits, cases
 from pipeconform.case.seeds import seed_of
-from pipeconform.case.strategies import Focus, Limits, cases
 from pipeconform.spec import STANDARD_VERSION
 
 __all__ = ["Corpus", "Drawable", "Interesting", "corpus_seed", "drawn", "run_strategy"]

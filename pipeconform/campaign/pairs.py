@@ -11,8 +11,8 @@ from itertools import combinations
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.case import Case
+from pipeconform.case.draw.sizes import shapes, some_m
 from pipeconform.case.focus import LEAST_STAGES, Focus, Limits, is_claimed
-from pipeconform.case.sizes import shapes, some_m
 from pipeconform.report.result import Pairs
 from pipeconform.spec.levels import batch_class
 

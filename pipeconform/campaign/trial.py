@@ -15,8 +15,8 @@ from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
+from pipeconform.case.draw.strategies import Limits
 from pipeconform.case.focus import REPLICATED, TENSOR_PARALLEL
-from pipeconform.case.strategies import Limits
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.protocols import RankPools

@@ -70,7 +70,7 @@ class Passage(Strict, frozen=True, kw_only=True):
 
 
 class Split(Strict, frozen=True, kw_only=True):
-    """The model is given whole, to a front end that splits it into stages; see `pipeconform.case.whole`."""
+    """The model is given whole, to a front end that splits it into stages; see `pipeconform.case.build.whole`."""
 
     by: Literal["annotations", "policy", "points"] = "annotations"
     inside: bool = False
@@ -113,7 +113,7 @@ class Model(Strict, frozen=True, kw_only=True):
     container: Literal["tensor", "tuple", "list"] = "tensor"
     output: Literal["tensor", "tuple1", "tuple", "dict"] = "tensor"
     merged: tuple[MergedKind, ...] = ()
-    """Further outputs, each merged in a way of its own; see `pipeconform.case.merges`."""
+    """Further outputs, each merged in a way of its own; see `pipeconform.case.build.merges`."""
     kwargs: tuple[Kwarg, ...] = ()
     input_requires_grad: bool = False
     tied: tuple[int, ...] = ()

@@ -247,7 +247,7 @@ def ruled_kinds(features: frozenset[Feature]) -> tuple[KwargKind, ...]:
 
 
 def merged_kinds(features: frozenset[Feature]) -> tuple[MergedKind, ...]:
-    """The outputs with a merge of their own inside a claim, see `pipeconform.case.merges`."""
+    """The outputs with a merge of their own inside a claim, see `pipeconform.case.build.merges`."""
     inside: dict[MergedKind, Feature] = {
         "turned": Feature.MERGE_DIMS,
         "whole": Feature.WHOLE_OUTPUTS,

@@ -1,6 +1,6 @@
 """Plans that are wrong on purpose, as data: what all ranks, or one of them, are told otherwise.
 
-`pipeconform.case.told` says what each rank is told.
+`pipeconform.case.planned` says what each rank is told.
 """
 
 from __future__ import annotations

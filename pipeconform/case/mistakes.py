@@ -1,6 +1,7 @@
 """Mistakes of the user or of the model that a case makes on purpose, as data.
 
-`pipeconform.case.slips` makes them: on the ranks, and in the oracle, which says what the model itself would do.
+`pipeconform.case.build.mistakes` makes them: on the ranks, and in the oracle, which computes what the model itself
+would do.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE, Misplan
-from pipeconform.case.told import right_answers
+from pipeconform.case.planned import right_answers
 from pipeconform.judge import forward, training
 from pipeconform.judge.aftermath import Aftermath, deaths_and_hangs, outcome_of
 from pipeconform.judge.evidence import Evidence, Finding

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import GradientScale, Microbatch
-from pipeconform.case import data
 from pipeconform.case.blocks import Compiled, SyncedNorm
+from pipeconform.case.build import data
+from pipeconform.case.build.graph_layers import deferred_weights
+from pipeconform.case.build.mistakes import Slips, mistaken_batch
+from pipeconform.case.build.modules import build_stage, tie
+from pipeconform.case.build.whole import build_whole, cuts_are_known, whole_kwargs
 from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
-from pipeconform.case.graph_layers import deferred_weights
-from pipeconform.case.modules import build_stage, tie
 from pipeconform.case.seeds import seed_of, seed_process
-from pipeconform.case.slips import Slips, mistaken_batch
-from pipeconform.case.whole import build_whole, cuts_are_known, whole_kwargs
 from pipeconform.judge.averaging import average, widen
 from pipeconform.judge.oracle_flow import OracleFlow
 from pipeconform.judge.oracle_together import parts_of, taken_apart, together

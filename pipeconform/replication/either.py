@@ -20,8 +20,8 @@ from pipeconform.campaign.setup import (
 )
 from pipeconform.campaign.told import Told, Weight, group_of
 from pipeconform.case.any_case import WRAPPER_COLUMN
-from pipeconform.case.sizes import shapes
-from pipeconform.case.strategies import Focus
+from pipeconform.case.draw.sizes import shapes
+from pipeconform.case.draw.strategies import Focus
 from pipeconform.errors import IsWrapperError, UnknownNameError
 from pipeconform.replication.again import AnyExecutor
 from pipeconform.replication.campaign import WrapperCampaign

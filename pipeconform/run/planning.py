@@ -9,14 +9,14 @@ from torch import nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Placement, Plan, Ranks, laid_out
-from pipeconform.case import data, foreign, merges
+from pipeconform.case.build import data, foreign, merges
+from pipeconform.case.build.declared import declared_of
+from pipeconform.case.build.graph_layers import deferred_weights
+from pipeconform.case.build.mistakes import Slips
+from pipeconform.case.build.synced_norm import synchronise
+from pipeconform.case.build.whole import split_of
 from pipeconform.case.case import Adam, Case, Sgd
-from pipeconform.case.declared import declared_of
-from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE
-from pipeconform.case.slips import Slips
-from pipeconform.case.synced_norm import synchronise
-from pipeconform.case.whole import split_of
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.run.cutting import edges_of, tensor_parallel_of

@@ -24,11 +24,11 @@ from torch import nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Plan, Ranks
+from pipeconform.case.build.mistakes import Slips
+from pipeconform.case.build.whole import cuts_are_known
 from pipeconform.case.case import Case, Eval, Train
+from pipeconform.case.planned import told_to
 from pipeconform.case.seeds import seed_of, seed_process
-from pipeconform.case.slips import Slips
-from pipeconform.case.told import told_to
-from pipeconform.case.whole import cuts_are_known
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.attached import listen
 from pipeconform.observe.gradients import Gradients

@@ -7,12 +7,12 @@ from msgspec import structs
 
 from pipeconform.adapter import MistakeKind
 from pipeconform.case import blocks
+from pipeconform.case.build.declared import declared_of
 from pipeconform.case.case import Case, Model, Stage, Train, World, decode_case, encode_case
-from pipeconform.case.declared import declared_of
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
 from pipeconform.case.misplans import HowPlanned, Misplan, num_surplus
-from pipeconform.case.told import right_answers, told_to
-from pipeconform.case.traits import traits
+from pipeconform.case.planned import right_answers, told_to
 from pipeconform.errors import BadCaseError
 
 EVERY = [

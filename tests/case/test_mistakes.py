@@ -5,14 +5,15 @@ import torch
 from msgspec import structs
 
 from pipeconform.adapter import MistakeKind
-from pipeconform.case import blocks, data
+from pipeconform.case import blocks
+from pipeconform.case.build import data
+from pipeconform.case.build.mistakes import DeliberateError, Slips, changed, mistaken_batch
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero, decode_case, encode_case
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import MISTAKEN, Focus
 from pipeconform.case.mistakes import _ALLOWED, Mistake
-from pipeconform.case.modules import build_stage
 from pipeconform.case.replicas import Replicas
-from pipeconform.case.slips import DeliberateError, Slips, changed, mistaken_batch
-from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
 
 EVERY = [Mistake(where=where, how=how) for where, hows in _ALLOWED.items() for how in hows]

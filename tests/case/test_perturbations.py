@@ -7,11 +7,11 @@ from msgspec import structs
 
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import Eval, Split, decode_case, encode_case
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subjects.delayed import disturbed
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
-from pipeconform.case.misfortunes import disturbed
 from pipeconform.case.perturbations import Perturbation, SlowLink
-from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
 from pipeconform.report.case_text import describe_perturbation
 from pipeconform.report.html.case_picture import stage_notes

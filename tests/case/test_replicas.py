@@ -8,12 +8,12 @@ from msgspec import structs
 
 from pipeconform.adapter import DataParallelClaim
 from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.case.build.data import make_batch
 from pipeconform.case.case import World, decode_case, encode_case
-from pipeconform.case.data import make_batch
+from pipeconform.case.draw.strategies import Focus, Limits, is_claimed, reachable
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import REPLICATED
 from pipeconform.case.replicas import Replicas
-from pipeconform.case.strategies import Focus, Limits, is_claimed, reachable
-from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
 from pipeconform.report.case_text import describe_case
 from tests.case.examples import EVERYTHING, small_case

@@ -8,11 +8,11 @@ from pipeconform.adapter import TensorParallelClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case import blocks
 from pipeconform.case.case import Model, Stage, World, decode_case, encode_case
+from pipeconform.case.draw.strategies import Focus, Limits, is_claimed, reachable
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import TENSOR_PARALLEL
 from pipeconform.case.replicas import Replicas
-from pipeconform.case.strategies import Focus, Limits, is_claimed, reachable
 from pipeconform.case.tensor_parallel import TensorParallel, cut_dim, layers_of
-from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
 from pipeconform.report.case_text import describe_case
 from tests.case.examples import EVERYTHING, small_case, with_model

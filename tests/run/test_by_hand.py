@@ -12,8 +12,8 @@ import torch
 from pipeconform.reference_impl.adapter import ReferenceAdapter
 
 from pipeconform.adapter import Placement, Plan, Ranks, StageOperations, placement_of
-from pipeconform.case import data
 from pipeconform.case.blocks import Linear
+from pipeconform.case.build import data
 from pipeconform.case.case import ByHand, Case, Stage, Train, World
 from pipeconform.case.disorder import DISORDERS
 from pipeconform.run import by_hand

@@ -12,11 +12,11 @@ from pipeconform.adapter import Feature, ScheduleClaim, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Train
 from pipeconform.case.disorder import has_subject
+from pipeconform.case.draw.sizes import edges
+from pipeconform.case.draw.strategies import ROWS
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import LEAST_RANKS, LEAST_SIDES, LEAST_STAGES, Focus, Limits, is_claimed
 from pipeconform.case.mistakes import Mistake
-from pipeconform.case.sizes import edges
-from pipeconform.case.strategies import ROWS
-from pipeconform.case.traits import traits
 
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 

@@ -15,24 +15,30 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from pipeconform.adapter import ScheduleClaim
-from pipeconform.case.blunders import mistaken_program
 from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Stage, Step, Train
-from pipeconform.case.drawing import Draw, Drawing
-from pipeconform.case.focus import MISTAKEN, REPLICATED, TENSOR_PARALLEL, WHOLE, Focus, Limits, is_claimed
-from pipeconform.case.misfortunes import disturbed
-from pipeconform.case.misplanning import misplanned
-from pipeconform.case.programs import program_of
-from pipeconform.case.replicating import (
+from pipeconform.case.draw.changes import focused
+from pipeconform.case.draw.drawing import Draw, Drawing
+from pipeconform.case.draw.mistakes import mistaken_program
+from pipeconform.case.draw.programs import program_of
+from pipeconform.case.draw.replicas import (
     optimizer_for,
     replica_delays,
     replicated_model,
     replicated_program,
     replicated_world,
 )
-from pipeconform.case.sizes import reachable, some_m
-from pipeconform.case.splits import as_whole
-from pipeconform.case.subjects import focused
-from pipeconform.case.tensor_drawing import cut_blocks, cut_program, cut_sequences, cut_widths, cut_world
+from pipeconform.case.draw.sizes import reachable, some_m
+from pipeconform.case.draw.subjects.delayed import disturbed
+from pipeconform.case.draw.subjects.misplanned import misplanned
+from pipeconform.case.draw.tensor_parallel import (
+    cut_blocks,
+    cut_program,
+    cut_sequences,
+    cut_widths,
+    cut_world,
+)
+from pipeconform.case.draw.whole import as_whole
+from pipeconform.case.focus import MISTAKEN, REPLICATED, TENSOR_PARALLEL, WHOLE, Focus, Limits, is_claimed
 
 __all__ = ["ROWS", "Focus", "Limits", "cases", "is_claimed", "reachable"]
 

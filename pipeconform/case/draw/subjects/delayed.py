@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.perturbations import AnyPerturbation, Misfortune, Perturbation, SlowLink
 
 __all__ = ["disturbed"]

@@ -9,9 +9,9 @@ from msgspec import structs
 from pipeconform.adapter import Feature, placement_of
 from pipeconform.case.case import ByHand, Eval, Load, Optimize, Step, Train, Zero
 from pipeconform.case.disorder import DISORDERS, has_subject
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.focus import Focus
-from pipeconform.case.sizes import some_m
 
 __all__ = ["program_of"]
 

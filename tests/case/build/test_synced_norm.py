@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeconform import run_on_ranks
-from pipeconform.case.synced_norm import SyncedNormLayer, synchronise
+from pipeconform.case.build.synced_norm import SyncedNormLayer, synchronise
 
 WIDTH, ROWS = 3, 4
 

@@ -16,9 +16,9 @@ from msgspec import structs
 from torch import Tensor, nn
 
 from pipeconform.adapter import Split, SplitPoint
-from pipeconform.case import data
+from pipeconform.case.build import data
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case
-from pipeconform.case.modules import build_stage
 from pipeconform.case.seeds import seed_of, seed_process
 
 __all__ = [

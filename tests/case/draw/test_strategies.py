@@ -9,9 +9,9 @@ import pytest
 from pipeconform.adapter import BoundaryClaim, Capabilities, ScheduleClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import Train, Zero
+from pipeconform.case.draw.strategies import Focus, Limits, cases, is_claimed, reachable
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import MISTAKEN
-from pipeconform.case.strategies import Focus, Limits, cases, is_claimed, reachable
-from pipeconform.case.traits import traits
 from pipeconform.judge.registry import JUDGEMENTS
 from tests.case.examples import EVERYTHING
 
@@ -135,7 +135,7 @@ import json, sys
 for name in sys.argv[1:]:
     __import__(name)
 sys.path.insert(0, {root!r})
-from tests.case.test_strategies import CLAIMED, _corpus
+from tests.case.draw.test_strategies import CLAIMED, _corpus
 print(json.dumps([case.digest for pair in CLAIMED[::5] for case in _corpus(*pair)]))
 """
 

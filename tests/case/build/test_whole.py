@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeconform.case import data
 from pipeconform.case.blocks import BatchNorm, Linear
+from pipeconform.case.build import data
+from pipeconform.case.build.modules import build_stage
+from pipeconform.case.build.whole import aliases_of, build_whole, split_of, whole_kwargs
 from pipeconform.case.case import Eval, Kwarg, Split, Stage, Train, Zero
-from pipeconform.case.modules import build_stage
-from pipeconform.case.strategies import Focus
-from pipeconform.case.traits import traits
-from pipeconform.case.whole import aliases_of, build_whole, split_of, whole_kwargs
+from pipeconform.case.draw.strategies import Focus
+from pipeconform.case.draw.traits import traits
 from pipeconform.errors import BadCaseError
 from pipeconform.report.case_text import describe_case
 from tests.case.examples import small_case, with_model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.adapter import ScheduleClaim
-from pipeconform.case.edges import edge_sizes
+from pipeconform.case.draw.subjects.edge import edge_sizes
 from pipeconform.case.focus import (
     LEAST_RANKS,
     LEAST_SIDES,

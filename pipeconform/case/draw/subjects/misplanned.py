@@ -6,10 +6,10 @@ from msgspec import structs
 
 from pipeconform.adapter import Feature
 from pipeconform.case.case import Model, Stage, Train
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.focus import Focus
 from pipeconform.case.misplans import HowPlanned, Misplan, num_surplus
-from pipeconform.case.sizes import some_m
 
 __all__ = ["misplanned"]
 

@@ -11,9 +11,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pipeconform.case import blocks
+from pipeconform.case.build.graph_layers import graph_layer
+from pipeconform.case.build.synced_norm import SyncedNormLayer
 from pipeconform.case.case import Model
-from pipeconform.case.graph_layers import graph_layer
-from pipeconform.case.synced_norm import SyncedNormLayer
 
 __all__ = ["VOCABULARY", "DropoutLayer", "module_of"]
 

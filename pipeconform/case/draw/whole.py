@@ -16,7 +16,9 @@ from pipeconform.case.case import Case, Eval, Kwarg, Model, Split, Stage, Step, 
 from pipeconform.case.focus import Focus
 
 if TYPE_CHECKING:
-    from pipeconform.case.drawing import Drawing  # with Hypothesis, which whoever only judges does without
+    from pipeconform.case.draw.drawing import (
+        Drawing,  # with Hypothesis, which whoever only judges does without
+    )
 
 __all__ = ["as_whole", "subject_of"]
 

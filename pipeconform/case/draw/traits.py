@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pipeconform.adapter import MistakeKind
 from pipeconform.case import blocks
 from pipeconform.case.case import ByHand, Case, Eval, Load, Optimize, Passage, Train, Zero
+from pipeconform.case.draw.whole import subject_of
 from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.replicas import Replicas
-from pipeconform.case.splits import subject_of
 
 __all__ = ["traits"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from pipeconform.adapter import Declared, TensorSpec
-from pipeconform.case import data
+from pipeconform.case.build import data
 from pipeconform.case.case import Case
 
 __all__ = ["declared_of"]

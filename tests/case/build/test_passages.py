@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pipeconform.case.blocks import Linear
+from pipeconform.case.build.data import make_batch
+from pipeconform.case.build.modules import build_stage
+from pipeconform.case.build.passages import make, use
 from pipeconform.case.case import Case, Model, Passage, PassageKind, Stage, World
-from pipeconform.case.data import make_batch
-from pipeconform.case.modules import build_stage
-from pipeconform.case.passages import make, use
 from pipeconform.errors import BadCaseError
 from tests.case.examples import small_case
 

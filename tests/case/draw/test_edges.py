@@ -3,7 +3,7 @@
 import pytest
 
 from pipeconform.adapter import MicrobatchRule, ScheduleClaim
-from pipeconform.case.edges import edge_sizes
+from pipeconform.case.draw.subjects.edge import edge_sizes
 
 
 def test_every_kind_of_edge_is_there():

@@ -27,8 +27,8 @@ from pipeconform.adapter import (
     Whole,
     module_state,
 )
+from pipeconform.case.build.modules import VOCABULARY, build_stage
 from pipeconform.case.case import Carried, Case, Eval, LossSpec, Train
-from pipeconform.case.modules import VOCABULARY, build_stage
 from pipeconform.case.seeds import seed_of
 
 __all__ = [

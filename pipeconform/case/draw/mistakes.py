@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case.case import Model, Step, Train, Zero
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import How, Mistake, Where
 

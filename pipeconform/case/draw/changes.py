@@ -6,7 +6,7 @@ from pipeconform.adapter import Feature, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Adam, Carried, Kwarg, LossSpec, Model, Passage, PassageKind, Sgd, Stage
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.focus import Focus, merged_kinds, ruled_kinds, shape_kinds
 
 __all__ = ["focused"]

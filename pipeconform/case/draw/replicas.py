@@ -9,12 +9,12 @@ from msgspec import structs
 from pipeconform.adapter import Feature, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.case import Model, Optimize, Sgd, Stage, Step, Train, World, Zero
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.focus import Focus
 from pipeconform.case.perturbations import AnyPerturbation, Perturbation, SlowLink
 from pipeconform.case.replicas import Replicas
 from pipeconform.case.replication_claims import options_of
-from pipeconform.case.sizes import some_m
 
 __all__ = ["optimizer_for", "replica_delays", "replicated_model", "replicated_program", "replicated_world"]
 

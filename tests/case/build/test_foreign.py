@@ -6,13 +6,13 @@ from torch import nn
 
 from pipeconform.adapter import module_state
 from pipeconform.case import blocks
+from pipeconform.case.build.data import loaded_state, make_batch
+from pipeconform.case.build.foreign import annotated_for, batch_for, model_for, stage_for, state_for, stranger
+from pipeconform.case.build.modules import build_stage
+from pipeconform.case.build.whole import build_whole, split_of
 from pipeconform.case.case import Kwarg, Load, Split, Stage, Train
-from pipeconform.case.data import loaded_state, make_batch
-from pipeconform.case.foreign import annotated_for, batch_for, model_for, stage_for, state_for, stranger
-from pipeconform.case.modules import build_stage
-from pipeconform.case.whole import build_whole, split_of
+from tests.case.build.test_modules import ORDINARY
 from tests.case.examples import small_case, with_model
-from tests.case.test_modules import ORDINARY
 
 CLAIMED = {"inputs": "first_stage", "targets": "last_stage", "kwargs": "stage"}
 

@@ -16,11 +16,11 @@ from msgspec import structs
 from torch import Tensor, nn
 
 from pipeconform.adapter import Batch
-from pipeconform.case import data
+from pipeconform.case.build import data
+from pipeconform.case.build.modules import Intruder, Recorder, StageModule, build_stage, composed
+from pipeconform.case.build.whole import WholeModel, build_whole, parts_are_known
 from pipeconform.case.case import Case
-from pipeconform.case.modules import Intruder, Recorder, StageModule, build_stage, composed
 from pipeconform.case.seeds import seed_of
-from pipeconform.case.whole import WholeModel, build_whole, parts_are_known
 
 __all__ = ["annotated_for", "batch_for", "model_for", "stage_for", "state_for", "stranger"]
 

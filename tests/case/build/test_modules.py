@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from pipeconform.case import blocks
+from pipeconform.case.build.data import loss_of, make_batch
+from pipeconform.case.build.modules import build_model, build_stage
 from pipeconform.case.case import Stage
-from pipeconform.case.data import loss_of, make_batch
-from pipeconform.case.modules import build_model, build_stage
 from pipeconform.case.seeds import seed_of, seed_process
 from tests.case.examples import small_case, with_model
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeconform.adapter import Batch
-from pipeconform.case import data
+from pipeconform.case.build import data
 from pipeconform.case.case import Case, Step, Train
 from pipeconform.case.mistakes import How, Mistake
 

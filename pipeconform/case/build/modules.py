@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeconform.case import merges, passages
+from pipeconform.case.build import merges, passages
+from pipeconform.case.build.layers import VOCABULARY, DropoutLayer, module_of
 from pipeconform.case.case import Case, KwargKind, Model, Stage
-from pipeconform.case.layers import VOCABULARY, DropoutLayer, module_of
 from pipeconform.case.seeds import seed_of, seed_process
 
 __all__ = [

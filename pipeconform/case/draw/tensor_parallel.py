@@ -6,7 +6,7 @@ from pipeconform.adapter import Feature
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Optimize, Step, Train, World, Zero
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.focus import Focus
 from pipeconform.case.replicas import Replicas
 from pipeconform.case.tensor_parallel import TensorParallel

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from pipeconform.case.blocks import Embedding, Head, Linear
+from pipeconform.case.build.data import IGNORED, boundaries_of, decoy_of, make_batch, split, split_sizes
 from pipeconform.case.case import Eval, Kwarg, LossSpec, Model, Stage, Train, Zero
-from pipeconform.case.data import IGNORED, boundaries_of, decoy_of, make_batch, split, split_sizes
 from tests.case.examples import small_case, with_model
 
 

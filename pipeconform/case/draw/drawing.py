@@ -11,8 +11,8 @@ from pipeconform.adapter import Placement, ScheduleClaim
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import World
+from pipeconform.case.draw.sizes import edges, replicated_shapes, shapes, some_m, tensor_shapes
 from pipeconform.case.focus import REPLICATED, TENSOR_PARALLEL, Focus, Limits
-from pipeconform.case.sizes import edges, replicated_shapes, shapes, some_m, tensor_shapes
 
 __all__ = ["Draw", "Drawing"]
 

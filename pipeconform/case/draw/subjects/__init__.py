@@ -1,0 +1,1 @@
+"""One file for every subject that cases can have."""
