@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pipeconform.adapter import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
+from pipeconform.claims import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
 from pipeconform.case.case import KwargKind, MergedKind, PassageKind
 from pipeconform.case.replication_claims import options_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.adapter import MistakeKind
+from pipeconform.claims import MistakeKind
 from pipeconform.case.strict import Strict
 
 __all__ = ["UNKNOWN_SCHEDULE", "HowPlanned", "Misplan", "impossible_misplan", "num_surplus"]

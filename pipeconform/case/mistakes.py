@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.adapter import MistakeKind
+from pipeconform.claims import MistakeKind
 from pipeconform.case.strict import Strict
 
 __all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]

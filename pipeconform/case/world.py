@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from pipeconform.case.model import Model
 from pipeconform.case.misplans import Misplan
 from pipeconform.case.perturbations import AnyPerturbation
 from pipeconform.case.replicas import Replicas, impossible_replicas
 from pipeconform.case.strict import Strict
 from pipeconform.case.tensor_parallel import TensorParallel, impossible_tensor_parallel
-
-if TYPE_CHECKING:
-    from pipeconform.case.case import Model
 
 __all__ = ["World", "impossible_world"]
 

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from pipeconform.adapter import Feature, placement_of
 from pipeconform.case.case import ByHand, Eval, Load, Optimize, Step, Train, Zero
-from pipeconform.case.disorder import DISORDERS, has_subject
+from pipeconform.case.by_hand import UNTIMELY, has_neighbour
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.focus import Focus
@@ -79,8 +79,8 @@ def _out_of_order(d: Drawing, train: Train, *, num_ranks: int, num_stages: int) 
     placed = [min(ranks) for ranks in owners]
     possible = [
         (mistake, stages)
-        for mistake in DISORDERS
-        if (stages := [s for s in range(num_stages) if has_subject(mistake, stage=s, placed=placed)])
+        for mistake in UNTIMELY
+        if (stages := [s for s in range(num_stages) if has_neighbour(mistake, stage=s, placed=placed)])
     ]
     number = d.pick(range(len(possible)))
 

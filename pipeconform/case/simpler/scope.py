@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipeconform.adapter import Feature, ScheduleClaim, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Train
-from pipeconform.case.disorder import has_subject
+from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.draw.sizes import edges
 from pipeconform.case.draw.strategies import ROWS
 from pipeconform.case.draw.traits import traits
@@ -90,7 +90,7 @@ class Scope:
             self.claim.placement, num_ranks=case.num_ranks, num_stages=case.num_ranks * case.stages_per_rank
         )
         placed = [min(ranks) for ranks in owners]
-        if not all(has_subject(hand.mistake, stage=hand.stage, placed=placed) for hand in hands):
+        if not all(has_neighbour(hand.mistake, stage=hand.stage, placed=placed) for hand in hands):
             return False
         ranks = [owners[s] for s in model.tied]
         across, inside = len(set(ranks)) > 1, len(set(ranks)) < len(ranks)
