@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.claims import MistakeKind
 from pipeconform.case.strict import Strict
+from pipeconform.claims import MistakeKind
 
 __all__ = ["UNKNOWN_SCHEDULE", "HowPlanned", "Misplan", "impossible_misplan", "num_surplus"]
 

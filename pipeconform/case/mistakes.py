@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.claims import MistakeKind
 from pipeconform.case.strict import Strict
+from pipeconform.claims import MistakeKind
 
 __all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
 

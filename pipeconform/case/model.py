@@ -162,7 +162,7 @@ def impossible_model(model: Model) -> Iterator[str]:
 
 def _impossible_split(model: Model, split: Split) -> Iterator[str]:
     stages = len(model.stages)
-    if (model.carried or model.container != "tensor" or model.tokens or model.classes):
+    if model.carried or model.container != "tensor" or model.tokens or model.classes:
         yield "a model that is split hands over one floating tensor: no carried tensors, tokens or classes"
     if split.wrong in ("unknown", "uncalled", "empty") and split.by != "points":
         yield f"model.split.wrong {split.wrong!r} is about points, but the model is split by {split.by}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.case.model import Model
 from pipeconform.case.misplans import Misplan
+from pipeconform.case.model import Model
 from pipeconform.case.perturbations import AnyPerturbation
 from pipeconform.case.replicas import Replicas, impossible_replicas
 from pipeconform.case.strict import Strict

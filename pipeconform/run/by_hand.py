@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import structs
 
 from pipeconform.adapter import Batch, Plan, StageOperations
-from pipeconform.case.case import ByHand
 from pipeconform.case.by_hand import has_neighbour
+from pipeconform.case.case import ByHand
 from pipeconform.observe.observation import Answered
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.schedule import Action, Kind, Table, lower

@@ -10,7 +10,8 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.case.draw.strategies import Limits, reachable
+from pipeconform.case.draw.claimed import reachable
+from pipeconform.case.focus import Limits
 from pipeconform.case.simpler.candidates import leaps
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.judge.registry import JUDGEMENTS

@@ -10,8 +10,9 @@ from pipeconform.case.build import data
 from pipeconform.case.build.mistakes import DeliberateError, Slips, changed, mistaken_batch
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero, decode_case, encode_case
+from pipeconform.case.draw.registry import MISTAKEN
 from pipeconform.case.draw.traits import traits
-from pipeconform.case.focus import MISTAKEN, Focus
+from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import _ALLOWED, Mistake
 from pipeconform.case.replicas import Replicas
 from pipeconform.errors import BadCaseError

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from pipeconform.case import blocks
+from pipeconform.case.by_hand import UNTIMELY, has_neighbour
 from pipeconform.case.case import (
     Adam,
     ByHand,
@@ -22,7 +23,6 @@ from pipeconform.case.case import (
     World,
     Zero,
 )
-from pipeconform.case.by_hand import UNTIMELY, has_neighbour
 from pipeconform.report.case_text import describe_case, describe_program
 from tests.case.examples import small_case, with_model
 

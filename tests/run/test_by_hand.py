@@ -14,8 +14,8 @@ from pipeconform.reference_impl.adapter import ReferenceAdapter
 from pipeconform.adapter import Placement, Plan, Ranks, StageOperations, placement_of
 from pipeconform.case.blocks import Linear
 from pipeconform.case.build import data
-from pipeconform.case.case import ByHand, Case, Stage, Train, World
 from pipeconform.case.by_hand import UNTIMELY
+from pipeconform.case.case import ByHand, Case, Stage, Train, World
 from pipeconform.run import by_hand
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.planning import plan_of

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pipeconform.adapter import ScheduleClaim
-from pipeconform.case.draw.subjects.edge import edge_sizes
-from pipeconform.case.focus import (
-    LEAST_RANKS,
-    LEAST_SIDES,
-    LEAST_STAGES,
-    REPLICATED,
-    TENSOR_PARALLEL,
-    Focus,
-    Limits,
-)
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Size, Subject
+from pipeconform.case.focus import Limits
+from pipeconform.claims import ScheduleClaim
 
-__all__ = ["edges", "reachable", "replicated_shapes", "shapes", "some_m", "tensor_shapes"]
+__all__ = ["draw_size", "shapes", "some_m", "table"]
 
 _REPLICATED = ((1, 2), (2, 2), (2, 2), (2, 2), (1, 3), (2, 1), (3, 2), (2, 3), (2, 4), (4, 2))
 """p and the number of replicas."""
@@ -30,70 +23,76 @@ _TENSOR_PARALLEL = (
     (4, 1, 2),
 )
 """p, the number of replicas and that of tensor-parallel ranks."""
+MOST_STAGES = 8
+"""More stages show nothing more and cost time."""
+Row = tuple[int, int, int, int]
+"""p, v, the number of replicas and that of tensor-parallel ranks."""
 
 
-def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus | None = None) -> bool:
-    """Whether any p and v inside the limits fit the schedule's claim, with stages enough for the focus."""
-    if focus in REPLICATED:
-        return bool(replicated_shapes(limits, claim, focus))
-    if focus in TENSOR_PARALLEL:
-        return bool(tensor_shapes(limits, claim, focus))
-    return bool(shapes(limits, claim, focus or Focus.PLAIN))
+def draw_size(d: Drawing, subject: Subject) -> Size:
+    """p, v and m that the schedule takes, as usual; the numbers of replicas and tensor-parallel ranks are set."""
+    p, v, d.num_replicas, d.num_tensor_ranks = d.pick(table(d.limits, d.claim, subject))
+    return p, v, d.pick(some_m(d.claim, p, v))
 
 
-def shapes(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> list[tuple[int, int]]:
-    """The p and v to draw from, as many as the focus needs; the usual ones stand several times."""
-    least_stages, least_sides = LEAST_STAGES.get(focus, 1), LEAST_SIDES.get(focus, 1)
-    least_ranks = max(limits.min_ranks, LEAST_RANKS.get(focus, 1))
+def table(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:
+    """What to draw from, as many of everything as the subject needs; empty where the limits have no room."""
+    if subject.form == "replicas":
+        return _replicated(limits, claim, subject)
+    if subject.form == "tensor parallel":
+        return _tensor_parallel(limits, claim, subject)
+    return [
+        (p, v, 1, 1)
+        for p, v in shapes(limits, claim, least_stages=subject.least_stages, least_ranks=subject.least_ranks)
+        if v >= subject.least_stages_per_rank
+    ]
+
+
+def shapes(
+    limits: Limits, claim: ScheduleClaim, *, least_stages: int = 1, least_ranks: int = 1
+) -> list[tuple[int, int]]:
+    """The p and v to draw from; the usual ones stand several times."""
     return [
         (p, v)
         for p in (1, 2, 2, 2, 3, 3, 4, 4, *range(5, limits.max_ranks + 1))
         for v in claim.stages_per_rank
-        if least_ranks <= p <= limits.max_ranks
-        and least_stages <= p * v <= 8
-        and min(p, v) >= least_sides
+        if max(limits.min_ranks, least_ranks) <= p <= limits.max_ranks
+        and least_stages <= p * v <= MOST_STAGES
         and some_m(claim, p, v)
     ]
 
 
-def replicated_shapes(limits: Limits, claim: ScheduleClaim, focus: Focus) -> list[tuple[int, int, int]]:
-    """The p, v and number of replicas to draw from; the limits are about the size of the world."""
-    least = 2 if focus is Focus.REPLICA_TIES else 1
-    least_replicas = 2 if focus is Focus.REPLICA_NORMS else 1
+def _replicated(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:
+    """With replicas; the limits are about the size of the world."""
     return [
-        (p, v, replicas)
+        (p, v, replicas, 1)
         for p, replicas in _REPLICATED
         for v in claim.stages_per_rank
         if limits.min_ranks <= p * replicas <= limits.max_ranks
-        and least <= p <= claim.max_ranks
-        and replicas >= least_replicas
-        and p * v <= 8
+        and subject.least_ranks <= p <= claim.max_ranks
+        and replicas >= subject.least_replicas
+        and p * v <= MOST_STAGES
         and some_m(claim, p, v)
     ]
 
 
-def tensor_shapes(limits: Limits, claim: ScheduleClaim, focus: Focus) -> list[tuple[int, int, int, int]]:
-    """The p, v, number of replicas and of tensor-parallel ranks to draw from, likewise."""
+def _tensor_parallel(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:
+    """With tensor-parallel ranks, and with replicas where the maps of stages are cut and sharding is claimed."""
     own, replicated = limits.capabilities.tensor_parallel, limits.capabilities.data_parallel
     sharded = (
         own is not None and own.sharded and replicated is not None and "fully_shard" in replicated.wrappers
     )
-    crossing = focus is Focus.PLACED
+    most_replicas = subject.most_replicas if sharded else 1
     return [
         (p, v, replicas, parts)
         for p, replicas, parts in _TENSOR_PARALLEL
         for v in claim.stages_per_rank
         if limits.min_ranks <= p * replicas * parts <= limits.max_ranks
-        and (replicas == 1 or (sharded and not crossing))
+        and replicas <= most_replicas
         and claim.min_ranks <= p <= claim.max_ranks
-        and LEAST_STAGES.get(focus, 1) <= p * v <= 8
+        and subject.least_stages <= p * v <= MOST_STAGES
         and some_m(claim, p, v)
     ]
-
-
-def edges(limits: Limits, claim: ScheduleClaim) -> list[list[tuple[int, int, int]]]:
-    """Sizes at the edges of the claim and beyond, by kind; see `edge_sizes`."""
-    return edge_sizes(claim, min_ranks=limits.min_ranks, max_ranks=limits.max_ranks)
 
 
 def some_m(claim: ScheduleClaim, p: int, v: int) -> list[int]:

@@ -2,58 +2,59 @@
 
 from __future__ import annotations
 
-from pipeconform.adapter import Feature
+from collections.abc import Callable
+
+from msgspec import structs
+
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
-from pipeconform.case.case import Optimize, Step, Train, World, Zero
+from pipeconform.case.case import Case, World
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.focus import Focus
 from pipeconform.case.replicas import Replicas
 from pipeconform.case.tensor_parallel import TensorParallel
+from pipeconform.claims import TensorParallelClaim
 
-__all__ = ["cut_blocks", "cut_program", "cut_sequences", "cut_widths", "cut_world"]
+__all__ = ["Others", "claim_of", "cut", "cut_blocks", "cut_sequences", "cut_widths", "with_whole_stages"]
+
+Others = tuple[tuple[int, ...], ...]
 
 
-def cut_world(d: Drawing, p: int) -> World:
+def cut(how: Callable[[Drawing, Others], TensorParallel]) -> Callable[[Drawing], World]:
     """Every stage on several ranks: neighbours, as on a mesh of pipeline × replicas × parts, or a pipeline apart."""
-    num, parts = d.num_replicas, d.num_tensor_ranks
-    size = p * num * parts
-    meshed = [
-        tuple(place * num * parts + replica * parts + part for place in range(p))
-        for part in range(parts)
-        for replica in range(num)
-    ]
-    one_by_one = [tuple(range(n * p, (n + 1) * p)) for n in range(num * parts)]
-    pipelines = d.pick([meshed, one_by_one])
-    replicas = Replicas(others=tuple(pipelines[1:num]), wrapper="fully_shard") if num > 1 else None
-    return World(
-        size=size, pipeline_ranks=pipelines[0], replicas=replicas, tensor=_cut(d, tuple(pipelines[num:]))
-    )
+
+    def world(d: Drawing) -> World:
+        p, num, parts = d.num_ranks, d.num_replicas, d.num_tensor_ranks
+        meshed = [
+            tuple(place * num * parts + replica * parts + part for place in range(p))
+            for part in range(parts)
+            for replica in range(num)
+        ]
+        one_by_one = [tuple(range(n * p, (n + 1) * p)) for n in range(num * parts)]
+        pipelines = d.pick([meshed, one_by_one])
+        replicas = Replicas(others=tuple(pipelines[1:num]), wrapper="fully_shard") if num > 1 else None
+        return World(
+            size=p * num * parts,
+            pipeline_ranks=pipelines[0],
+            replicas=replicas,
+            tensor=how(d, tuple(pipelines[num:])),
+        )
+
+    return world
 
 
-def _cut(d: Drawing, others: tuple[tuple[int, ...], ...]) -> TensorParallel:
-    claim, boundary = d.limits.capabilities.tensor_parallel, d.limits.capabilities.boundary
+def claim_of(d: Drawing) -> TensorParallelClaim:
+    """What is claimed of tensor parallelism, which there is."""
+    claim = d.capabilities.tensor_parallel
     assert claim is not None
-    if d.focus is Focus.PLACED:
-        return TensorParallel(others=others, boundary=d.pick(claim.boundaries))
-    whole = TensorParallel(others=others, maps=d.pick(claim.maps))
-    if not claim.sequence or boundary.max_ndim < 3:
-        return whole
-    return d.pick([whole, TensorParallel(others=others, maps=whole.maps, stream="sequence")])
+    return claim
 
 
 def cut_sequences(d: Drawing, tensor: TensorParallel) -> list[int]:
     """The lengths of sequences to draw from; one that is cut has parts of equal length."""
     if "sequence" in (tensor.stream, tensor.boundary):
         return [d.num_tensor_ranks, 2 * d.num_tensor_ranks]
-    boundary = d.limits.capabilities.boundary
-    return (
-        [0, 2, 3]
-        if boundary.min_ndim <= 2 and boundary.max_ndim > 2
-        else [0]
-        if boundary.min_ndim <= 2
-        else [2, 3]
-    )
+    flat, long = d.boundary.min_ndim <= 2, d.boundary.max_ndim > 2
+    return [0, 2, 3] if flat and long else [0] if flat else [2, 3]
 
 
 def cut_widths(d: Drawing, tensor: TensorParallel) -> list[int]:
@@ -71,10 +72,13 @@ def cut_blocks(d: Drawing, tensor: TensorParallel, width: int) -> tuple[AnyBlock
     return (d.pick(others), first) if d.pick([False, True]) else (first,)
 
 
-def cut_program(d: Drawing, train: Train) -> tuple[Step, ...]:
-    """Two steps, with the optimizer between them or without; adding up is a subject of its own."""
-    zero = Zero(set_to_none=True)
-    programs: list[tuple[Step, ...]] = [(train, zero, train)]
-    if d.focus is Focus.TENSOR:
-        programs += [(train, Optimize(), zero, train)] * 2 if Feature.OPTIMIZER in d.features else []
-    return d.pick(programs)
+def with_whole_stages(case: Case) -> Case:
+    """The case with every stage on one rank; replicas stay, on the ranks that are left, which close up."""
+    world = case.world
+    assert world.tensor is not None
+    kept = sorted(rank for ranks in world.pipelines[: world.num_replicas] for rank in ranks)
+    number = {rank: index for index, rank in enumerate(kept)}
+    first, *others = (tuple(number[r] for r in ranks) for ranks in world.pipelines[: world.num_replicas])
+    replicas = world.replicas and structs.replace(world.replicas, others=tuple(others))
+    closed = structs.replace(world, size=len(kept), pipeline_ranks=first, replicas=replicas, tensor=None)
+    return structs.replace(case, world=closed)

@@ -10,8 +10,8 @@ from pipeconform.case.build import data
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.build.whole import aliases_of, build_whole, split_of, whole_kwargs
 from pipeconform.case.case import Eval, Kwarg, Split, Stage, Train, Zero
-from pipeconform.case.draw.strategies import Focus
 from pipeconform.case.draw.traits import traits
+from pipeconform.case.focus import Focus
 from pipeconform.errors import BadCaseError
 from pipeconform.report.case_text import describe_case
 from tests.case.examples import small_case, with_model

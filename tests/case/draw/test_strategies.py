@@ -9,9 +9,11 @@ import pytest
 from pipeconform.adapter import BoundaryClaim, Capabilities, ScheduleClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import Train, Zero
-from pipeconform.case.draw.strategies import Focus, Limits, cases, is_claimed, reachable
+from pipeconform.case.draw.claimed import is_claimed, reachable
+from pipeconform.case.draw.registry import MISTAKEN
+from pipeconform.case.draw.strategies import cases
 from pipeconform.case.draw.traits import traits
-from pipeconform.case.focus import MISTAKEN
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.judge.registry import JUDGEMENTS
 from tests.case.examples import EVERYTHING
 

@@ -1,18 +1,15 @@
-"""Sizes at the edges of what a schedule takes, and beyond: p ranks, v stages per rank, m microbatches."""
+"""Sizes at the edges of what a schedule takes, and beyond; the cases look plain otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeconform.adapter import ScheduleClaim
-
-__all__ = ["edge_sizes"]
-
-Size = tuple[int, int, int]
-"""p, v and m."""
-
-MOST_STAGES = 8
-"""As elsewhere: more stages show nothing more and cost time."""
+from pipeconform.case.draw.sizes import MOST_STAGES
+from pipeconform.case.draw.subject import Size, Subject
+from pipeconform.case.focus import Focus, Limits
+from pipeconform.claims import (
+    ScheduleClaim,
+)
 
 _EDGES: tuple[Callable[[int, int, int], bool], ...] = (
     lambda p, v, m: m == 1,
@@ -43,3 +40,19 @@ def edge_sizes(claim: ScheduleClaim, *, min_ranks: int, max_ranks: int) -> list[
                     outside.append((p, v, m))
     kinds = [[size for size in inside if edge(*size)] for edge in _EDGES]
     return [kind for kind in (*kinds, outside) if kind]
+
+
+def _kinds(limits: Limits, claim: ScheduleClaim) -> list[list[Size]]:
+    return edge_sizes(claim, min_ranks=limits.min_ranks, max_ranks=limits.max_ranks)
+
+
+def _known(limits: Limits, claim: ScheduleClaim) -> frozenset[Size]:
+    return frozenset(size for kind in _kinds(limits, claim) for size in kind)
+
+
+EDGE = Subject(
+    focus=Focus.EDGE,
+    size=lambda d: d.pick(d.pick(_kinds(d.limits, d.claim))),
+    sizes=_known,
+    no_control="its sizes are the subject, and a case of another size is another case",
+)
