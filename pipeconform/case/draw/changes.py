@@ -31,6 +31,7 @@ __all__ = [
     "sizes_of",
     "two_runs",
     "unfrozen",
+    "with_other_blocks",
     "without_blocks",
     "without_passages",
 ]
@@ -113,12 +114,17 @@ def changed_steps(case: Case, *kinds: type[Step], **changes: Any) -> Case:
 
 def changed_blocks(case: Case, table: Mapping[type[Block], Iterable[AnyBlock]]) -> Case:
     """The case with other blocks, or none, in the places of these."""
+    return structs.replace(case, model=with_other_blocks(case.model, table))
+
+
+def with_other_blocks(model: Model, table: Mapping[type[Block], Iterable[AnyBlock]]) -> Model:
+    """The model with other blocks, or none, in the places of these."""
 
     def changed(stage: Stage) -> Stage:
         found = (table.get(type(block), (block,)) for block in stage.blocks)
         return structs.replace(stage, blocks=tuple(block for some in found for block in some))
 
-    return changed_model(case, stages=tuple(map(changed, case.model.stages)))
+    return structs.replace(model, stages=tuple(map(changed, model.stages)))
 
 
 def without_blocks(*kinds: type[Block], instead: Iterable[AnyBlock] = ()) -> Callable[[Case], Case]:

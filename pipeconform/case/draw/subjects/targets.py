@@ -12,8 +12,8 @@ from pipeconform.case.case import (
 )
 from pipeconform.case.draw.changes import (
     appended,
-    changed_blocks,
     replaced,
+    with_other_blocks,
 )
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
@@ -43,8 +43,8 @@ def _drawn(d: Drawing, draft: Draft) -> Draft:
 
 
 def _plain(case: Case) -> Case:
-    found = changed_blocks(case, {blocks.Head: (), blocks.Embedding: ()})
-    model = structs.replace(found.model, classes=0, tokens=False)
+    plain = with_other_blocks(case.model, {blocks.Head: (), blocks.Embedding: ()})
+    model = structs.replace(plain, classes=0, tokens=False)
     return structs.replace(case, model=model, loss=LossSpec(reduction=case.loss.reduction))
 
 
