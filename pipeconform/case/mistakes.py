@@ -88,7 +88,7 @@ class Mistake(Strict, frozen=True, kw_only=True):
             return MistakeKind.INPUT_SHAPE if self.how in SHAPES else MistakeKind.INPUT_DTYPE
         return MistakeKind.OUTPUT_SHAPE if self.how in SHAPES else MistakeKind.OUTPUT_DTYPE
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """The mistake in words, such as ``stage 1 hands on a float32 tensor for microbatch 2``."""
         which = "" if self.microbatch is None else f" for microbatch {self.microbatch}"
         match self.where:

@@ -1,4 +1,4 @@
-"""What befalls a pipeline's ranks from outside while a case runs: delays, a stop, an error, a death.
+"""What disturbs a pipeline's ranks from outside while a case runs: a delay, a stop, an error, a killed process.
 
 All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.run.disturber` does it.
 """

@@ -1,4 +1,4 @@
-"""What each rank is told of a case whose plan is wrong on purpose, and what would be right then."""
+"""The case that each rank is given where the plan is wrong on purpose, and what would be right then."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from msgspec import structs
 
 from pipeconform.case.case import Case, Eval, Step, Train
 
-__all__ = ["right_answers", "told_to"]
+__all__ = ["planned_for", "right_cases"]
 
 
-def told_to(case: Case, position: int | None) -> Case:
+def planned_for(case: Case, position: int | None) -> Case:
     """The case as the plan of one pipeline rank (None: of a bystander) has it.
 
     Where that is a case like any other it has no mistake any more; what can be no case keeps it.
@@ -29,14 +29,14 @@ def told_to(case: Case, position: int | None) -> Case:
     return case
 
 
-def right_answers(case: Case) -> tuple[Case, ...]:
-    """Cases of which one tells what is right if nobody refuses the plan: whose plan counts is not for us to say."""
+def right_cases(case: Case) -> tuple[Case, ...]:
+    """If no rank refuses the plan, one of these cases gives the right result; which rank's plan counts is left open."""
     one = case.world.misplan
     if one is None or one.how in ("schedule", "metadata", "shape", "dtype"):
         return (case.without_mistakes,)
     if one.rank is None:
-        return (told_to(case, None),)
-    return (case.without_mistakes, told_to(case, one.rank))
+        return (planned_for(case, None),)
+    return (case.without_mistakes, planned_for(case, one.rank))
 
 
 def _with_number(step: Step, number: int) -> Step:

@@ -1,4 +1,4 @@
-"""The processes of a case: which of them form pipelines, and what befalls them."""
+"""The processes of a case: which of them form pipelines, and what disturbs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["World", "impossible_world"]
 
 
 class World(Strict, frozen=True, kw_only=True):
-    """How many processes there are, which of them, in order, form the pipeline, and what befalls them.
+    """How many processes there are, which of them, in order, form the pipeline, and what disturbs them.
 
     A `placement` lays the stages out otherwise than the schedule's claim says; a `misplan` is what is wrong in the
     plan that the ranks, or one of them, are given.

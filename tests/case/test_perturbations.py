@@ -9,7 +9,7 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import Eval, Split, decode_case, encode_case
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.strategies import picking
-from pipeconform.case.draw.subjects.delayed import perturbed
+from pipeconform.case.draw.subjects import delayed
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.perturbations import Perturbation, SlowLink
@@ -114,7 +114,7 @@ def test_every_kind_is_drawn_and_shrinks_to_its_simplest_form():
     def kinds(draw):
         d = Drawing(picking(draw), LIMITS, EVERYTHING.schedules[0])
         d.num_ranks, d.stages_per_rank, d.num_microbatches = 2, 2, 3
-        return perturbed(d, ("delay", "stop", "link", "error", "kill"))
+        return delayed.perturbed(d, ("delay", "stop", "link", "error", "kill"))
 
     def smallest(what):
         return find(

@@ -14,7 +14,7 @@ from pipeconform.case.build import data
 from pipeconform.case.case import Case, Step, Train
 from pipeconform.case.mistakes import How, Mistake
 
-__all__ = ["DeliberateError", "Slips", "changed", "mistaken_batch"]
+__all__ = ["DeliberateError", "MistakeMaker", "changed", "mistaken_batch"]
 
 _DOWN = {torch.float64: torch.float32, torch.float32: torch.bfloat16}
 _UP = {torch.float32: torch.float64, torch.bfloat16: torch.float32, torch.float16: torch.float32}
@@ -54,7 +54,7 @@ def changed(value: Tensor, how: How, *, batch_dim: int = 0) -> Any:
     raise AssertionError(f"{how} is nothing that can be done to one tensor")
 
 
-class Slips:
+class MistakeMaker:
     """The mistakes of one case in one process: the steps they are made in, and hooks on the stages.
 
     Mistakes with a stage are made by forward hooks. Those that are registered before the pipeline is built come with
@@ -90,7 +90,7 @@ class Slips:
                 handle.remove()
 
     def loss(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The loss function, which raises where it has to."""
+        """The loss function, which raises where the case says so."""
         if not any(step.mistake is not None and step.mistake.where == "loss" for step in self._case.trains):
             return function
 
@@ -102,7 +102,7 @@ class Slips:
         return loss
 
     def reduction(self, stage: int) -> None:
-        """What a communication hook calls before it reduces gradients of `stage`: it raises where it has to."""
+        """What a communication hook calls before it reduces gradients of `stage`: it raises where the case says so."""
         if self._now is not None and self._now.where == "reduction" and self._now.stage == stage:
             raise DeliberateError
 

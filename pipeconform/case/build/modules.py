@@ -1,6 +1,6 @@
 """From a case to torch modules: the same parameters on every rank and in the oracle.
 
-Stages are built under a forked random state from seeds of their own, so building touches nobody's
+Stages are built under a forked random state from seeds of their own, so building changes no other
 random numbers, and any process can build any stage.
 """
 
@@ -78,7 +78,7 @@ class Edges(Protocol):
 class StageModule(nn.Module):
     """One stage: ``forward(x, *carried, **kwargs)`` to the next stage's positional arguments.
 
-    The last stage returns the model's output. A recorder, if one listens, is told of every forward;
+    The last stage returns the model's output. A recorder, if there is one, gets every forward;
     it changes neither values nor graph.
     """
 

@@ -59,7 +59,7 @@ class _Normalised(torch.autograd.Function):
 
 
 class SyncedNormLayer(nn.Module):
-    """Like ``BatchNorm1d`` over every dimension but the last; alone until it is told of a group."""
+    """Like ``BatchNorm1d`` over every dimension but the last; over its own rows until it is given a group."""
 
     over: _Over | None = None
 

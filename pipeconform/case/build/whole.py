@@ -1,6 +1,6 @@
 """The whole model of a case that is split by a front end, and how it is to be split.
 
-It is plain torch code: nobody listens inside, nothing is asked of the process. Stage s of the case is the
+It is plain torch code: no recorder inside, and no use of the process. Stage s of the case is the
 submodule ``stages.<s>``, its blocks are ``stages.<s>.blocks.<b>``, with the parameters that `build_stage`
 gives them. Where two blocks follow one another, one value at most crosses from all before to all behind,
 unless the case has a skip connection.

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Eval,
-    Train,
-)
-from pipeconform.case.draw.changes import (
-    changed_steps,
-    replaced,
-)
+from pipeconform.case.case import Eval, Train
+from pipeconform.case.draw.changes import changed_steps, replaced
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 AUTOCAST = Subject(
     focus=Focus.AUTOCAST,

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.draw.changes import (
-    changed_model,
-    on_model,
-)
+from pipeconform.case.draw.changes import changed_model, on_model
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 BATCH_DIM = Subject(
     focus=Focus.BATCH_DIM,

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Carried,
-    Case,
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    changed_model,
-    on_model,
-)
+from pipeconform.case.case import Carried, Case, Model
+from pipeconform.case.draw.changes import changed_model, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Case,
-    Model,
-)
+from pipeconform.case.case import Case, Model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.mistakes import SHAPES, Drawn, Moment, dtypes, mistaken, right
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import Mistake
-from pipeconform.claims import (
-    MistakeKind,
-)
+from pipeconform.claims import MistakeKind
 
 _KINDS = (MistakeKind.OUTPUT_SHAPE, MistakeKind.OUTPUT_DTYPE)
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
-from pipeconform.case.case import (
-    Case,
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    appended,
-    changed_blocks,
-    in_some_stage,
-    on_model,
-)
+from pipeconform.case.case import Case, Model
+from pipeconform.case.draw.changes import appended, changed_blocks, in_some_stage, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _checkpointed(d: Drawing, model: Model) -> Model:

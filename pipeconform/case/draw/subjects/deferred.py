@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from pipeconform.case import blocks
-from pipeconform.case.case import (
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    appended,
-    has,
-    on_model,
-    without_blocks,
-)
+from pipeconform.case.case import Model
+from pipeconform.case.draw.changes import appended, has, on_model, without_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _somewhere(d: Drawing, model: Model) -> Model:

@@ -7,10 +7,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from pipeconform.case.draw.changes import (
-    changed_world,
-    replaced,
-)
+from pipeconform.case.draw.changes import changed_world, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus

@@ -8,22 +8,12 @@ from msgspec import structs
 
 from pipeconform.adapter import placement_of
 from pipeconform.case.by_hand import UNTIMELY, has_neighbour
-from pipeconform.case.case import (
-    ByHand,
-    Case,
-    Step,
-    Train,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    replaced,
-)
+from pipeconform.case.case import ByHand, Case, Step, Train, Zero
+from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _weight_part(d: Drawing, draft: Draft) -> Draft:

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pipeconform.case.draw.sizes import MOST_STAGES
 from pipeconform.case.draw.subject import Size, Subject
 from pipeconform.case.focus import Focus, Limits
-from pipeconform.claims import (
-    ScheduleClaim,
-)
+from pipeconform.claims import ScheduleClaim
 
 _EDGES: tuple[Callable[[int, int, int], bool], ...] = (
     lambda p, v, m: m == 1,

@@ -5,25 +5,13 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import (
-    Case,
-    Eval,
-    Load,
-    Step,
-    Train,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    in_some_stage,
-    replaced,
-)
+from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
+from pipeconform.case.draw.changes import in_some_stage, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.draw.subjects.guarded import is_guarded
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _dropping(d: Drawing, draft: Draft) -> Draft:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pipeconform.case.draw.changes import (
-    without_passages,
-)
+from pipeconform.case.draw.changes import without_passages
 from pipeconform.case.draw.passages import has_passage, passes, to_the_next, with_passages
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus

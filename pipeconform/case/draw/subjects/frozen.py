@@ -5,21 +5,12 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import (
-    Model,
-    Stage,
-)
-from pipeconform.case.draw.changes import (
-    is_frozen,
-    on_model,
-    unfrozen,
-)
+from pipeconform.case.case import Model, Stage
+from pipeconform.case.draw.changes import is_frozen, on_model, unfrozen
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _some(d: Drawing, model: Model) -> Model:

@@ -6,17 +6,8 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
-from pipeconform.case.case import (
-    Case,
-    Model,
-    Passage,
-)
-from pipeconform.case.draw.changes import (
-    appended,
-    on_model,
-    without_blocks,
-    without_passages,
-)
+from pipeconform.case.case import Case, Model, Passage
+from pipeconform.case.draw.changes import appended, on_model, without_blocks, without_passages
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus

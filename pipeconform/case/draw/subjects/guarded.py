@@ -6,23 +6,12 @@ from typing import Literal
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Case,
-    Eval,
-    Load,
-    Step,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    changed_steps,
-    replaced,
-)
+from pipeconform.case.case import Case, Eval, Load, Step, Zero
+from pipeconform.case.draw.changes import changed_steps, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _program(d: Drawing, draft: Draft) -> Draft:

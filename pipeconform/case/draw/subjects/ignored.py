@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pipeconform.case.case import (
-    Passage,
-)
-from pipeconform.case.draw.changes import (
-    without_passages,
-)
+from pipeconform.case.case import Passage
+from pipeconform.case.draw.changes import without_passages
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.passages import passes, to_the_next, with_passages
 from pipeconform.case.draw.subject import Subject

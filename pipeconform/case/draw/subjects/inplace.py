@@ -5,13 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.draw.changes import (
-    changed_blocks,
-    changed_model,
-    has,
-    in_some_stage,
-    replaced,
-)
+from pipeconform.case.draw.changes import changed_blocks, changed_model, has, in_some_stage, replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus

@@ -6,25 +6,13 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Case,
-    Kwarg,
-    KwargKind,
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    changed_model,
-    on_model,
-)
+from pipeconform.case.case import Case, Kwarg, KwargKind, Model
+from pipeconform.case.draw.changes import changed_model, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import shapes, some_m
 from pipeconform.case.draw.subject import Size, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Capabilities,
-    Feature,
-    ScheduleClaim,
-)
+from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
 _OWN_SPLITS: dict[KwargKind, Feature] = {
     "turned": Feature.SPLIT_DIMS,

@@ -6,16 +6,8 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.blocks import AnyBlock
-from pipeconform.case.case import (
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    appended,
-    changed_blocks,
-    changed_model,
-    has,
-    on_model,
-)
+from pipeconform.case.case import Model
+from pipeconform.case.draw.changes import appended, changed_blocks, changed_model, has, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus

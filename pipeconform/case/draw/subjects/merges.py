@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    MergedKind,
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    changed_model,
-    on_model,
-)
+from pipeconform.case.case import MergedKind, Model
+from pipeconform.case.draw.changes import changed_model, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 _KINDS: dict[MergedKind, Feature] = {
     "turned": Feature.MERGE_DIMS,

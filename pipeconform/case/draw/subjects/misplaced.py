@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    World,
-)
-from pipeconform.case.draw.changes import (
-    changed_world,
-)
+from pipeconform.case.case import World
+from pipeconform.case.draw.changes import changed_world
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.draw.worlds import alone
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Capabilities,
-    Placement,
-    ScheduleClaim,
-)
+from pipeconform.claims import Capabilities, Placement, ScheduleClaim
 
 
 def _several(claim: ScheduleClaim, own: Capabilities) -> bool:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Case,
-)
-from pipeconform.case.draw.changes import (
-    replaced,
-)
+from pipeconform.case.case import Case
+from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.mistakes import right
 from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
 from pipeconform.case.misplans import HowPlanned, Misplan, num_surplus
-from pipeconform.claims import (
-    Feature,
-    MistakeKind,
-)
+from pipeconform.claims import Feature, MistakeKind
 
 
 def _drawn(d: Drawing, draft: Draft) -> Draft:

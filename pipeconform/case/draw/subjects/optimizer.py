@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Adam,
-    Case,
-    Optimize,
-    Sgd,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    replaced,
-)
+from pipeconform.case.case import Adam, Case, Optimize, Sgd, Zero
+from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _optimizer(d: Drawing, draft: Draft) -> Draft:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from pipeconform.case.case import (
-    Model,
-)
+from pipeconform.case.case import Model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.mistakes import Drawn, Moment, is_about, mistaken, right
-from pipeconform.case.draw.replicas import (
-    replicated,
-)
+from pipeconform.case.draw.replicas import replicated
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import Mistake, Where
-from pipeconform.claims import (
-    MistakeKind,
-)
+from pipeconform.claims import MistakeKind
 
 
 def _anywhere(d: Drawing, model: Model, moment: Moment) -> Drawn:

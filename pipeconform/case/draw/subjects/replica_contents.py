@@ -5,13 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import (
-    Case,
-    Stage,
-    Step,
-    Train,
-    Zero,
-)
+from pipeconform.case.case import Case, Stage, Step, Train, Zero
 from pipeconform.case.draw.changes import (
     changed_world,
     is_frozen,
@@ -22,20 +16,11 @@ from pipeconform.case.draw.changes import (
     without_blocks,
 )
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import (
-    any_wrapper,
-    claim_of,
-    replicas_of,
-    replicated,
-)
+from pipeconform.case.draw.replicas import any_wrapper, claim_of, replicas_of, replicated
 from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Capabilities,
-    Feature,
-    ScheduleClaim,
-)
+from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
 
 def _drawn(d: Drawing, draft: Draft) -> Draft:

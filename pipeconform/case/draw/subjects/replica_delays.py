@@ -6,15 +6,9 @@ from typing import Literal
 
 from msgspec import structs
 
-from pipeconform.case.draw.changes import (
-    changed_world,
-    replaced,
-)
+from pipeconform.case.draw.changes import changed_world, replaced
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import (
-    any_wrapper,
-    replicated,
-)
+from pipeconform.case.draw.replicas import any_wrapper, replicated
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
 from pipeconform.case.perturbations import AnyPerturbation, Perturbation, SlowLink

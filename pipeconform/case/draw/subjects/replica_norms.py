@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from pipeconform.case import blocks
-from pipeconform.case.draw.changes import (
-    appended,
-    has,
-    replaced,
-    without_blocks,
-)
+from pipeconform.case.draw.changes import appended, has, replaced, without_blocks
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import (
-    in_ddp,
-    replicated,
-)
+from pipeconform.case.draw.replicas import in_ddp, replicated
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Capabilities,
-    Feature,
-    ScheduleClaim,
-)
+from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
 
 def _normed(d: Drawing, draft: Draft) -> Draft:

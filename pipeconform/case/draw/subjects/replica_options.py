@@ -6,28 +6,13 @@ from typing import Any
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Case,
-    Step,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    accumulates,
-    changed_world,
-    cleared,
-    replaced,
-)
+from pipeconform.case.case import Case, Step, Zero
+from pipeconform.case.draw.changes import accumulates, changed_world, cleared, replaced
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import (
-    claim_of,
-    replicas_of,
-    replicated,
-)
+from pipeconform.case.draw.replicas import claim_of, replicas_of, replicated
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    DataParallelClaim,
-)
+from pipeconform.claims import DataParallelClaim
 
 
 def options_of(claim: DataParallelClaim) -> list[dict[str, Any]]:

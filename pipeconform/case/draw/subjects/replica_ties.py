@@ -5,26 +5,13 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.adapter import placement_of
-from pipeconform.case.case import (
-    Optimize,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    changed_model,
-    replaced,
-)
+from pipeconform.case.case import Optimize, Zero
+from pipeconform.case.draw.changes import changed_model, replaced
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import (
-    in_ddp,
-    replicated,
-)
+from pipeconform.case.draw.replicas import in_ddp, replicated
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Capabilities,
-    Feature,
-    ScheduleClaim,
-)
+from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
 
 def _tied(d: Drawing, draft: Draft) -> Draft:

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeconform.case.case import (
-    Optimize,
-    Step,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    replaced,
-)
+from pipeconform.case.case import Optimize, Step, Zero
+from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import (
-    claim_of,
-    in_ddp,
-    replicas_of,
-    replicated,
-    with_one_pipeline,
-)
+from pipeconform.case.draw.replicas import claim_of, in_ddp, replicas_of, replicated, with_one_pipeline
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def stepped(d: Drawing, draft: Draft) -> Draft:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from pipeconform.case.case import (
-    Passage,
-    PassageKind,
-)
-from pipeconform.case.draw.changes import (
-    without_passages,
-)
+from pipeconform.case.case import Passage, PassageKind
+from pipeconform.case.draw.changes import without_passages
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.passages import has_passage, passes, to_the_next, with_passages
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    BoundaryClaim,
-)
+from pipeconform.claims import BoundaryClaim
 
 _KINDS: tuple[PassageKind, ...] = ("scalar", "flat", "single", "deep", "empty")
 

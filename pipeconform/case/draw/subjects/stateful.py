@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from pipeconform.case import blocks
-from pipeconform.case.draw.changes import (
-    has,
-    in_some_stage,
-    without_blocks,
-)
+from pipeconform.case.draw.changes import has, in_some_stage, without_blocks
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 STATEFUL = Subject(
     focus=Focus.STATEFUL,

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    changed_model,
-    on_model,
-)
+from pipeconform.case.case import Model
+from pipeconform.case.draw.changes import changed_model, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _output(d: Drawing, model: Model) -> Model:

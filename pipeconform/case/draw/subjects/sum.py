@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    LossSpec,
-)
-from pipeconform.case.draw.changes import (
-    replaced,
-)
+from pipeconform.case.case import LossSpec
+from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 

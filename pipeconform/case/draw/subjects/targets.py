@@ -5,22 +5,12 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import (
-    Case,
-    LossSpec,
-    Stage,
-)
-from pipeconform.case.draw.changes import (
-    appended,
-    replaced,
-    with_other_blocks,
-)
+from pipeconform.case.case import Case, LossSpec, Stage
+from pipeconform.case.draw.changes import appended, replaced, with_other_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _drawn(d: Drawing, draft: Draft) -> Draft:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from pipeconform.case.case import (
-    Case,
-    Optimize,
-    Step,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    replaced,
-)
+from pipeconform.case.case import Case, Optimize, Step, Zero
+from pipeconform.case.draw.changes import replaced
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.draw.tensor_parallel import Others, claim_of, cut, with_whole_stages
 from pipeconform.case.focus import Focus
 from pipeconform.case.tensor_parallel import TensorParallel
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _cut(d: Drawing, others: Others) -> TensorParallel:

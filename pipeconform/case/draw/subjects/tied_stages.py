@@ -5,22 +5,12 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.adapter import placement_of
-from pipeconform.case.case import (
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    changed_model,
-    on_model,
-)
+from pipeconform.case.case import Model
+from pipeconform.case.draw.changes import changed_model, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Capabilities,
-    Feature,
-    Placement,
-    ScheduleClaim,
-)
+from pipeconform.claims import Capabilities, Feature, Placement, ScheduleClaim
 
 
 def _is_claimed(claim: ScheduleClaim, own: Capabilities) -> bool:

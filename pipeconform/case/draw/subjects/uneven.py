@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Case,
-    Eval,
-    Train,
-)
+from pipeconform.case.case import Case, Eval, Train
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import shapes, some_m
 from pipeconform.case.draw.subject import Size, Subject

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Step,
-    Zero,
-)
-from pipeconform.case.draw.changes import (
-    of_one_size,
-    replaced,
-    sizes_of,
-)
+from pipeconform.case.case import Step, Zero
+from pipeconform.case.draw.changes import of_one_size, replaced, sizes_of
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _program(d: Drawing, draft: Draft) -> Draft:

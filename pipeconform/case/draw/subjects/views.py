@@ -5,10 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.draw.changes import (
-    changed_model,
-    on_model,
-)
+from pipeconform.case.draw.changes import changed_model, on_model
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 

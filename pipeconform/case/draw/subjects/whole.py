@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pipeconform.case.draw.changes import (
-    changed_model,
-)
+from pipeconform.case.draw.changes import changed_model
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.draw.whole import as_whole
 from pipeconform.case.focus import Focus

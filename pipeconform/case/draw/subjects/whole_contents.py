@@ -5,25 +5,13 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case import blocks
-from pipeconform.case.case import (
-    Case,
-    Eval,
-    Kwarg,
-    KwargKind,
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    appended,
-    changed_blocks,
-    changed_model,
-)
+from pipeconform.case.case import Case, Eval, Kwarg, KwargKind, Model
+from pipeconform.case.draw.changes import appended, changed_blocks, changed_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.draw.whole import as_whole, split_of, tracing_of
 from pipeconform.case.focus import Focus
-from pipeconform.claims import (
-    Feature,
-)
+from pipeconform.claims import Feature
 
 
 def _drawn(d: Drawing, case: Case) -> Case:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Case,
-)
-from pipeconform.case.draw.changes import (
-    changed_model,
-    of_one_size,
-    sizes_of,
-)
+from pipeconform.case.case import Case
+from pipeconform.case.draw.changes import changed_model, of_one_size, sizes_of
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.draw.whole import as_whole, split_of

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Case,
-)
-from pipeconform.case.draw.changes import (
-    changed_model,
-)
+from pipeconform.case.case import Case
+from pipeconform.case.draw.changes import changed_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.draw.whole import By, Wrong, as_whole, split_of, tracing_of

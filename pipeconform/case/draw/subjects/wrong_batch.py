@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from pipeconform.case.case import (
-    Model,
-)
-from pipeconform.case.draw.changes import (
-    on_model,
-)
+from pipeconform.case.case import Model
+from pipeconform.case.draw.changes import on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.mistakes import Drawn, Moment, is_about, mistaken, right
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import How, Mistake
-from pipeconform.claims import (
-    MistakeKind,
-)
+from pipeconform.claims import MistakeKind
 
 
 def _carrying(d: Drawing, model: Model) -> Model:

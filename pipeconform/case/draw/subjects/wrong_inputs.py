@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pipeconform.case.case import (
-    Model,
-)
+from pipeconform.case.case import Model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.mistakes import SHAPES, Drawn, Moment, dtypes, is_about, mistaken, right
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import Mistake
-from pipeconform.claims import (
-    MistakeKind,
-)
+from pipeconform.claims import MistakeKind
 
 
 def _shape(d: Drawing, model: Model, moment: Moment) -> Drawn:
