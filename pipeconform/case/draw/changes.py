@@ -22,7 +22,6 @@ __all__ = [
     "changed_world",
     "cleared",
     "has",
-    "has_container",
     "in_some_stage",
     "is_frozen",
     "of_one_size",
@@ -89,11 +88,6 @@ def is_frozen(case: Case) -> bool:
 def sizes_of(case: Case) -> set[tuple[int, int]]:
     """The sizes of the batches, and the numbers of microbatches."""
     return {(run.batch_size, run.num_microbatches) for run in case.runs}
-
-
-def has_container(case: Case) -> bool:
-    """Whether stages hand over a container although no passage needs it."""
-    return case.model.container != "tensor" and not case.model.passages
 
 
 def changed_model(case: Case, **changes: Any) -> Case:

@@ -61,11 +61,12 @@ class Subject:
     """Of the subjects found in a case, those with the highest number count."""
 
     least_stages: int = 1
-    """Stages without which there is no such case; so are the next ones."""
+    """The smallest number of stages, p·v, with which there is such a case."""
     least_ranks: int = 1
     least_stages_per_rank: int = 1
     least_replicas: int = 1
     most_replicas: int = 4
+    """With tensor-parallel stages, the largest number that is drawn."""
     size: Callable[[Drawing], Size] | None = None
     """How p, v and m are drawn, if not as usual."""
     sizes: Callable[[Limits, ScheduleClaim], frozenset[Size]] | None = None
@@ -78,10 +79,12 @@ class Subject:
     batch_size: Callable[[Drawing, int], int] | None = None
     """The size of the batch, if it is not the given one."""
     dtype: Callable[[Drawing], FloatType] | None = None
+    """The dtype of the model, if it is not a usual one."""
 
     contents: Change | None = None
     """What it changes before the world is drawn: model, loss, optimizer, steps."""
     world: Callable[[Drawing], World] | None = None
+    """How the world is drawn, if not as usual; of tensor-parallel stages before the sizes of tensors."""
     program: Change | None = None
     """What it changes once the world is drawn: the program, and what depends on the world; None: two runs."""
     finish: Callable[[Drawing, Case], Case] | None = None
