@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pipeconform import adapter as contract
 from pipeconform.adapter import GradientScale, Mode, Ranks
 from pipeconform.adapters.torch_pipelining import TorchPipelining
-from pipeconform.case import data
+from pipeconform.case.build import data
 from pipeconform.case.case import Case, Eval, Train, Zero
 from pipeconform.judge.oracle import reference
 from pipeconform.run.planning import plan_of

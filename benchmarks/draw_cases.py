@@ -14,7 +14,8 @@ import itertools
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import encode_case
-from pipeconform.case.strategies import Focus, Limits, is_claimed
+from pipeconform.case.draw.claimed import is_claimed
+from pipeconform.case.focus import Focus, Limits
 
 FOCI = (
     Focus.PLAIN,

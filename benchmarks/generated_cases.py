@@ -22,8 +22,8 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.case.focus import Focus, Limits, is_claimed
-from pipeconform.case.sizes import reachable
+from pipeconform.case.draw.claimed import is_claimed, reachable
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.pools import Pools
 from pipeconform.spec import requirements

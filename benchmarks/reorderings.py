@@ -28,9 +28,9 @@ from measure import ROOT
 
 from pipeconform.adapter import GradientScale
 from pipeconform.case import blocks
+from pipeconform.case.build.data import loss_of, make_batch
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case, LossSpec, Model, Stage, Train, World
-from pipeconform.case.data import loss_of, make_batch
-from pipeconform.case.modules import build_stage
 from pipeconform.judge.numerics import compare, ratio
 from pipeconform.judge.oracle import reference
 from pipeconform.observe.array import Array

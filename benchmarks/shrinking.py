@@ -21,9 +21,10 @@ from pipeconform.campaign.minimise import Budget, minimise
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.simplify import simplify
 from pipeconform.campaign.trial import faults
+from pipeconform.case.draw.claimed import reachable
+from pipeconform.case.focus import Limits
 from pipeconform.case.simpler.candidates import weight
 from pipeconform.case.simpler.scope import Scope
-from pipeconform.case.strategies import Limits, reachable
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.pools import Pools
 from pipeconform.spec import requirement

@@ -67,8 +67,8 @@ def digests(result: Path) -> dict[str, str]:
     """By schedule, subject and seed one digest of the cases that are drawn; `result` says what is claimed."""
     from pipeconform.adapter import Capabilities
     from pipeconform.campaign.corpus import Corpus, drawn
-    from pipeconform.case.sizes import reachable
-    from pipeconform.case.strategies import Focus, Limits, is_claimed
+    from pipeconform.case.draw.claimed import is_claimed, reachable
+    from pipeconform.case.focus import Focus, Limits
 
     claims = json.loads(result.read_text())["implementation"]["capabilities"]
     capabilities = msgspec.convert(claims, Capabilities)

@@ -19,7 +19,7 @@ from torch.distributed import pipelining
 
 from pipeconform.adapter import Batch, Loss, Microbatch, Mode, Plan, Ranks, ZeroGrad
 from pipeconform.adapters.torch_pipelining import TorchPipelining
-from pipeconform.case import data
+from pipeconform.case.build import data
 from pipeconform.case.case import Case
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.timeline import Timeline

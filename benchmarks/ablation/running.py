@@ -16,8 +16,9 @@ from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.trial import Fault
 from pipeconform.case.case import Case
-from pipeconform.case.focus import REPLICATED, TENSOR_PARALLEL
-from pipeconform.case.strategies import Limits, reachable
+from pipeconform.case.draw.claimed import reachable
+from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.focus import Limits
 from pipeconform.errors import ContractError
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.registry import JUDGEMENTS
@@ -75,7 +76,7 @@ def _cases(identifier: str, schedule: str, claimed: Capabilities) -> Iterator[Ca
     claim, judgement = claimed.schedule(schedule), JUDGEMENTS[identifier]
     assert claim is not None
     for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, claimed)):
-        most = 4 if focus in REPLICATED | TENSOR_PARALLEL else 3
+        most = 4 if SUBJECTS[focus].is_parallel else 3
         limits = Limits(capabilities=claimed, min_ranks=2, max_ranks=most)
         if not reachable(limits, claim, focus):
             continue

@@ -14,7 +14,8 @@ from benchmarks.kill_matrix.sweep import Question, nearest_first, questions, swe
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.trial import Fault, Trial, try_fault
-from pipeconform.case.focus import WHOLE, Focus
+from pipeconform.case.draw.registry import of_form
+from pipeconform.case.focus import Focus
 from pipeconform.errors import BadAdapterError
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.pools import Pools
@@ -26,11 +27,11 @@ REFERENCE = "reference"
 
 _NEAREST = {
     "backward": frozenset({Focus.GRAPHS}),
-    "capture": WHOLE,
-    "front_end": WHOLE,
+    "capture": of_form("whole"),
+    "front_end": of_form("whole"),
     "metadata": frozenset({Focus.CHANGED, Focus.CHANGED_ONCE}),
     "operations": frozenset({Focus.BY_HAND, Focus.DISORDER, Focus.OUT_OF_ORDER}),
-    "tracing": WHOLE,
+    "tracing": of_form("whole"),
 }
 """What is asked first about mutants of modules that few cases reach; the rest is asked all the same."""
 

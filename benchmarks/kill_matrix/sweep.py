@@ -14,7 +14,8 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Focus, Limits, reachable
+from pipeconform.case.draw.claimed import reachable
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.errors import BadAdapterError, ContractError
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.campaign.corpus import Corpus
-from pipeconform.case.strategies import Focus, Limits, reachable
+from pipeconform.case.draw.claimed import reachable
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.report.result import Status
 from pipeconform.spec import Profile, Requirement

@@ -15,7 +15,7 @@ from pipeconform.campaign.pairs import Point, points_of
 from pipeconform.campaign.pipeline_cell import PipelineCell
 from pipeconform.campaign.store import Store
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from pipeconform.gate.expectations import Expectation
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.localisation import Localisation

@@ -13,8 +13,9 @@ from hypothesis.strategies import SearchStrategy
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
+from pipeconform.case.draw.strategies import cases
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.seeds import seed_of
-from pipeconform.case.strategies import Focus, Limits, cases
 from pipeconform.spec import STANDARD_VERSION
 
 __all__ = ["Corpus", "Drawable", "Interesting", "corpus_seed", "drawn", "run_strategy"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from pipeconform.errors import BadResultError
 from pipeconform.report.result import Violation, read_result
 

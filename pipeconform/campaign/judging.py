@@ -12,8 +12,8 @@ from pipeconform.adapter import Feature
 from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.case.case import Case
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
-from pipeconform.case.traits import traits
 from pipeconform.errors import ContractError
 from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.evidence import Evidence, Finding

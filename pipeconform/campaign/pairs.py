@@ -11,8 +11,10 @@ from itertools import combinations
 
 from pipeconform.adapter import ScheduleClaim
 from pipeconform.case.case import Case
-from pipeconform.case.focus import LEAST_STAGES, Focus, Limits, is_claimed
-from pipeconform.case.sizes import shapes, some_m
+from pipeconform.case.draw.claimed import is_claimed
+from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.draw.sizes import shapes, some_m
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.report.result import Pairs
 from pipeconform.spec.levels import batch_class
 
@@ -77,7 +79,7 @@ def reachable_points(limits: Limits, schedules: Iterable[str]) -> frozenset[Poin
 
 def _of_claim(limits: Limits, claim: ScheduleClaim) -> Iterator[Point]:
     kinds = [
-        (kind, LEAST_STAGES.get(focus, 2))
+        (kind, max(2, SUBJECTS[focus].least_stages))
         for kind, focus in _KINDS.items()
         if is_claimed(focus, claim, limits.capabilities)
     ]

@@ -26,7 +26,7 @@ from pipeconform.campaign.options import Options
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.store import Store
 from pipeconform.campaign.variants import Executors
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from pipeconform.errors import BadAdapterError, HarnessError, UnknownNameError, UsageError
 from pipeconform.report.result import Environment as EnvironmentReport
 from pipeconform.report.result import Implementation

@@ -15,8 +15,8 @@ from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.case.focus import REPLICATED, TENSOR_PARALLEL
-from pipeconform.case.strategies import Limits
+from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.focus import Limits
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.protocols import RankPools
@@ -154,7 +154,7 @@ def cases_of(fault: Fault, executor: Executor) -> Iterator[Case]:
     assert claim is not None, "a fault shows under a schedule that it claims"
     judgement = JUDGEMENTS[fault.requirement]
     for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, capabilities)):
-        most = _MOST_WITH_SEVERAL if focus in REPLICATED | TENSOR_PARALLEL else _MOST_RANKS
+        most = _MOST_WITH_SEVERAL if SUBJECTS[focus].is_parallel else _MOST_RANKS
         limits = Limits(capabilities=capabilities, min_ranks=_LEAST_RANKS, max_ranks=most)
         for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=_CASES)):
             if judgement.applies(case):

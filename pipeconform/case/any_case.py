@@ -9,8 +9,10 @@ import msgspec
 
 from pipeconform.case import wrapper_case
 from pipeconform.case.case import Case, decode_case
+from pipeconform.case.limits import bounded
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadCaseError
+from pipeconform.reading import decoded_json
 
 __all__ = [
     "WRAPPER_COLUMN",
@@ -45,8 +47,6 @@ def case_of(kind: type, data: Any) -> Any:
     Raises:
         ValueError: `data` is no case, or an impossible one.
     """
-    from pipeconform.case.limits import bounded
-
     assert kind is _ANY, f"{kind} cannot be read"
     try:
         if _is_of_a_wrapper(data):
@@ -62,8 +62,6 @@ def decode_any_case(data: bytes | str, *, source: str = "case") -> AnyCase:
     Raises:
         BadCaseError: the text is not JSON, not a case, of another format or impossible; the message names `source`.
     """
-    from pipeconform.reading import decoded_json
-
     raw = decoded_json(data, dict[str, Any], source=source, what="a case", error=BadCaseError)
     return (
         wrapper_case.decode_case(data, source=source)

@@ -57,7 +57,7 @@ class BatchNorm(Block, frozen=True, kw_only=True):
 
 
 class SyncedNorm(Block, frozen=True, kw_only=True):
-    """Batch normalisation likewise, with the statistics of a microbatch of all replicas together."""
+    """Batch normalisation with the statistics of one microbatch of all replicas together."""
 
 
 class Dropout(Block, frozen=True, kw_only=True):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeVar
 
-from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.case.model import Model
+from pipeconform.case.program import Step
+from pipeconform.case.world import World
 from pipeconform.errors import BadCaseError
 
-if TYPE_CHECKING:
-    from pipeconform.case.case import Case
-
-__all__ = ["MOST_RANKS", "bounded"]
+__all__ = ["MOST_RANKS", "bounded", "too_large", "too_large_wrapper"]
 
 MOST_RANKS = 1024
 _MOST_STAGES = 4096
@@ -26,7 +25,11 @@ _MOST_SECONDS = 600
 _MOST_SEED = (1 << 63) - 1
 
 
-OneCase = TypeVar("OneCase", bound="Case | WrapperCase")
+class _AnyCase(Protocol):
+    def too_large(self) -> Iterator[str]: ...
+
+
+OneCase = TypeVar("OneCase", bound=_AnyCase)
 
 
 def bounded(case: OneCase, *, source: str) -> OneCase:
@@ -35,19 +38,20 @@ def bounded(case: OneCase, *, source: str) -> OneCase:
     Raises:
         BadCaseError: it is too large; the message says what, how large, the limit and what to do.
     """
-    found = _too_large_wrapper(case) if isinstance(case, WrapperCase) else _too_large(case)
-    for reason in found:
+    for reason in case.too_large():
         raise BadCaseError(f"{source}: {reason}")
     return case
 
 
-def _too_large(case: Case) -> Iterator[str]:
+def too_large(
+    model: Model, world: World, program: Iterable[Step], *, stages_per_rank: int, seed: int
+) -> Iterator[str]:
     """Yield what is too large about a pipeline's case: name, value, limit and what to do."""
-    model, world = case.model, case.world
+    program = tuple(program)
     named = [
         ("world.size", world.size, MOST_RANKS),
         ("the number of world.pipeline_ranks", len(world.pipeline_ranks), MOST_RANKS),
-        ("stages_per_rank", case.stages_per_rank, _MOST_STAGES),
+        ("stages_per_rank", stages_per_rank, _MOST_STAGES),
         ("the number of model.stages", len(model.stages), _MOST_STAGES),
         (
             "the number of blocks in a stage",
@@ -60,16 +64,15 @@ def _too_large(case: Case) -> Iterator[str]:
         ("model.width", model.width, _MOST_WIDTH),
         ("model.sequence", model.sequence, _MOST_WIDTH),
         ("model.classes", model.classes, _MOST_CLASSES),
-        ("the number of steps in program", len(case.program), _MOST_STEPS),
+        ("the number of steps in program", len(program), _MOST_STEPS),
         ("the number of world.perturbations", len(world.perturbations), _MOST_STEPS),
     ]
     yield from _beyond(named)
-    if not -_MOST_SEED <= case.seed <= _MOST_SEED:
-        yield f"seed is outside of ±{_MOST_SEED}; choose a smaller one"
+    yield from _seed(seed)
     for one in world.perturbations:
         milliseconds = getattr(one, "milliseconds", 0)
         yield from _beyond([("milliseconds of a perturbation", milliseconds, 1000 * _MOST_SECONDS)])
-    for index, step in enumerate(case.program):
+    for index, step in enumerate(program):
         name, samples = f"program[{index}]", getattr(step, "batch_size", 0)
         yield from _beyond(
             [
@@ -84,20 +87,24 @@ def _too_large(case: Case) -> Iterator[str]:
         )
 
 
-def _too_large_wrapper(case: WrapperCase) -> Iterator[str]:
-    """Likewise about a wrapper's."""
-    passes = max((len(step.passes) for step in case.steps), default=0)
-    forwards = max((one.forwards for step in case.steps for one in step.passes), default=0)
+def too_large_wrapper(
+    *, ranks: int, loaded_by: int, steps: int, passes: int, forwards: int, seed: int
+) -> Iterator[str]:
+    """Yield the same about a wrapper's case; `passes` are those of a step, `forwards` those of a pass."""
     yield from _beyond(
         [
-            ("ranks", case.ranks, MOST_RANKS),
-            ("loaded_by", case.loaded_by, MOST_RANKS),
-            ("the number of steps", len(case.steps), _MOST_STEPS),
+            ("ranks", ranks, MOST_RANKS),
+            ("loaded_by", loaded_by, MOST_RANKS),
+            ("the number of steps", steps, _MOST_STEPS),
             ("the number of passes in a step", passes, _MOST_STEPS),
             ("forwards of a pass", forwards, _MOST_STEPS),
         ]
     )
-    if not -_MOST_SEED <= case.seed <= _MOST_SEED:
+    yield from _seed(seed)
+
+
+def _seed(seed: int) -> Iterator[str]:
+    if not -_MOST_SEED <= seed <= _MOST_SEED:
         yield f"seed is outside of ±{_MOST_SEED}; choose a smaller one"
 
 

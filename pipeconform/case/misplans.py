@@ -1,6 +1,6 @@
-"""Plans that are wrong on purpose, as data: what all ranks, or one of them, are told otherwise.
+"""Plans that are wrong on purpose, as data: what all ranks, or one of them, are given instead.
 
-`pipeconform.case.told` says what each rank is told.
+`pipeconform.case.planned` computes the case that each rank is given.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.adapter import MistakeKind
 from pipeconform.case.strict import Strict
+from pipeconform.claims import MistakeKind
 
 __all__ = ["UNKNOWN_SCHEDULE", "HowPlanned", "Misplan", "impossible_misplan", "num_surplus"]
 
@@ -24,9 +24,10 @@ class Misplan(Strict, frozen=True, kw_only=True):
     """What is wrong in the plan.
 
     There is one stage more than a multiple of the ranks (``remainder``), there are two per rank of a schedule for one
-    (``single``), or the name of the `schedule` is nobody's. One rank is told of other `stages` (one per rank more), of
-    another `number` of `microbatches`, or alone nothing about what crosses the boundaries (``metadata``). Or `stage`
-    says that it gives tensors of another ``shape`` or ``dtype`` than the stage after it says that it takes.
+    (``single``), or the `schedule` does not exist. One rank is given other `stages` (one per rank more),
+    another `number` of `microbatches`, or as the only one no description of what crosses the boundaries
+    (``metadata``). Or `stage` says that it gives tensors of another ``shape`` or ``dtype`` than the stage after it
+    says that it takes.
 
     The surplus stages are the last ones of the case's model.
     """
@@ -42,7 +43,7 @@ class Misplan(Strict, frozen=True, kw_only=True):
         """What an implementation may promise about it."""
         return MistakeKind.NEIGHBOURS if self.how in ("shape", "dtype") else MistakeKind.PLAN
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """The mistake in words, such as ``the plan of pipeline rank 1 has 3 microbatches``."""
         whose = "the plan" if self.rank is None else f"the plan of pipeline rank {self.rank}"
         match self.how:

@@ -1,6 +1,7 @@
 """Mistakes of the user or of the model that a case makes on purpose, as data.
 
-`pipeconform.case.slips` makes them: on the ranks, and in the oracle, which says what the model itself would do.
+`pipeconform.case.build.mistakes` makes them: on the ranks, and in the oracle, which computes what the model itself
+would do.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeconform.adapter import MistakeKind
 from pipeconform.case.strict import Strict
+from pipeconform.claims import MistakeKind
 
 __all__ = ["DTYPES", "SHAPES", "How", "Mistake", "Where", "impossible_mistake"]
 
@@ -87,7 +88,7 @@ class Mistake(Strict, frozen=True, kw_only=True):
             return MistakeKind.INPUT_SHAPE if self.how in SHAPES else MistakeKind.INPUT_DTYPE
         return MistakeKind.OUTPUT_SHAPE if self.how in SHAPES else MistakeKind.OUTPUT_DTYPE
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """The mistake in words, such as ``stage 1 hands on a float32 tensor for microbatch 2``."""
         which = "" if self.microbatch is None else f" for microbatch {self.microbatch}"
         match self.where:

@@ -1,4 +1,4 @@
-"""What befalls a pipeline's ranks from outside while a case runs: delays, a stop, an error, a death.
+"""What disturbs a pipeline's ranks from outside while a case runs: a delay, a stop, an error, a killed process.
 
 All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.run.disturber` does it.
 """
@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["AnyPerturbation", "Misfortune", "Perturbation", "SlowLink", "impossible"]
+__all__ = ["AnyPerturbation", "Perturbation", "PerturbationKind", "SlowLink", "impossible"]
 
-Misfortune = Literal["delay", "stop", "error", "kill"]
+PerturbationKind = Literal["delay", "stop", "error", "kill"]
 
 
 class _Data(
@@ -36,7 +36,7 @@ class Perturbation(_Data, frozen=True, kw_only=True, tag="compute"):
     backward of the first stage nothing happens unless the model's inputs require gradients.
     """
 
-    what: Misfortune = "delay"
+    what: PerturbationKind = "delay"
     stage: int
     part: Literal["forward", "backward"] = "forward"
     when: Literal["before", "after"] = "before"

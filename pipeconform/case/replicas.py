@@ -35,7 +35,7 @@ class Replicas(Strict, frozen=True, kw_only=True):
 
     @property
     def has_options(self) -> bool:
-        """Whether the wrapper ``ddp`` is told anything."""
+        """Whether the wrapper ``ddp`` has any option set."""
         return self.bucket_views or self.static_graph or self.find_unused or self.hook
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import zlib
 
-import torch
-
 __all__ = ["seed_of", "seed_process"]
 
 
@@ -20,6 +18,8 @@ def seed_process(seed: int, *, device: str = "cpu") -> None:
     ``torch.manual_seed`` seeds every kind of device there might be one day, and formats a stack trace for
     each that is not initialised: some milliseconds, several times per case.
     """
+    import torch
+
     if device == "cpu":
         torch.default_generator.manual_seed(seed)
     else:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pipeconform.case import blocks
+from pipeconform.case.model import Model
 from pipeconform.case.strict import Strict
 from pipeconform.contract.tensor import CutLayer, Held
-
-if TYPE_CHECKING:
-    from pipeconform.case.case import Model
 
 __all__ = ["TensorParallel", "cut_dim", "impossible_tensor_parallel", "layers_of"]
 

@@ -1,24 +1,22 @@
-"""The processes of a case: which of them form pipelines, and what befalls them."""
+"""The processes of a case: which of them form pipelines, and what disturbs them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pipeconform.case.misplans import Misplan
+from pipeconform.case.model import Model
 from pipeconform.case.perturbations import AnyPerturbation
 from pipeconform.case.replicas import Replicas, impossible_replicas
 from pipeconform.case.strict import Strict
 from pipeconform.case.tensor_parallel import TensorParallel, impossible_tensor_parallel
 
-if TYPE_CHECKING:
-    from pipeconform.case.case import Model
-
 __all__ = ["World", "impossible_world"]
 
 
 class World(Strict, frozen=True, kw_only=True):
-    """How many processes there are, which of them, in order, form the pipeline, and what befalls them.
+    """How many processes there are, which of them, in order, form the pipeline, and what disturbs them.
 
     A `placement` lays the stages out otherwise than the schedule's claim says; a `misplan` is what is wrong in the
     plan that the ranks, or one of them, are given.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
 
+from pipeconform.case import limits
 from pipeconform.case.strict import Strict
 from pipeconform.errors import BadCaseError
+from pipeconform.reading import decoded_json
 from pipeconform.wrapper import WrapOptions
 
 __all__ = [
@@ -211,6 +214,17 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
         """The ranks that run a step."""
         return tuple(rank for rank in range(self.ranks) if step < self.num_steps(rank))
 
+    def too_large(self) -> Iterator[str]:
+        """Yield what is too large to be run in reasonable time; a case that is drawn never is."""
+        return limits.too_large_wrapper(
+            ranks=self.ranks,
+            loaded_by=self.loaded_by,
+            steps=len(self.steps),
+            passes=max((len(step.passes) for step in self.steps), default=0),
+            forwards=max((one.forwards for step in self.steps for one in step.passes), default=0),
+            seed=self.seed,
+        )
+
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits, equal for equal cases on every machine."""
@@ -238,8 +252,5 @@ def decode_case(data: bytes | str, *, source: str) -> WrapperCase:
     Raises:
         BadCaseError: it is damaged or impossible; the message names `source` and the field.
     """
-    from pipeconform.case.limits import bounded
-    from pipeconform.reading import decoded_json
-
     found = decoded_json(data, WrapperCase, source=source, what="a wrapper case", error=BadCaseError)
-    return bounded(found, source=source)
+    return limits.bounded(found, source=source)

@@ -11,7 +11,7 @@ import msgspec
 from pipeconform.adapter import Capabilities
 from pipeconform.campaign.pairs import Point, pairwise, points_of, reachable_points
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from pipeconform.certificate.contents import JUDGED, RESULT, Contents, case_name
 from pipeconform.certificate.decision import claims_of
 from pipeconform.certificate.listed import Listed, ListedCell

@@ -11,7 +11,7 @@ import msgspec
 
 from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.case.any_case import WRAPPER_COLUMN
-from pipeconform.case.sizes import some_m
+from pipeconform.case.draw.sizes import some_m
 from pipeconform.errors import UsageError
 from pipeconform.reading import REFUSALS
 from pipeconform.report.result import Cell, Implementation, Result

@@ -13,7 +13,7 @@ from pipeconform.campaign.asked import Asked
 from pipeconform.campaign.corpus import drawn
 from pipeconform.campaign.options import Options
 from pipeconform.case.case import Case
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from pipeconform.certificate.bounds import MOST_DRAWN, require_bounded
 from pipeconform.certificate.decision import lacking
 from pipeconform.errors import TooLargeError

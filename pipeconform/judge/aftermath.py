@@ -211,9 +211,9 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
 
 def _told(aftermath: Aftermath) -> str:
     if aftermath.case.world.misplan is not None:
-        return aftermath.case.world.misplan.told()
+        return aftermath.case.world.misplan.in_words()
     step, mistake = aftermath.mistake()
-    return f"in step {step} {mistake.told()}"
+    return f"in step {step} {mistake.in_words()}"
 
 
 def _answers(aftermath: Aftermath) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipeconform.adapter import Capabilities, Placement, laid_out
+from pipeconform.case.build.data import split_sizes
 from pipeconform.case.case import Case, Eval, Step, Train
-from pipeconform.case.data import split_sizes
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge, Uncounted
 from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude, measure

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from pipeconform.adapter import Feature
+from pipeconform.case.build.merges import merged, rules_of
 from pipeconform.case.case import Case, Train
-from pipeconform.case.merges import merged, rules_of
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, missing, shown_step, unheld
 from pipeconform.judge.numerics import Mismatch, compare
 from pipeconform.observe.array import Array

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.case.case import Case
-from pipeconform.case.focus import Focus, is_claimed
-from pipeconform.case.traits import traits
+from pipeconform.case.draw.claimed import is_claimed
+from pipeconform.case.draw.traits import traits
+from pipeconform.case.focus import Focus
 from pipeconform.judge import schedules, training
 from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.conditions import Condition

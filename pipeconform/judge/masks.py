@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeconform.case.build.data import make_batch
 from pipeconform.case.case import Case, Train
-from pipeconform.case.data import make_batch
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Forward, Observation, Structure
 

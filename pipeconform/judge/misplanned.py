@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE, Misplan
-from pipeconform.case.told import right_answers
+from pipeconform.case.planned import right_cases
 from pipeconform.judge import forward, training
 from pipeconform.judge.aftermath import Aftermath, deaths_and_hangs, outcome_of
 from pipeconform.judge.evidence import Evidence, Finding
@@ -44,12 +44,12 @@ def _unnoticed(aftermath: Aftermath, misplan: Misplan) -> Iterator[Finding]:
     if aftermath.failed:
         return
     wrong = []
-    for case in right_answers(aftermath.case):
+    for case in right_cases(aftermath.case):
         found = list(_wrong_values(aftermath.against(case)))
         if not found:
             return
         wrong.append(found[0])
-    text = f"nobody raised, although {misplan.told()}, and the result is wrong: {wrong[0].message}"
+    text = f"nobody raised, although {misplan.in_words()}, and the result is wrong: {wrong[0].message}"
     yield Finding(kind=f"{misplan.how}: silent wrong result", message=text, step=wrong[0].step)
 
 
@@ -63,7 +63,9 @@ def _kept(aftermath: Aftermath, misplan: Misplan, promised: tuple[str, ...]) -> 
 
     def finding(kind: str, text: str, rank: int | None = None) -> Finding:
         return Finding(
-            kind=f"{misplan.how}: {kind}", message=f"{misplan.told()}; {text}; promised is {names}", rank=rank
+            kind=f"{misplan.how}: {kind}",
+            message=f"{misplan.in_words()}; {text}; promised is {names}",
+            rank=rank,
         )
 
     if not aftermath.failed:

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import GradientScale, Microbatch
-from pipeconform.case import data
 from pipeconform.case.blocks import Compiled, SyncedNorm
+from pipeconform.case.build import data
+from pipeconform.case.build.graph_layers import deferred_weights
+from pipeconform.case.build.mistakes import MistakeMaker, mistaken_batch
+from pipeconform.case.build.modules import build_stage, tie
+from pipeconform.case.build.whole import build_whole, cuts_are_known, whole_kwargs
 from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
-from pipeconform.case.graph_layers import deferred_weights
-from pipeconform.case.modules import build_stage, tie
 from pipeconform.case.seeds import seed_of, seed_process
-from pipeconform.case.slips import Slips, mistaken_batch
-from pipeconform.case.whole import build_whole, cuts_are_known, whole_kwargs
 from pipeconform.judge.averaging import average, widen
 from pipeconform.judge.oracle_flow import OracleFlow
 from pipeconform.judge.oracle_together import parts_of, taken_apart, together
@@ -240,9 +240,9 @@ class _Run:
         self.reassociation: dict[int, Tensor] = {}
         self.before: Sequence[Tensor | None] = ()
         self.divisor = self._num_microbatches = 1
-        self.loss, self.slips = data.loss_of(case), Slips(case)
+        self.loss, self.mistakes = data.loss_of(case), MistakeMaker(case)
         for s, stage in enumerate(stages):
-            self.slips.attach(s, stage)
+            self.mistakes.attach(s, stage)
         self.parameters = list(dict.fromkeys(p for stage in stages for p in stage.parameters()))
         trainable = [p for p in self.parameters if p.requires_grad]
         self.optimizer: torch.optim.Optimizer | None = None
@@ -263,7 +263,7 @@ class _Run:
         step, self.replay.flow = self.case.program[index], self.flow
         if isinstance(step, Train | Eval):
             live = dict(enumerate(self.stages))
-            with data.autocast_of(step, device=self.device), self.slips.during(step, live):
+            with data.autocast_of(step, device=self.device), self.mistakes.during(step, live):
                 return self._batch(index, train=isinstance(step, Train))
         if isinstance(step, Zero):
             for stage in self.stages:
@@ -284,7 +284,7 @@ class _Run:
         step = self.case.program[index]
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
-        lose = self.slips.loss(self.loss.function)
+        lose = self.mistakes.loss(self.loss.function)
         for stage in self.stages:
             stage.train(train)
         m = batch.num_microbatches

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from pipeconform.case.case import Train
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
-from pipeconform.case.traits import traits
 from pipeconform.errors import HarnessError
 from pipeconform.judge import training
 from pipeconform.judge.evidence import Evidence, Finding, shown_step

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeconform.adapter import Feature
-from pipeconform.case import data
 from pipeconform.case.blocks import Shared
+from pipeconform.case.build import data
+from pipeconform.case.build.whole import aliases_of, as_traced, split_of
 from pipeconform.case.case import Case, Eval, Train
-from pipeconform.case.whole import aliases_of, as_traced, split_of
 from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, missing, shown_step
 from pipeconform.judge.sides import exchanged, shape_pattern, shown_pattern

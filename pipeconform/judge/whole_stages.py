@@ -2,7 +2,7 @@
 
 The oracle runs the whole model as one stage. To find the first wrong tensor its values are told apart again:
 parameters and buffers by the stages that show them, and what crosses a cut where it is known what that is
-(`pipeconform.case.whole.cuts_are_known`).
+(`pipeconform.case.build.whole.cuts_are_known`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from pipeconform.case.whole import aliases_of
+from pipeconform.case.build.whole import aliases_of
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.oracle import Bounds
 from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown, Structure

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from pipeconform.adapter import MistakeKind
+from pipeconform.case.build.mistakes import DeliberateError, changed
 from pipeconform.case.case import Case
 from pipeconform.case.mistakes import Mistake
-from pipeconform.case.slips import DeliberateError, changed
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.sides import dtype_pattern, exchanged, shape_pattern
 from pipeconform.observe.array import Array

@@ -1,6 +1,6 @@
 """Listening to modules that the harness did not make: stages that a front end made, and parts of a whole model.
 
-A stage of our own calls its listeners itself (`pipeconform.case.modules`). Here hooks of the module do; they are
+A stage of our own calls its listeners itself (`pipeconform.case.build.modules`). Here hooks of the module do; they are
 there only while a failing case is localised.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from pipeconform.case.modules import Watcher
+from pipeconform.case.build.modules import Watcher
 
 __all__ = ["listen"]
 

@@ -37,7 +37,7 @@ def _value(tensor: Tensor) -> tuple[Array, Array | None]:
 
 
 class Gradients:
-    """The gradients that passed since the last `take`, as a `pipeconform.case.modules.Watcher`.
+    """The gradients that passed since the last `take`, as a `pipeconform.case.build.modules.Watcher`.
 
     `read` takes a value, and its bound where one is known.
     """

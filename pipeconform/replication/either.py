@@ -20,8 +20,7 @@ from pipeconform.campaign.setup import (
 )
 from pipeconform.campaign.told import Told, Weight, group_of
 from pipeconform.case.any_case import WRAPPER_COLUMN
-from pipeconform.case.sizes import shapes
-from pipeconform.case.strategies import Focus
+from pipeconform.case.draw.sizes import shapes
 from pipeconform.errors import IsWrapperError, UnknownNameError
 from pipeconform.replication.again import AnyExecutor
 from pipeconform.replication.campaign import WrapperCampaign
@@ -125,7 +124,7 @@ def weights(campaign: AnyCampaign) -> dict[str, Weight]:
     limits = campaign.limits
     return {
         group_of("", claim.name, variant): Weight(
-            max((p for p, _ in shapes(limits, claim, Focus.PLAIN)), default=0),
+            max((p for p, _ in shapes(limits, claim)), default=0),
             campaign.num_asked(
                 claim.name, of=[row for row in requirements() if variant in variants_of(campaign, row.id)]
             ),

@@ -44,7 +44,7 @@ def describe_case(case: AnyCase) -> str:
     rows.append(("program", describe_program(case.program)))
     rows += [("perturbed", describe_perturbation(one)) for one in case.world.perturbations]
     if case.world.misplan is not None:
-        rows.append(("misplanned", case.world.misplan.told()))
+        rows.append(("misplanned", case.world.misplan.in_words()))
     if case.optimizer is not None:
         optimizer = case.optimizer
         momentum = "" if isinstance(optimizer, Adam) else f", momentum {optimizer.momentum:g}"
@@ -189,7 +189,7 @@ def _step(step: Step) -> str:
             how = ", autocast" if step.autocast else ""
             how += f", by hand{_by_hand(step.by_hand)}" if isinstance(step, Train) and step.by_hand else ""
             how += f", {step.guard}" if isinstance(step, Eval) and step.guard else ""
-            how += f", {step.mistake.told()}" if isinstance(step, Train) and step.mistake else ""
+            how += f", {step.mistake.in_words()}" if isinstance(step, Train) and step.mistake else ""
             return f"{kind}(B = {step.batch_size}, m = {step.num_microbatches}{how})"
         case Load():
             return "load state"

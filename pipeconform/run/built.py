@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from pipeconform.adapter import Pipeline
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case
-from pipeconform.case.modules import build_stage
 from pipeconform.observe.array import Array
 
 __all__ = ["build_changes"]

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import structs
 
 from pipeconform.adapter import Batch, Plan, StageOperations
+from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.case import ByHand
-from pipeconform.case.disorder import has_subject
 from pipeconform.observe.observation import Answered
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.schedule import Action, Kind, Table, lower
@@ -116,7 +116,7 @@ def drive(pipeline: CheckedPipeline, plan: Plan, batch: Batch, hand: ByHand) -> 
         num_microbatches=batch.num_microbatches,
     )
     m = batch.num_microbatches
-    if hand.stage not in stages or not has_subject(hand.mistake, stage=hand.stage, placed=placed):
+    if hand.stage not in stages or not has_neighbour(hand.mistake, stage=hand.stage, placed=placed):
         hand = structs.replace(hand, mistake="")
     answers = list(_mistake(stages, hand, None, before=True, unknown=m))
     for action in table[rank]:

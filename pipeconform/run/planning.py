@@ -9,14 +9,14 @@ from torch import nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Placement, Plan, Ranks, laid_out
-from pipeconform.case import data, foreign, merges
+from pipeconform.case.build import data, foreign, merges
+from pipeconform.case.build.declared import declared_of
+from pipeconform.case.build.graph_layers import deferred_weights
+from pipeconform.case.build.mistakes import MistakeMaker
+from pipeconform.case.build.synced_norm import synchronise
+from pipeconform.case.build.whole import split_of
 from pipeconform.case.case import Adam, Case, Sgd
-from pipeconform.case.declared import declared_of
-from pipeconform.case.graph_layers import deferred_weights
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE
-from pipeconform.case.slips import Slips
-from pipeconform.case.synced_norm import synchronise
-from pipeconform.case.whole import split_of
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.run.cutting import edges_of, tensor_parallel_of
@@ -41,10 +41,10 @@ def plan_of(
     ranks: Ranks,
     recorder: ForwardRecorder | None,
     disturber: Disturber | None = None,
-    slips: Slips | None = None,
+    mistakes: MistakeMaker | None = None,
     hook: AveragingHook | None = None,
 ) -> Plan:
-    """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber` and `slips`."""
+    """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber` and `mistakes`."""
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")
@@ -69,15 +69,15 @@ def plan_of(
             module.intruder, module.edges = intruder, edges
             if index in ranks.replica_groups:
                 synchronise(module.modules(), ranks.replica_groups[index])
-            if slips is not None:
-                slips.attach(index, module)
+            if mistakes is not None:
+                mistakes.attach(index, module)
             return module
 
         return build
 
     first, loss = case.runs[0], data.loss_of(case)
-    if slips is not None:
-        loss = dataclasses.replace(loss, function=slips.loss(loss.function))
+    if mistakes is not None:
+        loss = dataclasses.replace(loss, function=mistakes.loss(loss.function))
     optimizer: contract.SgdStep | contract.AdamStep | None = None
     if isinstance(case.optimizer, Sgd):
         optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)

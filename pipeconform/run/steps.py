@@ -12,11 +12,11 @@ from msgspec import structs
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Batch, Mode, Plan, StepResult
-from pipeconform.case import data, foreign
+from pipeconform.case.build import data, foreign
+from pipeconform.case.build.mistakes import mistaken_batch
+from pipeconform.case.build.modules import build_stage
+from pipeconform.case.build.whole import build_whole
 from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
-from pipeconform.case.modules import build_stage
-from pipeconform.case.slips import mistaken_batch
-from pipeconform.case.whole import build_whole
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import (
     Answered,

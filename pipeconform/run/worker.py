@@ -24,11 +24,11 @@ from torch import nn
 
 from pipeconform import adapter as contract
 from pipeconform.adapter import Plan, Ranks
+from pipeconform.case.build.mistakes import MistakeMaker
+from pipeconform.case.build.whole import cuts_are_known
 from pipeconform.case.case import Case, Eval, Train
+from pipeconform.case.planned import planned_for
 from pipeconform.case.seeds import seed_of, seed_process
-from pipeconform.case.slips import Slips
-from pipeconform.case.told import told_to
-from pipeconform.case.whole import cuts_are_known
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.observe.attached import listen
 from pipeconform.observe.gradients import Gradients
@@ -175,7 +175,7 @@ def _run(
     members, watches = world.pipelines[number], "timeline" in job.observe
     single = description.capabilities.world == "single_process"
     position = 0 if single else (members.index(context.rank) if context.rank in members else None)
-    case, description = told_to(job.case, position), _asked_of(description, job.case)
+    case, description = planned_for(job.case, position), _asked_of(description, job.case)
     ranks = Ranks(
         device=torch.device(context.device),
         rank=context.rank,
@@ -200,12 +200,12 @@ def _run(
         gradients=Gradients() if "gradients" in job.observe else None,
     )
     disturber = Disturber(case.world.perturbations, rank=position, replica=replica)
-    slips = Slips(case)
-    hook = AveragingHook(slips.reduction)
+    mistakes = MistakeMaker(case)
+    hook = AveragingHook(mistakes.reduction)
     if reductions is not None and recorder.timeline is not None:
         timeline = recorder.timeline
         reductions.count = lambda: timeline.count
-    plan = plan_of(case, description, ranks, recorder, disturber, slips, hook)
+    plan = plan_of(case, description, ranks, recorder, disturber, mistakes, hook)
     claim = description.capabilities.schedule(case.schedule)
     if traffic is not None and claim is not None:
         traffic.neighbours = neighbours_of(case, plan, claim)
@@ -233,7 +233,7 @@ def _run(
         recorder.events()
         recorder.flow()
         program = _program(
-            case, plan, pipeline, description.capabilities, recorder, disturber, slips, traffic
+            case, plan, pipeline, description.capabilities, recorder, disturber, mistakes, traffic
         )
         if reductions is not None:
             reductions.take()
@@ -293,7 +293,7 @@ def _program(
     capabilities: contract.Capabilities,
     recorder: ForwardRecorder,
     disturber: Disturber,
-    slips: Slips,
+    mistakes: MistakeMaker,
     traffic: TrafficRecorder | None,
 ) -> Iterator[StepShown]:
     for index, step in enumerate(case.program):
@@ -303,7 +303,7 @@ def _program(
         with (
             examiner.telling(recorder.standing),
             disturber.during(step),
-            slips.during(step, pipeline.owned()),
+            mistakes.during(step, pipeline.owned()),
         ):
             yield run_step(case, index, plan, pipeline, capabilities, recorder)
     if traffic is not None:

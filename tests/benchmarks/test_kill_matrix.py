@@ -11,7 +11,7 @@ from benchmarks.kill_matrix.running import run_faults, run_mutants
 from benchmarks.kill_matrix.sweep import nearest_first, questions
 from pipeconform.campaign.executor import describe
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.case.focus import WHOLE
+from pipeconform.case.draw.registry import of_form
 from pipeconform.run.pools import Pools
 
 
@@ -139,8 +139,8 @@ def test_a_fault_and_a_mutant_run_once_and_are_not_run_again(pools, tmp_path, ca
 @pytest.mark.slow
 def test_what_is_near_comes_first_and_nothing_is_lost(pools):
     asked, *others = questions(describe(pools, "reference").capabilities)
-    ordered = nearest_first(asked, WHOLE)
-    near = [question.focus in WHOLE for question in ordered]
+    ordered = nearest_first(asked, of_form("whole"))
+    near = [question.focus in of_form("whole") for question in ordered]
 
     assert near == sorted(near, reverse=True)
     assert any(near)

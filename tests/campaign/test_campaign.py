@@ -10,7 +10,7 @@ from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign import pipeline_cell as module
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.executor import Execution
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from pipeconform.gate.expectations import Expectation, StoredCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status

@@ -2,7 +2,7 @@ import pytest
 
 from pipeconform.campaign.corpus import Corpus, Interesting, corpus_seed, drawn, run_strategy
 from pipeconform.campaign.minimise import Budget, minimise
-from pipeconform.case.strategies import Focus, Limits
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status

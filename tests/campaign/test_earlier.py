@@ -10,7 +10,7 @@ import pytest
 
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign.earlier import Earlier, earlier_in
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from tests.report.conftest import make
 
 __all__ = ["make"]

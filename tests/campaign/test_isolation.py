@@ -8,7 +8,7 @@ import pytest
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
-from pipeconform.case.strategies import Focus, Limits
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.judge.outcome import Status
 from pipeconform.run.pools import Pools
 from pipeconform.spec import requirement

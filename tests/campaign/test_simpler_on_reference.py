@@ -10,9 +10,10 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.preload import PRELOAD
+from pipeconform.case.draw.claimed import reachable
+from pipeconform.case.focus import Limits
 from pipeconform.case.simpler.candidates import leaps
 from pipeconform.case.simpler.scope import Scope
-from pipeconform.case.strategies import Limits, reachable
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.pools import Pools
 from pipeconform.spec import requirement

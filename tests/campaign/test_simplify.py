@@ -8,9 +8,9 @@ from pipeconform.campaign.minimise import Budget
 from pipeconform.campaign.simplify import simplify
 from pipeconform.case.blocks import Attention, Mlp, Norm
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.candidates import PARTS, simpler
 from pipeconform.case.simpler.scope import Scope
-from pipeconform.case.strategies import Focus, Limits
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status

@@ -11,7 +11,7 @@ from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.case.case import Case, Split
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from pipeconform.run.pools import Pools
 from pipeconform.run.verdict import Raised, Returned, Verdict, VerdictVector
 from pipeconform.spec import profile, requirement

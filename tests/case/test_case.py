@@ -19,7 +19,9 @@ from pipeconform.case.case import (
     encode_case,
     format_case,
 )
-from pipeconform.case.strategies import Focus, Limits, cases, is_claimed
+from pipeconform.case.draw.claimed import is_claimed
+from pipeconform.case.draw.strategies import cases
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.errors import BadCaseError
 from tests.case.examples import EVERYTHING, small_case, with_model
 

@@ -7,12 +7,12 @@ from msgspec import structs
 
 from pipeconform.adapter import MistakeKind
 from pipeconform.case import blocks
+from pipeconform.case.build.declared import declared_of
 from pipeconform.case.case import Case, Model, Stage, Train, World, decode_case, encode_case
-from pipeconform.case.declared import declared_of
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
 from pipeconform.case.misplans import HowPlanned, Misplan, num_surplus
-from pipeconform.case.told import right_answers, told_to
-from pipeconform.case.traits import traits
+from pipeconform.case.planned import planned_for, right_cases
 from pipeconform.errors import BadCaseError
 
 EVERY = [
@@ -41,7 +41,7 @@ def _case(misplan: Misplan, *, num_stages: int | None = None) -> Case:
 def test_every_way_to_be_wrong_is_here_and_in_words_of_its_own() -> None:
     assert {one.how for one in EVERY} == set(get_args(HowPlanned))
     assert {one.kind for one in EVERY} == {MistakeKind.PLAN, MistakeKind.NEIGHBOURS}
-    assert len({one.told() for one in EVERY}) == len(EVERY)
+    assert len({one.in_words() for one in EVERY}) == len(EVERY)
 
 
 @pytest.mark.parametrize("misplan", EVERY, ids=repr)
@@ -68,7 +68,7 @@ def test_a_case_with_a_wrong_plan_is_data_and_has_a_right_one(misplan: Misplan) 
     ],
 )
 def test_each_rank_is_told_its_own(misplan: Misplan, told: list[tuple[int, int, int]]) -> None:
-    seen = [told_to(_case(misplan), position) for position in (0, 1, None)]
+    seen = [planned_for(_case(misplan), position) for position in (0, 1, None)]
 
     assert [(one.num_stages, one.stages_per_rank, one.trains[0].num_microbatches) for one in seen] == told
     unable = misplan.how in ("remainder", "schedule")
@@ -79,7 +79,7 @@ def test_each_rank_is_told_its_own(misplan: Misplan, told: list[tuple[int, int, 
 
 def test_right_is_what_any_rank_was_told() -> None:
     numbers = [
-        [(one.num_stages, one.trains[0].num_microbatches) for one in right_answers(_case(misplan))]
+        [(one.num_stages, one.trains[0].num_microbatches) for one in right_cases(_case(misplan))]
         for misplan in EVERY
     ]
 

@@ -5,14 +5,16 @@ import torch
 from msgspec import structs
 
 from pipeconform.adapter import MistakeKind
-from pipeconform.case import blocks, data
+from pipeconform.case import blocks
+from pipeconform.case.build import data
+from pipeconform.case.build.mistakes import DeliberateError, MistakeMaker, changed, mistaken_batch
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero, decode_case, encode_case
-from pipeconform.case.focus import MISTAKEN, Focus
+from pipeconform.case.draw.registry import MISTAKEN
+from pipeconform.case.draw.traits import traits
+from pipeconform.case.focus import Focus
 from pipeconform.case.mistakes import _ALLOWED, Mistake
-from pipeconform.case.modules import build_stage
 from pipeconform.case.replicas import Replicas
-from pipeconform.case.slips import DeliberateError, Slips, changed, mistaken_batch
-from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
 
 EVERY = [Mistake(where=where, how=how) for where, hows in _ALLOWED.items() for how in hows]
@@ -48,7 +50,7 @@ def test_a_mistake_is_a_subject_of_its_own_and_survives_its_json(mistake):
     assert case.is_mistaken
     assert not case.without_mistakes.is_mistaken
     assert traits(case.without_mistakes) == {right}
-    assert mistake.told()
+    assert mistake.in_words()
 
 
 @pytest.mark.parametrize(
@@ -108,11 +110,11 @@ def test_a_ragged_batch_has_one_sample_more_in_its_second_argument():
 @pytest.mark.parametrize("early", [False, True])
 def test_a_hook_changes_one_microbatch_of_one_step(early):
     case = _case(Mistake(where="output", how="inner", stage=1, microbatch=1, early=early))
-    slips, module = Slips(case), build_stage(case, 1)
-    slips.attach(1, module)
+    mistakes, module = MistakeMaker(case), build_stage(case, 1)
+    mistakes.attach(1, module)
     shapes = []
     for step in case.program:
-        with slips.during(step, {1: module}):
+        with mistakes.during(step, {1: module}):
             shapes += [module(torch.zeros(2, 3, dtype=torch.float64)).shape[-1] for _ in range(2)]
 
     assert shapes == [3, 3, 3, 3, 3, 4]
@@ -122,7 +124,7 @@ def test_a_hook_that_came_for_a_step_goes_with_it():
     case = _case(Mistake(where="output", how="inner", stage=1))
     module = build_stage(case, 1)
     before = len(module._forward_hooks)
-    with Slips(case).during(case.program[-1], {1: module}):
+    with MistakeMaker(case).during(case.program[-1], {1: module}):
         assert len(module._forward_hooks) == before + 1
 
     assert len(module._forward_hooks) == before
@@ -131,16 +133,16 @@ def test_a_hook_that_came_for_a_step_goes_with_it():
 @pytest.mark.parametrize("where", ["forward", "backward", "loss"])
 def test_the_model_raises_where_it_is_to(where):
     case = _case(Mistake(where=where, how="raise", stage=0, microbatch=1))
-    slips, module = Slips(case), build_stage(case, 0)
-    loss = slips.loss(lambda output, target: output.sum())
+    mistakes, module = MistakeMaker(case), build_stage(case, 0)
+    loss = mistakes.loss(lambda output, target: output.sum())
 
     def step() -> None:
         for _ in range(2):
             loss(module(torch.zeros(2, 3, dtype=torch.float64)), None).backward()
 
-    with slips.during(case.program[0], {0: module}):
+    with mistakes.during(case.program[0], {0: module}):
         step()
-    with slips.during(case.program[-1], {0: module}), pytest.raises(DeliberateError):
+    with mistakes.during(case.program[-1], {0: module}), pytest.raises(DeliberateError):
         step()
 
 

@@ -7,11 +7,12 @@ from msgspec import structs
 
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.case import Eval, Split, decode_case, encode_case
-from pipeconform.case.drawing import Drawing
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.strategies import picking
+from pipeconform.case.draw.subjects import delayed
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
-from pipeconform.case.misfortunes import disturbed
 from pipeconform.case.perturbations import Perturbation, SlowLink
-from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
 from pipeconform.report.case_text import describe_perturbation
 from pipeconform.report.html.case_picture import stage_notes
@@ -111,10 +112,9 @@ def test_every_drawn_case_of_the_focus_is_perturbed_by_what_can_happen_there(cla
 def test_every_kind_is_drawn_and_shrinks_to_its_simplest_form():
     @st.composite
     def kinds(draw):
-        d = Drawing(draw, LIMITS, EVERYTHING.schedules[0], Focus.DELAYED)
-        return disturbed(
-            d, num_ranks=2, num_stages=4, num_microbatches=3, kinds=("delay", "stop", "link", "error", "kill")
-        )
+        d = Drawing(picking(draw), LIMITS, EVERYTHING.schedules[0])
+        d.num_ranks, d.stages_per_rank, d.num_microbatches = 2, 2, 3
+        return delayed.perturbed(d, ("delay", "stop", "link", "error", "kill"))
 
     def smallest(what):
         return find(

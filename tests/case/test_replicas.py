@@ -8,12 +8,13 @@ from msgspec import structs
 
 from pipeconform.adapter import DataParallelClaim
 from pipeconform.campaign.corpus import Corpus, drawn
+from pipeconform.case.build.data import make_batch
 from pipeconform.case.case import World, decode_case, encode_case
-from pipeconform.case.data import make_batch
-from pipeconform.case.focus import REPLICATED
+from pipeconform.case.draw.claimed import is_claimed, reachable
+from pipeconform.case.draw.registry import of_form
+from pipeconform.case.draw.traits import traits
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.replicas import Replicas
-from pipeconform.case.strategies import Focus, Limits, is_claimed, reachable
-from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
 from pipeconform.report.case_text import describe_case
 from tests.case.examples import EVERYTHING, small_case
@@ -68,7 +69,7 @@ def test_every_replica_has_data_of_its_own_and_the_first_that_of_the_case_withou
     assert not torch.equal(first.target, second.target)
 
 
-@pytest.mark.parametrize("focus", sorted(REPLICATED))
+@pytest.mark.parametrize("focus", sorted(of_form("replicas")))
 def test_drawn_cases_are_about_their_focus_and_fit_into_the_world(focus):
     limits = Limits(capabilities=EVERYTHING, max_ranks=4)
     about = 0
@@ -80,7 +81,7 @@ def test_drawn_cases_are_about_their_focus_and_fit_into_the_world(focus):
         for case in cases:
             assert case.world.replicas is not None
             assert case.world.size == case.num_ranks * len(case.world.pipelines) <= 4
-            assert traits(case) <= REPLICATED
+            assert traits(case) <= of_form("replicas")
             about += focus in traits(case)
     assert about >= 12
 
@@ -99,7 +100,7 @@ def test_nothing_is_drawn_that_is_not_claimed_or_does_not_fit():
     none = dataclasses.replace(EVERYTHING, data_parallel=None)
     ddp = dataclasses.replace(EVERYTHING, data_parallel=DataParallelClaim())
 
-    assert not any(is_claimed(focus, claim, none) for focus in REPLICATED)
+    assert not any(is_claimed(focus, claim, none) for focus in of_form("replicas"))
     assert is_claimed(Focus.REPLICAS, claim, ddp)
     assert not is_claimed(Focus.SHARDED, claim, ddp)
     assert not is_claimed(Focus.REPLICA_OPTIONS, claim, ddp)

@@ -8,11 +8,12 @@ from pipeconform.adapter import TensorParallelClaim
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case import blocks
 from pipeconform.case.case import Model, Stage, World, decode_case, encode_case
-from pipeconform.case.focus import TENSOR_PARALLEL
+from pipeconform.case.draw.claimed import is_claimed, reachable
+from pipeconform.case.draw.registry import of_form
+from pipeconform.case.draw.traits import traits
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.replicas import Replicas
-from pipeconform.case.strategies import Focus, Limits, is_claimed, reachable
 from pipeconform.case.tensor_parallel import TensorParallel, cut_dim, layers_of
-from pipeconform.case.traits import traits
 from pipeconform.errors import BadCaseError
 from pipeconform.report.case_text import describe_case
 from tests.case.examples import EVERYTHING, small_case, with_model
@@ -108,7 +109,7 @@ def test_layers_are_cut_so_that_they_fit_together():
     assert cut_dim(second, "blocks.0.weight") is None
 
 
-@pytest.mark.parametrize("focus", sorted(TENSOR_PARALLEL))
+@pytest.mark.parametrize("focus", sorted(of_form("tensor parallel")))
 def test_drawn_cases_are_about_their_focus_and_fit_into_the_world(focus):
     limits = Limits(capabilities=EVERYTHING, max_ranks=4)
     found = []
@@ -147,7 +148,7 @@ def test_nothing_is_drawn_that_is_not_claimed_or_does_not_fit():
     none = dataclasses.replace(EVERYTHING, tensor_parallel=None)
     whole = dataclasses.replace(EVERYTHING, tensor_parallel=TensorParallelClaim())
 
-    assert not any(is_claimed(focus, claim, none) for focus in TENSOR_PARALLEL)
+    assert not any(is_claimed(focus, claim, none) for focus in of_form("tensor parallel"))
     assert is_claimed(Focus.TENSOR, claim, whole)
     assert not is_claimed(Focus.PLACED, claim, whole)
     assert not reachable(Limits(capabilities=EVERYTHING, max_ranks=1), claim, Focus.TENSOR)

@@ -12,7 +12,7 @@ from pipeconform.adapter import Capabilities
 from pipeconform.campaign.cell import identifier_of
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.campaign.pairs import pairwise, points_of, reachable_points
-from pipeconform.case.strategies import Limits
+from pipeconform.case.focus import Limits
 from pipeconform.certificate.canaries import faults_of
 from pipeconform.certificate.contents import (
     Canary,

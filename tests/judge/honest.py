@@ -10,7 +10,8 @@ import msgspec
 import torch
 
 from pipeconform.adapter import Capabilities, Placement, ScheduleClaim, placement_of
-from pipeconform.case import blocks, merges
+from pipeconform.case import blocks
+from pipeconform.case.build import merges
 from pipeconform.case.case import (
     ByHand,
     Case,

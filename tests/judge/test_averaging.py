@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from pipeconform.adapter import GradientScale
+from pipeconform.case.build.data import loss_of, make_batch
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Optimize, Sgd, Train, World, Zero
-from pipeconform.case.data import loss_of, make_batch
-from pipeconform.case.modules import build_stage
 from pipeconform.case.replicas import Replicas
 from pipeconform.judge.averaging import average, widen
 from pipeconform.judge.oracle import reference

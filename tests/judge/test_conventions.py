@@ -15,9 +15,9 @@ import torch
 from torch.nn.functional import linear, mse_loss
 
 from pipeconform.adapter import Feature, GradientScale
-from pipeconform.case import data
+from pipeconform.case.build import data
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import LossSpec, Optimize, Sgd, Train, World, Zero
-from pipeconform.case.modules import build_stage
 from pipeconform.case.replicas import Replicas
 from pipeconform.judge import training
 from pipeconform.judge.norms import gradient_norm_is_right

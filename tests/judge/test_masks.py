@@ -3,9 +3,9 @@
 import torch
 
 from pipeconform.case.blocks import Dropout, Linear
+from pipeconform.case.build.data import make_batch
+from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Stage, Train
-from pipeconform.case.data import make_batch
-from pipeconform.case.modules import build_stage
 from pipeconform.judge.masks import masks_of
 from pipeconform.observe.observation import Observation, StepShown
 from pipeconform.observe.recorder import ForwardRecorder

@@ -6,9 +6,9 @@ import torch
 
 from pipeconform.adapter import GradientScale
 from pipeconform.case.blocks import BatchNorm, Dropout, Linear, Mlp
+from pipeconform.case.build.data import loss_of, make_batch
+from pipeconform.case.build.modules import build_model, build_stage
 from pipeconform.case.case import Eval, LossSpec, Model, Optimize, Sgd, Stage, Train, World, Zero
-from pipeconform.case.data import loss_of, make_batch
-from pipeconform.case.modules import build_model, build_stage
 from pipeconform.judge.numerics import compare
 from pipeconform.judge.oracle import Question, answer, reference
 from pipeconform.observe.array import Array

@@ -4,9 +4,9 @@ import torch
 
 from pipeconform.adapter import GradientScale
 from pipeconform.case.blocks import Linear, SyncedNorm
+from pipeconform.case.build.data import make_batch
+from pipeconform.case.build.modules import build_model
 from pipeconform.case.case import Model, Stage, Train, World
-from pipeconform.case.data import make_batch
-from pipeconform.case.modules import build_model
 from pipeconform.case.replicas import Replicas
 from pipeconform.judge.oracle import reference
 from tests.case.examples import small_case

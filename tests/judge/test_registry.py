@@ -7,7 +7,7 @@ import pytest
 from pipeconform.reference_impl.faults import FAULTS
 
 from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
-from pipeconform.case.strategies import Focus
+from pipeconform.case.focus import Focus
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.spec import chapters, requirements
 from tests.case.examples import EVERYTHING

@@ -22,7 +22,7 @@ import msgspec
 
 from pipeconform.case.any_case import decode_any_case
 from pipeconform.case.case import Case, format_case
-from pipeconform.case.traits import traits
+from pipeconform.case.draw.traits import traits
 from pipeconform.certificate.checks import check_package
 from pipeconform.certificate.contents import packed
 from pipeconform.certificate.package import write_package

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pipeconform.case import blocks
+from pipeconform.case.build.modules import StageModule
 from pipeconform.case.case import Model, Stage
-from pipeconform.case.modules import StageModule
 from pipeconform.observe.gradients import Gradients, tensors_of
 from pipeconform.observe.recorder import ForwardRecorder
 

@@ -9,8 +9,8 @@ from torch.distributed.pipelining import _backward as torch_backward
 from torch.utils.checkpoint import checkpoint
 
 from pipeconform.case.blocks import Linear, Mlp, Norm, Shared
+from pipeconform.case.build.modules import StageModule, build_stage
 from pipeconform.case.case import Case, Model, Stage, Train, World
-from pipeconform.case.modules import StageModule, build_stage
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.timeline import Timeline
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pipeconform.reference_impl.batches import BatchCheck
 
-from pipeconform.case import data
+from pipeconform.case.build import data
 
 
 def _batch(*args, samples=4, m=2):

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from pipeconform.case import blocks
+from pipeconform.case.by_hand import UNTIMELY, has_neighbour
 from pipeconform.case.case import (
     Adam,
     ByHand,
@@ -22,7 +23,6 @@ from pipeconform.case.case import (
     World,
     Zero,
 )
-from pipeconform.case.disorder import DISORDERS, has_subject
 from pipeconform.report.case_text import describe_case, describe_program
 from tests.case.examples import small_case, with_model
 
@@ -143,7 +143,7 @@ HANDS = [
     ByHand(mistake="weight_unknown", stage=1),
     ByHand(mistake="weight_unknown", microbatch=1),
     ByHand(whole=True),
-    *(ByHand(whole=True, mistake=one) for one in DISORDERS if has_subject(one, stage=0, placed=(0, 1))),
+    *(ByHand(whole=True, mistake=one) for one in UNTIMELY if has_neighbour(one, stage=0, placed=(0, 1))),
 ]
 
 

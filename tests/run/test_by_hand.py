@@ -12,10 +12,10 @@ import torch
 from pipeconform.reference_impl.adapter import ReferenceAdapter
 
 from pipeconform.adapter import Placement, Plan, Ranks, StageOperations, placement_of
-from pipeconform.case import data
 from pipeconform.case.blocks import Linear
+from pipeconform.case.build import data
+from pipeconform.case.by_hand import UNTIMELY
 from pipeconform.case.case import ByHand, Case, Stage, Train, World
-from pipeconform.case.disorder import DISORDERS
 from pipeconform.run import by_hand
 from pipeconform.run.answers import CheckedPipeline
 from pipeconform.run.planning import plan_of
@@ -85,7 +85,7 @@ def test_a_mistake_is_made_once_answered_and_changes_nothing(mistake: Any) -> No
     assert all(torch.equal(a, b) for a, b in zip(gradients, right, strict=True))
 
 
-OF_TWO_STAGES_ON_ONE_RANK = [one for one in DISORDERS if one not in ("send_early", "receive_unknown")]
+OF_TWO_STAGES_ON_ONE_RANK = [one for one in UNTIMELY if one not in ("send_early", "receive_unknown")]
 
 
 @pytest.mark.parametrize("mistake", OF_TWO_STAGES_ON_ONE_RANK)

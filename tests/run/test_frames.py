@@ -44,8 +44,8 @@ def test_the_chain_of_a_cause_leads_through_where_it_was_caught():
 def test_what_the_harness_does_before_is_left_out_and_in_between_folded():
     chain = (
         frame("mine"),
-        frame("pipeconform.case.modules"),
-        frame("pipeconform.case.layers"),
+        frame("pipeconform.case.build.modules"),
+        frame("pipeconform.case.build.layers"),
         frame("torch.nn"),
     )
 

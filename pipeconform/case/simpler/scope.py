@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from pipeconform.adapter import Feature, ScheduleClaim, placement_of
 from pipeconform.case import blocks
+from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.case import Case, Train
-from pipeconform.case.disorder import has_subject
-from pipeconform.case.focus import LEAST_RANKS, LEAST_SIDES, LEAST_STAGES, Focus, Limits, is_claimed
+from pipeconform.case.draw.claimed import is_claimed
+from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.draw.traits import traits
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.mistakes import Mistake
-from pipeconform.case.sizes import edges
-from pipeconform.case.strategies import ROWS
-from pipeconform.case.traits import traits
 
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 
@@ -50,19 +50,17 @@ class Scope:
         return all(one in own or is_claimed(one, self.claim, capabilities) for one in traits(case))
 
     def _has_claimed_sizes(self, case: Case) -> bool:
-        p, v, focus = case.num_ranks, case.stages_per_rank, self.focus
+        p, v, subject = case.num_ranks, case.stages_per_rank, SUBJECTS[self.focus]
         if (case.world.size if case.world.is_parallel else p) < self.limits.min_ranks:
             return False
-        least = p < LEAST_RANKS.get(focus, 1) or min(p, v) < LEAST_SIDES.get(focus, 1)
-        if least or p * v < LEAST_STAGES.get(focus, 1):
+        if p < subject.least_ranks or v < subject.least_stages_per_rank or p * v < subject.least_stages:
             return False
-        if focus is Focus.REPLICA_NORMS and case.world.num_replicas < 2:
+        if case.world.num_replicas < subject.least_replicas:
             return False
-        rows = min(ROWS.get(focus, [1]))
-        if any(run.batch_size // run.num_microbatches < rows for run in case.runs):
+        if any(run.batch_size // run.num_microbatches < min(subject.rows) for run in case.runs):
             return False
-        if focus is Focus.EDGE:
-            known = {size for kind in edges(self.limits, self.claim) for size in kind}
+        if subject.sizes is not None:
+            known = subject.sizes(self.limits, self.claim)
             if all((p, v, run.num_microbatches) in known for run in case.runs):
                 return True
         return all(
@@ -90,7 +88,7 @@ class Scope:
             self.claim.placement, num_ranks=case.num_ranks, num_stages=case.num_ranks * case.stages_per_rank
         )
         placed = [min(ranks) for ranks in owners]
-        if not all(has_subject(hand.mistake, stage=hand.stage, placed=placed) for hand in hands):
+        if not all(has_neighbour(hand.mistake, stage=hand.stage, placed=placed) for hand in hands):
             return False
         ranks = [owners[s] for s in model.tied]
         across, inside = len(set(ranks)) > 1, len(set(ranks)) < len(ranks)

@@ -23,5 +23,5 @@ def variant(case: Case, **changes: Any) -> Iterator[Case]:
 
 
 def with_model(case: Case, **changes: Any) -> Iterator[Case]:
-    """Likewise, of the model's fields."""
+    """The case with some fields of its model changed; none where it contradicts itself."""
     yield from variant(case, model=structs.replace(case.model, **changes))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pipeconform.case.focus import MISTAKEN, Focus
+from pipeconform.case.draw.registry import MISTAKEN
+from pipeconform.case.focus import Focus
 from pipeconform.judge import aftermath as aftermaths
 from pipeconform.judge import misplanned, split_backward
 from pipeconform.judge.aftermath import Aftermath

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeconform.adapter import Feature
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
-from pipeconform.case.traits import traits
 from pipeconform.judge import forward, tensor_parallel, training
 from pipeconform.judge.conditions import SEVERAL_STAGES, SOMEBODY_ELSE, UNEVEN_BATCH
 from pipeconform.judge.evidence import Evidence, Finding

@@ -12,11 +12,12 @@ from pipeconform.adapter import GradientScale
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.blocks import Attention, Linear, Mlp, Norm
 from pipeconform.case.case import Case, Eval, Model, Stage, Train, World, Zero, decode_case, encode_case
+from pipeconform.case.draw.claimed import is_claimed, reachable
+from pipeconform.case.draw.traits import traits
+from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.replicas import Replicas
 from pipeconform.case.simpler.candidates import PARTS, leaps, simpler, weight
 from pipeconform.case.simpler.scope import Scope
-from pipeconform.case.strategies import Focus, Limits, is_claimed, reachable
-from pipeconform.case.traits import traits
 from pipeconform.judge.oracle import reference
 from pipeconform.judge.registry import JUDGEMENTS
 

@@ -1,0 +1,1 @@
+"""From a case, which is data, to torch modules and tensors."""

@@ -1,0 +1,363 @@
+"""The data of a case's steps: batches, decoys, microbatches and the loss.
+
+Every tensor is drawn from its own generator, seeded by (case, step, role): all microbatches differ,
+targets differ from inputs, and any process can make any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from msgspec import structs
+from torch import Tensor
+from torch.nn import functional
+
+from pipeconform.adapter import (
+    Along,
+    Batch,
+    Boundary,
+    CustomSplit,
+    Loss,
+    Microbatch,
+    SplitRule,
+    TensorSpec,
+    Whole,
+    module_state,
+)
+from pipeconform.case.build.modules import VOCABULARY, build_stage
+from pipeconform.case.case import Carried, Case, Eval, LossSpec, Train
+from pipeconform.case.seeds import seed_of
+
+__all__ = [
+    "IGNORED",
+    "autocast_of",
+    "boundaries_of",
+    "decoy_of",
+    "kwarg_gradients",
+    "kwarg_rules",
+    "loaded_state",
+    "loss_of",
+    "make_batch",
+    "passed_on",
+    "reassembled",
+    "specs_of",
+    "split",
+    "split_sizes",
+    "tied_names",
+]
+
+IGNORED = -100
+"""The target value that cross-entropy ignores (torch's default ``ignore_index``)."""
+
+
+def split_sizes(batch_size: int, num_microbatches: int) -> list[int]:
+    """Sizes of the microbatches: as equal as possible, larger ones first (``torch.tensor_split``)."""
+    small, extra = divmod(batch_size, num_microbatches)
+    return [small + (k < extra) for k in range(num_microbatches)]
+
+
+def split(value: Any, *, num_microbatches: int, batch_dim: int) -> list[Any]:
+    """Split a tensor along its batch dimension; repeat anything else."""
+    if not isinstance(value, Tensor):
+        return [value] * num_microbatches
+    sizes = split_sizes(value.shape[batch_dim], num_microbatches)
+    return list(value.split(sizes, dim=batch_dim))  # type: ignore[no-untyped-call]
+
+
+def kwarg_rules(case: Case) -> dict[int, dict[str, SplitRule]]:
+    """Per stage and name the rules of those keyword arguments that are split otherwise than usual."""
+    rules: dict[str, SplitRule] = {"turned": Along(1), "whole": Whole(), "listed": CustomSplit(_by_samples)}
+    found: dict[int, dict[str, SplitRule]] = {}
+    for kwarg in case.model.kwargs:
+        if kwarg.kind in rules:
+            found.setdefault(kwarg.stage, {})[f"gain_{kwarg.stage}"] = rules[kwarg.kind]
+    return found
+
+
+def _by_samples(values: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
+    """A list with an entry per sample, cut as the samples are."""
+    return [values[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(len(sizes))]
+
+
+def _generator(case: Case, *role: object) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_of(case.seed, *role))
+
+
+def _leading(case: Case, batch_size: int) -> tuple[int, ...]:
+    """The shape of a batch without the width."""
+    model = case.model
+    if not model.sequence:
+        return (batch_size,)
+    return (batch_size, model.sequence) if model.batch_dim == 0 else (model.sequence, batch_size)
+
+
+def _carried(case: Case, kind: Carried, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    dtype = getattr(torch, case.model.dtype)
+    match kind:
+        case "positions":
+            return torch.randint(0, 8, leading, generator=generator)
+        case "mask":
+            return torch.rand(leading, generator=generator) < 0.5
+        case "scale":
+            return (0.5 + torch.rand(leading, generator=generator, dtype=torch.float64)).to(dtype)
+    return torch.randn((*leading, case.model.width), generator=generator, dtype=torch.float64).to(dtype)
+
+
+def _objects(batch_size: int, generator: torch.Generator) -> dict[str, Any]:
+    """What no engine can split: a number, a text, None and a list with one name per sample."""
+    factor = round(float(torch.rand((), generator=generator)), 3)
+    names = [f"sample {i}" for i in torch.randperm(batch_size, generator=generator).tolist()]
+    return {"factor": factor, "text": "gain" * round(1 + 8 * factor), "nothing": None, "names": names}
+
+
+def _target(case: Case, leading: tuple[int, ...], sizes: Sequence[int], generator: torch.Generator) -> Tensor:
+    model = case.model
+    if case.loss.kind == "mse":
+        shape = (*leading, model.width)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(getattr(torch, model.dtype))
+    target = torch.randint(0, model.classes, leading, generator=generator)
+    if case.loss.ignore:
+        # microbatch k ignores its first k mod size samples but never all of them
+        start = 0
+        for k, size in enumerate(sizes):
+            target.narrow(model.batch_dim, start, min(k % size, size - 1)).fill_(IGNORED)
+            start += size
+    return target
+
+
+def _last_run(case: Case) -> int:
+    return max(index for index, step in enumerate(case.program) if isinstance(step, Train | Eval))
+
+
+def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu", replica: int = 0) -> Batch:
+    """The whole batch of program step `step_index`, also split into microbatches; every replica has its own.
+
+    Raises:
+        TypeError: that step runs no batch.
+    """
+    if replica:
+        case = structs.replace(case, seed=seed_of(case.seed, "replica", replica))
+    step, model = case.program[step_index], case.model
+    if not isinstance(step, Train | Eval):
+        raise TypeError(f"program[{step_index}] is {step!r}, which has no batch")
+    m, leading = step.num_microbatches, _leading(case, step.batch_size)
+    split = model.split
+    if split is not None and (split.shorter_example or (split.longer and step_index == _last_run(case))):
+        leading = tuple(size + (dim != model.batch_dim) for dim, size in enumerate(leading))
+    dtype = getattr(torch, model.dtype)
+    if model.tokens:
+        main = torch.randint(0, VOCABULARY, leading, generator=_generator(case, step_index, "input"))
+    else:
+        shape = (*leading, model.width)
+        main = torch.randn(shape, generator=_generator(case, step_index, "input"), dtype=torch.float64).to(
+            dtype
+        )
+    args = [main.to(device).requires_grad_(model.input_requires_grad and isinstance(step, Train))]
+    for position, kind in enumerate(model.carried):
+        value = _carried(case, kind, leading, _generator(case, step_index, kind, position)).to(device)
+        args.append(
+            value.requires_grad_(kind == "stream" and model.input_requires_grad and isinstance(step, Train))
+        )
+    kwargs: dict[int, dict[str, Any]] = {}
+    for kwarg in model.kwargs:
+        generator = _generator(case, step_index, "gain", kwarg.stage)
+        gain: Any = torch.rand(leading, generator=generator, dtype=torch.float64).to(dtype).to(device)
+        if kwarg.kind == "number":
+            gain = round(float(torch.rand((), generator=generator)), 3)
+        elif kwarg.kind == "listed":
+            gain = [round(gain, 3) for gain in torch.rand(step.batch_size, generator=generator).tolist()]
+        elif kwarg.kind in ("turned", "whole"):
+            shape = (2, step.batch_size) if kwarg.kind == "turned" else (step.batch_size, model.width)
+            gain = torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
+        elif kwarg.kind == "objects":
+            gain = _objects(step.batch_size, generator)
+        elif model.input_requires_grad and isinstance(step, Train):
+            gain.requires_grad_()
+        kwargs.setdefault(kwarg.stage, {})[f"gain_{kwarg.stage}"] = gain
+    sizes = split_sizes(step.batch_size, m)
+    target = _target(case, leading, sizes, _generator(case, step_index, "target")).to(device)
+    return assemble(
+        args=tuple(args),
+        kwargs=kwargs,
+        target=target,
+        loss_kwargs={"scale": 1.75} if case.loss.scaled else {},
+        batch_dim=model.batch_dim,
+        num_microbatches=m,
+        rules=kwarg_rules(case),
+    )
+
+
+def assemble(
+    *,
+    args: tuple[Any, ...],
+    kwargs: Mapping[int, Mapping[str, Any]],
+    target: Any,
+    loss_kwargs: Mapping[str, Any],
+    batch_dim: int,
+    num_microbatches: int,
+    rules: Mapping[int, Mapping[str, SplitRule]] | None = None,
+) -> Batch:
+    """Split everything and put a `Batch` together; `rules` are those of keyword arguments, see `kwarg_rules`."""
+    rules = rules or {}
+
+    def cut(value: Any, rule: SplitRule | None = None) -> list[Any]:
+        match rule:
+            case Whole():
+                return [value] * num_microbatches
+            case CustomSplit(function):
+                return list(function(value, split_sizes(target.shape[batch_dim], num_microbatches)))
+        dim = batch_dim if rule is None else rule.dim
+        return split(value, num_microbatches=num_microbatches, batch_dim=dim)
+
+    cut_args, cut_target = [cut(arg) for arg in args], cut(target)
+    cut_kwargs = {
+        s: {name: cut(value, rules.get(s, {}).get(name)) for name, value in own.items()}
+        for s, own in kwargs.items()
+    }
+    return Batch(
+        args=args,
+        kwargs=kwargs,
+        target=target,
+        loss_kwargs=loss_kwargs,
+        batch_dim=batch_dim,
+        num_microbatches=num_microbatches,
+        microbatches=tuple(
+            Microbatch(
+                args=tuple(arg[k] for arg in cut_args),
+                kwargs={s: {name: value[k] for name, value in own.items()} for s, own in cut_kwargs.items()},
+                target=cut_target[k],
+            )
+            for k in range(num_microbatches)
+        ),
+        kwarg_rules=rules,
+    )
+
+
+def reassembled(
+    batch: Batch,
+    *,
+    args: tuple[Any, ...],
+    target: Any,
+    kwargs: Mapping[int, Mapping[str, Any]] | None = None,
+) -> Batch:
+    """The batch with other inputs, another target and, if given, other keyword arguments, split again."""
+    return assemble(
+        args=args,
+        kwargs=batch.kwargs if kwargs is None else kwargs,
+        target=target,
+        loss_kwargs=batch.loss_kwargs,
+        batch_dim=batch.batch_dim,
+        num_microbatches=batch.num_microbatches,
+        rules=batch.kwarg_rules,
+    )
+
+
+def kwarg_gradients(batch: Batch, *, stages: Iterable[int]) -> dict[int, dict[str, Tensor | None]]:
+    """Per stage the gradients of those of its keyword arguments that require one."""
+    found = {
+        s: {
+            name: value.grad
+            for name, value in batch.kwargs.get(s, {}).items()
+            if isinstance(value, Tensor) and value.requires_grad
+        }
+        for s in stages
+    }
+    return {s: own for s, own in found.items() if own}
+
+
+def decoy_of(value: Any) -> Any:
+    """Another value of the same shape and dtype: NaN where floating, other small integers, flipped masks."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_floating_point():
+        return torch.full_like(value, float("nan"), requires_grad=value.requires_grad)
+    if value.dtype == torch.bool:
+        return ~value
+    return torch.where(value > 0, 0, 1).to(value.dtype)
+
+
+def _mean_or_sum(values: Tensor, spec: LossSpec) -> Tensor:
+    return values.mean() if spec.reduction == "mean" else values.sum()
+
+
+def tied_names(case: Case) -> tuple[dict[int, str], ...]:
+    """The parameters that several stages hold, as `Plan.tied` tells them."""
+    return (dict.fromkeys(case.model.tied, "tied"),) if case.model.tied else ()
+
+
+def loaded_state(case: Case, step_index: int) -> dict[int, dict[str, Tensor]]:
+    """Per stage and name what program step `step_index` loads: the state of a model with another seed."""
+    other = structs.replace(case, seed=seed_of(case.seed, step_index, "load"))
+    return module_state({s: build_stage(other, s) for s in range(case.num_stages)})
+
+
+def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractContextManager[object]:
+    """What the whole step runs under: automatic mixed precision if it asks for it."""
+    if not step.autocast:
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
+
+
+def loss_of(case: Case) -> Loss:
+    """The loss of one microbatch as the contract wants it."""
+    spec, output_kind, further = case.loss, case.model.output, bool(case.model.merged)
+
+    def loss(output: Any, target: Tensor, *, scale: float = 1.0) -> Tensor:
+        main, extra = output, None
+        if further:
+            main = output[0]
+        elif output_kind in ("tuple1", "tuple"):
+            main, extra = output[0], output[1] if len(output) > 1 else None
+        elif output_kind == "dict":
+            main, extra = output["result"], output["square"]
+        if spec.kind == "mse":
+            value = _mean_or_sum((main - target) ** 2, spec)
+        else:
+            flat = main.reshape(-1, main.shape[-1])
+            value = functional.cross_entropy(
+                flat, target.reshape(-1), ignore_index=IGNORED, reduction=spec.reduction
+            )
+        if extra is not None:
+            value = value + 0.25 * _mean_or_sum(extra, spec)
+        return value * scale
+
+    return Loss(function=loss, reduction=spec.reduction)
+
+
+def specs_of(case: Case, values: Iterable[Tensor]) -> tuple[TensorSpec, ...]:
+    """What there is to say about tensors at a boundary."""
+    return tuple(
+        TensorSpec(
+            shape=tuple(value.shape),
+            dtype=value.dtype,
+            requires_grad=value.requires_grad,
+            batch_dim=case.model.batch_dim,
+        )
+        for value in values
+    )
+
+
+def passed_on(case: Case, *, stages: int) -> list[tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]]:
+    """What each of the first `stages` takes and gives for the first microbatch of the first run."""
+    index, step = next((i, step) for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
+    micro = make_batch(case, index).microbatches[0]
+    values: tuple[Any, ...] = micro.args
+    found = []
+    with torch.random.fork_rng(devices=[]), autocast_of(step, device="cpu"):
+        for s in range(stages):
+            output = build_stage(case, s)(*values, **micro.kwargs.get(s, {}))
+            given = tuple(output) if isinstance(output, tuple | list) else (output,)
+            found.append((specs_of(case, values), specs_of(case, given)))
+            values = tuple(value.detach().requires_grad_(value.requires_grad) for value in given)
+    return found
+
+
+def boundaries_of(case: Case) -> tuple[Boundary, ...]:
+    """Shapes and dtypes between neighbouring stages for the first microbatch of the first run."""
+    return tuple(
+        Boundary(producer=s, consumer=s + 1, tensors=given)
+        for s, (_, given) in enumerate(passed_on(case, stages=case.num_stages - 1))
+    )

@@ -1,0 +1,34 @@
+"""What the user of a pipeline says about its stages before anything has run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from pipeconform.adapter import Declared, TensorSpec
+from pipeconform.case.build import data
+from pipeconform.case.case import Case
+
+__all__ = ["declared_of"]
+
+
+def declared_of(case: Case) -> Mapping[int, Declared]:
+    """Per stage what it takes and gives for the first microbatch of the first run, with the case's own mistake."""
+    passed = data.passed_on(case, stages=case.num_stages)
+    found = {s: Declared(inputs=taken, outputs=given) for s, (taken, given) in enumerate(passed)}
+    one = case.world.misplan
+    if one is not None and one.how in ("shape", "dtype"):
+        taken = found[one.stage + 1]
+        wrong = _changed(taken.inputs[0], one.how)
+        found[one.stage + 1] = Declared(inputs=(wrong, *taken.inputs[1:]), outputs=taken.outputs)
+    return found
+
+
+def _changed(spec: TensorSpec, how: str) -> TensorSpec:
+    shape, dtype = spec.shape, spec.dtype
+    if how == "shape":
+        shape = (*shape[:-1], shape[-1] + 1)
+    else:
+        dtype = torch.float32 if dtype == torch.float64 else torch.float64
+    return TensorSpec(shape=shape, dtype=dtype, requires_grad=spec.requires_grad, batch_dim=spec.batch_dim)

@@ -1,0 +1,147 @@
+"""What a rank is given of what it does not own: the same form, other values.
+
+A rank that computes something of another rank's by itself, instead of receiving it, then computes something else.
+The values are drawn from the case's seed and the rank's place in the pipeline: they are finite (an engine may build
+every stage and try it for shapes), the same at every call, and the same on all ranks that own the same stages.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable
+from typing import Literal
+
+import torch
+from msgspec import structs
+from torch import Tensor, nn
+
+from pipeconform.adapter import Batch
+from pipeconform.case.build import data
+from pipeconform.case.build.modules import Intruder, Recorder, StageModule, build_stage, composed
+from pipeconform.case.build.whole import WholeModel, build_whole, parts_are_known
+from pipeconform.case.case import Case
+from pipeconform.case.seeds import seed_of
+
+__all__ = ["annotated_for", "batch_for", "model_for", "stage_for", "state_for", "stranger"]
+
+_BUFFERS_MOVE = 0.5
+"""By how much at least a floating-point buffer differs: a variance stays positive."""
+
+
+def stranger(case: Case, position: int | None) -> Case:
+    """The case with the seed from which the rank at `position` is given what it does not own."""
+    return structs.replace(case, seed=seed_of(case.seed, "foreign", position))
+
+
+def stage_for(case: Case, index: int, *, owned: Collection[int], position: int | None) -> StageModule:
+    """Stage `index` as its builder gives it to the rank at `position`."""
+    module = build_stage(case, index)
+    if index not in owned:
+        _estrange([module], _generator(case, position, index))
+    return module
+
+
+def model_for(
+    case: Case,
+    *,
+    owned: Collection[int],
+    position: int | None,
+    recorder: Recorder | None = None,
+    intruder: Intruder | None = None,
+) -> nn.Module:
+    """The composition of all stages; a parameter that stages share is right if any of them is owned."""
+    stages = [stage_for(case, s, owned=owned, position=position) for s in range(case.num_stages)]
+    return composed(case, stages, owned=owned, recorder=recorder, intruder=intruder)
+
+
+def annotated_for(
+    case: Case, mark: Callable[[], None] | None = None, *, owned: Collection[int], position: int | None
+) -> WholeModel:
+    """The whole model for a front end; where its cuts are the front end's choice, every value is right."""
+    model = build_whole(case, mark)
+    if parts_are_known(case):
+        parts = list(model.get_submodule("stages").children())
+        kept = {id(value) for s in owned for value in parts[s].parameters()}
+        for s, part in enumerate(parts):
+            if s not in owned:
+                _estrange([part], _generator(case, position, s), but=kept)
+    return model
+
+
+def state_for(
+    case: Case, step_index: int, *, owned: Collection[int], position: int | None
+) -> dict[int, dict[str, Tensor]]:
+    """What program step `step_index` loads, as the rank at `position` is given it."""
+    right = data.loaded_state(case, step_index)
+    wrong = data.loaded_state(stranger(case, position), step_index)
+    return {s: values if s in owned else _other_buffers(wrong[s]) for s, values in right.items()}
+
+
+def batch_for(
+    case: Case,
+    step_index: int,
+    *,
+    owned: Collection[int],
+    position: int | None,
+    inputs: Literal["first_stage", "all"],
+    targets: Literal["last_stage", "all"],
+    kwargs: Literal["stage", "rank", "pipeline"],
+    device: torch.device | str = "cpu",
+    replica: int = 0,
+) -> Batch:
+    """The batch of program step `step_index` as the rank at `position` is given it.
+
+    `inputs`, `targets` and `kwargs` are claims: whoever says that all ranks consume something gets finite values
+    everywhere, other ranks NaN. Keyword arguments come from one place where they are the whole pipeline's, and where
+    a front end cuts as it likes.
+    """
+    right = data.make_batch(case, step_index, device=device, replica=replica)
+    first, last = 0 in owned, case.num_stages - 1 in owned
+    told_apart = kwargs != "pipeline" and (case.model.split is None or parts_are_known(case))
+    if first and last and (not told_apart or set(right.kwargs) <= set(owned)):
+        return right
+
+    @functools.cache
+    def other() -> Batch:
+        return data.make_batch(stranger(case, position), step_index, device=device, replica=replica)
+
+    args, target = right.args, right.target
+    if not first:
+        args = other().args if inputs == "all" else tuple(map(data.decoy_of, args))
+    if not last:
+        target = other().target if targets == "all" else data.decoy_of(target)
+    given = {s: own if s in owned or not told_apart else other().kwargs[s] for s, own in right.kwargs.items()}
+    return data.reassembled(right, args=args, target=target, kwargs=given)
+
+
+def _generator(case: Case, *role: object) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_of(case.seed, "foreign", *role))
+
+
+def _estrange(
+    modules: Iterable[nn.Module], generator: torch.Generator, *, but: Collection[int] = frozenset()
+) -> None:
+    """Give parameters and floating-point buffers other values, of the size that they have."""
+    with torch.no_grad():
+        for module in modules:
+            for parameter in module.parameters():
+                if id(parameter) not in but:
+                    fan_in = parameter.shape[-1] if parameter.ndim > 1 else 4
+                    parameter.copy_(_drawn(parameter, generator) * fan_in**-0.5)
+            for buffer in module.buffers():
+                if buffer.is_floating_point():
+                    buffer.copy_(buffer.double() + _BUFFERS_MOVE + _drawn(buffer, generator).abs())
+
+
+def _drawn(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64)
+
+
+def _other_buffers(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state whose floating-point buffers differ, too: initial buffers are the same for every seed."""
+    return {
+        name: value + _BUFFERS_MOVE
+        if value.is_floating_point() and not isinstance(value, nn.Parameter)
+        else value
+        for name, value in state.items()
+    }

@@ -1,0 +1,290 @@
+"""From a case to torch modules: the same parameters on every rank and in the oracle.
+
+Stages are built under a forked random state from seeds of their own, so building changes no other
+random numbers, and any process can build any stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import zip_longest
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeconform.case.build import merges, passages
+from pipeconform.case.build.layers import VOCABULARY, DropoutLayer, module_of
+from pipeconform.case.case import Case, KwargKind, Model, Stage
+from pipeconform.case.seeds import seed_of, seed_process
+
+__all__ = [
+    "VOCABULARY",
+    "Edges",
+    "Intruder",
+    "Recorder",
+    "StageModule",
+    "Watcher",
+    "build_model",
+    "build_stage",
+    "composed",
+    "tie",
+]
+
+
+class Recorder(Protocol):
+    """What a stage module tells whoever listens; None listens by default."""
+
+    def forward(
+        self, stage: int, inputs: tuple[Any, ...], output: Any, masks: list[Tensor], *, training: bool
+    ) -> None:
+        """A forward of `stage` ended; `training` if any of its modules was in training mode."""
+
+    def masks(self, stage: int) -> Sequence[Tensor]:
+        """The dropout masks that the coming forward of `stage` must use; empty to draw them."""
+
+
+class Watcher(Protocol):
+    """Who sees when a stage computes, forwards and backwards; see `pipeconform.observe.timeline`."""
+
+    def forward(
+        self, module: nn.Module, stage: int, inputs: tuple[Any, ...]
+    ) -> AbstractContextManager[tuple[Any, ...]]:
+        """Surround one forward of `stage`, which works on the inputs that are yielded."""
+
+
+class Intruder(Protocol):
+    """Who delays, stops or breaks a stage's computations; see `pipeconform.run.disturber`."""
+
+    def before(self, stage: int, inputs: tuple[Any, ...]) -> tuple[int | None, tuple[Any, ...]]:
+        """A forward of `stage` begins: its number, and the inputs to work on."""
+
+    def after(self, stage: int, microbatch: int | None, output: Any) -> Any:
+        """It has ended with `output`, which is returned."""
+
+
+class Edges(Protocol):
+    """What turns the main stream where `DTensor`s cross between stages; see `pipeconform.run.cutting`."""
+
+    def arrived(self, x: Tensor) -> Tensor:
+        """The whole of what the stage before handed over."""
+
+    def leaving(self, x: Tensor) -> Tensor:
+        """What the next stage is handed of the whole."""
+
+
+class StageModule(nn.Module):
+    """One stage: ``forward(x, *carried, **kwargs)`` to the next stage's positional arguments.
+
+    The last stage returns the model's output. A recorder, if there is one, gets every forward;
+    it changes neither values nor graph.
+    """
+
+    recorder: Recorder | None = None
+    timeline: Watcher | None = None
+    intruder: Intruder | None = None
+    edges: Edges | None = None
+
+    def __init__(self, model: Model, index: int, stage: Stage) -> None:
+        super().__init__()
+        self.model, self.index = model, index
+        self.last = index == len(model.stages) - 1
+        self.arriving = passages.arriving(model, index)
+        self.num_inputs = 1 + len(model.carried) + len(self.arriving)
+        self.blocks = nn.ModuleList(module_of(block, model) for block in stage.blocks)
+        if any(one.kind == "learned" for one in passages.leaving(model, index) if one.source == index):
+            self.learned = nn.Parameter(torch.empty(model.width))
+        if index in model.tied:
+            self.tied = nn.Parameter(torch.empty(model.width, model.width))
+        self.kwargs = {f"gain_{index}": kwarg.kind for kwarg in model.kwargs if kwarg.stage == index}
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the stage on one microbatch."""
+        if self.intruder is None:
+            return self._seen(inputs, kwargs)
+        microbatch, given = self.intruder.before(self.index, inputs)
+        return self.intruder.after(self.index, microbatch, self._seen(given, kwargs))
+
+    def _seen(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self.timeline is None:
+            return self._run(inputs, inputs, kwargs)
+        with self.timeline.forward(self, self.index, inputs) as seen:
+            return self._run(inputs, seen, kwargs)
+
+    def _run(self, inputs: tuple[Any, ...], seen: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Compute on `seen`, which is `inputs` or watched views of them; tell the recorder of `inputs`."""
+        if unknown := kwargs.keys() - self.kwargs.keys():
+            raise TypeError(f"stage {self.index} got unexpected keyword arguments {sorted(unknown)}")
+        if missing := self.kwargs.keys() - kwargs.keys():
+            raise TypeError(f"stage {self.index} misses keyword arguments {sorted(missing)}")
+        if len(inputs) != self.num_inputs:
+            raise TypeError(
+                f"stage {self.index} takes {self.num_inputs} positional inputs, got {len(inputs)}"
+            )
+        recorder = self.recorder
+        dropouts = [part for part in self.modules() if isinstance(part, DropoutLayer)]
+        masks = recorder.masks(self.index) if recorder is not None else ()
+        for dropout, mask in zip_longest(dropouts, masks[: len(dropouts)]):
+            dropout.replay, dropout.drawn = mask, None
+        x, *others = seen
+        if self.edges is not None and self.index:
+            x = self.edges.arrived(x)
+        carried, passing = others[: len(self.model.carried)], others[len(self.model.carried) :]
+        for block in self.blocks[:1] if self.model.tokens and self.index == 0 else ():
+            x = block(x)
+        x = self._mix(x, carried, kwargs)
+        for passage, value in zip(self.arriving, passing, strict=True):
+            if self.index in passage.users:
+                x = passages.use(passage.kind, x, value)
+        for block in self.blocks[1:] if self.model.tokens and self.index == 0 else self.blocks:
+            x = block(x)
+        if self.index in self.model.tied:
+            x = x + torch.tanh(functional.linear(x, self.tied))
+        if not self.model.view_outputs:
+            # a linear map over a sequence returns a view; engines' handling of views is a subject of its own
+            x = x * 1.0
+        output = self._output(x) if self.last else self._boundary(x, carried, passing)
+        if recorder is not None:
+            drawn = [d.drawn for d in dropouts if d.drawn is not None]
+            training = any(module.training for module in self.modules())
+            recorder.forward(self.index, inputs, output, drawn, training=training)
+        return output
+
+    def _mix(self, x: Tensor, carried: list[Tensor], kwargs: Mapping[str, Any]) -> Tensor:
+        """Let every carried tensor and keyword argument change the main stream by much more than rounding."""
+        for kind, value in zip(self.model.carried, carried, strict=True):
+            if kind == "positions":
+                x = x + value.to(x.dtype).unsqueeze(-1) * 0.125
+            elif kind == "mask":
+                x = torch.where(value.unsqueeze(-1), x, x * 0.5)
+            elif kind == "scale":
+                x = x * value.unsqueeze(-1)
+            else:
+                x = x + 0.5 * value
+        for name in sorted(kwargs):
+            x = x * (1.0 + _gain_of(self.kwargs[name], kwargs[name], like=x, batch_dim=self.model.batch_dim))
+        return x
+
+    def _boundary(self, x: Tensor, carried: list[Tensor], passing: list[Tensor]) -> Any:
+        if self.model.container == "tensor":
+            return x if self.edges is None else self.edges.leaving(x)
+        onward = [
+            value * 0.75 + 0.25 * x if kind == "stream" else value
+            for kind, value in zip(self.model.carried, carried, strict=True)
+        ]
+        held = dict(zip(self.arriving, passing, strict=True))
+        for passage in passages.leaving(self.model, self.index):
+            if passage.source != self.index:
+                onward.append(held[passage])
+            elif passage.kind == "learned":
+                onward.append(torch.tanh(self.learned) + torch.zeros_like(x))
+            else:
+                onward.append(passages.make(passage.kind, x))
+        return (x, *onward) if self.model.container == "tuple" else [x, *onward]
+
+    def _output(self, x: Tensor) -> Any:
+        if self.model.merged:
+            return (x, *(merges.made(kind, x) for kind in self.model.merged))
+        match self.model.output:
+            case "tensor":
+                return x
+            case "tuple1":
+                return (x,)
+            case "tuple":
+                return (x, x * x)
+            case _:
+                return {"result": x, "square": x * x}
+
+
+def _gain_of(kind: KwargKind, value: Any, *, like: Tensor, batch_dim: int) -> Any:
+    """What a keyword argument is good for: a number, or a tensor that stretches over the main stream."""
+    match kind:
+        case "objects":
+            return _weight_of(value)
+        case "whole":
+            return value.mean(0)
+        case "turned":
+            return value.sum(0).reshape(-1, *(1 for _ in range(like.ndim - 1)))
+        case "listed":
+            samples = torch.tensor(value, dtype=like.dtype, device=like.device)
+            return samples.reshape(-1, *(1 for _ in range(like.ndim - 1 - batch_dim)))
+    return value.unsqueeze(-1) if isinstance(value, Tensor) else value
+
+
+def _weight_of(objects: Mapping[str, Any]) -> float:
+    """A number that changes when any of the objects does, or the order of the samples' names."""
+    names = sum(place * int(name.split()[1]) for place, name in enumerate(objects["names"], start=1))
+    found = objects["factor"] + len(objects["text"]) / 16 + names / 64
+    return float(found) if objects["nothing"] is None else 0.0
+
+
+def build_stage(case: Case, index: int) -> StageModule:
+    """Stage `index` on the CPU with its initial parameters; two calls give equal modules."""
+    model = case.model
+    with torch.random.fork_rng(devices=[]):
+        seed_process(seed_of(case.seed, "stage", index))
+        module = StageModule(model, index, model.stages[index])
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                # healthy gradients everywhere: no zero biases, no unit scales that hide a missing factor
+                fan_in = parameter.shape[-1] if parameter.ndim > 1 else 4
+                parameter.normal_(std=fan_in**-0.5)
+                if name.endswith("weight") and parameter.ndim == 1:
+                    parameter.add_(1.0)
+            if index in model.tied:
+                seed_process(seed_of(case.seed, "tied"))
+                module.tied.normal_(std=model.width**-0.5)
+    module.to(getattr(torch, model.dtype))
+    frozen_stage = model.stages[index].frozen
+    for block, built in zip(model.stages[index].blocks, module.blocks, strict=True):
+        if frozen_stage or block.frozen:
+            built.requires_grad_(requires_grad=False)
+    return module
+
+
+def tie(case: Case, stages: Sequence[nn.Module], *, owned: Collection[int] = ()) -> None:
+    """Let the stages that `case` ties hold one parameter instead of equal ones: that of one that is `owned`, if any."""
+    tied = sorted(case.model.tied, key=lambda s: s not in owned)
+    for s in tied[1:]:
+        stages[s].tied = stages[tied[0]].tied
+
+
+class _Model(nn.Module):
+    """The composition of all stages, for engines and front ends that take a whole model."""
+
+    def __init__(self, stages: Sequence[StageModule]) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+        self._chain = tuple(stages)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        values: Any = inputs
+        for stage in self._chain:
+            own = {name: kwargs[name] for name in stage.kwargs if name in kwargs}
+            values = stage(*(values if isinstance(values, tuple | list) else (values,)), **own)
+        return values
+
+
+def build_model(
+    case: Case, *, recorder: Recorder | None = None, intruder: Intruder | None = None
+) -> nn.Module:
+    """The whole model on the CPU; parameter names are ``stages.<s>.<builder's name>``."""
+    stages = [build_stage(case, index) for index in range(case.num_stages)]
+    return composed(case, stages, recorder=recorder, intruder=intruder)
+
+
+def composed(
+    case: Case,
+    stages: Sequence[StageModule],
+    *,
+    owned: Collection[int] = (),
+    recorder: Recorder | None = None,
+    intruder: Intruder | None = None,
+) -> nn.Module:
+    """The composition of `stages`, on which `tie` is called first."""
+    tie(case, stages, owned=owned)
+    for stage in stages:
+        stage.recorder, stage.intruder = recorder, intruder
+    return _Model(stages)

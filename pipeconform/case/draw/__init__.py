@@ -1,0 +1,1 @@
+"""Drawing cases: what each subject adds to a plain one, and how large."""

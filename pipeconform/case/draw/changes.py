@@ -1,0 +1,172 @@
+"""Changes that several subjects make to cases, and take back in their controls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import structs
+
+from pipeconform.case.blocks import AnyBlock, Block
+from pipeconform.case.case import Case, Eval, Model, Stage, Step, Train, Zero
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Change, Draft
+
+__all__ = [
+    "accumulates",
+    "appended",
+    "changed_blocks",
+    "changed_model",
+    "changed_steps",
+    "changed_world",
+    "cleared",
+    "has",
+    "in_some_stage",
+    "is_frozen",
+    "of_one_size",
+    "on_model",
+    "replaced",
+    "sizes_of",
+    "two_runs",
+    "unfrozen",
+    "with_other_blocks",
+    "without_blocks",
+    "without_passages",
+]
+
+# --------------------------------------------------------------------------------------------- while drawing
+
+
+def on_model(change: Callable[[Drawing, Model], Model]) -> Change:
+    """Change nothing but the model."""
+    return lambda d, draft: replaced(draft, model=change(d, draft.model))
+
+
+def in_some_stage(*options: AnyBlock) -> Change:
+    """Append one of these blocks to one stage; what stands twice is drawn twice as often."""
+
+    def change(d: Drawing, model: Model) -> Model:
+        stage = d.pick(range(len(model.stages)))
+        return appended(model, stage, d.pick(options) if len(options) > 1 else options[0])
+
+    return on_model(change)
+
+
+def appended(model: Model, stage: int, block: AnyBlock) -> Model:
+    """The model with a block behind the others of one stage."""
+    stages = list(model.stages)
+    stages[stage] = structs.replace(stages[stage], blocks=(*stages[stage].blocks, block))
+    return structs.replace(model, stages=tuple(stages))
+
+
+def two_runs(d: Drawing, draft: Draft) -> tuple[Step, ...]:
+    """The program of whatever is not about programs."""
+    if not d.claim.trains:
+        return (draft.evaluate, draft.evaluate)
+    return (draft.train, Zero(set_to_none=True), draft.train)
+
+
+def replaced(draft: Draft, **changes: Any) -> Draft:
+    """The draft with other values in some of its fields."""
+    return dataclasses.replace(draft, **changes)
+
+
+# --------------------------------------------------------------------------------------------- of a finished case
+
+
+def has(*kinds: type[Block]) -> Callable[[Case], bool]:
+    """Whether any block of a case is of one of these kinds."""
+    return lambda case: case.has(*kinds)
+
+
+def is_frozen(case: Case) -> bool:
+    """Whether anything in the model is frozen."""
+    return any(stage.frozen or any(block.frozen for block in stage.blocks) for stage in case.model.stages)
+
+
+def sizes_of(case: Case) -> set[tuple[int, int]]:
+    """The sizes of the batches, and the numbers of microbatches."""
+    return {(run.batch_size, run.num_microbatches) for run in case.runs}
+
+
+def changed_model(case: Case, **changes: Any) -> Case:
+    """The case with other values in some fields of its model."""
+    return structs.replace(case, model=structs.replace(case.model, **changes))
+
+
+def changed_world(case: Case, **changes: Any) -> Case:
+    """The case with other values in some fields of its world."""
+    return structs.replace(case, world=structs.replace(case.world, **changes))
+
+
+def changed_steps(case: Case, *kinds: type[Step], **changes: Any) -> Case:
+    """The case with other values in some fields of its steps of these kinds."""
+    program = (structs.replace(step, **changes) if isinstance(step, kinds) else step for step in case.program)
+    return structs.replace(case, program=tuple(program))
+
+
+def changed_blocks(case: Case, table: Mapping[type[Block], Iterable[AnyBlock]]) -> Case:
+    """The case with other blocks, or none, in the places of these."""
+    return structs.replace(case, model=with_other_blocks(case.model, table))
+
+
+def with_other_blocks(model: Model, table: Mapping[type[Block], Iterable[AnyBlock]]) -> Model:
+    """The model with other blocks, or none, in the places of these."""
+
+    def changed(stage: Stage) -> Stage:
+        found = (table.get(type(block), (block,)) for block in stage.blocks)
+        return structs.replace(stage, blocks=tuple(block for some in found for block in some))
+
+    return structs.replace(model, stages=tuple(map(changed, model.stages)))
+
+
+def without_blocks(*kinds: type[Block], instead: Iterable[AnyBlock] = ()) -> Callable[[Case], Case]:
+    """The control of blocks: without them, or with plain ones instead."""
+    return lambda case: changed_blocks(case, dict.fromkeys(kinds, tuple(instead)))
+
+
+def without_passages(case: Case) -> Case:
+    """The control of passages: one tensor crosses a boundary, and those that are carried."""
+    container = case.model.container if case.model.carried else "tensor"
+    return changed_model(case, passages=(), container=container)
+
+
+def unfrozen(case: Case) -> Case:
+    """The case with everything trained."""
+    stages = (
+        Stage(blocks=tuple(structs.replace(block, frozen=False) for block in stage.blocks))
+        for stage in case.model.stages
+    )
+    return changed_model(case, stages=tuple(stages))
+
+
+def accumulates(case: Case) -> bool:
+    """Whether gradients are not cleared between two training steps."""
+    trained = False
+    for step in case.program:
+        if isinstance(step, Train):
+            if trained:
+                return True
+            trained = True
+        elif isinstance(step, Zero):
+            trained = False
+    return False
+
+
+def cleared(case: Case) -> Case:
+    """The case with gradients cleared before every training step but the first."""
+    program: list[Step] = []
+    trained = False
+    for step in case.program:
+        if isinstance(step, Train) and trained:
+            program.append(Zero(set_to_none=True))
+        program.append(step)
+        trained = isinstance(step, Train) or (trained and not isinstance(step, Zero))
+    return structs.replace(case, program=tuple(program))
+
+
+def of_one_size(case: Case) -> Case:
+    """The case with all runs of the size of the first."""
+    size = {name: getattr(case.runs[0], name) for name in ("batch_size", "num_microbatches")}
+    return changed_steps(case, Train, Eval, **size)

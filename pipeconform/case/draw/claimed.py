@@ -1,0 +1,39 @@
+"""Which subjects an implementation claims under a schedule, and which of these its sizes allow."""
+
+from __future__ import annotations
+
+from pipeconform.case.draw import sizes
+from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.draw.subject import Subject
+from pipeconform.case.focus import Focus, Limits
+from pipeconform.claims import Capabilities, Feature, Placement, ScheduleClaim
+
+__all__ = ["is_claimed", "reachable"]
+
+
+def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
+    """Whether the implementation claims what cases of this focus need under this schedule."""
+    subject, features = SUBJECTS[focus], capabilities.features
+    if not claim.trains and (subject.trains or subject.mistaken or Feature.EVAL not in features):
+        return False
+    return (
+        _form_is_claimed(subject, claim, capabilities)
+        and subject.needs <= features
+        and subject.claimed(claim, capabilities)
+    )
+
+
+def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> bool:
+    """Whether any p and v inside the limits fit the schedule's claim, with stages enough for the focus."""
+    return bool(sizes.table(limits, claim, SUBJECTS[focus]))
+
+
+def _form_is_claimed(subject: Subject, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
+    if subject.form == "stages":
+        return True
+    if subject.form == "whole":
+        return capabilities.tracing is not None
+    replicated = subject.form == "replicas"
+    own = capabilities.data_parallel if replicated else capabilities.tensor_parallel
+    line = claim.placement in (Placement.LOOP, Placement.V)
+    return own is not None and claim.trains and capabilities.sub_groups and line

@@ -1,0 +1,61 @@
+"""One case being drawn: choices from tables of our own, without Hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from pipeconform.case import blocks
+from pipeconform.case.blocks import AnyBlock
+from pipeconform.case.focus import Limits
+from pipeconform.claims import ScheduleClaim
+
+__all__ = ["Drawing", "Pick"]
+
+T = TypeVar("T")
+
+
+class Pick(Protocol):
+    """Whoever chooses; Hypothesis does, see `pipeconform.case.draw.strategies`."""
+
+    def __call__(self, table: Sequence[T]) -> T:
+        """One entry of a table; what is smaller stands before what is larger."""
+
+
+class Drawing:
+    """What is known while a case is drawn: the claims, the choices and the sizes."""
+
+    def __init__(self, pick: Pick, limits: Limits, claim: ScheduleClaim) -> None:
+        self.pick, self.limits, self.claim = pick, limits, claim
+        self.capabilities = limits.capabilities
+        self.boundary, self.features = self.capabilities.boundary, self.capabilities.features
+        self.num_ranks = self.stages_per_rank = self.num_microbatches = 0
+        """p, v and m, once they are drawn."""
+        self.num_replicas = self.num_tensor_ranks = 1
+        """Drawn together with p."""
+
+    @property
+    def num_stages(self) -> int:
+        """p·v."""
+        return self.num_ranks * self.stages_per_rank
+
+    @property
+    def containers(self) -> list[str]:
+        """The containers for several tensors that may cross a boundary."""
+        return [c for c in ("tuple", "list") if c in self.boundary.containers]
+
+    def blocks(self, sequence: int, width: int) -> tuple[AnyBlock, ...]:
+        """One or two ordinary blocks."""
+        table: list[AnyBlock] = [blocks.Linear(), blocks.Mlp(), blocks.Linear(bias=False)]
+        if width > 2:
+            # one or two values normalised are the same for every sample: microbatches would not differ
+            table.append(blocks.Norm())
+        if sequence:
+            table.append(blocks.Attention())
+        chosen = [self.pick(table)]
+        if self.pick([False, True]):
+            chosen.append(self.pick(table))
+        # a stage without a map would let a boundary pass unchanged and hide a swap
+        if all(isinstance(block, blocks.Norm) for block in chosen):
+            chosen.append(blocks.Linear())
+        return tuple(chosen)

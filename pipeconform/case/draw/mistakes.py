@@ -1,0 +1,66 @@
+"""Drawing mistakes; shrinks toward the first step, the first stage and every microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from msgspec import structs
+
+from pipeconform.case.case import Case, Model, Zero
+from pipeconform.case.draw.changes import replaced
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Change, Draft
+from pipeconform.case.mistakes import How, Mistake
+from pipeconform.claims import MistakeKind
+
+__all__ = ["SHAPES", "Drawn", "Moment", "dtypes", "is_about", "mistaken", "right"]
+
+SHAPES: tuple[How, ...] = ("inner", "ndim", "batch", "flattened")
+Drawn: TypeAlias = tuple[Mistake, bool]
+"""The mistake, and whether a right step comes before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """When a mistake is made, for those that have the choice."""
+
+    early: bool
+    microbatch: int | None
+
+    @property
+    def once(self) -> bool:
+        """Whether it is made in one microbatch alone; a right step comes before it then."""
+        return self.microbatch is not None
+
+
+def mistaken(drawn: Callable[[Drawing, Model, Moment], Drawn]) -> Change:
+    """Training steps, the last of which is made wrong; a mistake in one microbatch comes after a right step."""
+
+    def program(d: Drawing, draft: Draft) -> Draft:
+        train = draft.train
+        early, once = d.pick([False, True]), d.pick([False, True])
+        # which forward is whose microbatch is known once the dry runs are over
+        microbatch = d.pick(range(train.num_microbatches)) if once else None
+        mistake, later = drawn(d, draft.model, Moment(early=early, microbatch=microbatch))
+        wrong = structs.replace(train, mistake=mistake)
+        return replaced(draft, program=(train, Zero(set_to_none=True), wrong) if later else (wrong,))
+
+    return program
+
+
+def dtypes(model: Model) -> tuple[How, ...]:
+    """The wrong dtypes that there are: a float64 has no larger one."""
+    usual: tuple[How, ...] = ("down", "integer", "complex")
+    return usual if model.dtype == "float64" else ("up", *usual)
+
+
+def is_about(*kinds: MistakeKind) -> Callable[[Case], bool]:
+    """Whether any mistake of a case is of one of these kinds; those of communication hooks are apart."""
+    return lambda case: any(one.kind in kinds and one.where != "reduction" for one in case.mistakes)
+
+
+def right(case: Case) -> Case:
+    """The control of mistakes."""
+    return case.without_mistakes

@@ -1,0 +1,32 @@
+"""All subjects, collected from the files of `subjects/`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+
+from pipeconform.case.draw.subject import Form, Subject
+from pipeconform.case.focus import Focus
+
+__all__ = ["MISTAKEN", "SUBJECTS", "collected", "of_form"]
+
+
+def collected(package: str) -> Iterator[Subject]:
+    """Every `Subject` that a module of the package holds at its top level."""
+    path = importlib.import_module(package).__path__
+    for module in pkgutil.iter_modules(path):
+        held = vars(importlib.import_module(f"{package}.{module.name}")).values()
+        yield from (value for value in held if isinstance(value, Subject))
+
+
+_BY_FOCUS = {one.focus: one for one in collected("pipeconform.case.draw.subjects")}
+SUBJECTS: Mapping[Focus, Subject] = {focus: _BY_FOCUS[focus] for focus in Focus}
+"""In the order of the names."""
+MISTAKEN = frozenset(one.focus for one in SUBJECTS.values() if one.mistaken)
+"""Those whose cases do something wrong on purpose."""
+
+
+def of_form(*forms: Form) -> frozenset[Focus]:
+    """Those whose cases have one of these forms."""
+    return frozenset(one.focus for one in SUBJECTS.values() if one.form in forms)

@@ -1,0 +1,52 @@
+"""Strategies: whole cases, with p, v and m inside, inside the limits an implementation claims.
+
+Every choice is an index into a table of our own, smallest first: Hypothesis shrinks toward the
+smallest case, and constants that it mines from loaded modules cannot change a corpus.
+
+A *focus* names what a case is about; its subject adds that and little else, so that a failing case
+says what broke.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from pipeconform.case.case import Case
+from pipeconform.case.draw.cases import draw_case
+from pipeconform.case.draw.claimed import is_claimed
+from pipeconform.case.draw.drawing import Drawing, Pick
+from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.focus import Focus, Limits
+from pipeconform.claims import ScheduleClaim
+
+__all__ = ["cases", "picking"]
+
+T = TypeVar("T")
+
+
+def cases(limits: Limits, schedule: ScheduleClaim, focus: Focus) -> st.SearchStrategy[Case]:
+    """Cases of one focus under one schedule, inside `limits`.
+
+    Raises:
+        ValueError: the focus is not claimed; ask `is_claimed` first.
+    """
+    if not is_claimed(focus, schedule, limits.capabilities):
+        raise ValueError(f"{focus} is not claimed under {schedule.name}")
+
+    @st.composite
+    def drawn(draw: st.DrawFn) -> Case:
+        return draw_case(Drawing(picking(draw), limits, schedule), SUBJECTS[focus])
+
+    return drawn()
+
+
+def picking(draw: st.DrawFn) -> Pick:
+    """Choices that Hypothesis makes; shrinks toward the first entry of every table."""
+
+    def pick(table: Sequence[T]) -> T:
+        return draw(st.sampled_from(table))
+
+    return pick

@@ -1,0 +1,31 @@
+"""Models in 16 bits."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from pipeconform.case.case import FloatType, Model
+from pipeconform.case.draw.changes import changed_model, on_model
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Subject
+from pipeconform.case.focus import Focus
+
+_KINDS: tuple[FloatType, ...] = ("bfloat16", "float16")
+
+
+def _with_integers(d: Drawing, model: Model) -> Model:
+    if d.boundary.max_tensors > 2 and d.boundary.non_float_tensors and d.pick([False, True]):
+        return structs.replace(model, carried=("positions",), container="tuple")
+    return model
+
+
+DTYPE = Subject(
+    focus=Focus.DTYPE,
+    claimed=lambda claim, own: not set(_KINDS).isdisjoint(own.boundary.dtypes),
+    found=lambda case: case.model.dtype in _KINDS,
+    dtype=lambda d: d.pick([kind for kind in _KINDS if kind in d.boundary.dtypes]),
+    contents=on_model(_with_integers),
+    without=lambda case: changed_model(case, dtype="float32"),
+    control="in float32",
+    alters="dtype",
+)

@@ -1,0 +1,33 @@
+"""Gradients of the model's inputs."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from pipeconform.case.case import Kwarg, Model
+from pipeconform.case.draw.changes import changed_model, on_model
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Subject
+from pipeconform.case.focus import Focus
+from pipeconform.claims import Feature
+
+
+def _wanted(d: Drawing, model: Model) -> Model:
+    model = structs.replace(model, input_requires_grad=True)
+    scope, num = d.capabilities.kwargs_scope, len(model.stages)
+    # a keyword argument can be given to one stage alone
+    apart = scope == "stage" or (scope == "rank" and d.num_ranks == num)
+    if apart and {Feature.KWARGS, Feature.KWARG_GRADIENTS} <= d.features:
+        return structs.replace(model, kwargs=d.pick([(), *((Kwarg(stage=s),) for s in range(num))]))
+    return model
+
+
+INPUTS = Subject(
+    focus=Focus.INPUTS,
+    needs=frozenset({Feature.INPUT_GRADIENTS}),
+    trains=True,
+    found=lambda case: case.model.input_requires_grad,
+    contents=on_model(_wanted),
+    without=lambda case: changed_model(case, input_requires_grad=False),
+    control="with inputs that need no gradient",
+)

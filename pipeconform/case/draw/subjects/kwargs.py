@@ -1,0 +1,86 @@
+"""Keyword arguments: tensors and numbers, objects, and those with a split of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from pipeconform.case.case import Case, Kwarg, KwargKind, Model
+from pipeconform.case.draw.changes import changed_model, on_model
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.sizes import shapes, some_m
+from pipeconform.case.draw.subject import Size, Subject
+from pipeconform.case.focus import Focus
+from pipeconform.claims import Capabilities, Feature, ScheduleClaim
+
+_OWN_SPLITS: dict[KwargKind, Feature] = {
+    "turned": Feature.SPLIT_DIMS,
+    "whole": Feature.WHOLE_TENSORS,
+    "listed": Feature.CUSTOM_SPLITS,
+}
+_USUAL: tuple[KwargKind, ...] = ("tensor", "number")
+
+
+def _own_splits(features: frozenset[Feature]) -> list[KwargKind]:
+    """Those inside a claim."""
+    return [kind for kind, feature in _OWN_SPLITS.items() if {feature, Feature.KWARGS} <= features]
+
+
+def _fits(claim: ScheduleClaim, own: Capabilities) -> bool:
+    """Where a rank's stages get the same keyword arguments, it must have a single one."""
+    return own.kwargs_scope != "rank" or 1 in claim.stages_per_rank
+
+
+def _size(d: Drawing) -> Size:
+    p, v = d.pick(shapes(d.limits, d.claim))
+    m = d.pick(some_m(d.claim, p, v))
+    if d.capabilities.kwargs_scope == "rank" and v > 1:
+        v, m = 1, d.pick(some_m(d.claim, p, 1))
+    return p, v, m
+
+
+def _given(d: Drawing, model: Model, kind: Callable[[], KwargKind]) -> Model:
+    kwargs = tuple(Kwarg(stage=s, kind=kind()) for s in range(len(model.stages)))
+    if d.capabilities.kwargs_scope != "pipeline":
+        kwargs = d.pick([kwargs[:1], kwargs[-1:], kwargs])
+    return structs.replace(model, kwargs=kwargs)
+
+
+def _kinds(case: Case) -> set[KwargKind]:
+    return {kwarg.kind for kwarg in case.model.kwargs}
+
+
+def _without(case: Case) -> Case:
+    return changed_model(case, kwargs=())
+
+
+KWARGS = Subject(
+    focus=Focus.KWARGS,
+    needs=frozenset({Feature.KWARGS}),
+    claimed=_fits,
+    found=lambda case: bool(kinds := _kinds(case)) and kinds.issubset(_USUAL),
+    size=_size,
+    contents=on_model(lambda d, model: _given(d, model, lambda: d.pick(_USUAL))),
+    without=_without,
+    control="without keyword arguments",
+)
+OBJECTS = Subject(
+    focus=Focus.OBJECTS,
+    needs=frozenset({Feature.OBJECTS}),
+    claimed=_fits,
+    found=lambda case: "objects" in (kinds := _kinds(case)) and kinds.isdisjoint(_OWN_SPLITS),
+    size=_size,
+    contents=on_model(lambda d, model: _given(d, model, lambda: "objects")),
+    without=_without,
+    control="without keyword arguments",
+)
+RULES = Subject(
+    focus=Focus.RULES,
+    claimed=lambda claim, own: bool(_own_splits(own.features)) and _fits(claim, own),
+    found=lambda case: not _kinds(case).isdisjoint(_OWN_SPLITS),
+    size=_size,
+    contents=on_model(lambda d, model: _given(d, model, lambda: d.pick(_own_splits(d.features)))),
+    without=_without,
+    control="without keyword arguments",
+)

@@ -1,0 +1,33 @@
+"""Loading a state."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from pipeconform.case.case import Case, Load, Step, Zero
+from pipeconform.case.draw.changes import replaced
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Draft, Subject
+from pipeconform.case.focus import Focus
+from pipeconform.claims import Feature
+
+
+def _program(d: Drawing, draft: Draft) -> Draft:
+    run: Step = draft.train if d.claim.trains else draft.evaluate
+    z = Zero(set_to_none=True)
+    programs: list[tuple[Step, ...]] = [(run, Load(), z, run), (Load(), run, z, Load(), run)]
+    return replaced(draft, program=d.pick(programs))
+
+
+def _without(case: Case) -> Case:
+    return structs.replace(case, program=tuple(step for step in case.program if not isinstance(step, Load)))
+
+
+LOAD = Subject(
+    focus=Focus.LOAD,
+    needs=frozenset({Feature.LOADING}),
+    found=lambda case: any(isinstance(step, Load) for step in case.program),
+    program=_program,
+    without=_without,
+    control="without loading a state",
+)

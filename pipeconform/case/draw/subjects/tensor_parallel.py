@@ -1,0 +1,60 @@
+"""Stages that are cut over ranks, and tensors between stages that are."""
+
+from __future__ import annotations
+
+from pipeconform.case.case import Case, Optimize, Step, Zero
+from pipeconform.case.draw.changes import replaced
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.subject import Draft, Subject
+from pipeconform.case.draw.tensor_parallel import Others, claim_of, cut, with_whole_stages
+from pipeconform.case.focus import Focus
+from pipeconform.case.tensor_parallel import TensorParallel
+from pipeconform.claims import Feature
+
+
+def _cut(d: Drawing, others: Others) -> TensorParallel:
+    claim = claim_of(d)
+    whole = TensorParallel(others=others, maps=d.pick(claim.maps))
+    if not claim.sequence or d.boundary.max_ndim < 3:
+        return whole
+    return d.pick([whole, TensorParallel(others=others, maps=whole.maps, stream="sequence")])
+
+
+def _placed(d: Drawing, others: Others) -> TensorParallel:
+    return TensorParallel(others=others, boundary=d.pick(claim_of(d).boundaries))
+
+
+def _program(d: Drawing, draft: Draft) -> Draft:
+    """Two steps, with the optimizer between them or without; adding up is a subject of its own."""
+    train, zero = draft.train, Zero(set_to_none=True)
+    programs: list[tuple[Step, ...]] = [(train, zero, train)]
+    programs += [(train, Optimize(), zero, train)] * 2 if Feature.OPTIMIZER in d.features else []
+    return replaced(draft, program=d.pick(programs))
+
+
+def _tensor(case: Case) -> TensorParallel:
+    assert case.world.tensor is not None
+    return case.world.tensor
+
+
+TENSOR = Subject(
+    focus=Focus.TENSOR,
+    form="tensor parallel",
+    claimed=lambda claim, own: own.tensor_parallel is not None and bool(own.tensor_parallel.maps),
+    found=lambda case: not _tensor(case).boundary,
+    world=cut(_cut),
+    program=_program,
+    without=with_whole_stages,
+    control="with every stage on one rank",
+)
+PLACED = Subject(
+    focus=Focus.PLACED,
+    form="tensor parallel",
+    claimed=lambda claim, own: own.tensor_parallel is not None and bool(own.tensor_parallel.boundaries),
+    found=lambda case: bool(_tensor(case).boundary),
+    least_stages=2,
+    most_replicas=1,
+    world=cut(_placed),
+    without=with_whole_stages,
+    control="with every stage on one rank, and ordinary tensors between stages",
+)

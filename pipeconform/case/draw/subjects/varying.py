@@ -1,0 +1,46 @@
+"""Runs of different sizes."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from pipeconform.case.case import Step, Zero
+from pipeconform.case.draw.changes import of_one_size, replaced, sizes_of
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.sizes import some_m
+from pipeconform.case.draw.subject import Draft, Subject
+from pipeconform.case.focus import Focus
+from pipeconform.claims import Feature
+
+
+def _program(d: Drawing, draft: Draft) -> Draft:
+    """Steps of two sizes: another m, another size of microbatches, or both, as far as claimed."""
+    train, m = draft.train, d.num_microbatches
+    rows = train.batch_size // m
+    sizes: list[tuple[int, int]] = []
+    if Feature.VARYING_SHAPES in d.features:
+        sizes += [(m, other) for other in (1, 2, 3, 4) if other != rows]
+    if Feature.VARYING_MICROBATCHES in d.features:
+        sizes += [(k, rows) for k in some_m(d.claim, d.num_ranks, d.stages_per_rank) if k != m]
+    if len(d.features & {Feature.VARYING_SHAPES, Feature.VARYING_MICROBATCHES}) == 2:
+        sizes += [(k, other) for k, _ in sizes if k != m for other in (1, 2, 3) if other != rows]
+    count, size = d.pick(sizes or [(m, rows)])
+    t = structs.replace(train, batch_size=count * size, num_microbatches=count)
+    e = structs.replace(draft.evaluate, batch_size=count * size, num_microbatches=count)
+    if not d.claim.trains:
+        return replaced(draft, program=(draft.evaluate, e))
+    z = Zero(set_to_none=True)
+    programs: list[tuple[Step, ...]] = [(train, z, t), (train, z, t, z, train)]
+    if Feature.EVAL in d.features and d.claim.evaluates:
+        programs += [(train, e, z, train), (e, train, z, t)]
+    return replaced(draft, program=d.pick(programs))
+
+
+VARYING = Subject(
+    focus=Focus.VARYING,
+    claimed=lambda claim, own: bool(own.features & {Feature.VARYING_MICROBATCHES, Feature.VARYING_SHAPES}),
+    found=lambda case: len(sizes_of(case)) > 1,
+    program=_program,
+    without=of_one_size,
+    control="with every run of the size of the first",
+)

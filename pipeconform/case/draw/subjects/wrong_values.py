@@ -1,0 +1,32 @@
+"""Values that are missing, too many, or no tensors."""
+
+from __future__ import annotations
+
+from pipeconform.case.case import Model
+from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.mistakes import Drawn, Moment, is_about, mistaken, right
+from pipeconform.case.draw.subject import Subject
+from pipeconform.case.focus import Focus
+from pipeconform.case.mistakes import How, Mistake
+from pipeconform.claims import MistakeKind
+
+
+def _drawn(d: Drawing, model: Model, moment: Moment) -> Drawn:
+    values: list[How] = ["none", "more", "fewer", "object"]
+    how, stage = d.pick(values), d.pick([*range(d.num_stages - 1), None])
+    if stage is None:
+        return Mistake(where="input", how=how), d.pick([True, False])
+    return (
+        Mistake(where="output", how=how, stage=stage, microbatch=moment.microbatch, early=moment.early),
+        True,
+    )
+
+
+WRONG_VALUES = Subject(
+    focus=Focus.WRONG_VALUES,
+    mistaken=True,
+    found=is_about(MistakeKind.ARITY, MistakeKind.NO_TENSOR),
+    program=mistaken(_drawn),
+    without=right,
+    control="with all values, and tensors alone",
+)

@@ -1,0 +1,174 @@
+"""The model of a case: stages made of blocks, and the tensors that go from stage to stage, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pipeconform.case.blocks import AnyBlock, Attention, Embedding
+from pipeconform.case.strict import Strict
+
+__all__ = [
+    "Carried",
+    "FloatType",
+    "Kwarg",
+    "KwargKind",
+    "MergedKind",
+    "Model",
+    "Passage",
+    "PassageKind",
+    "Split",
+    "Stage",
+    "impossible_model",
+]
+
+Carried = Literal["positions", "mask", "scale", "stream"]
+PassageKind = Literal[
+    "stream", "scalar", "flat", "single", "deep", "empty", "float8", "summed", "turned", "bypass", "learned"
+]
+FloatType = Literal["float64", "float32", "bfloat16", "float16"]
+MergedKind = Literal["turned", "whole", "total"]
+KwargKind = Literal["tensor", "number", "objects", "turned", "whole", "listed"]
+
+
+class Stage(Strict, frozen=True, kw_only=True):
+    """One stage: its blocks in order; a frozen stage has no trainable parameter."""
+
+    blocks: tuple[AnyBlock, ...]
+    frozen: bool = False
+
+
+class Kwarg(Strict, frozen=True, kw_only=True):
+    """A keyword argument of one stage: a tensor split with the batch, or what every microbatch is given whole.
+
+    That is a number, or a dict of objects: a number, a text, None, and a list with a name for every sample. Three
+    kinds come with a rule of their own: ``turned`` ``[2, B]`` is split in dimension 1, ``whole`` ``[B, W]`` is not
+    split although it looks like it, and ``listed`` is a list of B numbers, which a function splits.
+    """
+
+    stage: int
+    kind: KwargKind = "tensor"
+
+
+class Passage(Strict, frozen=True, kw_only=True):
+    """A tensor that stage `source` makes from its main stream and hands on, stage by stage, to stage `last`.
+
+    The stages between pass it on as it is; those in `users` use it, all others ignore it. Shapes, for a main
+    stream ``[B, S, W]``: ``stream``, ``summed``, ``turned`` and ``bypass`` like it; ``scalar`` 0-d; ``flat``
+    ``[B·S]``; ``single`` ``[B, S, 1, 1]``; ``deep`` ``[B, 1, S, 1, W]``; ``empty`` ``[B, S, 0]``; ``float8``
+    like it, in float8_e4m3fn and without a gradient. A ``summed`` one gets a gradient of stride 0, a ``turned``
+    one a transposed gradient; a ``bypass`` takes the place of its user's main stream, which is then ignored.
+    A ``learned`` one is made of a parameter of its source, whatever the stage's inputs are.
+    """
+
+    kind: PassageKind
+    source: int
+    last: int
+    users: tuple[int, ...] = ()
+
+
+class Split(Strict, frozen=True, kw_only=True):
+    """The model is given whole, to a front end that splits it into stages; see `pipeconform.case.build.whole`."""
+
+    by: Literal["annotations", "policy", "points"] = "annotations"
+    inside: bool = False
+    """Annotations stand at the ends of the submodules that compute the stages, not between their calls."""
+    after: bool = False
+    """Points stand after a stage's predecessor, not before the stage."""
+    reused: bool = False
+    """Every stage calls its first block twice."""
+    skip: bool = False
+    """The last stage adds what the first stage gave."""
+    tied: bool = False
+    """The first and the last stage apply one and the same linear map."""
+    wrong: Literal["", "unknown", "uncalled", "empty", "branch"] = ""
+    """The last point names no submodule, one that is never called, or the model's first; or values decide."""
+    longer: bool = False
+    """The last run's sequences are longer by one than those before."""
+    shorter_example: bool = False
+    """Those of the example that is traced are shorter by one than those of every run."""
+
+
+class Model(Strict, frozen=True, kw_only=True):
+    """The model: a chain of stages over a main stream and the tensors carried beside it.
+
+    The main stream has shape ``[B, width]``, or ``[B, sequence, width]`` when `sequence` is not zero
+    (``[sequence, B, width]`` with ``batch_dim=1``). Carried tensors have that shape without the width,
+    except ``stream``, which has all of it. They enter as further inputs of the first stage:
+    ``positions`` int64, ``mask`` bool, ``scale`` floating without gradient, ``stream`` floating with one.
+    """
+
+    width: int
+    stages: tuple[Stage, ...]
+    sequence: int = 0
+    batch_dim: Literal[0, 1] = 0
+    dtype: FloatType = "float64"
+    tokens: bool = False
+    classes: int = 0
+    carried: tuple[Carried, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    """Further boundary tensors, behind the carried ones in the container."""
+    container: Literal["tensor", "tuple", "list"] = "tensor"
+    output: Literal["tensor", "tuple1", "tuple", "dict"] = "tensor"
+    merged: tuple[MergedKind, ...] = ()
+    """Further outputs, each merged in a way of its own; see `pipeconform.case.build.merges`."""
+    kwargs: tuple[Kwarg, ...] = ()
+    input_requires_grad: bool = False
+    tied: tuple[int, ...] = ()
+    """Stages that hold and use one and the same square map; none, or two and more, ascending."""
+    split: Split | None = None
+    view_outputs: bool = False
+    """Stages hand over what their last block returns, which may be a view; otherwise a tensor of its own."""
+
+    def blocks(self) -> Iterator[AnyBlock]:
+        """Every block of every stage, in order."""
+        for stage in self.stages:
+            yield from stage.blocks
+
+
+def impossible_model(model: Model) -> Iterator[str]:
+    """Yield what contradicts itself in a model, in words."""
+    stages = len(model.stages)
+    if model.width < 1 or model.sequence < 0:
+        yield f"model.width {model.width} must be at least 1 and model.sequence {model.sequence} at least 0"
+    if model.merged and (model.output != "tensor" or model.batch_dim or model.split is not None):
+        yield "model.merged goes with model.output 'tensor' and batch_dim 0, and not with model.split"
+    if model.batch_dim == 1 and not model.sequence:
+        yield "model.batch_dim 1 needs a sequence: the main stream is [sequence, B, width]"
+    if any(not 0 <= kwarg.stage < stages for kwarg in model.kwargs):
+        yield f"model.kwargs names a stage outside 0…{stages - 1}"
+    if model.batch_dim and any(kwarg.kind == "turned" for kwarg in model.kwargs):
+        yield "model.batch_dim 1 is where a turned keyword argument has the batch anyway"
+    if any(isinstance(block, Attention) for block in model.blocks()) and not model.sequence:
+        yield "an attention block needs model.sequence of at least 1"
+    if (model.carried or model.passages) and model.container == "tensor":
+        yield "carried tensors and passages need a container: model.container must be 'tuple' or 'list'"
+    for one in model.passages:
+        if not 0 <= one.source < one.last < stages:
+            yield f"a passage from stage {one.source} to stage {one.last} does not fit {stages} stages"
+        if not all(one.source < s <= one.last for s in one.users):
+            yield f"stages {list(one.users)} cannot use what passes from stage {one.source} to stage {one.last}"
+    if model.tied and (len(model.tied) < 2 or list(model.tied) != sorted({*model.tied} & {*range(stages)})):
+        yield f"model.tied {list(model.tied)} must be two or more ascending stages of 0…{stages - 1}"
+    if model.tied and (model.split is not None or model.classes):
+        yield "model.tied goes with neither model.split nor model.classes"
+    if model.tokens != isinstance(next(model.blocks(), None), Embedding):
+        yield "a token model begins with an embedding block, and only a token model does"
+    if model.tokens and model.input_requires_grad:
+        yield "token inputs cannot require a gradient"
+    if model.split is not None:
+        yield from _impossible_split(model, model.split)
+
+
+def _impossible_split(model: Model, split: Split) -> Iterator[str]:
+    stages = len(model.stages)
+    if model.carried or model.container != "tensor" or model.tokens or model.classes:
+        yield "a model that is split hands over one floating tensor: no carried tensors, tokens or classes"
+    if split.wrong in ("unknown", "uncalled", "empty") and split.by != "points":
+        yield f"model.split.wrong {split.wrong!r} is about points, but the model is split by {split.by}"
+    if stages < (3 if split.skip else 2 if split.tied else 1):
+        yield f"{stages} stages are too few for model.split: a skip connection needs 3, a tied map 2"
+    if split.inside and split.by != "annotations":
+        yield f"model.split.inside is about annotations, but the model is split by {split.by}"
+    if (split.longer or split.shorter_example) and not model.sequence:
+        yield "model.split.longer and model.split.shorter_example need a sequence"

@@ -1,0 +1,73 @@
+"""The program of a case: its steps, its loss and its optimizer, as data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pipeconform.case.by_hand import ByHand
+from pipeconform.case.mistakes import Mistake
+from pipeconform.case.strict import Strict
+
+__all__ = ["Adam", "Eval", "Load", "LossSpec", "Optimize", "Sgd", "Step", "Train", "Zero"]
+
+
+class LossSpec(Strict, frozen=True, kw_only=True):
+    """The loss of one microbatch.
+
+    `ignore` makes cross-entropy skip a number of targets that differs between microbatches; `scaled`
+    passes a number to the loss function as a keyword argument.
+    """
+
+    kind: Literal["mse", "cross_entropy"] = "mse"
+    reduction: Literal["mean", "sum"] = "mean"
+    ignore: bool = False
+    scaled: bool = False
+
+
+class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):
+    """Forward and backward over one batch; with `autocast`, under automatic mixed precision (bfloat16)."""
+
+    batch_size: int
+    num_microbatches: int
+    autocast: bool = False
+    by_hand: ByHand | None = None
+    mistake: Mistake | None = None
+
+
+class Eval(Strict, frozen=True, kw_only=True, tag="eval", tag_field="step"):
+    """Forward only, in evaluation mode; the caller may have switched gradients off already (`guard`)."""
+
+    batch_size: int
+    num_microbatches: int
+    autocast: bool = False
+    guard: Literal["", "no_grad", "inference_mode"] = ""
+
+
+class Zero(Strict, frozen=True, kw_only=True, tag="zero_grad", tag_field="step"):
+    """Clear all gradients."""
+
+    set_to_none: bool = True
+
+
+class Optimize(Strict, frozen=True, kw_only=True, tag="optimizer_step", tag_field="step"):
+    """One optimizer step."""
+
+
+class Load(Strict, frozen=True, kw_only=True, tag="load_state", tag_field="step"):
+    """Load parameters and buffers, other ones than those that are there."""
+
+
+class Sgd(Strict, frozen=True, kw_only=True, tag="sgd", tag_field="optimizer"):
+    """Stochastic gradient descent."""
+
+    lr: float
+    momentum: float = 0.0
+
+
+class Adam(Strict, frozen=True, kw_only=True, tag="adam", tag_field="optimizer"):
+    """Adam with torch's default betas and epsilon."""
+
+    lr: float
+
+
+Step = Train | Eval | Zero | Optimize | Load
