@@ -111,11 +111,10 @@ def simulate(source: Source, costs: Callable[[], Costs], as_json: bool) -> None:
     say(text.path_text(simulation))
 
 
-@schedule.command(short_help="Draw a table: terminal, SVG, PNG, Chrome trace.")
+@schedule.command(short_help="Draw a table: terminal, SVG, Chrome trace.")
 @table_options
 @cost_options
 @click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture as SVG.")
-@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture as PNG.")
 @click.option(
     "--trace",
     metavar="FILE",
@@ -134,7 +133,6 @@ def draw(
     source: Source,
     costs: Callable[[], Costs],
     svg: Path | None,
-    png: Path | None,
     trace: Path | None,
     title: str | None,
     width: int | None,
@@ -144,22 +142,21 @@ def draw(
 
     Cells show stage, kind and microbatch; dots or hatching are idle time; below is what every rank holds.
     """
-    from pipeconform.schedule import draw_svg, draw_text, to_chrome_trace, to_png
+    if svg is not None and svg.suffix.casefold() == ".png":
+        raise UsageError(f"--svg {svg}: pictures are written as SVG; choose a name that ends in .svg")
+    from pipeconform.schedule import draw_svg, draw_text, to_chrome_trace
 
     simulation = _simulated(source, costs)
-    if svg is None and png is None and trace is None:
+    if svg is None and trace is None:
         terminal = sys.stdout.isatty()
         columns = width or (_console().width if terminal else None)
         say(source.title)
         coloured = colour if colour is not None else terminal and not os.environ.get("NO_COLOR")
         click.echo(draw_text(simulation, width=columns, colour=coloured), nl=False, color=coloured or None)
         return
-    if svg is not None or png is not None:
+    if svg is not None:
         picture = draw_svg(simulation, title=source.title if title is None else title, width=width)
-        if svg is not None:
-            _write(svg, picture.encode())
-        if png is not None:
-            _write(png, to_png(picture))
+        _write(svg, picture.encode())
     if trace is not None:
         _write(trace, to_chrome_trace(simulation).encode())
 
