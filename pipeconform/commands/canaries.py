@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from rich.console import Console
 
-    from rich.console import Console
-
-    from pipeconform.campaign.options import Options
-    from pipeconform.campaign.trial import Fault
-    from pipeconform.certificate.contents import Canary
-    from pipeconform.report.canary_view import CanaryLine
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.trial import Fault
+from pipeconform.certificate.canaries import run_canaries
+from pipeconform.certificate.contents import Canary
+from pipeconform.report.canary_view import CanaryLine, CanaryView
 
 __all__ = ["lines_of", "watched_canaries"]
 
@@ -26,9 +24,6 @@ def watched_canaries(
         UsageError: there are too few devices.
         HarnessError: processes cannot be started.
     """
-    from pipeconform.certificate.canaries import run_canaries
-    from pipeconform.report.canary_view import CanaryView
-
     with CanaryView(console, total=len(chosen)) as view:
         return run_canaries(
             chosen,
@@ -44,8 +39,6 @@ def watched_canaries(
 
 def lines_of(canaries: Sequence[Canary]) -> tuple[CanaryLine, ...]:
     """What is shown of canaries."""
-    from pipeconform.report.canary_view import CanaryLine
-
     return tuple(
         CanaryLine(
             fault=one.fault,

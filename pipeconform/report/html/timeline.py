@@ -15,7 +15,7 @@ from pipeconform.errors import PipeconformError
 from pipeconform.report.html.claims import family_of
 from pipeconform.report.html.place import Place, case_in
 from pipeconform.report.result import Implementation, Violation
-from pipeconform.schedule import Action, Kind, Table, simulate
+from pipeconform.schedule import Action, Kind, Table, generate, simulate
 from pipeconform.schedule.drawing import cells
 
 __all__ = ["Placed", "Plot", "executed_plot", "named_plot"]
@@ -93,8 +93,6 @@ def _run_of(case: Case, place: Place) -> Train | Eval | None:
 
 @functools.lru_cache(maxsize=512)
 def _named(name: str, p: int, v: int, m: int, forward_only: bool) -> Plot | None:
-    from pipeconform.schedule import generate
-
     try:
         table = generate(name, num_ranks=p, stages_per_rank=v, num_microbatches=m)
     except PipeconformError:  # the family has no table of this size
