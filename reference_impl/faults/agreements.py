@@ -16,6 +16,7 @@ from ..agreement import Agreement, Kinds, Told, problems_of
 from ..batches import BatchCheck
 from ..runtime import Work
 from ..tables import OFFERS
+from .fault import breaks
 
 # ------------------------------------------------------------------------------------- neighbours
 
@@ -25,8 +26,12 @@ class _Trusting(Agreement):
         yield from ()
 
 
+@breaks("ERR-8", tells="another output (shape|dtype) than stage .*; nobody raised; promised is ValueError")
 class NeighboursBelieved(ReferenceAdapter):
-    """What adjacent stages say of their boundary is not compared."""
+    """What adjacent stages say is not compared.
+
+    What adjacent stages say of their boundary is not compared.
+    """
 
     agreement = _Trusting
 
@@ -40,8 +45,12 @@ def _shapes(kinds: Kinds) -> Kinds:
     return tuple(kind[kind.index("[") :] for kind in kinds)
 
 
+@breaks("ERR-8", tells="another output dtype than stage .*; nobody raised")
 class DeclaredDtypesNotCompared(ReferenceAdapter):
-    """Of what adjacent stages say, shapes are compared and dtypes are not."""
+    """Declared shapes are compared, dtypes are not.
+
+    Of what adjacent stages say, shapes are compared and dtypes are not.
+    """
 
     agreement = _ShapesOnly
 
@@ -52,8 +61,12 @@ class _OneSided(Agreement):
             yield text.rpartition("but ")[2]
 
 
+@breaks("ERR-8", tells=r"it does not name stage \d")
 class OneNeighbourNamed(ReferenceAdapter):
-    """The error about two stages that disagree names one of them."""
+    """The error names one of the two stages.
+
+    The error about two stages that disagree names one of them.
+    """
 
     agreement = _OneSided
 
@@ -64,6 +77,7 @@ class _ComparedInFirstStep(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("ERR-8", tells="it does not come while the pipeline is built, but in step 0")
 class NeighboursComparedLate(ReferenceAdapter):
     """What adjacent stages say is compared in the first step."""
 
@@ -81,8 +95,16 @@ class _Lonely(Agreement):
         return super().mine(plan)
 
 
+@breaks(
+    "ERR-9",
+    status="hung",
+    tells=r"waits for ever, when the plan of pipeline rank \d names a schedule .* and rank \d raised",
+)
 class PlanCheckedAlone(ReferenceAdapter):
-    """A rank that finds its plan wrong raises at once, and tells nobody."""
+    """The rank that finds a wrong plan raises alone.
+
+    A rank that finds its plan wrong raises at once, and tells nobody.
+    """
 
     agreement = _Lonely
 
@@ -100,8 +122,11 @@ class _NumbersUnseen(_Partial):
     unseen = " microbatches"
 
 
+@breaks(
+    "ERR-9", status="hung", tells=r"waits for ever, when the plan of pipeline rank \d has \d microbatches"
+)
 class MicrobatchNumbersNotCompared(ReferenceAdapter):
-    """Ranks do not compare how many microbatches they were told of."""
+    """Ranks run with different numbers of microbatches."""
 
     agreement = _NumbersUnseen
 
@@ -110,6 +135,7 @@ class _SilenceUnseen(_Partial):
     unseen = "some ranks only"
 
 
+@breaks("ERR-9", tells="says nothing of the boundaries.*; nobody raised; promised is ValueError")
 class PartlyDeclaredAccepted(ReferenceAdapter):
     """Boundaries may be declared on some ranks only."""
 
@@ -122,22 +148,31 @@ class _Wordless(Agreement):
             yield "invalid configuration"
 
 
+@breaks("ERR-9", tells="raised ValueError: invalid configuration; it does not name")
 class PlanErrorsWordless(ReferenceAdapter):
-    """The error about a wrong plan does not say what is wrong."""
+    """The error does not say what is wrong.
+
+    The error about a wrong plan does not say what is wrong.
+    """
 
     agreement = _Wordless
 
 
+@breaks("ERR-9", tells="names a schedule that there is not; (nobody raised|rank .* raised)")
 class UnknownIsGpipe(ReferenceAdapter):
-    """A schedule that there is not is taken for GPipe."""
+    """An unknown schedule is taken for GPipe."""
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build GPipe instead."""
         return super().build(plan if plan.schedule in OFFERS else replace(plan, schedule="GPipe"))
 
 
+@breaks("ERR-9", tells="a stage more than a multiple of the ranks; nobody raised")
 class SurplusStagesDropped(ReferenceAdapter):
-    """Stages beyond a multiple of the ranks are dropped in silence."""
+    """Surplus stages are dropped.
+
+    Stages beyond a multiple of the ranks are dropped in silence.
+    """
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build the others."""
@@ -154,8 +189,12 @@ class _Refused:
     once = False
 
 
+@breaks("ERR-11", status="error", tells="a new pipeline fails: RuntimeError: the engine is being initialised")
 class RefusalLocks(ReferenceAdapter):
-    """After a plan that was refused the process builds nothing more."""
+    """After a refused plan nothing is built.
+
+    After a plan that was refused the process builds nothing more.
+    """
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build, unless a plan was refused before."""
@@ -181,8 +220,9 @@ class _ClosesItself(ReferencePipeline):
             raise
 
 
+@breaks("ERR-15", status="error", tells="the same pipeline fails: RuntimeError: the pipeline is closed")
 class RefusalClosesPipeline(ReferenceAdapter):
-    """A pipeline that refused a batch runs no other."""
+    """A pipeline that refused a batch is closed."""
 
     pipeline = _ClosesItself
 
@@ -202,8 +242,14 @@ class _RemembersRefused(ReferencePipeline):
     check_type = _RemembersAll
 
 
+@breaks(
+    "ERR-15", status="error", tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another"
+)
 class RefusedBatchRemembered(ReferenceAdapter):
-    """What a refused batch looked like is what the next ones must look like."""
+    """A refused batch is what the next is compared with.
+
+    What a refused batch looked like is what the next ones must look like.
+    """
 
     pipeline = _RemembersRefused
 
@@ -222,8 +268,12 @@ class _Drains(ReferencePipeline):
             raise
 
 
+@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits for ever")
 class RefusedBatchDrained(ReferenceAdapter):
-    """After a refused batch the first rank waits for what the last one would have sent of it."""
+    """A refused batch is waited for.
+
+    After a refused batch the first rank waits for what the last one would have sent of it.
+    """
 
     pipeline = _Drains
 
@@ -243,7 +293,11 @@ class _CountsRefused(ReferencePipeline):
         return replace(work, divisor=work.divisor * (1 + self.refused))
 
 
+@breaks("ERR-15", tells="the same pipeline is wrong: .*gradient")
 class RefusedBatchCounted(ReferenceAdapter):
-    """A batch that was refused counts in the mean over microbatches."""
+    """A refused batch counts in the mean.
+
+    A batch that was refused counts in the mean over microbatches.
+    """
 
     pipeline = _CountsRefused

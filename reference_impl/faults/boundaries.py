@@ -12,6 +12,7 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import leaves_of, map_leaves
 from ..link import Failure, Link
 from ..stage import Stage
+from .fault import breaks
 
 
 class _ReshapingStage(Stage):
@@ -47,8 +48,12 @@ class _ScalarsLifted(ReferencePipeline):
     stage_type = _LiftingStage
 
 
+@breaks("FWD-8")
 class ScalarsLifted(ReferenceAdapter):
-    """A 0-d tensor is received into a buffer of one element, and stays a vector."""
+    """A 0-d tensor arrives as a vector of one element.
+
+    A 0-d tensor is received into a buffer of one element, and stays a vector.
+    """
 
     pipeline = _ScalarsLifted
 
@@ -63,8 +68,12 @@ class _HighDimensionsFolded(ReferencePipeline):
     stage_type = _FoldingStage
 
 
+@breaks("FWD-8")
 class HighDimensionsFolded(ReferenceAdapter):
-    """Tensors of more than three dimensions arrive with the leading ones folded into one."""
+    """Tensors of more than three dimensions are folded.
+
+    Tensors of more than three dimensions arrive with the leading ones folded into one.
+    """
 
     pipeline = _HighDimensionsFolded
 
@@ -83,8 +92,12 @@ class _PassedOnForgotten(ReferencePipeline):
     stage_type = _PassingStage
 
 
+@breaks("FWD-10")
 class PassedOnForgotten(ReferenceAdapter):
-    """The gradient of a tensor that a stage only passes on is not added to that of its own use."""
+    """The gradient of what a stage passes on is lost.
+
+    The gradient of a tensor that a stage only passes on is not added to that of its own use.
+    """
 
     pipeline = _PassedOnForgotten
 
@@ -101,8 +114,12 @@ class _GradientDemanded(ReferencePipeline):
     stage_type = _DemandingStage
 
 
+@breaks("FWD-12", status="error", source="https://github.com/pytorch/pytorch/issues/153484")
 class GradientDemanded(ReferenceAdapter):
-    """Every output that could have a gradient must have one."""
+    """An output without a gradient is an error.
+
+    Every output that could have a gradient must have one.
+    """
 
     pipeline = _GradientDemanded
 
@@ -118,8 +135,12 @@ class _FirstDecides(ReferencePipeline):
     stage_type = _FirstDecidesStage
 
 
+@breaks("FWD-12")
 class FirstDecides(ReferenceAdapter):
-    """Where the first output gets no gradient, the backward is taken to end."""
+    """Without a gradient for the first output there is none.
+
+    Where the first output gets no gradient, the backward is taken to end.
+    """
 
     pipeline = _FirstDecides
 
@@ -134,8 +155,12 @@ class _Float8Confused(ReferencePipeline):
     link_type = _OtherFloat8Link
 
 
+@breaks("FWD-21")
 class Float8Confused(ReferenceAdapter):
-    """All types of eight bits share one buffer type; the values are read with another exponent."""
+    """One type of float8 is taken for the other.
+
+    All types of eight bits share one buffer type; the values are read with another exponent.
+    """
 
     pipeline = _Float8Confused
 
@@ -149,8 +174,12 @@ class _GradientStridesForgotten(ReferencePipeline):
     stage_type = _MemoryOrderStage
 
 
+@breaks("TRN-15", schedule="ZB-H1")
 class GradientStridesForgotten(ReferenceAdapter):
-    """A transposed gradient's memory is sent as if it were in order."""
+    """A transposed gradient is sent as it lies.
+
+    A transposed gradient's memory is sent as if it were in order.
+    """
 
     pipeline = _GradientStridesForgotten
 
@@ -164,8 +193,12 @@ class _ExpandedGradientCut(ReferencePipeline):
     stage_type = _ShrinkingStage
 
 
+@breaks("TRN-15", schedule="ZB-H1", source="https://github.com/NVIDIA-NeMo/Automodel/pull/3318")
 class ExpandedGradientCut(ReferenceAdapter):
-    """Of an expanded gradient only the stored number is sent; the rest of the buffer stays zero."""
+    """Of an expanded gradient one number is sent.
+
+    Of an expanded gradient only the stored number is sent; the rest of the buffer stays zero.
+    """
 
     pipeline = _ExpandedGradientCut
 

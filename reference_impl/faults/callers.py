@@ -27,6 +27,7 @@ from ..containers import map_leaves
 from ..microbatches import merge
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
 class _UncastStage(Stage):
@@ -41,8 +42,12 @@ class _AutocastLost(ReferencePipeline):
     stage_type = _UncastStage
 
 
+@breaks("FWD-18")
 class AutocastLost(ReferenceAdapter):
-    """Stages after the first run where the caller's autocast does not reach."""
+    """Stages after the first run without autocast.
+
+    Stages after the first run where the caller's autocast does not reach.
+    """
 
     pipeline = _AutocastLost
 
@@ -63,8 +68,12 @@ class _ObjectsKept(ReferencePipeline):
         return super().make_work(mode, replace(batch, kwargs=kwargs))
 
 
+@breaks("FWD-15")
 class ObjectsKept(ReferenceAdapter):
-    """Keyword arguments that are no tensors are taken from the first step, once for all."""
+    """Objects among the keyword arguments are those of step one.
+
+    Keyword arguments that are no tensors are taken from the first step, once for all.
+    """
 
     pipeline = _ObjectsKept
 
@@ -84,8 +93,12 @@ class _ListsSplit(ReferencePipeline):
         return replace(work, kwargs=kwargs)
 
 
+@breaks("FWD-15")
 class ListsSplit(ReferenceAdapter):
-    """A list among the keyword arguments is split as if its entries were samples."""
+    """Lists among the keyword arguments are split.
+
+    A list among the keyword arguments is split as if its entries were samples.
+    """
 
     pipeline = _ListsSplit
 
@@ -124,8 +137,12 @@ class _MergedBackwards(_Merging):
         return CustomMerge(lambda merged, value: torch.cat([value, merged], dim=rule.dim))
 
 
+@breaks("FWD-23")
 class MergedBackwards(ReferenceAdapter):
-    """What is merged in a dimension of its own stands in the reverse order of microbatches."""
+    """What is merged in a dimension of its own is put together backwards.
+
+    What is merged in a dimension of its own stands in the reverse order of microbatches.
+    """
 
     pipeline = _MergedBackwards
 
@@ -135,8 +152,12 @@ class _ShownPerMicrobatch(_Merging):
         return None if isinstance(rule, Whole) else rule
 
 
+@breaks("FWD-23")
 class ShownPerMicrobatch(ReferenceAdapter):
-    """What every microbatch has alike stands in the output once per microbatch."""
+    """What is to appear once appears once per microbatch.
+
+    What every microbatch has alike stands in the output once per microbatch.
+    """
 
     pipeline = _ShownPerMicrobatch
 
@@ -153,8 +174,12 @@ class _MergedFromZero(_Merging):
         return merge([begun, *outputs[1:]], batch_dim=self.plan.batch_dim, rules=rules)
 
 
+@breaks("FWD-23")
 class MergedFromZero(ReferenceAdapter):
-    """The user's function is first called with a zero, not with the second microbatch's value."""
+    """The user's function that merges begins with a zero.
+
+    The user's function is first called with a zero, not with the second microbatch's value.
+    """
 
     pipeline = _MergedFromZero
 
@@ -164,8 +189,12 @@ class _WholeSplit(_Ruled):
         return None if isinstance(rule, Whole) else rule
 
 
+@breaks("FWD-22")
 class WholeSplit(ReferenceAdapter):
-    """Tensors that are to be given whole are split like all others."""
+    """Tensors that are to be given whole are split.
+
+    Tensors that are to be given whole are split like all others.
+    """
 
     pipeline = _WholeSplit
 
@@ -181,8 +210,12 @@ class _CutFromTheEnd(_Ruled):
         return CustomSplit(backwards)
 
 
+@breaks("FWD-22")
 class CutFromTheEnd(ReferenceAdapter):
-    """A keyword argument that is split in a dimension of its own is cut from the end."""
+    """What is split in a dimension of its own is cut from the end.
+
+    A keyword argument that is split in a dimension of its own is cut from the end.
+    """
 
     pipeline = _CutFromTheEnd
 
@@ -194,8 +227,12 @@ class _FirstPart(_Ruled):
         return CustomSplit(lambda value, sizes: [next(iter(rule.function(value, sizes)))] * len(sizes))
 
 
+@breaks("FWD-22")
 class FirstPart(ReferenceAdapter):
-    """Every microbatch is given the first part of what the user's function has split."""
+    """Every microbatch has the first part of a custom split.
+
+    Every microbatch is given the first part of what the user's function has split.
+    """
 
     pipeline = _FirstPart
 
@@ -210,6 +247,7 @@ class _MergedInFirst(ReferencePipeline):
         )
 
 
+@breaks("FWD-16")
 class MergedInFirst(ReferenceAdapter):
     """Outputs are merged in dimension 0, wherever the batch is."""
 
@@ -231,8 +269,12 @@ class _EvaluationRecords(ReferencePipeline):
     stage_type = _RecordingStage
 
 
+@breaks("LIF-2")
 class EvaluationRecords(ReferenceAdapter):
-    """Evaluation switches gradients on, and throws the graph away."""
+    """Evaluation records a graph.
+
+    Evaluation switches gradients on, and throws the graph away.
+    """
 
     pipeline = _EvaluationRecords
 
@@ -256,8 +298,12 @@ class _BuffersOfInference(ReferencePipeline):
     stage_type = _BuffersKeptStage
 
 
+@breaks("LIF-2", status="error")
 class BuffersOfInference(ReferenceAdapter):
-    """Input buffers made during evaluation in inference mode are used for training."""
+    """Buffers made in inference mode are used for training.
+
+    Input buffers made during evaluation in inference mode are used for training.
+    """
 
     pipeline = _BuffersOfInference
 
@@ -270,8 +316,12 @@ class _NamedByPosition(ReferencePipeline):
         }
 
 
+@breaks("LIF-4", source="https://github.com/meta-pytorch/torchrec/pull/4759")
 class NamedByPosition(ReferenceAdapter):
-    """Names begin with the stage's position on its rank, so two ranks' files overlap."""
+    """Names in the state begin with the stage's position.
+
+    Names begin with the stage's position on its rank, so two ranks' files overlap.
+    """
 
     pipeline = _NamedByPosition
 
@@ -284,6 +334,7 @@ class _FirstStageNotLoaded(ReferencePipeline):
         super().apply(operation)
 
 
+@breaks("LIF-4")
 class FirstStageNotLoaded(ReferenceAdapter):
     """A state is loaded into all stages but the first."""
 

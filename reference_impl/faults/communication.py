@@ -17,6 +17,7 @@ from .. import wire as formats
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..link import Link
 from ..runtime import Step, Yield
+from .fault import breaks
 
 PADDING = 255  # the last byte before a message's tensors, which nobody reads
 
@@ -57,6 +58,10 @@ class _LeftoverSend(ReferencePipeline):
     step_type = _SendingStep
 
 
+@breaks(
+    "COM-1",
+    tells=r"rank \d's send of float32\[1\] to rank \d with tag 1, operation \d+ is never received by rank \d",
+)
 class LeftoverSend(ReferenceAdapter):
     """After every step the first rank sends a byte that nobody receives."""
 
@@ -72,6 +77,10 @@ class _LeftoverReceive(ReferencePipeline):
     step_type = _ReceivingStep
 
 
+@breaks(
+    "COM-1",
+    tells=r"nobody sends what rank \d's receive of float32\[1\] from rank \d with tag 1, operation \d+ would",
+)
 class LeftoverReceive(ReferenceAdapter):
     """After every step the first rank posts a receive for which nothing comes."""
 
@@ -87,6 +96,7 @@ class _DtypeReinterpreted(ReferencePipeline):
     link_type = _SignedLink
 
 
+@breaks("COM-1", tells=r"send of int8\[\d+\] .* is taken by rank \d's receive of uint8\[\d+\]")
 class DtypeReinterpreted(ReferenceAdapter):
     """Bytes are sent as one dtype and received as another."""
 
@@ -102,6 +112,7 @@ class _ShapeForgotten(ReferencePipeline):
     link_type = _FlatLink
 
 
+@breaks("COM-1", tells=r"send of uint8\[1, (\d+)\] .* is taken by rank \d's receive of uint8\[\1\]")
 class ShapeForgotten(ReferenceAdapter):
     """A message is sent with another number of dimensions than it is received with."""
 
@@ -128,6 +139,7 @@ class _LongerReceive(ReferencePipeline):
     link_type = _RoomyLink
 
 
+@breaks("COM-1", tells=r"send of uint8\[16\] .* is taken by rank \d's receive of uint8\[24\]")
 class LongerReceive(ReferenceAdapter):
     """Receives are posted for more bytes than are sent."""
 
@@ -144,6 +156,7 @@ class _DefaultGroup(ReferencePipeline):
         return link
 
 
+@breaks("COM-2", tells=r"rank \d uses the default group for its (send|receive) of uint8\[1\]")
 class DefaultGroup(ReferenceAdapter):
     """The group of the plan is forgotten: messages travel on the default group."""
 
@@ -161,6 +174,10 @@ class _WiderGroup(ReferencePipeline):
         return link
 
 
+@breaks(
+    "COM-2",
+    tells=r"rank \d uses a group of ranks \[0, 1, 2\] for its .*; the pipeline's ranks are \[\d, \d\]",
+)
 class WiderGroup(ReferenceAdapter):
     """The pipeline makes a group of its own, of all processes there are."""
 
@@ -177,8 +194,12 @@ class _ProcessTakenForGroupRank(ReferencePipeline):
     link_type = _GroupRankLink
 
 
+@breaks("COM-2", status="error", tells=r"rank \d raised RuntimeError")
 class ProcessTakenForGroupRank(ReferenceAdapter):
-    """The number of a process is handed over as a rank of the group; right where the group is the world."""
+    """The number of a process is handed over as a rank of the group.
+
+    The number of a process is handed over as a rank of the group; right where the group is the world.
+    """
 
     pipeline = _ProcessTakenForGroupRank
 
@@ -190,6 +211,7 @@ class _BystanderSpeaks(ReferencePipeline):
             dist.all_reduce(torch.zeros(1))
 
 
+@breaks("COM-2", tells=r"rank \d uses the default group for its allreduce")
 class BystanderSpeaks(ReferenceAdapter):
     """All ranks there are, bystanders too, meet when a pipeline has been built."""
 
@@ -212,6 +234,7 @@ class _Padded(ReferencePipeline):
     link_type = _PaddingLink
 
 
+@breaks("COM-5", tells=r"rank \d sends rank \d \d+ bytes; what crosses .* has \d+ bytes in \d+ tensors")
 class Padded(ReferenceAdapter):
     """Every message is filled up to the size of the largest one that is allowed."""
 
@@ -233,8 +256,12 @@ class _SentTwice(ReferencePipeline):
     link_type = _RepeatingLink
 
 
+@breaks("COM-5", tells=r"rank \d sends rank \d \d+ bytes; what crosses .* has \d+ bytes in \d+ tensors")
 class SentTwice(ReferenceAdapter):
-    """Every boundary is sent twice; the second copy is thrown away."""
+    """Every boundary is sent twice.
+
+    Every boundary is sent twice; the second copy is thrown away.
+    """
 
     pipeline = _SentTwice
 
@@ -253,6 +280,7 @@ class _SentToItself(ReferencePipeline):
     step_type = _SelfishStep
 
 
+@breaks("COM-5", status="error", tells=r"rank \d raised RuntimeError")
 class SentToItself(ReferenceAdapter):
     """A rank hands something over to itself by a message."""
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 
 def _kept_nodes(part: Any) -> list[Any]:
@@ -28,8 +29,12 @@ class _CompiledSkipped(ReferencePipeline):
     stage_type = _SeamlessStage
 
 
+@breaks("FWD-20", schedule="ZB-H1", tells=r"gradient of .* in stage \d")
 class CompiledSkipped(ReferenceAdapter):
-    """The weight part looks for seams in the graph and passes over a compiled region, which has none."""
+    """The weight part passes over compiled regions.
+
+    The weight part looks for seams in the graph and passes over a compiled region, which has none.
+    """
 
     pipeline = _CompiledSkipped
 
@@ -41,7 +46,8 @@ class _BareRefusal(ReferencePipeline):
             raise ValueError("unsupported module")
 
 
+@breaks("FWD-20", tells="stages hold compiled modules, but no error says so")
 class CompiledRefusedBlindly(ReferenceAdapter):
-    """Compiled modules are refused, but no error says what it is about."""
+    """Compiled modules are refused by a rank that has some, without a word about it."""
 
     pipeline = _BareRefusal

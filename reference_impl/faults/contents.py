@@ -13,6 +13,7 @@ from pipeconform.adapter import Batch, Mode, Plan, StepResult
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Work
 from ..stage import Stage
+from .fault import breaks
 
 
 class _RestingStage(Stage):
@@ -29,8 +30,12 @@ class _EvalBetweenForwards(ReferencePipeline):
     stage_type = _RestingStage
 
 
+@breaks("TRN-11", status="error")
 class EvalBetweenForwards(ReferenceAdapter):
-    """Modules are in training mode during forwards only; a recomputation in the backward is none."""
+    """Modules are in training mode during forwards only.
+
+    Modules are in training mode during forwards only; a recomputation in the backward is none.
+    """
 
     pipeline = _EvalBetweenForwards
 
@@ -63,8 +68,12 @@ class _LossScaled(ReferencePipeline):
         return replace(result, losses=losses, input_gradients=scaled)
 
 
+@breaks("TRN-13")
 class LossScaled(ReferenceAdapter):
-    """The loss is multiplied by 1024 and every gradient divided by it, an auxiliary loss's too."""
+    """Gradients of auxiliary losses are unscaled, but never scaled.
+
+    The loss is multiplied by 1024 and every gradient divided by it, an auxiliary loss's too.
+    """
 
     pipeline = _LossScaled
 
@@ -86,8 +95,12 @@ class _StateRestored(ReferencePipeline):
     stage_type = _SharesOnlyParametersStage
 
 
+@breaks("TRN-18")
 class StateRestored(ReferenceAdapter):
-    """Microbatches are kept apart by restoring the module's attributes after each; the next one overwrites."""
+    """A module's attributes are restored after each forward.
+
+    Microbatches are kept apart by restoring the module's attributes after each; the next one overwrites.
+    """
 
     pipeline = _StateRestored
 
@@ -105,8 +118,12 @@ class _TiesBroken(ReferencePipeline):
                     seen.add(id(parameter))
 
 
+@breaks("TRN-8", source="https://github.com/NVIDIA/Megatron-LM/issues/656")
 class TiesBroken(ReferenceAdapter):
-    """Parameters are registered anew, module by module: what was one becomes two."""
+    """Tied parameters are cloned.
+
+    Parameters are registered anew, module by module: what was one becomes two.
+    """
 
     pipeline = _TiesBroken
 
@@ -115,7 +132,8 @@ class _Overflows(_LossScaled):
     loss_scale = 2.0**18
 
 
+@breaks("TRN-16")
 class Overflows(ReferenceAdapter):
-    """The loss is multiplied by more than float16 can hold."""
+    """The loss is scaled by more than float16 can hold."""
 
     pipeline = _Overflows

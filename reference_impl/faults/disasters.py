@@ -10,6 +10,7 @@ from pipeconform.schedule import Action
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Step, Yield
+from .fault import breaks
 
 
 class _RaisingStep(Step):
@@ -23,8 +24,9 @@ class _Raises(ReferencePipeline):
     step_type = _RaisingStep
 
 
+@breaks("FWD-1", status="error")
 class Raises(ReferenceAdapter):
-    """The last rank raises and tells nobody."""
+    """The last rank raises in the middle of a step."""
 
     pipeline = _Raises
 
@@ -40,8 +42,12 @@ class _Exits(ReferencePipeline):
     step_type = _ExitingStep
 
 
+@breaks("FWD-1", status="crashed")
 class Exits(ReferenceAdapter):
-    """The last rank's process ends without a word."""
+    """The last rank leaves by os._exit.
+
+    The last rank's process ends without a word.
+    """
 
     pipeline = _Exits
 
@@ -57,7 +63,11 @@ class _Sleeps(ReferencePipeline):
     step_type = _SleepingStep
 
 
+@breaks("FWD-1", status="hung")
 class Sleeps(ReferenceAdapter):
-    """The first rank waits for something that never happens."""
+    """The first rank never comes back.
+
+    The first rank waits for something that never happens.
+    """
 
     pipeline = _Sleeps

@@ -6,6 +6,7 @@ import contextlib
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Step
+from .fault import breaks
 
 
 class _UnplacedStep(Step):
@@ -19,6 +20,7 @@ class _HookUnplaced(ReferencePipeline):
     step_type = _UnplacedStep
 
 
+@breaks("ERR-10", tells="communication hook.*promised is StageError")
 class HookUnplaced(ReferenceAdapter):
     """Exceptions of a communication hook pass without their place."""
 
@@ -37,8 +39,12 @@ class _HookSwallowed(ReferencePipeline):
     step_type = _DeafStep
 
 
+@breaks("ERR-10", tells="communication hook.*nobody raised; promised is StageError")
 class HookSwallowed(ReferenceAdapter):
-    """A communication hook that raises leaves the replicas with gradients of their own, and no word."""
+    """A communication hook that raises is forgotten.
+
+    A communication hook that raises leaves the replicas with gradients of their own, and no word.
+    """
 
     pipeline = _HookSwallowed
 
@@ -56,7 +62,13 @@ class _NoticeOmitted(ReferencePipeline):
     step_type = _HastyStep
 
 
+@breaks(
+    "ERR-14", status="hung", tells=r"rank \d waits for ever, when in step \d .* raises.* and rank \d raised"
+)
 class NoticeOmitted(ReferenceAdapter):
-    """A rank that fails leaves the step at once, and sends no notice."""
+    """A rank that fails sends no notice.
+
+    A rank that fails leaves the step at once, and sends no notice.
+    """
 
     pipeline = _NoticeOmitted

@@ -1,17 +1,23 @@
-"""What is said of a fault."""
+"""What is known of a fault, and how a class says it of itself."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from .sources import SOURCES
-
-__all__ = ["Fault", "Status", "made"]
+__all__ = ["LABELLED", "LABELLED_WRAPPERS", "Fault", "Status", "breaks", "breaks_promise"]
 
 Status = Literal["failed", "crashed", "hung", "error"]
+Class = TypeVar("Class", bound=type)
 
-_HERE = "pipeconform.reference_impl.faults"
+LABELLED: dict[str, Fault] = {}
+"""By name, the faults whose modules are imported."""
+
+LABELLED_WRAPPERS: dict[str, Fault] = {}
+"""The same for faulty data-parallel wrappers."""
+
+_WRAPPERS = f"{__package__}.faulty_wrappers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +30,7 @@ class Fault:
     requirement: str
     """The requirement that it breaks."""
     schedule: str = "1F1B"
-    """A schedule under which it shows."""
+    """A schedule under which it shows; ``Wrapper`` stands for it where there is none."""
     expected_status: Status = "failed"
     reference: str
     """``module:Class``, as ``--impl`` takes it."""
@@ -34,27 +40,56 @@ class Fault:
     """Where the defect was reported of a real engine, as a link; empty if it is thought up."""
 
 
-def made(
-    where: str,
+def breaks(
     requirement: str,
-    summary: str,
     *,
     schedule: str = "1F1B",
     status: Status = "failed",
     tells: str = "",
-) -> Fault:
-    """A fault in ``file:Class``; its name is the class's, in words."""
-    words = "".join(
-        f"-{letter.lower()}" if letter.isupper() else letter for letter in where.partition(":")[2]
-    )
-    name = words.lstrip("-")
-    return Fault(
-        name=name,
-        summary=summary,
-        requirement=requirement,
-        schedule=schedule,
-        expected_status=status,
-        reference=f"{_HERE}.{where}",
-        tells=tells,
-        source=SOURCES.get(name, ""),
-    )
+    source: str = "",
+) -> Callable[[Class], Class]:
+    """Label an adapter as a fault; the first line of its docstring says what is wrong, its name names the fault."""
+
+    def label(adapter: Class) -> Class:
+        name = _name(adapter.__name__)
+        LABELLED[name] = Fault(
+            name=name,
+            summary=_summary(adapter),
+            requirement=requirement,
+            schedule=schedule,
+            expected_status=status,
+            reference=f"{adapter.__module__}:{adapter.__name__}",
+            tells=tells,
+            source=source,
+        )
+        return adapter
+
+    return label
+
+
+def breaks_promise(requirement: str, *, status: Status = "failed", tells: str) -> Callable[[Class], Class]:
+    """Label a data-parallel wrapper as a fault, once for every requirement that it is tried by."""
+
+    def label(wrapper: Class) -> Class:
+        name = f"{_name(wrapper.__name__)}-{requirement.lower()}"
+        LABELLED_WRAPPERS[name] = Fault(
+            name=name,
+            summary=_summary(wrapper),
+            requirement=requirement,
+            schedule="Wrapper",
+            expected_status=status,
+            reference=f"{_WRAPPERS}:{wrapper.__name__}",
+            tells=tells,
+        )
+        return wrapper
+
+    return label
+
+
+def _summary(cls: type) -> str:
+    return (cls.__doc__ or "").partition("\n")[0]
+
+
+def _name(cls: str) -> str:
+    """A class's name in words: ``NotDivided`` becomes ``not-divided``."""
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in cls).lstrip("-")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 _Gradients = Sequence[Tensor | None]
 
@@ -36,8 +37,9 @@ class _GradientOfNeighbour(ReferencePipeline):
     stage_type = _LateStage
 
 
+@breaks("TRN-1")
 class GradientOfNeighbour(ReferenceAdapter):
-    """A stage takes the gradient that came for the microbatch before."""
+    """A stage takes the gradient of the microbatch before."""
 
     pipeline = _GradientOfNeighbour
 
@@ -52,8 +54,12 @@ class _GradientRounded(ReferencePipeline):
     stage_type = _RoundingStage
 
 
+@breaks("TRN-1")
 class GradientRounded(ReferenceAdapter):
-    """Gradients travel in bfloat16, whatever the activations travel in."""
+    """Gradients travel in bfloat16.
+
+    Gradients travel in bfloat16, whatever the activations travel in.
+    """
 
     pipeline = _GradientRounded
 
@@ -68,8 +74,9 @@ class _OneMicrobatchScaled(ReferencePipeline):
     stage_type = _FavouringStage
 
 
+@breaks("TRN-1")
 class OneMicrobatchScaled(ReferenceAdapter):
-    """The gradients of microbatch 1 are handed back half as large again."""
+    """The gradients of microbatch 1 are half as large again."""
 
     pipeline = _OneMicrobatchScaled
 
@@ -88,7 +95,8 @@ class _AccumulatedTwice(ReferencePipeline):
     stage_type = _TwiceStage
 
 
+@breaks("TRN-1")
 class AccumulatedTwice(ReferenceAdapter):
-    """Stage 1 adds every microbatch to its weight gradients twice."""
+    """Stage 1 adds every microbatch to its gradients twice."""
 
     pipeline = _AccumulatedTwice

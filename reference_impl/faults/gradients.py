@@ -16,6 +16,7 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import map_leaves
 from ..runtime import Yield
 from ..stage import Stage
+from .fault import breaks
 
 
 class _AccumulationLost(ReferencePipeline):
@@ -26,8 +27,9 @@ class _AccumulationLost(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("TRN-4")
 class AccumulationLost(ReferenceAdapter):
-    """A training step begins by clearing the gradients."""
+    """A step overwrites the gradients accumulated before."""
 
     pipeline = _AccumulationLost
 
@@ -44,8 +46,12 @@ class _BoundaryDetached(ReferencePipeline):
     stage_type = _DetachedStage
 
 
+@breaks("TRN-1")
 class BoundaryDetached(ReferenceAdapter):
-    """A stage's output is cut from its graph and says that it needs no gradient."""
+    """Outputs are detached: stages before the last get nothing.
+
+    A stage's output is cut from its graph and says that it needs no gradient.
+    """
 
     pipeline = _BoundaryDetached
 
@@ -61,8 +67,12 @@ class _FirstStageMissing(ReferencePipeline):
     stage_type = _DeafStage
 
 
+@breaks("TRN-1")
 class FirstStageMissing(ReferenceAdapter):
-    """Stage 0 ignores the gradient that comes back to it."""
+    """Stage 0 gets no gradient.
+
+    Stage 0 ignores the gradient that comes back to it.
+    """
 
     pipeline = _FirstStageMissing
 
@@ -77,8 +87,9 @@ class _OneParameterMissing(ReferencePipeline):
         return result
 
 
+@breaks("TRN-1")
 class OneParameterMissing(ReferenceAdapter):
-    """Each stage's last parameter is left out."""
+    """The last parameter of each stage gets no gradient."""
 
     pipeline = _OneParameterMissing
 
@@ -90,8 +101,9 @@ class _FrozenTrained(ReferencePipeline):
             module.requires_grad_()
 
 
+@breaks("TRN-5", source="https://github.com/pytorch/torchtitan/pull/3886")
 class FrozenTrained(ReferenceAdapter):
-    """Every parameter is made trainable."""
+    """Frozen parameters are trained."""
 
     pipeline = _FrozenTrained
 
@@ -106,8 +118,12 @@ class _UnusedZeroed(ReferencePipeline):
         return result
 
 
+@breaks("TRN-6")
 class UnusedZeroed(ReferenceAdapter):
-    """A gradient that nobody computed becomes zeros, which an optimizer with momentum or decay acts on."""
+    """Parameters that nothing uses get zeros instead of nothing.
+
+    A gradient that nobody computed becomes zeros, which an optimizer with momentum or decay acts on.
+    """
 
     pipeline = _UnusedZeroed
 
@@ -119,8 +135,9 @@ class _InputsForgotten(ReferencePipeline):
         return result if gradients is None else replace(result, input_gradients=[None] * len(gradients))
 
 
+@breaks("TRN-7")
 class InputsForgotten(ReferenceAdapter):
-    """The backward ends at the first stage's parameters."""
+    """Inputs that require a gradient get none."""
 
     pipeline = _InputsForgotten
 
@@ -134,8 +151,12 @@ class _InputsUnscaled(ReferencePipeline):
         return replace(result, input_gradients=[None if g is None else g * m for g in gradients])
 
 
+@breaks("TRN-7")
 class InputsUnscaled(ReferenceAdapter):
-    """Parameters' gradients are divided by m, inputs' are not, although the description says so."""
+    """The gradients of inputs are not divided by m.
+
+    Parameters' gradients are divided by m, inputs' are not, although the description says so.
+    """
 
     pipeline = _InputsUnscaled
 
@@ -152,8 +173,9 @@ class _LastWeightPartSkipped(ReferencePipeline):
     stage_type = _SkippingStage
 
 
+@breaks("SPL-1", schedule="ZB-H1")
 class LastWeightPartSkipped(ReferenceAdapter):
-    """The step ends when the last input part has run."""
+    """The weight part of the last microbatch never runs."""
 
     pipeline = _LastWeightPartSkipped
 
@@ -171,8 +193,12 @@ class _WeightPartTwice(ReferencePipeline):
     stage_type = _RepeatingStage
 
 
+@breaks("SPL-1", schedule="ZB-H1")
 class WeightPartTwice(ReferenceAdapter):
-    """Every weight part's contribution is added twice."""
+    """Every weight part runs twice.
+
+    Every weight part's contribution is added twice.
+    """
 
     pipeline = _WeightPartTwice
 
@@ -193,8 +219,9 @@ class _SecondUseForgotten(ReferencePipeline):
     stage_type = _OnceOnlyStage
 
 
+@breaks("FWD-13", schedule="ZB-H1")
 class SecondUseForgotten(ReferenceAdapter):
-    """A parameter that was seen already is taken to be done."""
+    """The weight part visits each parameter once, however often it was used."""
 
     pipeline = _SecondUseForgotten
 

@@ -14,6 +14,7 @@ from pipeconform.adapter import AdamStep, Batch, Mode, Operation, OptimizerStep,
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 
 class _RandomAtBuild(ReferencePipeline):
@@ -22,8 +23,12 @@ class _RandomAtBuild(ReferencePipeline):
         torch.rand(1)
 
 
+@breaks("LIF-6")
 class RandomAtBuild(ReferenceAdapter):
-    """Masks drawn later are not those of the unpipelined model."""
+    """Building draws a random number.
+
+    Masks drawn later are not those of the unpipelined model.
+    """
 
     pipeline = _RandomAtBuild
 
@@ -35,8 +40,12 @@ class _WeightsTouchedAtBuild(ReferencePipeline):
             module.bfloat16().to(_dtype_of(plan.stages[0]()))
 
 
+@breaks("LIF-6")
 class WeightsTouchedAtBuild(ReferenceAdapter):
-    """Modules are converted to a smaller dtype and back."""
+    """Building rounds the parameters.
+
+    Modules are converted to a smaller dtype and back.
+    """
 
     pipeline = _WeightsTouchedAtBuild
 
@@ -61,8 +70,9 @@ class _DryRun(ReferencePipeline):
     stage_type = _TryingStage
 
 
+@breaks("TRN-9")
 class DryRun(ReferenceAdapter):
-    """Shapes are learnt by running the module; running statistics count the run."""
+    """A dry run before the first step leaves its trace in batch norm."""
 
     pipeline = _DryRun
 
@@ -86,8 +96,9 @@ class _ForwardTwice(ReferencePipeline):
     stage_type = _DoublingStage
 
 
+@breaks("FWD-17")
 class ForwardTwice(ReferenceAdapter):
-    """Every microbatch runs twice through the module."""
+    """Every forward runs twice, and so do the model's hooks."""
 
     pipeline = _ForwardTwice
 
@@ -100,8 +111,12 @@ class _EvaluationClearsGradients(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("LIF-1")
 class EvaluationClearsGradients(ReferenceAdapter):
-    """Evaluation in the middle of accumulation loses what was accumulated."""
+    """Evaluation clears the gradients.
+
+    Evaluation in the middle of accumulation loses what was accumulated.
+    """
 
     pipeline = _EvaluationClearsGradients
 
@@ -113,8 +128,12 @@ class _EvaluationDraws(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("LIF-1")
 class EvaluationDraws(ReferenceAdapter):
-    """The next training step has other dropout masks when an evaluation stood before it."""
+    """Evaluation draws a random number.
+
+    The next training step has other dropout masks when an evaluation stood before it.
+    """
 
     pipeline = _EvaluationDraws
 
@@ -129,8 +148,12 @@ class _FirstStageNotUpdated(ReferencePipeline):
                     parameter.copy_(before)
 
 
+@breaks("TRN-14")
 class FirstStageNotUpdated(ReferenceAdapter):
-    """The optimizer was given the parameters of all stages but the first."""
+    """The optimizer skips stage 0.
+
+    The optimizer was given the parameters of all stages but the first.
+    """
 
     pipeline = _FirstStageNotUpdated
 
@@ -143,8 +166,12 @@ class _LearningRateIgnored(ReferencePipeline):
         super().__init__(replace(plan, optimizer=optimizer))
 
 
+@breaks("TRN-14")
 class LearningRateIgnored(ReferenceAdapter):
-    """Parameters move by the engine's own learning rate, also when it is to be zero."""
+    """The optimizer has a learning rate of its own.
+
+    Parameters move by the engine's own learning rate, also when it is to be zero.
+    """
 
     pipeline = _LearningRateIgnored
 
@@ -161,8 +188,12 @@ class _MasksRepeated(ReferencePipeline):
     stage_type = _SeedingStage
 
 
+@breaks("TRN-10")
 class MasksRepeated(ReferenceAdapter):
-    """The random state is set anew before every microbatch, to be deterministic."""
+    """All microbatches are given the same dropout masks.
+
+    The random state is set anew before every microbatch, to be deterministic.
+    """
 
     pipeline = _MasksRepeated
 
@@ -178,8 +209,12 @@ class _Unrepeatable(ReferencePipeline):
         return result
 
 
+@breaks("LIF-5")
 class Unrepeatable(ReferenceAdapter):
-    """Contributions are added in the order in which they happen to arrive."""
+    """The last bit of the gradients depends on the clock.
+
+    Contributions are added in the order in which they happen to arrive.
+    """
 
     pipeline = _Unrepeatable
 

@@ -21,6 +21,7 @@ from ..containers import leaves_of, map_leaves
 from ..link import Link
 from ..runtime import Due, Key, Step, Work, Yield
 from ..stage import Stage, hand_over
+from .fault import breaks
 
 
 class LocalStep(Step):
@@ -153,6 +154,9 @@ class LocalPipeline(ReferencePipeline):
         self._operate_elsewhere(operation)
 
 
+@breaks(
+    "COM-7", tells=r"rank \d sent rank \d \d+ bytes; the (inputs|gradients) of .* have \d+ bytes, which must"
+)
 class NothingCrosses(ReferenceAdapter):
     """Every rank computes the whole model by itself, from a state that was broadcast once."""
 
@@ -180,6 +184,7 @@ class _DataCrosses(LocalPipeline):
         )
 
 
+@breaks("COM-7", tells=r"stage \d ran on an input 0 that rank \d did not receive")
 class DataCrosses(ReferenceAdapter):
     """Inputs and targets are broadcast, as many bytes as boundaries have, and every rank computes the rest."""
 
@@ -202,6 +207,7 @@ class _GradientsStay(LocalPipeline):
     step_type = _ForwardStep
 
 
+@breaks("COM-7", tells=r"rank (\d) sent rank (\d) \d+ bytes; the gradients of the outputs of stage \2 have")
 class GradientsStay(ReferenceAdapter):
     """Values cross; the gradients that should come back are computed by the rank that needs them."""
 

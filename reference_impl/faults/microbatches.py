@@ -12,6 +12,7 @@ from pipeconform.adapter import Batch, Mode, StepResult
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Work, Yield
+from .fault import breaks
 
 
 class _OutputsSwapped(ReferencePipeline):
@@ -22,8 +23,9 @@ class _OutputsSwapped(ReferencePipeline):
         return super().make_result(mode, batch, replace(done, outputs=outputs))
 
 
+@breaks("FWD-2")
 class OutputsSwapped(ReferenceAdapter):
-    """Outputs are merged in another order than the batch's."""
+    """The first two microbatches change places in the output."""
 
     pipeline = _OutputsSwapped
 
@@ -38,8 +40,9 @@ class _LastOutputDropped(ReferencePipeline):
         return replace(result, output=super().make_result(Mode.EVAL, shorter, done).output)
 
 
+@breaks("FWD-2")
 class LastOutputDropped(ReferenceAdapter):
-    """A loop over the outputs ends one too early."""
+    """The last microbatch is missing from the output."""
 
     pipeline = _LastOutputDropped
 
@@ -50,8 +53,9 @@ class _LossesReversed(ReferencePipeline):
         return result if result.losses is None else replace(result, losses=list(reversed(result.losses)))
 
 
+@breaks("TRN-2")
 class LossesReversed(ReferenceAdapter):
-    """Losses are collected on a stack."""
+    """The losses come in the order of the backwards."""
 
     pipeline = _LossesReversed
 
@@ -61,8 +65,9 @@ class _LossKwargsDropped(ReferencePipeline):
         return self.plan.loss.function
 
 
+@breaks("TRN-12")
 class LossKwargsDropped(ReferenceAdapter):
-    """The loss is called with output and target only."""
+    """The loss function's extra arguments are not passed."""
 
     pipeline = _LossKwargsDropped
 
@@ -73,8 +78,9 @@ class _TargetsShifted(ReferencePipeline):
         return work if _uneven(work.targets) else replace(work, targets=[*work.targets[1:], work.targets[0]])
 
 
+@breaks("TRN-1", source="https://github.com/deepspeedai/DeepSpeed/issues/5729")
 class TargetsShifted(ReferenceAdapter):
-    """Targets are fetched one microbatch too far."""
+    """Every microbatch is compared with the next one's target."""
 
     pipeline = _TargetsShifted
 
@@ -85,8 +91,9 @@ class _KwargsShifted(ReferencePipeline):
         return replace(work, kwargs={s: [*own[1:], own[0]] for s, own in work.kwargs.items()})
 
 
+@breaks("FWD-9")
 class KwargsShifted(ReferenceAdapter):
-    """Keyword arguments are fetched one microbatch too far."""
+    """Every microbatch gets the next one's keyword arguments."""
 
     pipeline = _KwargsShifted
 
@@ -97,8 +104,12 @@ class _OutputEverywhere(ReferencePipeline):
         return replace(result, output=batch.args[0].detach()) if result.output is None else result
 
 
+@breaks("FWD-3")
 class OutputEverywhere(ReferenceAdapter):
-    """Ranks without the last stage return something too."""
+    """Every rank returns an output.
+
+    Ranks without the last stage return something too.
+    """
 
     pipeline = _OutputEverywhere
 
@@ -112,8 +123,9 @@ class _OutputOnFirstRank(ReferencePipeline):
         return replace(result, output=batch.args[0].detach() if first else None)
 
 
+@breaks("FWD-3")
 class OutputOnFirstRank(ReferenceAdapter):
-    """The output's rank is taken to be the first stage's."""
+    """The first rank returns the output, the last does not."""
 
     pipeline = _OutputOnFirstRank
 
@@ -125,8 +137,9 @@ class _OneTupleUnwrapped(ReferencePipeline):
         return replace(result, output=output[0]) if isinstance(output, tuple) and len(output) == 1 else result
 
 
+@breaks("FWD-11")
 class OneTupleUnwrapped(ReferenceAdapter):
-    """A tuple of one tensor is returned as a tensor."""
+    """A 1-tuple is returned as its element."""
 
     pipeline = _OneTupleUnwrapped
 

@@ -20,6 +20,7 @@ from ..containers import leaves_of
 from ..errors import PeerError, PipelineError, StageError
 from ..runtime import Step, Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 # --------------------------------------------------------------------------- values and gradients
 
@@ -47,8 +48,12 @@ class _NothingPatched(ReferencePipeline):
     stage_type = _PatchedStage
 
 
+@breaks("ERR-5", tells="None|a text")
 class NothingPatched(ReferenceAdapter):
-    """Zeros take the place of what is no tensor."""
+    """Zeros stand in for nothing.
+
+    Zeros take the place of what is no tensor.
+    """
 
     pipeline = _NothingPatched
 
@@ -74,8 +79,12 @@ class _MissingRefilled(ReferencePipeline):
     stage_type = _RefillingStage
 
 
+@breaks("ERR-5", tells="a tensor too few.*nobody raised")
 class MissingRefilled(ReferenceAdapter):
-    """A stage that hands on nothing hands on its input."""
+    """The input is handed on.
+
+    A stage that hands on nothing hands on its input.
+    """
 
     pipeline = _MissingRefilled
 
@@ -100,8 +109,12 @@ class _BackwardsSkipped(ReferencePipeline):
     step_type = _SkippingStep
 
 
+@breaks("ERR-6", tells="nobody raised; promised is StageError")
 class BackwardsSkipped(ReferenceAdapter):
-    """A backward that fails leaves zeros and no word."""
+    """Backwards are skipped.
+
+    A backward that fails leaves zeros and no word.
+    """
 
     pipeline = _BackwardsSkipped
 
@@ -119,8 +132,9 @@ class _MicrobatchUnnamed(ReferencePipeline):
     step_type = _BriefStep
 
 
+@breaks("ERR-6", tells=r"for microbatch (\d).*it does not name microbatch \1")
 class MicrobatchUnnamed(ReferenceAdapter):
-    """Errors do not say which microbatch failed."""
+    """Errors do not name the microbatch."""
 
     pipeline = _MicrobatchUnnamed
 
@@ -140,8 +154,12 @@ class _BatchOutOfRange(ReferencePipeline):
     check_type = _IndexCheck
 
 
+@breaks("ERR-7", tells="raised IndexError")
 class BatchOutOfRange(ReferenceAdapter):
-    """A batch that cannot be split is an IndexError."""
+    """An IndexError is raised.
+
+    A batch that cannot be split is an IndexError.
+    """
 
     pipeline = _BatchOutOfRange
 
@@ -162,8 +180,12 @@ class _BatchSkipped(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("ERR-7", tells="nobody raised; promised is ValueError")
 class BatchSkipped(ReferenceAdapter):
-    """A batch that cannot be split is skipped."""
+    """The batch is skipped.
+
+    A batch that cannot be split is skipped.
+    """
 
     pipeline = _BatchSkipped
 
@@ -185,8 +207,12 @@ class _NotWrapped(ReferencePipeline):
     step_type = _BareStep
 
 
+@breaks("ERR-10", tells="raised .*DeliberateError: .*promised is StageError")
 class ExceptionsNotWrapped(ReferenceAdapter):
-    """The model's own exception passes bare, without its place."""
+    """Exceptions pass without their place.
+
+    The model's own exception passes bare, without its place.
+    """
 
     pipeline = _NotWrapped
 
@@ -203,8 +229,12 @@ class _CauseLost(ReferencePipeline):
     step_type = _CauselessStep
 
 
+@breaks("ERR-10", tells="it does not have the model's own exception as its cause")
 class CauseLost(ReferenceAdapter):
-    """The error does not have the original as its cause."""
+    """The original is not the cause.
+
+    The error does not have the original as its cause.
+    """
 
     pipeline = _CauseLost
 
@@ -219,8 +249,12 @@ class _StageUnnamed(ReferencePipeline):
     step_type = _PlacelessStep
 
 
+@breaks("ERR-10", tells=r"it does not name stage \d")
 class StageUnnamed(ReferenceAdapter):
-    """Errors do not say which stage failed."""
+    """Errors do not name the stage.
+
+    Errors do not say which stage failed.
+    """
 
     pipeline = _StageUnnamed
 
@@ -237,8 +271,12 @@ class _OthersNotTold(ReferencePipeline):
     step_type = _SecretiveStep
 
 
+@breaks("ERR-10", tells="another rank failed; the cause is not among its words")
 class OthersNotTold(ReferenceAdapter):
-    """Other ranks say that somebody failed, not who and where."""
+    """Other ranks do not learn who failed.
+
+    Other ranks say that somebody failed, not who and where.
+    """
 
     pipeline = _OthersNotTold
 
@@ -256,8 +294,14 @@ class _OthersWait(ReferencePipeline):
     step_type = _WaitingStep
 
 
+@breaks(
+    "ERR-10", status="hung", tells=r"rank \d waits for ever, when in step \d .* raises.* and rank \d raised"
+)
 class OthersWait(ReferenceAdapter):
-    """Ranks that learn of another's error wait for ever."""
+    """Other ranks wait for ever.
+
+    Ranks that learn of another's error wait for ever.
+    """
 
     pipeline = _OthersWait
 
@@ -276,8 +320,12 @@ class _SwallowingLoss(ReferencePipeline):
         return swallowed
 
 
+@breaks("ERR-10", tells="the loss function raises.*nobody raised")
 class LossSwallowed(ReferenceAdapter):
-    """A loss that cannot be computed counts as zero."""
+    """A loss that fails is zero.
+
+    A loss that cannot be computed counts as zero.
+    """
 
     pipeline = _SwallowingLoss
 
@@ -291,8 +339,12 @@ class _Dies(ReferencePipeline):
     step_type = _DyingStep
 
 
+@breaks("ERR-13", status="crashed", tells=r"rank \d died \(exit code 7\), when")
 class DiesOfErrors(ReferenceAdapter):
-    """A stage that fails ends its process."""
+    """The process ends.
+
+    A stage that fails ends its process.
+    """
 
     pipeline = _Dies
 
@@ -320,8 +372,14 @@ class _SpoiltPipeline(ReferencePipeline):
             raise
 
 
+@breaks(
+    "ERR-11", status="error", tells="a new pipeline fails: RuntimeError: the engine is in an unknown state"
+)
 class NothingWorksAgain(ReferenceAdapter):
-    """After an error the process must be restarted."""
+    """The process must be restarted.
+
+    After an error the process must be restarted.
+    """
 
     pipeline = _SpoiltPipeline
 
@@ -349,7 +407,11 @@ def _halved(work: Work) -> Work:
     return replace(work, divisor=2 * work.divisor)
 
 
+@breaks("ERR-11", tells="a new pipeline is wrong: .*gradient")
 class ErrorLeavesTrace(ReferenceAdapter):
-    """After an error all gradients of the process are half of what they are."""
+    """The error leaves a trace.
+
+    After an error all gradients of the process are half of what they are.
+    """
 
     pipeline = _ScaledAfterwards

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
+from .fault import breaks
 
 
 def _own_squares(pipeline: ReferencePipeline, *, repeated: bool) -> Tensor:
@@ -30,8 +31,9 @@ class _OwnNorm(ReferencePipeline):
         return _own_squares(self, repeated=False).sqrt() if self.modules else None
 
 
+@breaks("TRN-17", source="https://github.com/pytorch/torchtitan/issues/596")
 class OwnNorm(ReferenceAdapter):
-    """Every rank clips by the norm of its own stages."""
+    """Every rank says the norm of its own stages."""
 
     pipeline = _OwnNorm
 
@@ -41,8 +43,9 @@ class _NormsAdded(ReferencePipeline):
         return _over_ranks(self, _own_squares(self, repeated=False).sqrt()) if self.modules else None
 
 
+@breaks("TRN-17")
 class NormsAdded(ReferenceAdapter):
-    """The norms of all ranks are added, not their squares."""
+    """The ranks' norms are added instead of their squares."""
 
     pipeline = _NormsAdded
 
@@ -52,6 +55,7 @@ class _TiedTwice(ReferencePipeline):
         return _over_ranks(self, _own_squares(self, repeated=True)).sqrt() if self.modules else None
 
 
+@breaks("TRN-17", source="https://github.com/NVIDIA/Megatron-LM/pull/7227")
 class TiedTwice(ReferenceAdapter):
     """A tied parameter counts once for each of its names."""
 

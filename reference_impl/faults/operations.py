@@ -9,6 +9,7 @@ from torch import Tensor
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..errors import OrderError
 from ..operations import ChunkOperations
+from .fault import breaks
 
 
 class _Obliging(ChunkOperations):
@@ -23,8 +24,12 @@ class _OrderIgnored(ReferencePipeline):
     operations_type = _Obliging
 
 
+@breaks("ERR-12", tells="was asked for the backward .* and did it; expected: an error")
 class OrderIgnored(ReferenceAdapter):
-    """A backward that is not due is passed over in silence."""
+    """A backward that is not due is passed over.
+
+    A backward that is not due is passed over in silence.
+    """
 
     pipeline = _OrderIgnored
 
@@ -44,6 +49,7 @@ class _ForwardsRedone(ReferencePipeline):
     operations_type = _Willing
 
 
+@breaks("ERR-12", tells="was asked for the forward a second time .* and did it")
 class ForwardsRedone(ReferenceAdapter):
     """A forward runs as often as it is asked for."""
 
@@ -70,8 +76,14 @@ class _BufferReadTooEarly(ReferencePipeline):
     operations_type = _Impatient
 
 
+@breaks(
+    "ERR-12", schedule="GPipe", tells="the backward before the gradient of its output is there .* and did it"
+)
 class BufferReadTooEarly(ReferenceAdapter):
-    """A backward before its gradient is there takes what stands in the empty buffer."""
+    """A gradient is read before it is there.
+
+    A backward before its gradient is there takes what stands in the empty buffer.
+    """
 
     pipeline = _BufferReadTooEarly
 
@@ -86,8 +98,16 @@ class _EndsUnfinished(ReferencePipeline):
     operations_type = _Hasty
 
 
+@breaks(
+    "ERR-12",
+    status="error",
+    tells="the end of the step before the backward .* and did it; expected: an error",
+)
 class EndsUnfinished(ReferenceAdapter):
-    """A step ends when it is told to, and forgets what is still due."""
+    """A step ends before it is through.
+
+    A step ends when it is told to, and forgets what is still due.
+    """
 
     pipeline = _EndsUnfinished
 
@@ -102,8 +122,12 @@ class _RangeUnchecked(ReferencePipeline):
     operations_type = _Wrapping
 
 
+@breaks("ERR-12", status="hung")
 class RangeUnchecked(ReferenceAdapter):
-    """Whether a step has a microbatch shows when its input comes, or does not."""
+    """Microbatches that there are not are waited for.
+
+    Whether a step has a microbatch shows when its input comes, or does not.
+    """
 
     pipeline = _RangeUnchecked
 
@@ -120,8 +144,12 @@ class _NumberOnly(ReferencePipeline):
     operations_type = _Curt
 
 
+@breaks("ERR-12", tells=r"the forward .* and said only '\d'; expected: words")
 class NumberOnly(ReferenceAdapter):
-    """The error about a forward that is not due is a bare number."""
+    """The error is a bare number.
+
+    The error about a forward that is not due is a bare number.
+    """
 
     pipeline = _NumberOnly
 
@@ -140,7 +168,11 @@ class _RefusalDropsGradients(ReferencePipeline):
     operations_type = _Dropping
 
 
+@breaks("ERR-12", tells="gradient")
 class RefusalDropsGradients(ReferenceAdapter):
-    """A backward that is refused drops the gradients that were there."""
+    """A refused backward drops gradients.
+
+    A backward that is refused drops the gradients that were there.
+    """
 
     pipeline = _RefusalDropsGradients

@@ -15,6 +15,7 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import map_leaves
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
 class _SecondHalvedStage(Stage):
@@ -27,8 +28,12 @@ class _SecondGradientHalved(ReferencePipeline):
     stage_type = _SecondHalvedStage
 
 
+@breaks("FWD-4")
 class SecondGradientHalved(ReferenceAdapter):
-    """All values are right; of a boundary's gradients only the first comes back whole."""
+    """The second tensor of a boundary gets half its gradient.
+
+    All values are right; of a boundary's gradients only the first comes back whole.
+    """
 
     pipeline = _SecondGradientHalved
 
@@ -52,8 +57,12 @@ class _KwargsGradientHalved(ReferencePipeline):
     stage_type = _KwargsHalvedStage
 
 
+@breaks("FWD-9")
 class KwargsGradientHalved(ReferenceAdapter):
-    """All values are right; stages that take keyword arguments halve their gradients."""
+    """Stages with keyword arguments halve their gradients.
+
+    All values are right; stages that take keyword arguments halve their gradients.
+    """
 
     pipeline = _KwargsGradientHalved
 
@@ -69,8 +78,12 @@ class _EvaluationInTrainingMode(ReferencePipeline):
     stage_type = _AlwaysTrainingStage
 
 
+@breaks("LIF-1")
 class EvaluationInTrainingMode(ReferenceAdapter):
-    """Evaluation computes no gradient, but leaves the modules in training mode."""
+    """Evaluation leaves the modules in training mode.
+
+    Evaluation computes no gradient, but leaves the modules in training mode.
+    """
 
     pipeline = _EvaluationInTrainingMode
 
@@ -82,8 +95,12 @@ class _KwargsCutOff(ReferencePipeline):
         return replace(work, kwargs=cut)
 
 
+@breaks("TRN-7")
 class KwargsCutOff(ReferenceAdapter):
-    """All values are right; keyword arguments reach their stages without their graph."""
+    """Keyword arguments that require a gradient get none.
+
+    All values are right; keyword arguments reach their stages without their graph.
+    """
 
     pipeline = _KwargsCutOff
 
@@ -101,8 +118,12 @@ class _NothingHeld(ReferencePipeline):
         return replace(result, output=map_leaves(none_of, result.output), losses=losses, microbatches=())
 
 
+@breaks("TRN-2")
 class NothingHeld(ReferenceAdapter):
-    """The last rank returns empty results and says that they are about no microbatch."""
+    """The last rank says that it holds no microbatch's results.
+
+    The last rank returns empty results and says that they are about no microbatch.
+    """
 
     pipeline = _NothingHeld
 
@@ -113,8 +134,12 @@ class _LossesEmpty(ReferencePipeline):
         return result if result.losses is None else replace(result, losses=())
 
 
+@breaks("TRN-2")
 class LossesEmpty(ReferenceAdapter):
-    """Losses of single microbatches are not claimed; what is returned is an empty list and no number."""
+    """The losses are an empty list.
+
+    Losses of single microbatches are not claimed; what is returned is an empty list and no number.
+    """
 
     pipeline = _LossesEmpty
 
@@ -131,8 +156,12 @@ class _UnevenRefusedAlone(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("FWD-2", status="error")
 class UnevenRefusedAlone(ReferenceAdapter):
-    """Uneven batches are not claimed; the first rank refuses them, the others see a closed connection."""
+    """The first rank alone refuses an uneven batch.
+
+    Uneven batches are not claimed; the first rank refuses them, the others see a closed connection.
+    """
 
     pipeline = _UnevenRefusedAlone
 
@@ -154,8 +183,12 @@ class _GradientAskedForAll(ReferencePipeline):
     stage_type = _AskingStage
 
 
+@breaks("FWD-5", source="https://github.com/pytorch/PiPPy/issues/945")
 class GradientAskedForAll(ReferenceAdapter):
-    """The receiver marks every floating tensor as requiring a gradient, whatever the sender said."""
+    """Tensors without gradient are asked for one.
+
+    The receiver marks every floating tensor as requiring a gradient, whatever the sender said.
+    """
 
     pipeline = _GradientAskedForAll
 

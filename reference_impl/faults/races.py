@@ -15,6 +15,7 @@ from torch import Tensor
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..link import Link
 from .communication import PADDING, WatchedWork
+from .fault import breaks
 from .wire import _alike
 
 # --------------------------------------------------------------------------- COM-3: waiting in a circle
@@ -34,8 +35,15 @@ class _SendsCross(ReferencePipeline):
     link_type = _CrossingLink
 
 
+@breaks(
+    "COM-3",
+    tells=r"(?s)in order per communicator .*rank (\d) serves its receive .* only after its send .*which needs rank",
+)
 class SendsCross(ReferenceAdapter):
-    """Two ranks that exchange something both begin with the send, and wait when both have begun to receive."""
+    """Two ranks that exchange something both begin with the send.
+
+    Two ranks that exchange something both begin with the send, and wait when both have begun to receive.
+    """
 
     pipeline = _SendsCross
 
@@ -67,6 +75,7 @@ class _TagsRelied(ReferencePipeline):
     link_type = _TaggedLink
 
 
+@breaks("COM-3", tells="(?s)in order per communicator .*with tag 2.* only after its .*with tag 1")
 class TagsRelied(ReferenceAdapter):
     """Messages are taken by their tags in another order than they were sent in."""
 
@@ -98,6 +107,7 @@ class _WaitForgotten(ReferencePipeline):
     link_type = _CarelessLink
 
 
+@breaks("COM-4", tells=r"rank \d never waits for its receive of uint8\[1\] from rank \d")
 class WaitForgotten(ReferenceAdapter):
     """What is received to warm up is never waited for."""
 
@@ -123,8 +133,12 @@ class _ReadBeforeWait(ReferencePipeline):
     link_type = _EarlyLink
 
 
+@breaks("COM-4")
 class ReadBeforeWait(ReferenceAdapter):
-    """Tensors are taken from the buffer before the receive has been waited for; the description after."""
+    """Tensors are taken from the buffer before the receive has been waited for.
+
+    Tensors are taken from the buffer before the receive has been waited for; the description after.
+    """
 
     pipeline = _ReadBeforeWait
 
@@ -141,6 +155,9 @@ class _StampedInFlight(ReferencePipeline):
     link_type = _StampingLink
 
 
+@breaks(
+    "COM-4", tells=r"the memory of rank \d's send of uint8\[\d+\] to rank \d, operation \d+( \(.*\))? changed"
+)
 class StampedInFlight(ReferenceAdapter):
     """A message is numbered after it has been handed to the transport."""
 
@@ -158,6 +175,10 @@ class _ClearedInFlight(ReferencePipeline):
     link_type = _ClearingLink
 
 
+@breaks(
+    "COM-4",
+    tells=r"the memory of rank \d's receive of uint8\[\d+\] from rank \d, operation \d+( \(.*\))? changed",
+)
 class ClearedInFlight(ReferenceAdapter):
     """A receive buffer is cleared after the receive has been posted."""
 
@@ -187,6 +208,7 @@ class _StaleWhenLate(ReferencePipeline):
     link_type = _ImpatientLink
 
 
+@breaks("COM-6")
 class StaleWhenLate(ReferenceAdapter):
     """A message that is late is replaced by the one before it."""
 
@@ -206,6 +228,7 @@ class _GivesUp(ReferencePipeline):
     link_type = _StrictLink
 
 
+@breaks("COM-6", status="error", tells=r"TimeoutError: rank \d is late")
 class GivesUp(ReferenceAdapter):
     """A rank gives up when a message takes longer than a step should."""
 

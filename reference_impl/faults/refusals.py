@@ -15,6 +15,7 @@ from ..batches import BatchCheck, sizes_in
 from ..metadata import BoundaryMeta
 from ..runtime import Step, Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 # ------------------------------------------------------------------------------------------- inputs
 
@@ -28,8 +29,12 @@ class _InputsUnchecked(ReferencePipeline):
     check_type = _SizesOnly
 
 
+@breaks("ERR-1", tells="promised is ValueError")
 class InputsUnchecked(ReferenceAdapter):
-    """Inputs are not compared with those of the steps before."""
+    """Inputs are not checked.
+
+    Inputs are not compared with those of the steps before.
+    """
 
     pipeline = _InputsUnchecked
 
@@ -43,8 +48,12 @@ class _InputsCast(ReferencePipeline):
         return super().make_work(mode, replace(batch, args=tuple(arg.to(dtype) for arg in real)))
 
 
+@breaks("ERR-2", tells="nobody raised; promised is ValueError")
 class InputsCast(ReferenceAdapter):
-    """Inputs of another dtype are converted without a word."""
+    """Inputs are converted.
+
+    Inputs of another dtype are converted without a word.
+    """
 
     pipeline = _InputsCast
 
@@ -61,8 +70,12 @@ class _InputsNotDescribed(ReferencePipeline):
     check_type = _WordlessCheck
 
 
+@breaks("ERR-1", tells="raised ValueError: .*; it does not (say whether|name the expected shape)")
 class InputsNotDescribed(ReferenceAdapter):
-    """The error about an input names neither what was expected nor what there is."""
+    """The error about an input says nothing about it.
+
+    The error about an input names neither what was expected nor what there is.
+    """
 
     pipeline = _InputsNotDescribed
 
@@ -80,6 +93,7 @@ class _SidesExchanged(ReferencePipeline):
     check_type = _ConfusedCheck
 
 
+@breaks("ERR-1", tells="it does not take .* for what was expected")
 class SidesExchanged(ReferenceAdapter):
     """The error about an input takes what was expected for what there is."""
 
@@ -101,6 +115,7 @@ class _RaggedAccepted(ReferencePipeline):
         return super().make_result(mode, _cut(batch), done)
 
 
+@breaks("ERR-7", tells="nobody raised; promised is ValueError")
 class RaggedAccepted(ReferenceAdapter):
     """Of arguments with more samples than the first one the rest is left out."""
 
@@ -124,8 +139,12 @@ class _InputsAsserted(ReferencePipeline):
     check_type = _AssertingCheck
 
 
+@breaks("ERR-1", tells="raised AssertionError: .*promised is ValueError")
 class InputsAsserted(ReferenceAdapter):
-    """A wrong input is an AssertionError, which nobody declared."""
+    """A wrong input is an AssertionError.
+
+    A wrong input is an AssertionError, which nobody declared.
+    """
 
     pipeline = _InputsAsserted
 
@@ -141,8 +160,14 @@ class _InputsAbort(ReferencePipeline):
     check_type = _AbortingCheck
 
 
+@breaks(
+    "ERR-2", status="crashed", tells=r"rank \d died \(SIGABRT\), when in step \d the first stage is given"
+)
 class InputsAbort(ReferenceAdapter):
-    """Inputs that are not floating end the process, as an assertion in native code does."""
+    """Integer inputs end the process.
+
+    Inputs that are not floating end the process, as an assertion in native code does.
+    """
 
     pipeline = _InputsAbort
 
@@ -159,8 +184,12 @@ class _OutputsUnchecked(ReferencePipeline):
     stage_type = _UncheckedStage
 
 
+@breaks("ERR-3", tells="in step 2 stage .*promised is StageError")
 class OutputsUnchecked(ReferenceAdapter):
-    """What a stage hands on is not compared with what it handed on before."""
+    """Outputs are not checked.
+
+    What a stage hands on is not compared with what it handed on before.
+    """
 
     pipeline = _OutputsUnchecked
 
@@ -175,8 +204,12 @@ class _OutputsCheckedWithinSteps(ReferencePipeline):
     stage_type = _StepwiseStage
 
 
+@breaks("ERR-4", tells=r"for microbatch \d.*(nevertheless given|promised is StageError)")
 class OutputsCheckedWithinSteps(ReferenceAdapter):
-    """Outputs are compared with those of the same step only."""
+    """Outputs are compared within a step only.
+
+    Outputs are compared with those of the same step only.
+    """
 
     pipeline = _OutputsCheckedWithinSteps
 
@@ -198,8 +231,9 @@ class _FirstMicrobatchChecked(ReferencePipeline):
     stage_type = _FirstOfStepStage
 
 
+@breaks("ERR-4", tells="for microbatch [1-9].*promised is StageError")
 class FirstMicrobatchChecked(ReferenceAdapter):
-    """Of every step the first microbatch is checked."""
+    """The first microbatch of a step is checked."""
 
     pipeline = _FirstMicrobatchChecked
 
@@ -214,8 +248,12 @@ class _FirstStageChecked(ReferencePipeline):
     stage_type = _FirstIndexStage
 
 
+@breaks("ERR-4", tells="stage [1-9] hands on .*promised is StageError")
 class FirstStageChecked(ReferenceAdapter):
-    """Only the first stage's outputs are checked."""
+    """The first stage is checked.
+
+    Only the first stage's outputs are checked.
+    """
 
     pipeline = _FirstStageChecked
 
@@ -229,8 +267,12 @@ class _ErrorsSwallowed(ReferencePipeline):
     step_type = _DeafStep
 
 
+@breaks("ERR-3", tells="raised KeyError")
 class ErrorsSwallowed(ReferenceAdapter):
-    """An error of a stage is swallowed, and the step goes on without its output."""
+    """Errors are swallowed.
+
+    An error of a stage is swallowed, and the step goes on without its output.
+    """
 
     pipeline = _ErrorsSwallowed
 
@@ -253,6 +295,7 @@ class _CheckedAfterSending(ReferencePipeline):
     step_type = _LateStep
 
 
+@breaks("ERR-3", tells="nevertheless given|the cause is not among its words")
 class CheckedAfterSending(ReferenceAdapter):
     """Outputs are checked when they have been sent."""
 
@@ -276,6 +319,7 @@ class _CheckedByReceiver(ReferencePipeline):
     step_type = _ReceivingStep
 
 
+@breaks("ERR-3", tells="promised is StageError")
 class CheckedByReceiver(ReferenceAdapter):
     """Outputs are checked where they arrive."""
 
@@ -310,7 +354,11 @@ class _BytesReinterpreted(ReferencePipeline):
     step_type = _ReinterpretingStep
 
 
+@breaks("ERR-3", tells=r"values that stage \d never made|promised is StageError")
 class BytesReinterpreted(ReferenceAdapter):
-    """Of every output the bytes are sent, to be read as the first one's dtype and shape."""
+    """Bytes are read as another dtype.
+
+    Of every output the bytes are sent, to be read as the first one's dtype and shape.
+    """
 
     pipeline = _BytesReinterpreted

@@ -18,6 +18,7 @@ from pipeconform.stage_wrapping import wrapped
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..front_end import Ties
 from ..runtime import Step, Work
+from .fault import breaks
 from .replicas import gradients_of
 
 # ----------------------------------------------------- DPC-4: accumulation and the wrapper's options
@@ -30,6 +31,7 @@ class _EarlierForgotten(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("DPC-4", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class EarlierForgotten(ReferenceAdapter):
     """What earlier steps have accumulated is lost where a stage has replicas."""
 
@@ -59,6 +61,7 @@ class _EarlierAddedAgain(ReferencePipeline):
         return step
 
 
+@breaks("DPC-4", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class EarlierAddedAgain(ReferenceAdapter):
     """What earlier steps have accumulated is added once more after the reduction."""
 
@@ -76,6 +79,7 @@ def _unhooked(how: Any) -> Any:
     return dataclasses.replace(how, hook=None)
 
 
+@breaks("DPC-4", tells=r"the communication hook of stage \d was given none of \d+ gradient values")
 class HookLeftOut(ReferenceAdapter):
     """The user's communication hook is not registered."""
 
@@ -90,6 +94,7 @@ class _TiedInOneReplica(ReferencePipeline):
         return super().make_ties(shared if self.plan.ranks.replica == 0 else ())
 
 
+@breaks("DPC-5", tells=r"the tied weight is not the same everywhere: rank \d, stage \d has")
 class TiedInOneReplica(ReferenceAdapter):
     """Only the first replica adds up the gradients of stages that hold a weight together."""
 
@@ -109,6 +114,7 @@ class _TiedSumOfAll(ReferencePipeline):
         return any(s in where for where in self.plan.tied)
 
 
+@breaks("DPC-5", tells=r"the gradient of tied in stage \d is not the reference's")
 class TiedSumOfAll(ReferenceAdapter):
     """Gradients of a weight that stages hold together are added up over the replicas once more."""
 
@@ -139,6 +145,7 @@ class _Impatient(ReferencePipeline):
     step_type = _ImpatientStep
 
 
+@breaks("DPC-6", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not")
 class Impatient(ReferenceAdapter):
     """What a reduction has given after four milliseconds is taken for its result."""
 
@@ -161,6 +168,7 @@ class _LateReplicaLeftOut(ReferencePipeline):
     step_type = _PunctualStep
 
 
+@breaks("DPC-6", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class LateReplicaLeftOut(ReferenceAdapter):
     """A replica that comes four milliseconds after the first one gives zeros."""
 
@@ -176,6 +184,7 @@ class _PrefixedNames(ReferencePipeline):
         return {s: {f"module.{name}": value for name, value in own.items()} for s, own in found.items()}
 
 
+@breaks("DPC-8", tells=r"(?s)the parameter of blocks\.\d\.[\w.]+ in stage \d is not .*missing")
 class PrefixedNames(ReferenceAdapter):
     """The state has a wrapper's prefix before every name."""
 
@@ -192,6 +201,7 @@ def _whole(value: Tensor | None) -> Tensor | None:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
+@breaks("DPC-8", tells=r"is S\(0\) of \[.*\] on rank \d, its gradient whole")
 class WholeGradients(ReferenceAdapter):
     """Parameters are sharded, gradients are not."""
 
@@ -216,6 +226,7 @@ def _neighbours(value: Tensor) -> Tensor:
     )
 
 
+@breaks("DPC-8", tells=r"the parameter of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class NeighboursShards(ReferenceAdapter):
     """A rank tells its neighbour's shards for its own."""
 

@@ -12,6 +12,7 @@ from pipeconform.schedule import Action, Kind
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Step, Work, Yield
+from .fault import breaks
 
 _WHOLE = (Kind.B, Kind.W)
 
@@ -48,6 +49,7 @@ class _NeverSynchronised(ReferencePipeline):
     step_type = _NeverStep
 
 
+@breaks("DPC-1", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the same on all replicas")
 class NeverSynchronised(ReferenceAdapter):
     """Every replica keeps its own gradients."""
 
@@ -65,6 +67,7 @@ class _OnlyTheLastStage(ReferencePipeline):
     step_type = _LastStageStep
 
 
+@breaks("DPC-1", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage 0 is not")
 class OnlyTheLastStage(ReferenceAdapter):
     """Only the stage that computes the loss is synchronised."""
 
@@ -82,6 +85,7 @@ class _SummedOverReplicas(ReferencePipeline):
     step_type = _SummingStep
 
 
+@breaks("DPC-1", tells=r"all of stage \d's values are [23] times the reference's")
 class SummedOverReplicas(ReferenceAdapter):
     """Gradients are the sum over replicas instead of the mean."""
 
@@ -99,6 +103,7 @@ class _DividedByTheWorld(ReferencePipeline):
     step_type = _WorldStep
 
 
+@breaks("DPC-1", tells=r"all of stage \d's values are 0\.5 times the reference's")
 class DividedByTheWorld(ReferenceAdapter):
     """The sum over replicas is divided by the number of all ranks there are."""
 
@@ -121,6 +126,7 @@ class _SynchronisedPerMicrobatch(ReferencePipeline):
     step_type = _AlwaysStep
 
 
+@breaks("DPC-2", tells=r"rank \d reduces \d+ in step 0, (\d) times as many, in \d+ operations \(m = \1\)")
 class SynchronisedPerMicrobatch(ReferenceAdapter):
     """Gradients are averaged after every backward: the mean of what was averaged before is what it was."""
 
@@ -137,6 +143,7 @@ class _SynchronisedTwice(ReferencePipeline):
     step_type = _TwiceStep
 
 
+@breaks("DPC-2", tells=r"rank \d reduces \d+ in step 0, 2 times as many")
 class SynchronisedTwice(ReferenceAdapter):
     """Gradients are averaged, and then once more."""
 
@@ -155,6 +162,7 @@ class _BeforeTheLastBackward(ReferencePipeline):
     step_type = _EarlyStep
 
 
+@breaks("DPC-2", tells="before the stage's last backward has begun")
 class BeforeTheLastBackward(ReferenceAdapter):
     """Gradients are averaged after the last backward but one."""
 
@@ -173,6 +181,7 @@ class _BeforeTheWeightParts(ReferencePipeline):
     step_type = _InputPartsStep
 
 
+@breaks("DPC-2", schedule="ZBVZeroBubble", tells="before the stage's last backward has begun")
 class BeforeTheWeightParts(ReferenceAdapter):
     """Gradients are averaged when the last input part has run; weight parts follow."""
 
@@ -208,6 +217,7 @@ class _FirstCountRemembered(ReferencePipeline):
         return step
 
 
+@breaks("DPC-3", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not")
 class FirstCountRemembered(ReferenceAdapter):
     """Gradients are averaged after as many backwards as there were in the first step."""
 
@@ -226,6 +236,7 @@ class _UnusedLeftOut(ReferencePipeline):
     step_type = _UnusedStep
 
 
+@breaks("DPC-3", tells=r"(?s)the gradient of blocks\.\d\.[\w.]+ in stage \d is not .*missing")
 class UnusedLeftOut(ReferenceAdapter):
     """A replica that does not use a parameter gets no gradient of it, whatever the others have."""
 
@@ -246,6 +257,7 @@ class _BuffersOfTheFirst(ReferencePipeline):
     step_type = _BufferStep
 
 
+@breaks("DPC-3", tells=r"the buffer of blocks\.\d\.norm\.running_\w+ in stage \d is not the reference's")
 class BuffersOfTheFirst(ReferenceAdapter):
     """After every step all replicas have the first one's buffers."""
 

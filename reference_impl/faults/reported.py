@@ -19,6 +19,7 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..backward import WeightPart
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
 def _parameters_behind(node: Node, path: frozenset[Node]) -> set[Tensor]:
@@ -71,8 +72,12 @@ class _SharedCountedTwice(ReferencePipeline):
     stage_type = _ByParameterStage
 
 
+@breaks("FWD-13", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/180952")
 class SharedCountedTwice(ReferenceAdapter):
-    """A parameter used in two places on one path: the later place's gradient flows through the earlier one too."""
+    """A split backward counts twice what a parameter gets that is used twice on one path.
+
+    A parameter used in two places on one path: the later place's gradient flows through the earlier one too.
+    """
 
     pipeline = _SharedCountedTwice
 
@@ -90,8 +95,12 @@ class _OutputsSummed(ReferencePipeline):
     stage_type = _SummingStage
 
 
+@breaks("SPL-1", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/170277")
 class OutputsSummed(ReferenceAdapter):
-    """A node with several outputs: their gradients are added up and given to the first."""
+    """A split backward adds up the gradients of a node's outputs.
+
+    A node with several outputs: their gradients are added up and given to the first.
+    """
 
     pipeline = _OutputsSummed
 
@@ -107,8 +116,18 @@ class _LatestLossOnly(ReferencePipeline):
     stage_type = _LatestLossStage
 
 
+@breaks(
+    "TRN-1",
+    schedule="GPipe",
+    status="error",
+    tells=r"microbatch \d",
+    source="https://github.com/deepspeedai/DeepSpeed/issues/3900",
+)
 class LatestLossOnly(ReferenceAdapter):
-    """One variable holds the loss: every backward begins at the microbatch that came last."""
+    """One variable holds the losses of all microbatches.
+
+    One variable holds the loss: every backward begins at the microbatch that came last.
+    """
 
     pipeline = _LatestLossOnly
 
@@ -135,8 +154,12 @@ class _StructuredWithoutBackward(ReferencePipeline):
     stage_type = _DetachingStage
 
 
+@breaks("FWD-11", source="https://github.com/pytorch/PiPPy/pull/738")
 class StructuredWithoutBackward(ReferenceAdapter):
-    """Where the model returns more than one value, the loss is not found and nothing goes back."""
+    """Models that return more than one value get no gradients.
+
+    Where the model returns more than one value, the loss is not found and nothing goes back.
+    """
 
     pipeline = _StructuredWithoutBackward
 
@@ -152,8 +175,17 @@ class _OutputsCounted(ReferencePipeline):
     stage_type = _CountingStage
 
 
+@breaks(
+    "FWD-11",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/PiPPy/issues/135",
+)
 class OutputsCounted(ReferenceAdapter):
-    """The last stage must have as many gradients as outputs; there is one, the loss's."""
+    """As many gradients as outputs are asked for in the last stage.
+
+    The last stage must have as many gradients as outputs; there is one, the loss's.
+    """
 
     pipeline = _OutputsCounted
 
@@ -172,8 +204,17 @@ class _InputGradientDemanded(ReferencePipeline):
     stage_type = _InputDemandingStage
 
 
+@breaks(
+    "FWD-12",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/pytorch/issues/152827",
+)
 class InputGradientDemanded(ReferenceAdapter):
-    """Every input that could have a gradient must have one to send back, whether it was used or not."""
+    """An input without a gradient is an error.
+
+    Every input that could have a gradient must have one to send back, whether it was used or not.
+    """
 
     pipeline = _InputGradientDemanded
 
@@ -190,8 +231,17 @@ class _NoGradientRefused(ReferencePipeline):
     stage_type = _AllOutputsStage
 
 
+@breaks(
+    "FWD-5",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/PiPPy/pull/1029",
+)
 class NoGradientRefused(ReferenceAdapter):
-    """The backward begins at every output, and one does not require a gradient."""
+    """An output that requires no gradient is an error.
+
+    The backward begins at every output, and one does not require a gradient.
+    """
 
     pipeline = _NoGradientRefused
 
@@ -211,8 +261,12 @@ class _ParametersForgotten(ReferencePipeline):
     stage_type = _InputsOnlyStage
 
 
+@breaks("TRN-1", source="https://github.com/pytorch/PiPPy/issues/945")
 class ParametersForgotten(ReferenceAdapter):
-    """The backward asks for the gradients of the inputs, and accumulates none in parameters."""
+    """The backward accumulates nothing in parameters.
+
+    The backward asks for the gradients of the inputs, and accumulates none in parameters.
+    """
 
     pipeline = _ParametersForgotten
 
@@ -223,8 +277,12 @@ class _LossesZero(ReferencePipeline):
         return super().make_result(mode, batch, replace(done, losses=zeros))
 
 
+@breaks("TRN-2", source="https://github.com/deepspeedai/DeepSpeed/issues/4661")
 class LossesZero(ReferenceAdapter):
-    """The loss that is returned is where the sum was meant to be kept, and is not."""
+    """The losses that are returned are zero.
+
+    The loss that is returned is where the sum was meant to be kept, and is not.
+    """
 
     pipeline = _LossesZero
 
@@ -235,8 +293,14 @@ class _KwargsForFirstOnly(ReferencePipeline):
         return replace(work, kwargs={s: rows for s, rows in work.kwargs.items() if s == 0})
 
 
+@breaks(
+    "FWD-9",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/pytorch/pull/136416",
+)
 class KwargsForFirstOnly(ReferenceAdapter):
-    """Stages after the first are called without keyword arguments."""
+    """Stages after the first get no keyword arguments."""
 
     pipeline = _KwargsForFirstOnly
 
@@ -260,7 +324,13 @@ class _ObjectsInBackward(ReferencePipeline):
     stage_type = _TensorsOnlyStage
 
 
+@breaks(
+    "FWD-15",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/torchtitan/issues/3112",
+)
 class ObjectsInBackward(ReferenceAdapter):
-    """The backward takes all arguments of the forward for tensors."""
+    """Arguments that are no tensors break the backward."""
 
     pipeline = _ObjectsInBackward

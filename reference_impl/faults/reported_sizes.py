@@ -16,6 +16,7 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..link import Failure, Link
 from ..microbatches import split
 from ..runtime import Step, Work, Yield
+from .fault import breaks
 from .wire import _each_tensor
 
 
@@ -30,8 +31,12 @@ class _EvaluatedFirst(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("LIF-1", status="error", source="https://github.com/pytorch/pytorch/issues/162822")
 class EvaluatedFirst(ReferenceAdapter):
-    """What the backward needs is prepared in the first step, and that was an evaluation."""
+    """After an evaluation nothing can be trained.
+
+    What the backward needs is prepared in the first step, and that was an evaluation.
+    """
 
     pipeline = _EvaluatedFirst
 
@@ -47,8 +52,12 @@ class _EvaluationCountKept(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("LIF-1", source="https://github.com/deepspeedai/DeepSpeed/pull/6484")
 class EvaluationCountKept(ReferenceAdapter):
-    """Evaluation runs as many microbatches as training did, whatever it was asked for."""
+    """Evaluation runs as many microbatches as training.
+
+    Evaluation runs as many microbatches as training did, whatever it was asked for.
+    """
 
     pipeline = _EvaluationCountKept
 
@@ -66,8 +75,17 @@ class _FewHang(ReferencePipeline):
     step_type = _FewHangStep
 
 
+@breaks(
+    "SCH-6",
+    status="hung",
+    tells="no rank makes progress",
+    source="https://github.com/pytorch/torchtitan/issues/775",
+)
 class FewHang(ReferenceAdapter):
-    """The warm-up is as long as there are ranks; with fewer microbatches it waits for one that never comes."""
+    """Fewer microbatches than ranks make the first rank wait for ever.
+
+    The warm-up is as long as there are ranks; with fewer microbatches it waits for one that never comes.
+    """
 
     pipeline = _FewHang
 
@@ -122,8 +140,12 @@ class _SizedPipeline(ReferencePipeline):
         return link
 
 
+@breaks("LIF-1", status="error", source="https://github.com/hpcaitech/ColossalAI/issues/5940")
 class FirstSizesKept(ReferenceAdapter):
-    """Buffers have the sizes of the first step; a step with others is an error."""
+    """A step of another size than the first is an error.
+
+    Buffers have the sizes of the first step; a step with others is an error.
+    """
 
     pipeline = _SizedPipeline
 
@@ -136,8 +158,12 @@ class _UnevenBuffers(_SizedPipeline):
         return super().make_link()
 
 
+@breaks("FWD-2", status="error", source="https://github.com/pytorch/pytorch/issues/126600")
 class UnevenBuffers(ReferenceAdapter):
-    """All buffers of a step are as long as its first microbatch; a shorter one is followed by what was there."""
+    """Shorter microbatches are received as long as the first.
+
+    All buffers of a step are as long as its first microbatch; a shorter one is followed by what was there.
+    """
 
     pipeline = _UnevenBuffers
 
@@ -146,8 +172,9 @@ class _EvaluationSizeKept(_SizedPipeline):
     link_type = _RepeatingLink
 
 
+@breaks("LIF-1", status="error", source="https://github.com/deepspeedai/DeepSpeed/issues/3045")
 class EvaluationSizeKept(ReferenceAdapter):
-    """Later steps' activations are received into buffers of the first step's sizes."""
+    """A step of another size than the first gets activations of the first's."""
 
     pipeline = _EvaluationSizeKept
 
@@ -168,8 +195,12 @@ class _FewerChunks(ReferencePipeline):
         return replace(work, inputs=inputs, kwargs=kwargs, targets=cut(batch.target))
 
 
+@breaks("FWD-2", status="error", source="https://github.com/pytorch/PiPPy/pull/192")
 class FewerChunks(ReferenceAdapter):
-    """Batches are cut by torch.chunk, which may make fewer parts than it is asked for."""
+    """Batches are cut by torch.chunk.
+
+    Batches are cut by torch.chunk, which may make fewer parts than it is asked for.
+    """
 
     pipeline = _FewerChunks
 
@@ -187,8 +218,14 @@ class _ThirdTensorDropped(ReferencePipeline):
     link_type = _TwoTensorsLink
 
 
+@breaks(
+    "FWD-4",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/deepspeedai/DeepSpeed/issues/969",
+)
 class ThirdTensorDropped(ReferenceAdapter):
-    """Two tensors cross a boundary; more are forgotten."""
+    """Of more than two boundary tensors the rest is dropped."""
 
     pipeline = _ThirdTensorDropped
 
@@ -202,7 +239,8 @@ class _BatchOfOneSqueezed(ReferencePipeline):
     link_type = _SqueezingLink
 
 
+@breaks("FWD-1", status="error", source="https://github.com/pytorch/PiPPy/issues/1054")
 class BatchOfOneSqueezed(ReferenceAdapter):
-    """A microbatch of one sample loses its batch dimension on the way."""
+    """A microbatch of one sample loses its batch dimension."""
 
     pipeline = _BatchOfOneSqueezed

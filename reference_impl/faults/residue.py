@@ -14,6 +14,7 @@ from pipeconform.adapter import Batch, Mode, Plan, StepResult
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 
 class _KeepingStage(Stage):
@@ -31,8 +32,12 @@ class _OutputsKept(ReferencePipeline):
     stage_type = _KeepingStage
 
 
+@breaks("LIF-3")
 class OutputsKept(ReferenceAdapter):
-    """Every stage's outputs stay where they are until those of the next step take their places."""
+    """Outputs are kept until the next step.
+
+    Every stage's outputs stay where they are until those of the next step take their places.
+    """
 
     pipeline = _OutputsKept
 
@@ -43,8 +48,12 @@ class _ThreadsLeft(ReferencePipeline):
         threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
+@breaks("LIF-3")
 class ThreadsLeft(ReferenceAdapter):
-    """A watching thread is started at build time, and nobody tells it to end."""
+    """Every pipeline starts a thread that nobody ends.
+
+    A watching thread is started at build time, and nobody tells it to end.
+    """
 
     pipeline = _ThreadsLeft
 
@@ -55,8 +64,12 @@ class _GroupsLeft(ReferencePipeline):
         self.own = dist.new_group(list(plan.ranks.pipeline_ranks))
 
 
+@breaks("LIF-3")
 class GroupsLeft(ReferenceAdapter):
-    """A process group is made at build time and not destroyed by close()."""
+    """Every pipeline makes a process group of its own.
+
+    A process group is made at build time and not destroyed by close().
+    """
 
     pipeline = _GroupsLeft
 
@@ -70,8 +83,12 @@ class _StepsCollected(ReferencePipeline):
         return result
 
 
+@breaks("LIF-3")
 class StepsCollected(ReferenceAdapter):
-    """A number is kept of every step, for statistics that nobody reads."""
+    """Something of every step is kept.
+
+    A number is kept of every step, for statistics that nobody reads.
+    """
 
     pipeline = _StepsCollected
 
@@ -96,8 +113,12 @@ class _GraphsKeptInStep(ReferencePipeline):
     stage_type = _HoardingStage
 
 
+@breaks("LIF-7", source="https://github.com/pytorch/pytorch/issues/128910")
 class GraphsKeptInStep(ReferenceAdapter):
-    """Graphs are retained by the backward and dropped when the step ends: memory grows with m."""
+    """Graphs are kept until the step ends.
+
+    Graphs are retained by the backward and dropped when the step ends: memory grows with m.
+    """
 
     pipeline = _GraphsKeptInStep
 
@@ -108,8 +129,12 @@ class _ClosedOnce(ReferencePipeline):
         del self.stages
 
 
+@breaks("LIF-8")
 class ClosedOnce(ReferenceAdapter):
-    """close() removes what the second close() looks for."""
+    """The second close() raises.
+
+    close() removes what the second close() looks for.
+    """
 
     pipeline = _ClosedOnce
 
@@ -122,7 +147,8 @@ class _GroupDestroyed(ReferencePipeline):
             dist.destroy_process_group(group)
 
 
+@breaks("LIF-8", status="error")
 class GroupDestroyed(ReferenceAdapter):
-    """close() destroys the group that it was given."""
+    """close() destroys the caller's group."""
 
     pipeline = _GroupDestroyed

@@ -13,6 +13,7 @@ from pipeconform.adapter import Batch, Mode, StepResult
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
 class _NotDivided(ReferencePipeline):
@@ -20,8 +21,9 @@ class _NotDivided(ReferencePipeline):
         return replace(super().make_work(mode, batch), divisor=1)
 
 
+@breaks("TRN-3", source="https://github.com/deepspeedai/DeepSpeed/issues/7773")
 class NotDivided(ReferenceAdapter):
-    """A mean loss is not divided by m: gradients grow with m."""
+    """A mean loss is not divided by the number of microbatches."""
 
     pipeline = _NotDivided
 
@@ -31,8 +33,9 @@ class _SumDivided(ReferencePipeline):
         return replace(super().make_work(mode, batch), divisor=batch.num_microbatches)
 
 
+@breaks("TRN-3", source="https://github.com/areal-project/AReaL/pull/1273")
 class SumDivided(ReferenceAdapter):
-    """A sum-reduced loss is divided by m too."""
+    """A sum-reduced loss is divided by the number of microbatches."""
 
     pipeline = _SumDivided
 
@@ -42,8 +45,12 @@ class _FirstCountKept(ReferencePipeline):
         return replace(super().make_work(mode, batch), divisor=self.plan.num_microbatches)
 
 
+@breaks("LIF-1", source="https://github.com/deepspeedai/DeepSpeed/pull/4859")
 class FirstCountKept(ReferenceAdapter):
-    """A mean loss is divided by the m that the pipeline was built for, whatever this step's is."""
+    """Every step's loss is divided by the first step's m.
+
+    A mean loss is divided by the m that the pipeline was built for, whatever this step's is.
+    """
 
     pipeline = _FirstCountKept
 
@@ -59,8 +66,12 @@ class _OneStageScaled(ReferencePipeline):
     stage_type = _ScaledStage
 
 
+@breaks("TRN-3", source="https://github.com/deepspeedai/DeepSpeed/pull/8154")
 class OneStageScaled(ReferenceAdapter):
-    """Stage 0 alone scales what it contributes; the losses are exact and all other stages right."""
+    """Stage 0 scales its gradients by 1/4, all others are right.
+
+    Stage 0 alone scales what it contributes; the losses are exact and all other stages right.
+    """
 
     pipeline = _OneStageScaled
 
@@ -73,8 +84,9 @@ class _LossesDivided(ReferencePipeline):
         )
 
 
+@breaks("TRN-2")
 class LossesDivided(ReferenceAdapter):
-    """What is returned is loss/m, the value that the backward began with."""
+    """The losses are returned divided by the number of microbatches."""
 
     pipeline = _LossesDivided
 
@@ -91,7 +103,11 @@ class _EarlierRescaled(_NotDivided):
         return result
 
 
+@breaks("TRN-4", source="https://github.com/pytorch/torchtitan/issues/1733")
 class EarlierRescaled(ReferenceAdapter):
-    """The division by m happens at the end of the step, on the sum with earlier gradients."""
+    """The division rescales gradients accumulated before.
+
+    The division by m happens at the end of the step, on the sum with earlier gradients.
+    """
 
     pipeline = _EarlierRescaled

@@ -16,6 +16,7 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Step, Yield
 from ..stage import Stage
 from ..tables import OFFERS
+from .fault import breaks
 
 
 class _RepeatingStage(Stage):
@@ -33,8 +34,12 @@ class _ForwardRepeated(ReferencePipeline):
     stage_type = _RepeatingStage
 
 
+@breaks("SCH-1")
 class ForwardRepeated(ReferenceAdapter):
-    """Every forward of a training step runs once more, and what comes out is thrown away."""
+    """Every forward of a training step runs twice.
+
+    Every forward of a training step runs once more, and what comes out is thrown away.
+    """
 
     pipeline = _ForwardRepeated
 
@@ -53,8 +58,12 @@ class _InputPartWasted(ReferencePipeline):
     stage_type = _TwiceBackwardStage
 
 
+@breaks("SCH-1", schedule="GPipe")
 class InputPartWasted(ReferenceAdapter):
-    """Every full backward has an input part before it, whose result nobody uses."""
+    """Input gradients are computed twice.
+
+    Every full backward has an input part before it, whose result nobody uses.
+    """
 
     pipeline = _InputPartWasted
 
@@ -72,8 +81,12 @@ class _GPipeInDisguise(_OtherSchedule):
     other = "GPipe"
 
 
+@breaks("SCH-2")
 class GPipeInDisguise(ReferenceAdapter):
-    """1F1B is called 1F1B, and all forwards run before the first backward."""
+    """What is called 1F1B runs as GPipe.
+
+    1F1B is called 1F1B, and all forwards run before the first backward.
+    """
 
     pipeline = _GPipeInDisguise
 
@@ -82,8 +95,12 @@ class _GreedyWarmUp(_OtherSchedule):
     other = "ZB-H2"
 
 
+@breaks("SCH-3", schedule="ZB-H1")
 class GreedyWarmUp(ReferenceAdapter):
-    """ZB-H1 warms up with as many forwards as ZB-H2."""
+    """ZB-H1 warms up as long as ZB-H2.
+
+    ZB-H1 warms up with as many forwards as ZB-H2.
+    """
 
     pipeline = _GreedyWarmUp
 
@@ -98,8 +115,12 @@ class _WeightsLast(ReferencePipeline):
     step_type = _LateStep
 
 
+@breaks("SCH-3", schedule="ZBVZeroBubble")
 class WeightsLast(ReferenceAdapter):
-    """All weight parts wait until the end of the step, and hold their microbatches until then."""
+    """All weight parts wait until the end of the step.
+
+    All weight parts wait until the end of the step, and hold their microbatches until then.
+    """
 
     pipeline = _WeightsLast
 
@@ -114,8 +135,12 @@ class _FewRefusedAlone(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("SCH-6", status="error")
 class FewRefusedAlone(ReferenceAdapter):
-    """The first rank refuses fewer microbatches than ranks, the others wait for it."""
+    """The first rank alone refuses fewer microbatches than ranks.
+
+    The first rank refuses fewer microbatches than ranks, the others wait for it.
+    """
 
     pipeline = _FewRefusedAlone
 
@@ -129,8 +154,12 @@ class _SingleDropped(ReferencePipeline):
         return result
 
 
+@breaks("SCH-6")
 class SingleDropped(ReferenceAdapter):
-    """With one microbatch the loop that keeps the gradients never runs."""
+    """A single microbatch leaves no gradients.
+
+    With one microbatch the loop that keeps the gradients never runs.
+    """
 
     pipeline = _SingleDropped
 
@@ -143,8 +172,12 @@ class _LoopForV(ReferencePipeline):
         super().__init__(replace(plan, schedule="LoopedBFS", placement=loop))
 
 
+@breaks("SCH-7", schedule="ZBVZeroBubble")
 class LoopForV(ReferenceAdapter):
-    """The stages of a V schedule are laid out as a loop."""
+    """A V schedule's stages run as a loop.
+
+    The stages of a V schedule are laid out as a loop.
+    """
 
     pipeline = _LoopForV
 
@@ -159,8 +192,12 @@ class _Misnumbered(ReferencePipeline):
         return "\n".join([*rows, ",".join([*others, first])])
 
 
+@breaks("SCH-8")
 class Misnumbered(ReferenceAdapter):
-    """The table that is shown lists the last rank's first computation last."""
+    """The declared table has the last rank's order wrong.
+
+    The table that is shown lists the last rank's first computation last.
+    """
 
     pipeline = _Misnumbered
 
@@ -180,8 +217,12 @@ class _EvaluationRepeats(ReferencePipeline):
     stage_type = _EvaluatingStage
 
 
+@breaks("SCH-9")
 class EvaluationRepeats(ReferenceAdapter):
-    """Evaluation runs every forward but the first one twice."""
+    """Evaluation runs forwards twice.
+
+    Evaluation runs every forward but the first one twice.
+    """
 
     pipeline = _EvaluationRepeats
 
@@ -207,8 +248,12 @@ class _OneAtATime(_Declaring):
     pass
 
 
+@breaks("SCH-4")
 class OneAtATime(ReferenceAdapter):
-    """The declared table begins a microbatch when the one before has ended: a pipeline of one."""
+    """The declared table runs one microbatch after the other.
+
+    The declared table begins a microbatch when the one before has ended: a pipeline of one.
+    """
 
     pipeline = _OneAtATime
 
@@ -219,8 +264,12 @@ class _OppositeOrders(_Declaring):
         return forth if stage % 2 == 0 else forth[::-1]
 
 
+@breaks("SCH-5", source="https://github.com/pytorch/pytorch/issues/172668")
 class OppositeOrders(ReferenceAdapter):
-    """The declared table lets neighbours take the microbatches in opposite orders: each waits for the other."""
+    """The declared orders of neighbours wait for each other.
+
+    The declared table lets neighbours take the microbatches in opposite orders: each waits for the other.
+    """
 
     pipeline = _OppositeOrders
 
@@ -234,7 +283,11 @@ class _PlacementIgnored(ReferencePipeline):
         super().__init__(replace(plan, placement=own))
 
 
+@breaks("SCH-7", schedule="LoopedBFS")
 class PlacementIgnored(ReferenceAdapter):
-    """Stages are laid out as the schedule wants them, whatever was asked for."""
+    """Another placement than the schedule's is ignored.
+
+    Stages are laid out as the schedule wants them, whatever was asked for.
+    """
 
     pipeline = _PlacementIgnored

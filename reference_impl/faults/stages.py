@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 
 class _ForgettingStage(Stage):
@@ -25,8 +26,12 @@ class _WholeAmongParts(ReferencePipeline):
     stage_type = _ForgettingStage
 
 
+@breaks("SPL-2", schedule="ZB-H1")
 class WholeAmongParts(ReferenceAdapter):
-    """While weight parts wait, a whole backward is taken for an input part, and its weight part never comes."""
+    """A whole backward among split ones loses its weight part.
+
+    While weight parts wait, a whole backward is taken for an input part, and its weight part never comes.
+    """
 
     pipeline = _WholeAmongParts
 
@@ -45,8 +50,12 @@ class _GraphsHoarded(ReferencePipeline):
     stage_type = _HoardingStage
 
 
+@breaks("SPL-2", schedule="ZB-H1")
 class GraphsHoarded(ReferenceAdapter):
-    """Weight parts that have run are kept, and every graph with them, for ever."""
+    """Graphs are kept for ever.
+
+    Weight parts that have run are kept, and every graph with them, for ever.
+    """
 
     pipeline = _GraphsHoarded
 
@@ -61,8 +70,12 @@ class _WeightPartsKept(ReferencePipeline):
     stage_type = _TidyingStage
 
 
+@breaks("SPL-5", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/136766")
 class WeightPartsKept(ReferenceAdapter):
-    """Weight parts that have run are kept until the step ends: memory grows with m."""
+    """Graphs are kept until the end of the step.
+
+    Weight parts that have run are kept until the step ends: memory grows with m.
+    """
 
     pipeline = _WeightPartsKept
 
@@ -80,8 +93,12 @@ class _DeferredForgotten(ReferencePipeline):
     stage_type = _WholeOnlyStage
 
 
+@breaks("SPL-3")
 class DeferredForgotten(ReferenceAdapter):
-    """Deferred-weight functions are known to schedules with weight parts only."""
+    """Whole backwards forget deferred-weight functions.
+
+    Deferred-weight functions are known to schedules with weight parts only.
+    """
 
     pipeline = _DeferredForgotten
 
@@ -98,8 +115,12 @@ class _DeferredTwice(ReferencePipeline):
     stage_type = _EagerStage
 
 
+@breaks("SPL-3", schedule="ZB-H1")
 class DeferredTwice(ReferenceAdapter):
-    """A deferred-weight function runs at the input part, as if the backward were whole, and at the weight part."""
+    """Deferred-weight functions run twice.
+
+    A deferred-weight function runs at the input part, as if the backward were whole, and at the weight part.
+    """
 
     pipeline = _DeferredTwice
 
@@ -114,8 +135,12 @@ class _NothingToDo(ReferencePipeline):
     stage_type = _PatientStage
 
 
+@breaks("SPL-4", schedule="ZB-H1")
 class NothingToDo(ReferenceAdapter):
-    """A weight part for which there is nothing to do is taken to be done."""
+    """Weight parts that are not due are ignored.
+
+    A weight part for which there is nothing to do is taken to be done.
+    """
 
     pipeline = _NothingToDo
 
@@ -131,8 +156,12 @@ class _BareKeys(ReferencePipeline):
     stage_type = _TerseStage
 
 
+@breaks("SPL-4", schedule="ZB-H1")
 class BareKeys(ReferenceAdapter):
-    """What is asked for too early or too late is looked up, and the answer is the key that is missing."""
+    """The error is a bare key.
+
+    What is asked for too early or too late is looked up, and the answer is the key that is missing.
+    """
 
     pipeline = _BareKeys
 
@@ -150,7 +179,8 @@ class _IndependentDropped(ReferencePipeline):
     stage_type = _PathOnlyStage
 
 
+@breaks("SPL-1", schedule="InterleavedZeroBubble")
 class IndependentDropped(ReferenceAdapter):
-    """An output that does not depend on the stage's inputs is not followed to its parameters."""
+    """Outputs that no input reaches are forgotten when the backward is split."""
 
     pipeline = _IndependentDropped

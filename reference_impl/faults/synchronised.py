@@ -14,6 +14,7 @@ from pipeconform.adapter import Batch, Mode, StepResult
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
 class _Reversed(ReferencePipeline):
@@ -36,6 +37,7 @@ class _Reversed(ReferencePipeline):
         return super().make_result(mode, batch, done)
 
 
+@breaks("DPC-9", tells=r"the (output|loss) of microbatch \d is not the reference's")
 class OtherOrderOnLaterReplicas(ReferenceAdapter):
     """All replicas but the first run their microbatches from the last to the first: each alone is right."""
 
@@ -50,6 +52,7 @@ class _Alone(ReferencePipeline):
         return super().make_replicated(index, module)
 
 
+@breaks("DPC-9", tells=r"the buffer of blocks\.\d\.norm\.running_\w+ in stage \d is not the reference's")
 class NormsOnTheirOwn(ReferenceAdapter):
     """Batch norms lose the group over which they are to be synchronised."""
 
@@ -71,6 +74,7 @@ class _Twice(ReferencePipeline):
     stage_type = _TwiceStage
 
 
+@breaks("DPC-9", tells=r"the buffer of blocks\.\d\.norm\.\w+ in stage \d is not the reference's")
 class TriedFirst(ReferenceAdapter):
     """Every stage runs the first microbatch once to see what comes out, on all replicas alike."""
 
@@ -83,6 +87,7 @@ class _TwiceOnOne(ReferencePipeline):
         return kind(module, index=index, batch_dim=self.plan.batch_dim)
 
 
+@breaks("DPC-9", status="hung")
 class TriedOnOneReplica(ReferenceAdapter):
     """Only the first replica runs the first microbatch once more: the others' statistics are a forward behind."""
 

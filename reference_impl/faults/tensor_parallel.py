@@ -19,6 +19,7 @@ from pipeconform.stage_wrapping import wrapped
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Work
 from ..stage import Stage
+from .fault import breaks
 
 Named = Mapping[int, Mapping[str, Tensor | None]]
 
@@ -50,6 +51,9 @@ class _LocalParts(ReferencePipeline):
         return _changed(super().gradients(), lambda gradient: gradient.to_local())
 
 
+@breaks(
+    "DPC-7", tells=r"parameter blocks\.\d\.[\w.]+ of stage \d is .* on rank \d, its gradient a plain tensor"
+)
 class LocalPartsAsWholes(ReferenceAdapter):
     """Gradients are returned as plain tensors: nothing says that they are parts."""
 
@@ -68,6 +72,7 @@ class _PartialAsWhole(ReferencePipeline):
         return _changed(super().gradients(), taken)
 
 
+@breaks("DPC-7", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class PartialTakenForWhole(ReferenceAdapter):
     """What every rank contributes to a gradient is taken for the gradient; the contributions are never added up."""
 
@@ -87,6 +92,7 @@ class _AveragedOverParts(ReferencePipeline):
         return result
 
 
+@breaks("DPC-7", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class AveragedOverParts(ReferenceAdapter):
     """The ranks that have a stage's parts are taken for replicas: their gradients are averaged."""
 
@@ -103,6 +109,7 @@ class _OtherData(ReferencePipeline):
         return dataclasses.replace(work, inputs=rolled(work.inputs), targets=rolled(work.targets))
 
 
+@breaks("DPC-7", tells=r"the (output of microbatch \d|gradient of [\w.]+ in stage \d) is not the reference's")
 class OtherDataOnEveryPart(ReferenceAdapter):
     """Every part of a stage works on another microbatch, as replicas would."""
 
@@ -120,6 +127,10 @@ class _Exchanged(ReferencePipeline):
         return made
 
 
+@breaks(
+    "DPC-7",
+    tells=r"(?s)the (output of microbatch \d|(gradient|parameter) of [\w.]+ in stage \d) is not the reference's",
+)
 class PartsOfTheNeighbour(ReferenceAdapter):
     """Every rank has the part of the next one: the layers of a block still fit together."""
 
@@ -131,6 +142,7 @@ class _NotCut(ReferencePipeline):
         return wrapped(dataclasses.replace(self.plan, tensor_parallel=None), index, module)
 
 
+@breaks("DPC-7", tells=r"parameter blocks\.\d\.[\w.]+ of stage \d is a plain tensor on rank \d")
 class NotCut(ReferenceAdapter):
     """Every rank has the whole of its stages."""
 
@@ -153,6 +165,9 @@ class _AxesTurned(ReferencePipeline):
         return wrapped(plan, index, module)
 
 
+@breaks(
+    "DPC-7", tells=r"parameter blocks\.\d\.[\w.]+ of stage \d is .*, which has part \d of 2; the plan cuts it"
+)
 class AxesExchanged(ReferenceAdapter):
     """Stages are cut over the replicas, and their gradients are averaged over the parts."""
 
@@ -182,6 +197,7 @@ class _PlacementLost(_TakenOtherwise):
         return part
 
 
+@breaks("FWD-19", tells="the input of stage 1 is a plain tensor .* handed over as a DTensor placed")
 class PlacementLost(ReferenceAdapter):
     """A stage is given the part that was sent, as a plain tensor."""
 
@@ -194,6 +210,9 @@ class _PartAsWhole(_TakenOtherwise):
         return made
 
 
+@breaks(
+    "FWD-19", tells=r"the input of stage 1 is a DTensor placed R .* handed over as a DTensor placed S\(\d\)"
+)
 class PartAsWhole(ReferenceAdapter):
     """A stage is given the part that was sent as if every rank had been sent the same."""
 
@@ -205,6 +224,9 @@ class _Gathered(_TakenOtherwise):
         return value.redistribute(placements=[Replicate()])
 
 
+@breaks(
+    "FWD-19", tells=r"the input of stage 1 is a DTensor placed R .* handed over as a DTensor placed S\(\d\)"
+)
 class GatheredOnTheWay(ReferenceAdapter):
     """A stage is given the whole tensor on every rank: right values, and more memory than was planned for."""
 
@@ -224,6 +246,7 @@ class _PartsExchanged(_TakenOtherwise):
         return made
 
 
+@breaks("FWD-19", tells=r"input 0 of stage 1 \(microbatch \d\) did not arrive unchanged")
 class PartsExchanged(ReferenceAdapter):
     """A stage's ranks are each given the part of the next one."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..front_end import Ties
 from ..link import Link
+from .fault import breaks
 
 
 class _StagesKeepTheirOwn(ReferencePipeline):
@@ -14,8 +15,12 @@ class _StagesKeepTheirOwn(ReferencePipeline):
         pass
 
 
+@breaks("TRN-8", schedule="Interleaved1F1B", tells=r"gradient of tied in stage \d")
 class StagesKeepTheirOwn(ReferenceAdapter):
-    """Stages of one rank that are to hold a parameter together hold equal ones, each with its part of the gradient."""
+    """Stages of one rank that share a parameter keep their own gradients.
+
+    Stages of one rank that are to hold a parameter together hold equal ones, each with its part of the gradient.
+    """
 
     pipeline = _StagesKeepTheirOwn
 
@@ -25,8 +30,9 @@ class _RanksKeepTheirOwn(ReferencePipeline):
         return super().make_ties(())
 
 
+@breaks("TRN-8", tells=r"gradient of tied in stage \d")
 class RanksKeepTheirOwn(ReferenceAdapter):
-    """Nobody adds up what ranks that hold a parameter together have."""
+    """Ranks that share a parameter keep their own gradients."""
 
     pipeline = _RanksKeepTheirOwn
 
@@ -45,7 +51,11 @@ class _FirstHolderOnly(ReferencePipeline):
         return _OneSidedTies(shared, self.modules, placement=self.placement, position=self.position)
 
 
+@breaks("TRN-8", tells="gradient of tied in stage [1-9]")
 class FirstHolderOnly(ReferenceAdapter):
-    """The sum is made on the first of the ranks that hold a parameter, and never reaches the others."""
+    """Only the first rank that shares a parameter gets the sum.
+
+    The sum is made on the first of the ranks that hold a parameter, and never reaches the others.
+    """
 
     pipeline = _FirstHolderOnly

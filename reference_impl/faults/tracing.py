@@ -20,6 +20,7 @@ from ..front_end import Ties
 from ..metadata import BoundaryMeta
 from ..stage import Stage
 from ..tracing import TracedPipe, TracedStage
+from .fault import breaks
 
 
 def _outputs_changed(pipe: TracedPipe, changed: Callable[[int, fx.Node], bool]) -> TracedPipe:
@@ -41,8 +42,12 @@ class _CutsDetached(ReferencePipeline):
         return pipe and _outputs_changed(pipe, lambda s, node: s == 0 and node.op != "placeholder")
 
 
+@breaks("TRC-1")
 class CutsDetached(ReferenceAdapter):
-    """What crosses the first cut is traced without its graph: stage 0 gets no gradient."""
+    """What crosses the first cut is traced without its graph.
+
+    What crosses the first cut is traced without its graph: stage 0 gets no gradient.
+    """
 
     pipeline = _CutsDetached
 
@@ -66,8 +71,12 @@ class _NamesPrefixed(ReferencePipeline):
         return super().make_ties(())
 
 
+@breaks("TRC-2", source="https://github.com/pytorch/PiPPy/pull/915")
 class NamesPrefixed(ReferenceAdapter):
-    """Stages are wrapped, and their state dicts have other keys than the model's."""
+    """The keys of a stage's state dict have a prefix.
+
+    Stages are wrapped, and their state dicts have other keys than the model's.
+    """
 
     pipeline = _NamesPrefixed
 
@@ -78,8 +87,12 @@ class _SkipsDetached(ReferencePipeline):
         return pipe and _outputs_changed(pipe, lambda s, node: node.op == "placeholder")
 
 
+@breaks("TRC-3")
 class SkipsDetached(ReferenceAdapter):
-    """A skip connection carries values but no gradient back."""
+    """A skip connection carries no gradient.
+
+    A skip connection carries values but no gradient back.
+    """
 
     pipeline = _SkipsDetached
 
@@ -89,8 +102,12 @@ class _TiesNotAdded(ReferencePipeline):
         return super().make_ties(())
 
 
+@breaks("TRC-3", source="https://github.com/pytorch/PiPPy/issues/32")
 class TiesNotAdded(ReferenceAdapter):
-    """A parameter of several ranks keeps its own part of the gradient on each of them."""
+    """Ranks that share a parameter keep their own gradients.
+
+    A parameter of several ranks keeps its own part of the gradient on each of them.
+    """
 
     pipeline = _TiesNotAdded
 
@@ -109,8 +126,12 @@ class _ModeFrozen(ReferencePipeline):
         return _FrozenModeStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
 
 
+@breaks("TRC-3")
 class ModeFrozen(ReferenceAdapter):
-    """Traced stages stay in the mode they were traced in: batch norm evaluates with the batch's statistics."""
+    """Stages stay in the mode they were traced in.
+
+    Traced stages stay in the mode they were traced in: batch norm evaluates with the batch's statistics.
+    """
 
     pipeline = _ModeFrozen
 
@@ -126,8 +147,12 @@ class _NearestPointTaken(ReferencePipeline):
         return super().make_traced(replace(split, points=points))
 
 
+@breaks("TRC-4")
 class NearestPointTaken(ReferenceAdapter):
-    """A split point that names no submodule is taken to mean the nearest name."""
+    """A split point nobody knows is taken for the nearest.
+
+    A split point that names no submodule is taken to mean the nearest name.
+    """
 
     pipeline = _NearestPointTaken
 
@@ -144,8 +169,9 @@ class _PointNotNamed(ReferencePipeline):
             raise ValueError("the model cannot be split as asked") from None
 
 
+@breaks("TRC-4")
 class PointNotNamed(ReferenceAdapter):
-    """The error about a wrong split point does not say which one."""
+    """The error about a wrong split point does not name it."""
 
     pipeline = _PointNotNamed
 
@@ -165,8 +191,12 @@ class _BeyondTracedLost(ReferencePipeline):
         return _ForgetfulStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
 
 
+@breaks("TRC-5")
 class BeyondTracedLost(ReferenceAdapter):
-    """Buffers have the traced shape: of a larger microbatch the rest arrives as zeros."""
+    """Of microbatches larger than traced the rest is lost.
+
+    Buffers have the traced shape: of a larger microbatch the rest arrives as zeros.
+    """
 
     pipeline = _BeyondTracedLost
 
@@ -196,8 +226,9 @@ class _ShapesExchanged(ReferencePipeline):
         return _ConfusedStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
 
 
+@breaks("TRC-5", tells="the error says it the other way round")
 class ShapesExchanged(ReferenceAdapter):
-    """The error about a microbatch of another shape takes the traced one for the one that is there."""
+    """The error about another shape takes the traced one for the one that is there."""
 
     pipeline = _ShapesExchanged
 
@@ -211,7 +242,11 @@ class _DtypeGuessed(ReferencePipeline):
         ]
 
 
+@breaks("TRC-5")
 class DtypeGuessed(ReferenceAdapter):
-    """What is said of boundaries before the first step has another dtype."""
+    """The dtype known before the first step is another one.
+
+    What is said of boundaries before the first step has another dtype.
+    """
 
     pipeline = _DtypeGuessed

@@ -14,6 +14,7 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import leaves_of, map_leaves
 from ..link import Failure, Link
 from ..runtime import Step, Yield
+from .fault import breaks
 
 
 def _each_tensor(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -47,8 +48,12 @@ class _StaleActivation(ReferencePipeline):
     link_type = _StaleLink
 
 
+@breaks("FWD-1")
 class StaleActivation(ReferenceAdapter):
-    """A receive is taken to be complete too early: the buffer still holds the microbatch before."""
+    """Every second message delivers the activation of the one before.
+
+    A receive is taken to be complete too early: the buffer still holds the microbatch before.
+    """
 
     pipeline = _StaleActivation
 
@@ -73,8 +78,9 @@ class _BufferReused(ReferencePipeline):
     link_type = _OneBufferLink
 
 
+@breaks("TRN-1", schedule="GPipe")
 class BufferReused(ReferenceAdapter):
-    """One receive buffer per stage, although several microbatches are in flight."""
+    """One buffer receives all microbatches, also while earlier ones need it."""
 
     pipeline = _BufferReused
 
@@ -88,8 +94,12 @@ class _RoundedToBfloat16(ReferencePipeline):
     link_type = _RoundingLink
 
 
+@breaks("FWD-1")
 class RoundedToBfloat16(ReferenceAdapter):
-    """Floats are sent in bfloat16 and converted back."""
+    """Activations travel in bfloat16.
+
+    Floats are sent in bfloat16 and converted back.
+    """
 
     pipeline = _RoundedToBfloat16
 
@@ -103,8 +113,12 @@ class _Scrambled(ReferencePipeline):
     link_type = _ScramblingLink
 
 
+@breaks("FWD-7", source="https://github.com/pytorch/pytorch/issues/62283")
 class Scrambled(ReferenceAdapter):
-    """Strides are forgotten: memory is sent as it lies and read as if it were contiguous."""
+    """A transposed tensor's memory is sent as if it were in order.
+
+    Strides are forgotten: memory is sent as it lies and read as if it were contiguous.
+    """
 
     pipeline = _Scrambled
 
@@ -122,8 +136,12 @@ class _OutputsFreed(ReferencePipeline):
     link_type = _FreeingLink
 
 
+@breaks("FWD-14")
 class OutputsFreed(ReferenceAdapter):
-    """A stage's output is freed once it is sent, although an in-place operation needs it for its backward."""
+    """A stage's output is freed as soon as it is sent.
+
+    A stage's output is freed once it is sent, although an in-place operation needs it for its backward.
+    """
 
     pipeline = _OutputsFreed
 
@@ -139,8 +157,12 @@ class _MasksLost(ReferencePipeline):
     link_type = _FloatsOnlyLink
 
 
+@breaks("FWD-5")
 class MasksLost(ReferenceAdapter):
-    """Integer and bool tensors are allocated on the receiver and never filled."""
+    """Tensors that are not floating arrive as zeros.
+
+    Integer and bool tensors are allocated on the receiver and never filled.
+    """
 
     pipeline = _MasksLost
 
@@ -163,8 +185,12 @@ class _OnlyFirstRefreshed(ReferencePipeline):
     link_type = _FirstOnlyLink
 
 
+@breaks("FWD-4")
 class OnlyFirstRefreshed(ReferenceAdapter):
-    """A boundary is taken for one tensor; the others are those that came first."""
+    """Further tensors of a boundary stay those of microbatch 0.
+
+    A boundary is taken for one tensor; the others are those that came first.
+    """
 
     pipeline = _OnlyFirstRefreshed
 
@@ -178,8 +204,9 @@ class _WrongHalf(ReferencePipeline):
     link_type = _WrongHalfLink
 
 
+@breaks("FWD-6")
 class WrongHalf(ReferenceAdapter):
-    """bfloat16 travels as float16, and float16 as bfloat16."""
+    """Every 16-bit type of float travels as the other one."""
 
     pipeline = _WrongHalf
 
@@ -193,8 +220,12 @@ class _PositionTakenForProcess(ReferencePipeline):
     link_type = _PositionLink
 
 
+@breaks("FWD-1", status="error", source="https://github.com/pytorch/PiPPy/pull/1014")
 class PositionTakenForProcess(ReferenceAdapter):
-    """Right only for a pipeline that is the world."""
+    """A position is taken for a process.
+
+    Right only for a pipeline that is the world.
+    """
 
     pipeline = _PositionTakenForProcess
 
@@ -211,8 +242,9 @@ class _Unmatched(ReferencePipeline):
     step_type = _WaitingStep
 
 
+@breaks("TRN-1", status="hung")
 class Unmatched(ReferenceAdapter):
-    """One receive too many on the first rank."""
+    """The first rank waits for a message that nobody sends."""
 
     pipeline = _Unmatched
 
