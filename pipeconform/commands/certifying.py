@@ -32,13 +32,12 @@ from pipeconform.certificate.contents import (
     digest_of,
     packed,
 )
-from pipeconform.certificate.decision import reasons_against
+from pipeconform.certificate.decision import reasons_against, weakening
 from pipeconform.certificate.drawing import PROFILE, SEED, num_draws
 from pipeconform.certificate.engine import engine_in, engine_text
 from pipeconform.certificate.machine import machine_environment
 from pipeconform.certificate.package import SUFFIX, write_package
 from pipeconform.certificate.parts import parse_shard, schedules_of_shard
-from pipeconform.certificate.weakening import weakening
 from pipeconform.commands.canaries import watched_canaries
 from pipeconform.commands.engine import Ended, arguments, drive
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError

@@ -10,7 +10,6 @@ from pipeconform.campaign.options import Options
 from pipeconform.commands.options import Where, device_options, names
 from pipeconform.commands.say import say
 from pipeconform.errors import NothingJudgedError
-from pipeconform.report.canary_view import canary_table
 from pipeconform.report.console import SafeConsole
 from pipeconform.run.supported import require_supported_torch
 from pipeconform.spec.selection import named_requirements, select_requirements
@@ -40,7 +39,7 @@ def selftest(*, every: bool, requirements: str | None, **where: Unpack[Where]) -
     asked = names(requirements)
     wanted = sorted(named_requirements(asked) if asked else select_requirements(()))
     from pipeconform.certificate.canaries import faults_of, one_each  # noqa: PLC0415 - imports torch
-    from pipeconform.commands.canaries import lines_of, watched_canaries  # noqa: PLC0415 - imports torch
+    from pipeconform.commands.canaries import canary_table, watched_canaries  # noqa: PLC0415 - imports torch
     from pipeconform.replication.setup import require_sense  # noqa: PLC0415 - imports torch
 
     if {row.id for row in wrapper_chapter().requirements} & set(wanted):
@@ -51,9 +50,8 @@ def selftest(*, every: bool, requirements: str | None, **where: Unpack[Where]) -
     chosen = found if every else one_each(found)
     console = SafeConsole()
     canaries = watched_canaries(chosen, options=Options(implementation="reference", **where), console=console)
-    lines = lines_of(canaries)
-    console.print(canary_table(lines), highlight=False)
-    caught = sum(line.detected for line in lines)
+    console.print(canary_table(canaries), highlight=False)
+    caught = sum(canary.detected for canary in canaries)
     more = len(found) - len(chosen)
-    say(f"{caught} of {len(lines)} faults detected" + (f"; --all tries {more} more" if more else ""))
-    return int(caught < len(lines))
+    say(f"{caught} of {len(canaries)} faults detected" + (f"; --all tries {more} more" if more else ""))
+    return int(caught < len(canaries))

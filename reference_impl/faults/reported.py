@@ -1,6 +1,6 @@
 """Defects that users reported of real engines, made again: of stages, gradients and losses.
 
-The registry links each to its report.
+Its label links each to its report.
 """
 
 from __future__ import annotations
