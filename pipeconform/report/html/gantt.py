@@ -8,7 +8,8 @@ from html import escape
 
 from markupsafe import Markup
 
-from pipeconform.report.html import svg
+from pipeconform import svg
+from pipeconform.report.html.figure import figure
 from pipeconform.report.html.timeline import Plot
 from pipeconform.schedule import Kind
 from pipeconform.schedule.drawing import Cell
@@ -74,7 +75,7 @@ def draw_gantt(plot: Plot, *, labels: Sequence[str], marks: Marks, title: str) -
         shapes += _cells(lane, unit=unit, y=y, suspects=suspects)
     if marks.wrong is not None:
         shapes.append(_pointer(plot.lanes[marks.wrong[0]], marks, unit=unit, y=tops[pointed]))
-    return svg.picture(shapes, width=width, height=height, title=title, cls="gantt")
+    return figure(shapes, width=width, height=height, title=title, cls="gantt")
 
 
 def _axis(plot: Plot, *, unit: float, height: float) -> Iterator[str]:
