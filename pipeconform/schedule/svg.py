@@ -117,7 +117,7 @@ def draw_svg(simulation: Simulation, *, title: str = "", width: int | None = Non
         height=height,
         xmlns="http://www.w3.org/2000/svg",
         font_family="Helvetica, Arial, 'DejaVu Sans', sans-serif",
-        font_size=12,
+        font_size="12",
         fill=_INK,
     )
 
