@@ -36,7 +36,13 @@ class NeighboursBelieved(ReferenceAdapter):
     agreement = _Trusting
 
 
-class _ShapesOnly(Agreement):
+@breaks("ERR-8", tells="another output dtype than stage .*; nobody raised")
+class DeclaredDtypesNotCompared(Agreement):
+    """Declared shapes are compared, dtypes are not.
+
+    Of what adjacent stages say, shapes are compared and dtypes are not.
+    """
+
     def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
         yield from super().disagreements({s: (_shapes(i), _shapes(o)) for s, (i, o) in declared.items()})
 
@@ -45,30 +51,16 @@ def _shapes(kinds: Kinds) -> Kinds:
     return tuple(kind[kind.index("[") :] for kind in kinds)
 
 
-@breaks("ERR-8", tells="another output dtype than stage .*; nobody raised")
-class DeclaredDtypesNotCompared(ReferenceAdapter):
-    """Declared shapes are compared, dtypes are not.
-
-    Of what adjacent stages say, shapes are compared and dtypes are not.
-    """
-
-    agreement = _ShapesOnly
-
-
-class _OneSided(Agreement):
-    def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
-        for text in super().disagreements(declared):
-            yield text.rpartition("but ")[2]
-
-
 @breaks("ERR-8", tells=r"it does not name stage \d")
-class OneNeighbourNamed(ReferenceAdapter):
+class OneNeighbourNamed(Agreement):
     """The error names one of the two stages.
 
     The error about two stages that disagree names one of them.
     """
 
-    agreement = _OneSided
+    def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
+        for text in super().disagreements(declared):
+            yield text.rpartition("but ")[2]
 
 
 class _ComparedInFirstStep(ReferencePipeline):
@@ -88,25 +80,21 @@ class NeighboursComparedLate(ReferenceAdapter):
 # ------------------------------------------------------------------------------------------ plans
 
 
-class _Lonely(Agreement):
-    def mine(self, plan: Plan) -> Told:
-        for problem in problems_of(plan):
-            raise ValueError(f"pipeline rank {plan.ranks.pipeline_rank}: {problem}")
-        return super().mine(plan)
-
-
 @breaks(
     "ERR-9",
     status="hung",
     tells=r"waits for ever, when the plan of pipeline rank \d names a schedule .* and rank \d raised",
 )
-class PlanCheckedAlone(ReferenceAdapter):
+class PlanCheckedAlone(Agreement):
     """The rank that finds a wrong plan raises alone.
 
     A rank that finds its plan wrong raises at once, and tells nobody.
     """
 
-    agreement = _Lonely
+    def mine(self, plan: Plan) -> Told:
+        for problem in problems_of(plan):
+            raise ValueError(f"pipeline rank {plan.ranks.pipeline_rank}: {problem}")
+        return super().mine(plan)
 
 
 class _Partial(Agreement):
@@ -118,44 +106,32 @@ class _Partial(Agreement):
                 yield problem
 
 
-class _NumbersUnseen(_Partial):
-    unseen = " microbatches"
-
-
 @breaks(
     "ERR-9", status="hung", tells=r"waits for ever, when the plan of pipeline rank \d has \d microbatches"
 )
-class MicrobatchNumbersNotCompared(ReferenceAdapter):
+class MicrobatchNumbersNotCompared(_Partial):
     """Ranks run with different numbers of microbatches."""
 
-    agreement = _NumbersUnseen
-
-
-class _SilenceUnseen(_Partial):
-    unseen = "some ranks only"
+    unseen = " microbatches"
 
 
 @breaks("ERR-9", tells="says nothing of the boundaries.*; nobody raised; promised is ValueError")
-class PartlyDeclaredAccepted(ReferenceAdapter):
+class PartlyDeclaredAccepted(_Partial):
     """Boundaries may be declared on some ranks only."""
 
-    agreement = _SilenceUnseen
-
-
-class _Wordless(Agreement):
-    def problems(self, everyone: Sequence[Told], *, num_ranks: int) -> Iterator[str]:
-        for _ in super().problems(everyone, num_ranks=num_ranks):
-            yield "invalid configuration"
+    unseen = "some ranks only"
 
 
 @breaks("ERR-9", tells="raised ValueError: invalid configuration; it does not name")
-class PlanErrorsWordless(ReferenceAdapter):
+class PlanErrorsWordless(Agreement):
     """The error does not say what is wrong.
 
     The error about a wrong plan does not say what is wrong.
     """
 
-    agreement = _Wordless
+    def problems(self, everyone: Sequence[Told], *, num_ranks: int) -> Iterator[str]:
+        for _ in super().problems(everyone, num_ranks=num_ranks):
+            yield "invalid configuration"
 
 
 @breaks("ERR-9", tells="names a schedule that there is not; (nobody raised|rank .* raised)")
@@ -207,7 +183,10 @@ class RefusalLocks(ReferenceAdapter):
             raise
 
 
-class _ClosesItself(ReferencePipeline):
+@breaks("ERR-15", status="error", tells="the same pipeline fails: RuntimeError: the pipeline is closed")
+class RefusalClosesPipeline(ReferencePipeline):
+    """A pipeline that refused a batch is closed."""
+
     broken = False
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -220,14 +199,15 @@ class _ClosesItself(ReferencePipeline):
             raise
 
 
-@breaks("ERR-15", status="error", tells="the same pipeline fails: RuntimeError: the pipeline is closed")
-class RefusalClosesPipeline(ReferenceAdapter):
-    """A pipeline that refused a batch is closed."""
+@breaks(
+    "ERR-15", status="error", tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another"
+)
+class RefusedBatchRemembered(BatchCheck):
+    """A refused batch is what the next is compared with.
 
-    pipeline = _ClosesItself
+    What a refused batch looked like is what the next ones must look like.
+    """
 
-
-class _RemembersAll(BatchCheck):
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -238,23 +218,13 @@ class _RemembersAll(BatchCheck):
             raise
 
 
-class _RemembersRefused(ReferencePipeline):
-    check_type = _RemembersAll
+@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits for ever")
+class RefusedBatchDrained(ReferencePipeline):
+    """A refused batch is waited for.
 
-
-@breaks(
-    "ERR-15", status="error", tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another"
-)
-class RefusedBatchRemembered(ReferenceAdapter):
-    """A refused batch is what the next is compared with.
-
-    What a refused batch looked like is what the next ones must look like.
+    After a refused batch the first rank waits for what the last one would have sent of it.
     """
 
-    pipeline = _RemembersRefused
-
-
-class _Drains(ReferencePipeline):
     refused = False
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -268,17 +238,13 @@ class _Drains(ReferencePipeline):
             raise
 
 
-@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits for ever")
-class RefusedBatchDrained(ReferenceAdapter):
-    """A refused batch is waited for.
+@breaks("ERR-15", tells="the same pipeline is wrong: .*gradient")
+class RefusedBatchCounted(ReferencePipeline):
+    """A refused batch counts in the mean.
 
-    After a refused batch the first rank waits for what the last one would have sent of it.
+    A batch that was refused counts in the mean over microbatches.
     """
 
-    pipeline = _Drains
-
-
-class _CountsRefused(ReferencePipeline):
     refused = 0
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -291,13 +257,3 @@ class _CountsRefused(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         return replace(work, divisor=work.divisor * (1 + self.refused))
-
-
-@breaks("ERR-15", tells="the same pipeline is wrong: .*gradient")
-class RefusedBatchCounted(ReferenceAdapter):
-    """A refused batch counts in the mean.
-
-    A batch that was refused counts in the mean over microbatches.
-    """
-
-    pipeline = _CountsRefused

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..agreement import Agreement
+
 __all__ = ["LABELLED", "LABELLED_WRAPPERS", "Fault", "Status", "breaks", "breaks_promise"]
 
 Status = Literal["failed", "crashed", "hung", "error"]
@@ -17,6 +20,8 @@ LABELLED: dict[str, Fault] = {}
 LABELLED_WRAPPERS: dict[str, Fault] = {}
 """The same for faulty data-parallel wrappers."""
 
+_PARTS = ("stage_type", "link_type", "step_type", "check_type", "operations_type")
+"""What a pipeline is made of."""
 _WRAPPERS = f"{__package__}.faulty_wrappers"
 
 
@@ -47,10 +52,15 @@ def breaks(
     status: Status = "failed",
     tells: str = "",
     source: str = "",
-) -> Callable[[Class], Class]:
-    """Label an adapter as a fault; the first line of its docstring says what is wrong, its name names the fault."""
+) -> Callable[[type], type[ReferenceAdapter]]:
+    """Label a class as a fault, and make it an adapter: the reference, with this class in the place of its own.
 
-    def label(adapter: Class) -> Class:
+    The class is the reference's adapter, its pipeline, its agreement, or one of the pipeline's parts, with something
+    wrong in it. The first line of its docstring says what; its name names the fault.
+    """
+
+    def label(wrong: type) -> type[ReferenceAdapter]:
+        adapter = _adapter_with(wrong)
         name = _name(adapter.__name__)
         LABELLED[name] = Fault(
             name=name,
@@ -84,6 +94,18 @@ def breaks_promise(requirement: str, *, status: Status = "failed", tells: str) -
         return wrapper
 
     return label
+
+
+def _adapter_with(wrong: type) -> type[ReferenceAdapter]:
+    if issubclass(wrong, ReferenceAdapter):
+        return wrong
+    if issubclass(wrong, ReferencePipeline | Agreement):
+        changed = {"pipeline" if issubclass(wrong, ReferencePipeline) else "agreement": wrong}
+    else:
+        part = next(name for name in _PARTS if issubclass(wrong, getattr(ReferencePipeline, name)))
+        changed = {"pipeline": type(wrong.__name__, (ReferencePipeline,), {part: wrong})}
+    said = {"__doc__": wrong.__doc__, "__module__": wrong.__module__}
+    return type(wrong.__name__, (ReferenceAdapter,), {**changed, **said})
 
 
 def _summary(cls: type) -> str:

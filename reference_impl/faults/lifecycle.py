@@ -12,46 +12,42 @@ from torch import nn
 
 from pipeconform.adapter import AdamStep, Batch, Mode, Operation, OptimizerStep, Plan, SgdStep, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..stage import Stage
 from .fault import breaks
 
 
-class _RandomAtBuild(ReferencePipeline):
+@breaks("LIF-6")
+class RandomAtBuild(ReferencePipeline):
+    """Building draws a random number.
+
+    Masks drawn later are not those of the unpipelined model.
+    """
+
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         torch.rand(1)
 
 
 @breaks("LIF-6")
-class RandomAtBuild(ReferenceAdapter):
-    """Building draws a random number.
+class WeightsTouchedAtBuild(ReferencePipeline):
+    """Building rounds the parameters.
 
-    Masks drawn later are not those of the unpipelined model.
+    Modules are converted to a smaller dtype and back.
     """
 
-    pipeline = _RandomAtBuild
-
-
-class _WeightsTouchedAtBuild(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         for module in self.modules.values():
             module.bfloat16().to(_dtype_of(plan.stages[0]()))
 
 
-@breaks("LIF-6")
-class WeightsTouchedAtBuild(ReferenceAdapter):
-    """Building rounds the parameters.
+@breaks("TRN-9")
+class DryRun(Stage):
+    """A dry run before the first step leaves its trace in batch norm.
 
-    Modules are converted to a smaller dtype and back.
+    Runs its module once more before its first microbatch, to learn what comes out.
     """
-
-    pipeline = _WeightsTouchedAtBuild
-
-
-class _TryingStage(Stage):
-    """Runs its module once more before its first microbatch, to learn what comes out."""
 
     tried = False
 
@@ -66,19 +62,12 @@ class _TryingStage(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _DryRun(ReferencePipeline):
-    stage_type = _TryingStage
+@breaks("FWD-17")
+class ForwardTwice(Stage):
+    """Every forward runs twice, and so do the model's hooks.
 
-
-@breaks("TRN-9")
-class DryRun(ReferenceAdapter):
-    """A dry run before the first step leaves its trace in batch norm."""
-
-    pipeline = _DryRun
-
-
-class _DoublingStage(Stage):
-    """Runs every forward twice and restores the buffers in between; what else it touched, it forgets."""
+    Runs every forward twice and restores the buffers in between; what else it touched, it forgets.
+    """
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -92,18 +81,13 @@ class _DoublingStage(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _ForwardTwice(ReferencePipeline):
-    stage_type = _DoublingStage
+@breaks("LIF-1")
+class EvaluationClearsGradients(ReferencePipeline):
+    """Evaluation clears the gradients.
 
+    Evaluation in the middle of accumulation loses what was accumulated.
+    """
 
-@breaks("FWD-17")
-class ForwardTwice(ReferenceAdapter):
-    """Every forward runs twice, and so do the model's hooks."""
-
-    pipeline = _ForwardTwice
-
-
-class _EvaluationClearsGradients(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if mode is Mode.EVAL:
             for module in self.modules.values():
@@ -112,33 +96,25 @@ class _EvaluationClearsGradients(ReferencePipeline):
 
 
 @breaks("LIF-1")
-class EvaluationClearsGradients(ReferenceAdapter):
-    """Evaluation clears the gradients.
+class EvaluationDraws(ReferencePipeline):
+    """Evaluation draws a random number.
 
-    Evaluation in the middle of accumulation loses what was accumulated.
+    The next training step has other dropout masks when an evaluation stood before it.
     """
 
-    pipeline = _EvaluationClearsGradients
-
-
-class _EvaluationDraws(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if mode is Mode.EVAL and self.modules:
             torch.rand(1)
         return super().run(mode, batch)
 
 
-@breaks("LIF-1")
-class EvaluationDraws(ReferenceAdapter):
-    """Evaluation draws a random number.
+@breaks("TRN-14")
+class FirstStageNotUpdated(ReferencePipeline):
+    """The optimizer skips stage 0.
 
-    The next training step has other dropout masks when an evaluation stood before it.
+    The optimizer was given the parameters of all stages but the first.
     """
 
-    pipeline = _EvaluationDraws
-
-
-class _FirstStageNotUpdated(ReferencePipeline):
     def apply(self, operation: Operation) -> None:
         kept = [p.detach().clone() for p in self.modules[0].parameters()] if 0 in self.modules else []
         super().apply(operation)
@@ -149,16 +125,12 @@ class _FirstStageNotUpdated(ReferencePipeline):
 
 
 @breaks("TRN-14")
-class FirstStageNotUpdated(ReferenceAdapter):
-    """The optimizer skips stage 0.
+class LearningRateIgnored(ReferencePipeline):
+    """The optimizer has a learning rate of its own.
 
-    The optimizer was given the parameters of all stages but the first.
+    Parameters move by the engine's own learning rate, also when it is to be zero.
     """
 
-    pipeline = _FirstStageNotUpdated
-
-
-class _LearningRateIgnored(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         optimizer = plan.optimizer
         if isinstance(optimizer, SgdStep | AdamStep):
@@ -166,17 +138,13 @@ class _LearningRateIgnored(ReferencePipeline):
         super().__init__(replace(plan, optimizer=optimizer))
 
 
-@breaks("TRN-14")
-class LearningRateIgnored(ReferenceAdapter):
-    """The optimizer has a learning rate of its own.
+@breaks("TRN-10")
+class MasksRepeated(Stage):
+    """All microbatches are given the same dropout masks.
 
-    Parameters move by the engine's own learning rate, also when it is to be zero.
+    The random state is set anew before every microbatch, to be deterministic.
     """
 
-    pipeline = _LearningRateIgnored
-
-
-class _SeedingStage(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
@@ -184,21 +152,13 @@ class _SeedingStage(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _MasksRepeated(ReferencePipeline):
-    stage_type = _SeedingStage
+@breaks("LIF-5")
+class Unrepeatable(ReferencePipeline):
+    """The last bit of the gradients depends on the clock.
 
-
-@breaks("TRN-10")
-class MasksRepeated(ReferenceAdapter):
-    """All microbatches are given the same dropout masks.
-
-    The random state is set anew before every microbatch, to be deterministic.
+    Contributions are added in the order in which they happen to arrive.
     """
 
-    pipeline = _MasksRepeated
-
-
-class _Unrepeatable(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
         for module in self.modules.values():
@@ -207,16 +167,6 @@ class _Unrepeatable(ReferencePipeline):
                     onward = torch.full_like(parameter.grad, float("inf"))
                     parameter.grad.copy_(torch.nextafter(parameter.grad, onward))
         return result
-
-
-@breaks("LIF-5")
-class Unrepeatable(ReferenceAdapter):
-    """The last bit of the gradients depends on the clock.
-
-    Contributions are added in the order in which they happen to arrive.
-    """
-
-    pipeline = _Unrepeatable
 
 
 def _dtype_of(module: nn.Module) -> torch.dtype:

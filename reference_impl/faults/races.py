@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..link import Link
 from .communication import PADDING, WatchedWork
 from .fault import breaks
@@ -21,7 +20,16 @@ from .wire import _alike
 # --------------------------------------------------------------------------- COM-3: waiting in a circle
 
 
-class _CrossingLink(Link):
+@breaks(
+    "COM-3",
+    tells=r"(?s)in order per communicator .*rank (\d) serves its receive .* only after its send .*which needs rank",
+)
+class SendsCross(Link):
+    """Two ranks that exchange something both begin with the send.
+
+    Two ranks that exchange something both begin with the send, and wait when both have begun to receive.
+    """
+
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
         for other in sorted({b for a, b in _neighbours(placement) if a == position}):
             process = self.process(other)
@@ -31,25 +39,12 @@ class _CrossingLink(Link):
                 work.wait()
 
 
-class _SendsCross(ReferencePipeline):
-    link_type = _CrossingLink
+@breaks("COM-3", tells="(?s)in order per communicator .*with tag 2.* only after its .*with tag 1")
+class TagsRelied(Link):
+    """Messages are taken by their tags in another order than they were sent in.
 
-
-@breaks(
-    "COM-3",
-    tells=r"(?s)in order per communicator .*rank (\d) serves its receive .* only after its send .*which needs rank",
-)
-class SendsCross(ReferenceAdapter):
-    """Two ranks that exchange something both begin with the send.
-
-    Two ranks that exchange something both begin with the send, and wait when both have begun to receive.
+    Sends two messages where one would do, and receives the second one first.
     """
-
-    pipeline = _SendsCross
-
-
-class _TaggedLink(Link):
-    """Sends two messages where one would do, and receives the second one first."""
 
     def start_send(self, data: Tensor, process: int) -> Any:
         note = torch.zeros(1, dtype=torch.uint8)
@@ -71,17 +66,6 @@ class _Both(WatchedWork):
         self.other.wait()
 
 
-class _TagsRelied(ReferencePipeline):
-    link_type = _TaggedLink
-
-
-@breaks("COM-3", tells="(?s)in order per communicator .*with tag 2.* only after its .*with tag 1")
-class TagsRelied(ReferenceAdapter):
-    """Messages are taken by their tags in another order than they were sent in."""
-
-    pipeline = _TagsRelied
-
-
 # ------------------------------------------------------------------------- COM-4: memory in flight
 
 
@@ -90,7 +74,10 @@ class _Forgotten(WatchedWork):
         """Nothing."""
 
 
-class _CarelessLink(Link):
+@breaks("COM-4", tells=r"rank \d never waits for its receive of uint8\[1\] from rank \d")
+class WaitForgotten(Link):
+    """What is received to warm up is never waited for."""
+
     warm = False
 
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
@@ -103,17 +90,6 @@ class _CarelessLink(Link):
         return _Forgotten(work) if self.warm else work
 
 
-class _WaitForgotten(ReferencePipeline):
-    link_type = _CarelessLink
-
-
-@breaks("COM-4", tells=r"rank \d never waits for its receive of uint8\[1\] from rank \d")
-class WaitForgotten(ReferenceAdapter):
-    """What is received to warm up is never waited for."""
-
-    pipeline = _WaitForgotten
-
-
 @dataclass(frozen=True)
 class _Early(WatchedWork):
     data: Tensor
@@ -124,26 +100,23 @@ class _Early(WatchedWork):
         self.data[PADDING:] = early[PADDING:]
 
 
-class _EarlyLink(Link):
-    def start_receive(self, data: Tensor, process: int) -> Any:
-        return _Early(super().start_receive(data, process), data)
-
-
-class _ReadBeforeWait(ReferencePipeline):
-    link_type = _EarlyLink
-
-
 @breaks("COM-4")
-class ReadBeforeWait(ReferenceAdapter):
+class ReadBeforeWait(Link):
     """Tensors are taken from the buffer before the receive has been waited for.
 
     Tensors are taken from the buffer before the receive has been waited for; the description after.
     """
 
-    pipeline = _ReadBeforeWait
+    def start_receive(self, data: Tensor, process: int) -> Any:
+        return _Early(super().start_receive(data, process), data)
 
 
-class _StampingLink(Link):
+@breaks(
+    "COM-4", tells=r"the memory of rank \d's send of uint8\[\d+\] to rank \d, operation \d+( \(.*\))? changed"
+)
+class StampedInFlight(Link):
+    """A message is numbered after it has been handed to the transport."""
+
     def start_send(self, data: Tensor, process: int) -> Any:
         work = super().start_send(data, process)
         if data.numel() > PADDING:
@@ -151,45 +124,28 @@ class _StampingLink(Link):
         return work
 
 
-class _StampedInFlight(ReferencePipeline):
-    link_type = _StampingLink
-
-
 @breaks(
-    "COM-4", tells=r"the memory of rank \d's send of uint8\[\d+\] to rank \d, operation \d+( \(.*\))? changed"
+    "COM-4",
+    tells=r"the memory of rank \d's receive of uint8\[\d+\] from rank \d, operation \d+( \(.*\))? changed",
 )
-class StampedInFlight(ReferenceAdapter):
-    """A message is numbered after it has been handed to the transport."""
+class ClearedInFlight(Link):
+    """A receive buffer is cleared after the receive has been posted."""
 
-    pipeline = _StampedInFlight
-
-
-class _ClearingLink(Link):
     def start_receive(self, data: Tensor, process: int) -> Any:
         work = super().start_receive(data, process)
         data.zero_()
         return work
 
 
-class _ClearedInFlight(ReferencePipeline):
-    link_type = _ClearingLink
-
-
-@breaks(
-    "COM-4",
-    tells=r"the memory of rank \d's receive of uint8\[\d+\] from rank \d, operation \d+( \(.*\))? changed",
-)
-class ClearedInFlight(ReferenceAdapter):
-    """A receive buffer is cleared after the receive has been posted."""
-
-    pipeline = _ClearedInFlight
-
-
 # -------------------------------------------------------------------- COM-6: independent of timing
 
 
-class _ImpatientLink(Link):
-    """What comes late is taken to be what came before."""
+@breaks("COM-6")
+class StaleWhenLate(Link):
+    """A message that is late is replaced by the one before it.
+
+    What comes late is taken to be what came before.
+    """
 
     last: Any = None
     patience = 0.0015  # seconds
@@ -204,35 +160,16 @@ class _ImpatientLink(Link):
         return value
 
 
-class _StaleWhenLate(ReferencePipeline):
-    link_type = _ImpatientLink
+@breaks("COM-6", status="error", tells=r"TimeoutError: rank \d is late")
+class GivesUp(Link):
+    """A rank gives up when a message takes longer than a step should."""
 
-
-@breaks("COM-6")
-class StaleWhenLate(ReferenceAdapter):
-    """A message that is late is replaced by the one before it."""
-
-    pipeline = _StaleWhenLate
-
-
-class _StrictLink(Link):
     def receive(self, *, source: int) -> Any:
         begun = time.monotonic()
         value = super().receive(source=source)
         if time.monotonic() - begun > 0.0015:
             raise TimeoutError(f"rank {self.process(source)} is late")
         return value
-
-
-class _GivesUp(ReferencePipeline):
-    link_type = _StrictLink
-
-
-@breaks("COM-6", status="error", tells=r"TimeoutError: rank \d is late")
-class GivesUp(ReferenceAdapter):
-    """A rank gives up when a message takes longer than a step should."""
-
-    pipeline = _GivesUp
 
 
 def _neighbours(placement: Sequence[int]) -> set[tuple[int, int]]:

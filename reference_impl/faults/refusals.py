@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipeconform.adapter import Batch, Mode, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..batches import BatchCheck, sizes_in
 from ..metadata import BoundaryMeta
 from ..runtime import Step, Work, Yield
@@ -25,21 +25,23 @@ class _SizesOnly(BatchCheck):
         sizes_in(batch)
 
 
-class _InputsUnchecked(ReferencePipeline):
-    check_type = _SizesOnly
-
-
 @breaks("ERR-1", tells="promised is ValueError")
-class InputsUnchecked(ReferenceAdapter):
+class InputsUnchecked(ReferencePipeline):
     """Inputs are not checked.
 
     Inputs are not compared with those of the steps before.
     """
 
-    pipeline = _InputsUnchecked
+    check_type = _SizesOnly
 
 
-class _InputsCast(ReferencePipeline):
+@breaks("ERR-2", tells="nobody raised; promised is ValueError")
+class InputsCast(ReferencePipeline):
+    """Inputs are converted.
+
+    Inputs of another dtype are converted without a word.
+    """
+
     check_type = _SizesOnly
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
@@ -48,17 +50,13 @@ class _InputsCast(ReferencePipeline):
         return super().make_work(mode, replace(batch, args=tuple(arg.to(dtype) for arg in real)))
 
 
-@breaks("ERR-2", tells="nobody raised; promised is ValueError")
-class InputsCast(ReferenceAdapter):
-    """Inputs are converted.
+@breaks("ERR-1", tells="raised ValueError: .*; it does not (say whether|name the expected shape)")
+class InputsNotDescribed(BatchCheck):
+    """The error about an input says nothing about it.
 
-    Inputs of another dtype are converted without a word.
+    The error about an input names neither what was expected nor what there is.
     """
 
-    pipeline = _InputsCast
-
-
-class _WordlessCheck(BatchCheck):
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -66,21 +64,10 @@ class _WordlessCheck(BatchCheck):
             raise ValueError("the input is not as expected") from None
 
 
-class _InputsNotDescribed(ReferencePipeline):
-    check_type = _WordlessCheck
+@breaks("ERR-1", tells="it does not take .* for what was expected")
+class SidesExchanged(BatchCheck):
+    """The error about an input takes what was expected for what there is."""
 
-
-@breaks("ERR-1", tells="raised ValueError: .*; it does not (say whether|name the expected shape)")
-class InputsNotDescribed(ReferenceAdapter):
-    """The error about an input says nothing about it.
-
-    The error about an input names neither what was expected nor what there is.
-    """
-
-    pipeline = _InputsNotDescribed
-
-
-class _ConfusedCheck(BatchCheck):
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -89,23 +76,15 @@ class _ConfusedCheck(BatchCheck):
             raise ValueError(told) from None
 
 
-class _SidesExchanged(ReferencePipeline):
-    check_type = _ConfusedCheck
-
-
-@breaks("ERR-1", tells="it does not take .* for what was expected")
-class SidesExchanged(ReferenceAdapter):
-    """The error about an input takes what was expected for what there is."""
-
-    pipeline = _SidesExchanged
-
-
 class _RaggedCut(BatchCheck):
     def check(self, batch: Batch) -> None:
         super().check(_cut(batch))
 
 
-class _RaggedAccepted(ReferencePipeline):
+@breaks("ERR-7", tells="nobody raised; promised is ValueError")
+class RaggedAccepted(ReferencePipeline):
+    """Of arguments with more samples than the first one the rest is left out."""
+
     check_type = _RaggedCut
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
@@ -115,19 +94,18 @@ class _RaggedAccepted(ReferencePipeline):
         return super().make_result(mode, _cut(batch), done)
 
 
-@breaks("ERR-7", tells="nobody raised; promised is ValueError")
-class RaggedAccepted(ReferenceAdapter):
-    """Of arguments with more samples than the first one the rest is left out."""
-
-    pipeline = _RaggedAccepted
-
-
 def _cut(batch: Batch) -> Batch:
     dim, most = batch.batch_dim, batch.args[0].shape[batch.batch_dim] if batch.args else 0
     return replace(batch, args=tuple(arg.narrow(dim, 0, min(most, arg.shape[dim])) for arg in batch.args))
 
 
-class _AssertingCheck(BatchCheck):
+@breaks("ERR-1", tells="raised AssertionError: .*promised is ValueError")
+class InputsAsserted(BatchCheck):
+    """A wrong input is an AssertionError.
+
+    A wrong input is an AssertionError, which nobody declared.
+    """
+
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -135,41 +113,19 @@ class _AssertingCheck(BatchCheck):
             raise AssertionError(*error.args) from None
 
 
-class _InputsAsserted(ReferencePipeline):
-    check_type = _AssertingCheck
-
-
-@breaks("ERR-1", tells="raised AssertionError: .*promised is ValueError")
-class InputsAsserted(ReferenceAdapter):
-    """A wrong input is an AssertionError.
-
-    A wrong input is an AssertionError, which nobody declared.
-    """
-
-    pipeline = _InputsAsserted
-
-
-class _AbortingCheck(BatchCheck):
-    def check(self, batch: Batch) -> None:
-        if not batch.args[0].is_floating_point():
-            os.abort()
-        super().check(batch)
-
-
-class _InputsAbort(ReferencePipeline):
-    check_type = _AbortingCheck
-
-
 @breaks(
     "ERR-2", status="crashed", tells=r"rank \d died \(SIGABRT\), when in step \d the first stage is given"
 )
-class InputsAbort(ReferenceAdapter):
+class InputsAbort(BatchCheck):
     """Integer inputs end the process.
 
     Inputs that are not floating end the process, as an assertion in native code does.
     """
 
-    pipeline = _InputsAbort
+    def check(self, batch: Batch) -> None:
+        if not batch.args[0].is_floating_point():
+            os.abort()
+        super().check(batch)
 
 
 # ------------------------------------------------------------------------------------------ outputs
@@ -180,41 +136,32 @@ class _UncheckedStage(Stage):
         """Whatever comes is handed on."""
 
 
-class _OutputsUnchecked(ReferencePipeline):
-    stage_type = _UncheckedStage
-
-
 @breaks("ERR-3", tells="in step 2 stage .*promised is StageError")
-class OutputsUnchecked(ReferenceAdapter):
+class OutputsUnchecked(ReferencePipeline):
     """Outputs are not checked.
 
     What a stage hands on is not compared with what it handed on before.
     """
 
-    pipeline = _OutputsUnchecked
-
-
-class _StepwiseStage(Stage):
-    def clear(self) -> None:
-        super().clear()
-        self._frozen = None
-
-
-class _OutputsCheckedWithinSteps(ReferencePipeline):
-    stage_type = _StepwiseStage
+    stage_type = _UncheckedStage
 
 
 @breaks("ERR-4", tells=r"for microbatch \d.*(nevertheless given|promised is StageError)")
-class OutputsCheckedWithinSteps(ReferenceAdapter):
+class OutputsCheckedWithinSteps(Stage):
     """Outputs are compared within a step only.
 
     Outputs are compared with those of the same step only.
     """
 
-    pipeline = _OutputsCheckedWithinSteps
+    def clear(self) -> None:
+        super().clear()
+        self._frozen = None
 
 
-class _FirstOfStepStage(Stage):
+@breaks("ERR-4", tells="for microbatch [1-9].*promised is StageError")
+class FirstMicrobatchChecked(Stage):
+    """The first microbatch of a step is checked."""
+
     checked = False
 
     def clear(self) -> None:
@@ -227,54 +174,27 @@ class _FirstOfStepStage(Stage):
             super()._check(found, samples)
 
 
-class _FirstMicrobatchChecked(ReferencePipeline):
-    stage_type = _FirstOfStepStage
-
-
-@breaks("ERR-4", tells="for microbatch [1-9].*promised is StageError")
-class FirstMicrobatchChecked(ReferenceAdapter):
-    """The first microbatch of a step is checked."""
-
-    pipeline = _FirstMicrobatchChecked
-
-
-class _FirstIndexStage(Stage):
-    def _check(self, found: BoundaryMeta, samples: int | None) -> None:
-        if not self.index:
-            super()._check(found, samples)
-
-
-class _FirstStageChecked(ReferencePipeline):
-    stage_type = _FirstIndexStage
-
-
 @breaks("ERR-4", tells="stage [1-9] hands on .*promised is StageError")
-class FirstStageChecked(ReferenceAdapter):
+class FirstStageChecked(Stage):
     """The first stage is checked.
 
     Only the first stage's outputs are checked.
     """
 
-    pipeline = _FirstStageChecked
-
-
-class _DeafStep(Step):
-    def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
-        """Nobody wants to know."""
-
-
-class _ErrorsSwallowed(ReferencePipeline):
-    step_type = _DeafStep
+    def _check(self, found: BoundaryMeta, samples: int | None) -> None:
+        if not self.index:
+            super()._check(found, samples)
 
 
 @breaks("ERR-3", tells="raised KeyError")
-class ErrorsSwallowed(ReferenceAdapter):
+class ErrorsSwallowed(Step):
     """Errors are swallowed.
 
     An error of a stage is swallowed, and the step goes on without its output.
     """
 
-    pipeline = _ErrorsSwallowed
+    def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
+        """Nobody wants to know."""
 
 
 class _LateStep(Step):
@@ -290,16 +210,12 @@ class _LateStep(Step):
                 self._fail(s, k, "forward", error)
 
 
-class _CheckedAfterSending(ReferencePipeline):
-    stage_type = _UncheckedStage
-    step_type = _LateStep
-
-
 @breaks("ERR-3", tells="nevertheless given|the cause is not among its words")
-class CheckedAfterSending(ReferenceAdapter):
+class CheckedAfterSending(ReferencePipeline):
     """Outputs are checked when they have been sent."""
 
-    pipeline = _CheckedAfterSending
+    stage_type = _UncheckedStage
+    step_type = _LateStep
 
 
 class _ReceivingStep(Step):
@@ -314,16 +230,12 @@ class _ReceivingStep(Step):
                 self._fail(s, k, "forward", error)
 
 
-class _CheckedByReceiver(ReferencePipeline):
-    stage_type = _UncheckedStage
-    step_type = _ReceivingStep
-
-
 @breaks("ERR-3", tells="promised is StageError")
-class CheckedByReceiver(ReferenceAdapter):
+class CheckedByReceiver(ReferencePipeline):
     """Outputs are checked where they arrive."""
 
-    pipeline = _CheckedByReceiver
+    stage_type = _UncheckedStage
+    step_type = _ReceivingStep
 
 
 class _RememberingStage(_UncheckedStage):
@@ -349,16 +261,12 @@ def _read_as(value: Tensor, like: Tensor) -> Tensor:
     return room.view(like.dtype).reshape(like.shape).requires_grad_(value.requires_grad)
 
 
-class _BytesReinterpreted(ReferencePipeline):
-    stage_type = _RememberingStage
-    step_type = _ReinterpretingStep
-
-
 @breaks("ERR-3", tells=r"values that stage \d never made|promised is StageError")
-class BytesReinterpreted(ReferenceAdapter):
+class BytesReinterpreted(ReferencePipeline):
     """Bytes are read as another dtype.
 
     Of every output the bytes are sent, to be read as the first one's dtype and shape.
     """
 
-    pipeline = _BytesReinterpreted
+    stage_type = _RememberingStage
+    step_type = _ReinterpretingStep

@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from pipeconform.adapter import Batch, Mode, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..backward import WeightPart
 from ..runtime import Work, Yield
 from ..stage import Stage
@@ -68,52 +68,29 @@ class _ByParameterStage(Stage):
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-class _SharedCountedTwice(ReferencePipeline):
-    stage_type = _ByParameterStage
-
-
 @breaks("FWD-13", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/180952")
-class SharedCountedTwice(ReferenceAdapter):
+class SharedCountedTwice(ReferencePipeline):
     """A split backward counts twice what a parameter gets that is used twice on one path.
 
     A parameter used in two places on one path: the later place's gradient flows through the earlier one too.
     """
 
-    pipeline = _SharedCountedTwice
+    stage_type = _ByParameterStage
 
 
-class _SummingStage(_ByParameterStage):
+@breaks("SPL-1", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/170277")
+class OutputsSummed(_ByParameterStage):
+    """A split backward adds up the gradients of a node's outputs.
+
+    A node with several outputs: their gradients are added up and given to the first.
+    """
+
     def edges(self, node: Node, gradients: Sequence[Tensor | None]) -> list[tuple[GradientEdge, Tensor]]:
         there = [gradient for gradient in gradients if gradient is not None]
         total = there[0]
         for gradient in there[1:]:
             total = total + gradient
         return [(GradientEdge(node, 0), total)]
-
-
-class _OutputsSummed(ReferencePipeline):
-    stage_type = _SummingStage
-
-
-@breaks("SPL-1", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/170277")
-class OutputsSummed(ReferenceAdapter):
-    """A split backward adds up the gradients of a node's outputs.
-
-    A node with several outputs: their gradients are added up and given to the first.
-    """
-
-    pipeline = _OutputsSummed
-
-
-class _LatestLossStage(Stage):
-    def end_in(self, microbatch: int, loss: Tensor) -> None:
-        super().end_in(microbatch, loss)
-        for saved in self._in_flight.values():
-            saved.outputs = [loss]
-
-
-class _LatestLossOnly(ReferencePipeline):
-    stage_type = _LatestLossStage
 
 
 @breaks(
@@ -123,13 +100,16 @@ class _LatestLossOnly(ReferencePipeline):
     tells=r"microbatch \d",
     source="https://github.com/deepspeedai/DeepSpeed/issues/3900",
 )
-class LatestLossOnly(ReferenceAdapter):
+class LatestLossOnly(Stage):
     """One variable holds the losses of all microbatches.
 
     One variable holds the loss: every backward begins at the microbatch that came last.
     """
 
-    pipeline = _LatestLossOnly
+    def end_in(self, microbatch: int, loss: Tensor) -> None:
+        super().end_in(microbatch, loss)
+        for saved in self._in_flight.values():
+            saved.outputs = [loss]
 
 
 class _StructuredStage(Stage):
@@ -145,34 +125,15 @@ class _StructuredStage(Stage):
         return output
 
 
-class _DetachingStage(_StructuredStage):
-    def end_in(self, microbatch: int, loss: Tensor) -> None:
-        super().end_in(microbatch, loss.detach() if self.structured else loss)
-
-
-class _StructuredWithoutBackward(ReferencePipeline):
-    stage_type = _DetachingStage
-
-
 @breaks("FWD-11", source="https://github.com/pytorch/PiPPy/pull/738")
-class StructuredWithoutBackward(ReferenceAdapter):
+class StructuredWithoutBackward(_StructuredStage):
     """Models that return more than one value get no gradients.
 
     Where the model returns more than one value, the loss is not found and nothing goes back.
     """
 
-    pipeline = _StructuredWithoutBackward
-
-
-class _CountingStage(_StructuredStage):
     def end_in(self, microbatch: int, loss: Tensor) -> None:
-        if self.structured:
-            raise AssertionError("the output has other entries than its gradient")
-        super().end_in(microbatch, loss)
-
-
-class _OutputsCounted(ReferencePipeline):
-    stage_type = _CountingStage
+        super().end_in(microbatch, loss.detach() if self.structured else loss)
 
 
 @breaks(
@@ -181,16 +142,30 @@ class _OutputsCounted(ReferencePipeline):
     tells=r"stage \d, microbatch \d",
     source="https://github.com/pytorch/PiPPy/issues/135",
 )
-class OutputsCounted(ReferenceAdapter):
+class OutputsCounted(_StructuredStage):
     """As many gradients as outputs are asked for in the last stage.
 
     The last stage must have as many gradients as outputs; there is one, the loss's.
     """
 
-    pipeline = _OutputsCounted
+    def end_in(self, microbatch: int, loss: Tensor) -> None:
+        if self.structured:
+            raise AssertionError("the output has other entries than its gradient")
+        super().end_in(microbatch, loss)
 
 
-class _InputDemandingStage(Stage):
+@breaks(
+    "FWD-12",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/pytorch/issues/152827",
+)
+class InputGradientDemanded(Stage):
+    """An input without a gradient is an error.
+
+    Every input that could have a gradient must have one to send back, whether it was used or not.
+    """
+
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         wanted = [leaf is not None for leaf in self._in_flight[microbatch].inputs]
         found = super().backward(microbatch, gradients)
@@ -200,26 +175,18 @@ class _InputDemandingStage(Stage):
         return found
 
 
-class _InputGradientDemanded(ReferencePipeline):
-    stage_type = _InputDemandingStage
-
-
 @breaks(
-    "FWD-12",
+    "FWD-5",
     status="error",
     tells=r"stage \d, microbatch \d",
-    source="https://github.com/pytorch/pytorch/issues/152827",
+    source="https://github.com/pytorch/PiPPy/pull/1029",
 )
-class InputGradientDemanded(ReferenceAdapter):
-    """An input without a gradient is an error.
+class NoGradientRefused(Stage):
+    """An output that requires no gradient is an error.
 
-    Every input that could have a gradient must have one to send back, whether it was used or not.
+    The backward begins at every output, and one does not require a gradient.
     """
 
-    pipeline = _InputGradientDemanded
-
-
-class _AllOutputsStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         for output in self._in_flight[microbatch].outputs:
             if not output.requires_grad:
@@ -227,26 +194,13 @@ class _AllOutputsStage(Stage):
         return super().backward(microbatch, gradients)
 
 
-class _NoGradientRefused(ReferencePipeline):
-    stage_type = _AllOutputsStage
+@breaks("TRN-1", source="https://github.com/pytorch/PiPPy/issues/945")
+class ParametersForgotten(Stage):
+    """The backward accumulates nothing in parameters.
 
-
-@breaks(
-    "FWD-5",
-    status="error",
-    tells=r"stage \d, microbatch \d",
-    source="https://github.com/pytorch/PiPPy/pull/1029",
-)
-class NoGradientRefused(ReferenceAdapter):
-    """An output that requires no gradient is an error.
-
-    The backward begins at every output, and one does not require a gradient.
+    The backward asks for the gradients of the inputs, and accumulates none in parameters.
     """
 
-    pipeline = _NoGradientRefused
-
-
-class _InputsOnlyStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         before = [(p, p.grad) for p in self.module.parameters()]
         for parameter, _ in before:
@@ -257,40 +211,16 @@ class _InputsOnlyStage(Stage):
         return found
 
 
-class _ParametersForgotten(ReferencePipeline):
-    stage_type = _InputsOnlyStage
-
-
-@breaks("TRN-1", source="https://github.com/pytorch/PiPPy/issues/945")
-class ParametersForgotten(ReferenceAdapter):
-    """The backward accumulates nothing in parameters.
-
-    The backward asks for the gradients of the inputs, and accumulates none in parameters.
-    """
-
-    pipeline = _ParametersForgotten
-
-
-class _LossesZero(ReferencePipeline):
-    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
-        zeros = {k: torch.zeros_like(loss) for k, loss in done.losses.items()}
-        return super().make_result(mode, batch, replace(done, losses=zeros))
-
-
 @breaks("TRN-2", source="https://github.com/deepspeedai/DeepSpeed/issues/4661")
-class LossesZero(ReferenceAdapter):
+class LossesZero(ReferencePipeline):
     """The losses that are returned are zero.
 
     The loss that is returned is where the sum was meant to be kept, and is not.
     """
 
-    pipeline = _LossesZero
-
-
-class _KwargsForFirstOnly(ReferencePipeline):
-    def make_work(self, mode: Mode, batch: Batch) -> Work:
-        work = super().make_work(mode, batch)
-        return replace(work, kwargs={s: rows for s, rows in work.kwargs.items() if s == 0})
+    def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
+        zeros = {k: torch.zeros_like(loss) for k, loss in done.losses.items()}
+        return super().make_result(mode, batch, replace(done, losses=zeros))
 
 
 @breaks(
@@ -299,13 +229,23 @@ class _KwargsForFirstOnly(ReferencePipeline):
     tells=r"stage \d, microbatch \d",
     source="https://github.com/pytorch/pytorch/pull/136416",
 )
-class KwargsForFirstOnly(ReferenceAdapter):
+class KwargsForFirstOnly(ReferencePipeline):
     """Stages after the first get no keyword arguments."""
 
-    pipeline = _KwargsForFirstOnly
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        work = super().make_work(mode, batch)
+        return replace(work, kwargs={s: rows for s, rows in work.kwargs.items() if s == 0})
 
 
-class _TensorsOnlyStage(Stage):
+@breaks(
+    "FWD-15",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/torchtitan/issues/3112",
+)
+class ObjectsInBackward(Stage):
+    """Arguments that are no tensors break the backward."""
+
     objects = False
 
     def forward(
@@ -318,19 +258,3 @@ class _TensorsOnlyStage(Stage):
         if self.objects:
             raise AttributeError("'bool' object has no attribute 'requires_grad'")
         return super().backward(microbatch, gradients)
-
-
-class _ObjectsInBackward(ReferencePipeline):
-    stage_type = _TensorsOnlyStage
-
-
-@breaks(
-    "FWD-15",
-    status="error",
-    tells=r"stage \d, microbatch \d",
-    source="https://github.com/pytorch/torchtitan/issues/3112",
-)
-class ObjectsInBackward(ReferenceAdapter):
-    """Arguments that are no tensors break the backward."""
-
-    pipeline = _ObjectsInBackward

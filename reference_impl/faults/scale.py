@@ -28,55 +28,42 @@ class NotDivided(ReferenceAdapter):
     pipeline = _NotDivided
 
 
-class _SumDivided(ReferencePipeline):
+@breaks("TRN-3", source="https://github.com/areal-project/AReaL/pull/1273")
+class SumDivided(ReferencePipeline):
+    """A sum-reduced loss is divided by the number of microbatches."""
+
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         return replace(super().make_work(mode, batch), divisor=batch.num_microbatches)
 
 
-@breaks("TRN-3", source="https://github.com/areal-project/AReaL/pull/1273")
-class SumDivided(ReferenceAdapter):
-    """A sum-reduced loss is divided by the number of microbatches."""
-
-    pipeline = _SumDivided
-
-
-class _FirstCountKept(ReferencePipeline):
-    def make_work(self, mode: Mode, batch: Batch) -> Work:
-        return replace(super().make_work(mode, batch), divisor=self.plan.num_microbatches)
-
-
 @breaks("LIF-1", source="https://github.com/deepspeedai/DeepSpeed/pull/4859")
-class FirstCountKept(ReferenceAdapter):
+class FirstCountKept(ReferencePipeline):
     """Every step's loss is divided by the first step's m.
 
     A mean loss is divided by the m that the pipeline was built for, whatever this step's is.
     """
 
-    pipeline = _FirstCountKept
+    def make_work(self, mode: Mode, batch: Batch) -> Work:
+        return replace(super().make_work(mode, batch), divisor=self.plan.num_microbatches)
 
 
-class _ScaledStage(Stage):
+@breaks("TRN-3", source="https://github.com/deepspeedai/DeepSpeed/pull/8154")
+class OneStageScaled(Stage):
+    """Stage 0 scales its gradients by 1/4, all others are right.
+
+    Stage 0 alone scales what it contributes; the losses are exact and all other stages right.
+    """
+
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         if self.index == 0:
             gradients = [None if g is None else g / 4 for g in gradients]
         return super().backward(microbatch, gradients)
 
 
-class _OneStageScaled(ReferencePipeline):
-    stage_type = _ScaledStage
+@breaks("TRN-2")
+class LossesDivided(ReferencePipeline):
+    """The losses are returned divided by the number of microbatches."""
 
-
-@breaks("TRN-3", source="https://github.com/deepspeedai/DeepSpeed/pull/8154")
-class OneStageScaled(ReferenceAdapter):
-    """Stage 0 scales its gradients by 1/4, all others are right.
-
-    Stage 0 alone scales what it contributes; the losses are exact and all other stages right.
-    """
-
-    pipeline = _OneStageScaled
-
-
-class _LossesDivided(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         m = batch.num_microbatches
         return super().make_result(
@@ -84,14 +71,13 @@ class _LossesDivided(ReferencePipeline):
         )
 
 
-@breaks("TRN-2")
-class LossesDivided(ReferenceAdapter):
-    """The losses are returned divided by the number of microbatches."""
+@breaks("TRN-4", source="https://github.com/pytorch/torchtitan/issues/1733")
+class EarlierRescaled(_NotDivided):
+    """The division rescales gradients accumulated before.
 
-    pipeline = _LossesDivided
+    The division by m happens at the end of the step, on the sum with earlier gradients.
+    """
 
-
-class _EarlierRescaled(_NotDivided):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
         if mode is Mode.TRAIN and self.plan.loss.reduction == "mean":
@@ -101,13 +87,3 @@ class _EarlierRescaled(_NotDivided):
                         if parameter.grad is not None:
                             parameter.grad /= batch.num_microbatches
         return result
-
-
-@breaks("TRN-4", source="https://github.com/pytorch/torchtitan/issues/1733")
-class EarlierRescaled(ReferenceAdapter):
-    """The division rescales gradients accumulated before.
-
-    The division by m happens at the end of the step, on the sum with earlier gradients.
-    """
-
-    pipeline = _EarlierRescaled
