@@ -106,7 +106,7 @@ def verify(
         UsageError: the implementation cannot be used.
         HarnessError: the harness failed.
     """
-    from pipeconform.certificate.verification import verify_package
+    from pipeconform.certificate.verification import verify_package  # noqa: PLC0415 - imports torch
 
     options = None if impl is None else Options(implementation=impl, **where)
     return verify_package(
@@ -120,6 +120,6 @@ def merge(shards: Sequence[Path], out: Path, *, allow_different_environments: bo
     Raises:
         BadPackageError: a shard is in doubt, missing or there twice, or they do not belong together.
     """
-    from pipeconform.certificate.shards import merge_into
+    from pipeconform.certificate.shards import merge_into  # noqa: PLC0415 - imports torch
 
     return merge_into(out, shards, allow_different_environments=allow_different_environments)
