@@ -1,21 +1,27 @@
 """What the command line does, as functions: judge, compare, expect, certify, verify, merge.
 
 Every function returns plain immutable data and raises one of `pipeconform.errors`. ``import pipeconform`` offers
-them under these names; nothing heavy is imported before one is called.
+them under these names; torch is imported when one is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
+from pipeconform.campaign.options import Options
+from pipeconform.commands.certify import certify_implementation
+from pipeconform.commands.engine import arguments, drive
+from pipeconform.commands.options import Where
 from pipeconform.errors import HarnessError, UsageError
+from pipeconform.report.location import RESULT_NAME
+from pipeconform.report.result import Result, read_result
+from pipeconform.spec.selection import parse_ranks
 
 if TYPE_CHECKING:
     from pipeconform.certificate.checks import Checked
-    from pipeconform.commands.certify import Certified
-    from pipeconform.report.result import Result
+    from pipeconform.commands.certifying import Certified
 
 __all__ = ["certify", "judge_implementation", "merge", "verify"]
 
@@ -32,39 +38,31 @@ def judge_implementation(
     expectations: Path | None = None,
     out: Path,
     workers: str | None = None,
-    device: str = "cpu",
-    backend: str = "auto",
-    ranks_per_device: int = 1,
+    **where: Unpack[Where],
 ) -> Result:
     """Judge the implementation called `impl` as ``pipeconform run`` does, in this process, without output.
 
     `requirements` are ids or chapters, `ranks` is ``"N"`` or ``"A-B"``, `examples` the cases per subject and
-    schedule; ``result.json`` and ``junit.xml`` are written to `out`.
+    schedule; ``result.json`` and ``junit.xml`` are written to `out`. `where` may hold `device`, `backend` and
+    `ranks_per_device`, here and below.
 
     Raises:
         UsageError: a name, the adapter or the expectations file is wrong.
         HarnessError: the harness failed; cells that could not be judged have the status ``error``.
     """
-    from pipeconform.commands.engine import arguments, drive
-    from pipeconform.report.location import RESULT_NAME
-    from pipeconform.report.result import read_result
-
-    options = {
-        "impl": impl,
-        "profile": profile,
-        "requirements": ",".join(requirements) or None,
-        "schedules": ",".join(schedules) or None,
-        "ranks": ranks,
-        "seed": seed,
-        "examples": examples,
-        "expectations": None if expectations is None else str(expectations),
-        "device": device,
-        "backend": backend,
-        "ranks-per-device": ranks_per_device,
-    }
+    options = Options(
+        implementation=impl,
+        profile=profile,
+        requirements=tuple(requirements),
+        schedules=tuple(schedules),
+        ranks=parse_ranks(ranks),
+        seed=seed,
+        examples=examples,
+        **where,
+    )
     path = out / RESULT_NAME
     path.unlink(missing_ok=True)  # an older run's would pass for this one's
-    ended = drive(arguments(options=options, out=out, workers=workers, live=False))
+    ended = drive(arguments(options, out=out, expectations=expectations, workers=workers, live=False))
     if ended.usage:
         raise UsageError("\n".join(ended.usage))
     if ended.gave_up or ended.failures:
@@ -79,9 +77,7 @@ def certify(
     out: Path | None = None,
     shard: str | None = None,
     workers: str | None = None,
-    device: str = "cpu",
-    backend: str = "auto",
-    ranks_per_device: int = 1,
+    **where: Unpack[Where],
 ) -> Certified:
     """Certify `impl` for `level` and write a package, as ``pipeconform certify`` does.
 
@@ -90,18 +86,8 @@ def certify(
         BadPackageError: the package cannot be written.
         HarnessError: the harness failed, or some cells could not be judged.
     """
-    from pipeconform.commands.certify import certify_implementation
-
-    return certify_implementation(
-        impl,
-        level,
-        out=out,
-        shard=shard,
-        workers=workers,
-        device=device,
-        backend=backend,
-        ranks_per_device=ranks_per_device,
-    )
+    options = Options(implementation=impl, **where)
+    return certify_implementation(options, level, out=out, shard=shard, workers=workers)
 
 
 def verify(
@@ -111,9 +97,7 @@ def verify(
     impl: str | None = None,
     sample_seed: int | None = None,
     public_key: Path | None = None,
-    device: str = "cpu",
-    backend: str = "auto",
-    ranks_per_device: int = 1,
+    **where: Unpack[Where],
 ) -> Checked:
     """Check a package, as ``pipeconform verify`` does; `rerun` judgements are executed again on `impl`.
 
@@ -122,19 +106,12 @@ def verify(
         UsageError: the implementation cannot be used.
         HarnessError: the harness failed.
     """
-    from pipeconform.commands.verify import verify_package
+    from pipeconform.certificate.verification import verify_package  # noqa: PLC0415 - imports torch
 
-    checked, _ = verify_package(
-        package,
-        rerun=rerun,
-        impl=impl,
-        sample_seed=sample_seed,
-        public_key=public_key,
-        device=device,
-        backend=backend,
-        ranks_per_device=ranks_per_device,
-    )
-    return checked
+    options = None if impl is None else Options(implementation=impl, **where)
+    return verify_package(
+        package, rerun=rerun, options=options, sample_seed=sample_seed, public_key=public_key
+    ).checked
 
 
 def merge(shards: Sequence[Path], out: Path, *, allow_different_environments: bool = False) -> Checked:
@@ -143,11 +120,6 @@ def merge(shards: Sequence[Path], out: Path, *, allow_different_environments: bo
     Raises:
         BadPackageError: a shard is in doubt, missing or there twice, or they do not belong together.
     """
-    from pipeconform.certificate.checks import check_contents
-    from pipeconform.certificate.contents import packed
-    from pipeconform.certificate.package import write_package
-    from pipeconform.certificate.shards import merge as merge_shards
+    from pipeconform.certificate.shards import merge_into  # noqa: PLC0415 - imports torch
 
-    contents = merge_shards(shards, allow_different_environments=allow_different_environments)
-    write_package(packed(contents), out)
-    return check_contents(contents)
+    return merge_into(out, shards, allow_different_environments=allow_different_environments)

@@ -5,6 +5,7 @@ Nothing heavy is imported here: ``pipeconform --help`` must answer at once.
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
@@ -14,20 +15,7 @@ from collections.abc import Sequence
 import click
 
 from pipeconform import __version__
-from pipeconform.commands.certify import certify
-from pipeconform.commands.compare import compare
-from pipeconform.commands.doctor import doctor
-from pipeconform.commands.expect import expect
-from pipeconform.commands.init import init
-from pipeconform.commands.list import list_
-from pipeconform.commands.replay import replay
-from pipeconform.commands.report import report
-from pipeconform.commands.run import run
 from pipeconform.commands.say import say
-from pipeconform.commands.schedule import schedule
-from pipeconform.commands.selftest import selftest
-from pipeconform.commands.show import show
-from pipeconform.commands.verify import merge, sign, verify
 from pipeconform.errors import PipeconformError
 from pipeconform.run.cache_folder import keep_hypothesis_files
 from pipeconform.run.interrupts import sigterm_raises
@@ -50,38 +38,49 @@ Exit codes:
 """
 
 
-class _InOrder(click.Group):
-    """Lists its commands in the order in which a newcomer needs them."""
+_COMMANDS = {
+    "run": "Judge an implementation.",
+    "report": "Write one HTML page from result files.",
+    "compare": "Say what changed between two results; fail if something got worse.",
+    "expect": "Keep the file of expected failures in order.",
+    "replay": "Execute a stored case again and judge it.",
+    "list": "List requirements, levels, or what an implementation claims.",
+    "show": "Print one requirement, level or profile in full.",
+    "schedule": "Verify, time and draw schedule tables.",
+    "certify": "Certify an implementation for a level; writes a package.",
+    "verify": "Check a certification package.",
+    "merge": "Put the shards of a certification together.",
+    "sign": "Sign a certification package.",
+    "doctor": "Check what this machine can run.",
+    "selftest": "Try implementations that are wrong on purpose, here.",
+    "init": "Write an adapter skeleton that runs as it is.",
+}
+"""What the help says of each, in the order in which a newcomer needs them."""
+
+
+class _Lazy(click.Group):
+    """Imports a command's module, which is called like the command, when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        found = vars(importlib.import_module(f"pipeconform.commands.{cmd_name}"))
+        command: click.Command = found["list_" if cmd_name == "list" else cmd_name]
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_InOrder, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pipeconform")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def pipeconform(debug: bool) -> None:
     """Judge a pipeline-parallel implementation for PyTorch against the standard."""
-
-
-for _command in (
-    run,
-    report,
-    compare,
-    expect,
-    replay,
-    list_,
-    show,
-    schedule,
-    certify,
-    verify,
-    merge,
-    sign,
-    doctor,
-    selftest,
-    init,
-):
-    pipeconform.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

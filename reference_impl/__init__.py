@@ -21,6 +21,5 @@ follow, it is not here. Read it in this order:
 `data_parallel` is another implementation beside the pipeline: a wrapper that keeps replicas of a module in step, with
 `gradient_buckets`, `communication_hooks`, and `replica_state`, `replica_join`, `replica_precision` to read after it.
 
-`faults` holds implementations that are wrong on purpose: each changes one of these things. `mutants` are wrong
-by accident: a rule changed one line.
+`faults` holds implementations that are wrong on purpose: each changes one of these things.
 """

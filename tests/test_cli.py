@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from pipeconform import cli
 
 HEAVY = ("torch", "hypothesis", "pytest", "rich", "msgspec", "numpy")
 
@@ -19,6 +22,42 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "imported: []"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "--levels"],
+        ["list", "--profiles"],
+        ["list", "--changes"],
+        ["show", "smoke"],
+        ["show", "forward"],
+        pytest.param(["show", "TRN-4"], marks=pytest.mark.xfail(reason="judgements import torch")),
+        ["show", "DPW-1"],
+        ["schedule", "verify", "--name", "GPipe", "-p", "2", "-m", "4"],
+        ["schedule", "draw", "--name", "GPipe", "-p", "2", "-m", "4"],
+        ["schedule", "list"],
+        *([name, "--help"] for name in cli._COMMANDS),
+    ],
+    ids=" ".join,
+)
+def test_a_light_command_imports_neither_torch_nor_hypothesis(arguments):
+    code = (
+        "import sys, pipeconform.cli as cli\n"
+        f"try: cli.main({arguments!r})\n"
+        "except SystemExit as end: print(end.code, sorted({'torch', 'hypothesis'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_every_command_says_in_its_own_help_what_the_list_of_commands_says():
+    context = click.Context(cli.pipeconform)
+    own = {name: cli.pipeconform.get_command(context, name).short_help for name in cli._COMMANDS}
+
+    assert own == dict(cli._COMMANDS)
 
 
 def test_help_names_every_command_and_every_exit_code(typed):
@@ -140,7 +179,7 @@ def test_a_mistake_of_ours_is_admitted(typed, monkeypatch):
     def broken():
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("pipeconform.spec.wrappers.all_chapters", broken)
+    monkeypatch.setattr("pipeconform.commands.list.all_chapters", broken)
     code, _, err = typed("list")
 
     assert code == 3

@@ -42,6 +42,7 @@ def test_the_wheel_holds_every_package_and_only_one_top_level_name(wheel, pytest
 
     assert top == {"pipeconform"}
     assert wanted - names == set()
+    assert {name for name in names if name.endswith(".py")} - wanted == set()  # no test, benchmark or mutant
 
 
 def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, tmp_path) -> None:

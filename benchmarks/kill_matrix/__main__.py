@@ -12,8 +12,7 @@ import shutil
 import tomllib
 from pathlib import Path
 
-from pipeconform.reference_impl import mutants
-
+from benchmarks import mutants
 from benchmarks.kill_matrix.page import page
 from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, read
 from benchmarks.kill_matrix.running import run_faults, run_mutants

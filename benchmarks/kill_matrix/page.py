@@ -6,9 +6,8 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from pipeconform.reference_impl.mutants import Mutant
-
 from benchmarks.kill_matrix.records import FaultRecord, MutantRecord
+from benchmarks.mutants import Mutant
 from pipeconform.campaign.trial import MOST_EXECUTIONS
 
 __all__ = ["page"]
@@ -134,7 +133,7 @@ def _mutant_part(
         f"## Mutants ({len(loads)})",
         "",
         "One syntactic change of the reference each, drawn by a hash from all changes that eight operators make "
-        "(`reference_impl/mutants`): nobody chose. Every one runs as an implementation of its own, imported "
+        "(`benchmarks/mutants`): nobody chose. Every one runs as an implementation of its own, imported "
         "through a hook in the rank processes.",
         "",
         "Killed as: " + ", ".join(f"{status} {count}" for status, count in statuses.most_common()) + ".",

@@ -7,10 +7,10 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 
 import msgspec
-from pipeconform.reference_impl.mutants import Mutant
 
 from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, append, read
 from benchmarks.kill_matrix.sweep import Question, nearest_first, questions, sweep
+from benchmarks.mutants import Mutant
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.trial import Fault, Trial, try_fault

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeconform.reference_impl.mutants.operators import Mutation, mutations
-
+from benchmarks.mutants.operators import Mutation, mutations
 from benchmarks.own_mutants.operators import of_the_product
 
 __all__ = ["MODULES", "Mutant", "drawn", "modules", "reaching", "source_of"]

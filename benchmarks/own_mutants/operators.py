@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pipeconform.reference_impl.mutants.operators import variants
+from benchmarks.mutants.operators import variants
 
 __all__ = ["OPERATORS", "of_the_product"]
 

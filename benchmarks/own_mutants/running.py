@@ -22,8 +22,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 import msgspec
-from pipeconform.reference_impl.mutants.operators import mutated
 
+from benchmarks.mutants.operators import mutated
 from benchmarks.own_mutants.drawing import ROOT, Mutant, reaching, source_of
 from benchmarks.own_mutants.operators import of_the_product
 

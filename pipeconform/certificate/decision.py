@@ -20,7 +20,7 @@ from pipeconform.spec import CertificationLevel, core_requirements, mandatory
 from pipeconform.spec.levels import batch_class, needed_claims
 from pipeconform.wrapper import WrapperClaims
 
-__all__ = ["capabilities_of", "claims_of", "convertible", "lacking", "reasons_against"]
+__all__ = ["capabilities_of", "claims_of", "convertible", "lacking", "reasons_against", "weakening"]
 
 T = TypeVar("T")
 _UNREADABLE = "the claims of the implementation cannot be read"
@@ -244,3 +244,20 @@ def _batches(level: CertificationLevel, claim: ScheduleClaim) -> list[str]:
         for m in some_m(claim, p, v)
     }
     return [one for one in level.microbatches if one in found]
+
+
+def weakening(result: Result) -> tuple[str, ...]:
+    """The claims of the judged implementation with which less is seen, each with what it costs."""
+    capabilities = capabilities_of(result)
+    return () if capabilities is None else tuple(_weakening(capabilities))
+
+
+def _weakening(claims: Capabilities) -> Iterator[str]:
+    if claims.inputs_consumed_by == "all":
+        yield 'inputs_consumed_by="all": ranks without the first stage are given finite inputs instead of NaN'
+    if claims.targets_consumed_by == "all":
+        yield 'targets_consumed_by="all": ranks without the last stage are given finite targets instead of NaN'
+    if claims.kwargs_scope == "pipeline":
+        yield 'kwargs_scope="pipeline": every rank is given the true keyword arguments of all stages'
+    if claims.world == "single_process":
+        yield 'world="single_process": nothing crosses between ranks that could be seen'

@@ -21,11 +21,10 @@ from pipeconform.certificate.contents import (
     claims_of_result,
     digest_of,
 )
-from pipeconform.certificate.decision import convertible
+from pipeconform.certificate.decision import convertible, weakening
 from pipeconform.certificate.fields import is_time
 from pipeconform.certificate.machine import PACKAGES, differences, is_switch
 from pipeconform.certificate.package import Doubt
-from pipeconform.certificate.weakening import weakening
 from pipeconform.run.engine import Component
 from pipeconform.spec import CertificationLevel
 from pipeconform.wrapper import WrapperClaims

@@ -8,6 +8,8 @@ import re
 from importlib import metadata
 from pathlib import Path
 
+import torch
+
 from pipeconform.certificate.contents import MachineEnvironment
 from pipeconform.report.result import Environment
 from pipeconform.run.engine import Component
@@ -29,8 +31,6 @@ def machine_environment(
 
     `engine` are the files of what was judged. Paths are left out of switches.
     """
-    import torch
-
     return MachineEnvironment(
         environment=environment,
         processor=_processor(),

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from pipeconform.certificate.checks import Checked, check_package
-from pipeconform.certificate.contents import Certificate, Contents
+from pipeconform.certificate.checks import Checked, check_contents, check_package
+from pipeconform.certificate.contents import Certificate, Contents, packed
 from pipeconform.certificate.decision import capabilities_of, reasons_against
 from pipeconform.certificate.machine import differences
+from pipeconform.certificate.package import write_package
 from pipeconform.certificate.parts import parse_shard
 from pipeconform.errors import BadPackageError
 from pipeconform.report.result import Cell, Result
 from pipeconform.spec import certification_level, requirements
 
-__all__ = ["merge"]
+__all__ = ["merge", "merge_into"]
 
 _SAME = (
     "level",
@@ -32,6 +33,17 @@ _SAME = (
     "draws",
 )
 """Fields of the certificate that all shards share."""
+
+
+def merge_into(out: Path, paths: Sequence[Path], *, allow_different_environments: bool = False) -> Checked:
+    """Put the shards of one certification together in the package `out`, and check it.
+
+    Raises:
+        BadPackageError: as for `merge`, or `out` cannot be written.
+    """
+    contents = merge(paths, allow_different_environments=allow_different_environments)
+    write_package(packed(contents), out)
+    return check_contents(contents)
 
 
 def merge(paths: Sequence[Path], *, allow_different_environments: bool = False) -> Contents:

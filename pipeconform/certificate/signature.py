@@ -1,9 +1,8 @@
-"""Detached signatures in minisign's format: Ed25519 over a file's BLAKE2b hash.
+"""Detached signatures in minisign's format: Ed25519 over a file's BLAKE2b hash. Needs the extra ``sign``.
 
-What is signed here verifies with ``minisign -V`` (and the other way round). Private keys are PEM files, such as
-``openssl genpkey -algorithm ed25519`` writes. Needs the extra ``sign``.
-
-Source of the format: https://jedisct1.github.io/minisign/, "Signature format" and "Public key format".
+What is signed here verifies with ``minisign -V``, and the other way round. Private keys are PEM files, such as
+``openssl genpkey -algorithm ed25519`` writes. The format is described at https://jedisct1.github.io/minisign/, under
+"Signature format" and "Public key format".
 """
 
 from __future__ import annotations
@@ -11,15 +10,20 @@ from __future__ import annotations
 import base64
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeconform.errors import BadPackageError, UsageError
 from pipeconform.reading import MOST_BYTES, file_bytes
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+try:
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+except ImportError:
+    _INSTALLED = False
+else:
+    _INSTALLED = True
 
-__all__ = ["SIGNATURE_SUFFIX", "name_of_key", "public_key_of", "sign", "verify_signature"]
+__all__ = ["SIGNATURE_SUFFIX", "public_key_of", "sign", "verify_signature"]
 
 SIGNATURE_SUFFIX = ".minisig"
 _KEY, _SIGNATURE = b"Ed", b"ED"  # ED: of the hash of the file, not of the file
@@ -27,26 +31,24 @@ _UNTRUSTED, _TRUSTED = "untrusted comment: ", "trusted comment: "
 
 
 def sign(path: Path, *, key: Path, comment: str) -> Path:
-    """Sign a file with the private key in `key` and return where the signature was written: beside it.
+    """Sign a file and a comment with the private key in `key`; returns the signature's file, which stands beside it.
 
-    `comment` is signed, too. Raises:
+    Raises:
         BadPackageError: a file cannot be read or written, or the key is none.
         UsageError: the extra ``sign`` is not installed.
     """
     private = _private_key(key)
-    public = private.public_key().public_bytes_raw()
     signature = private.sign(_hashed(path))
     trusted = comment.replace("\n", " ")
-    whole = private.sign(signature + trusted.encode())
-    lines = [
-        f"{_UNTRUSTED}signature of a pipeconform certification package",
-        base64.b64encode(_SIGNATURE + _key_id(public) + signature).decode(),
-        f"{_TRUSTED}{trusted}",
-        base64.b64encode(whole).decode(),
-    ]
     target = path.with_name(path.name + SIGNATURE_SUFFIX)
+    text = (
+        f"{_UNTRUSTED}signature of a pipeconform certification package\n"
+        f"{_encoded(_SIGNATURE + _key_id(private) + signature)}\n"
+        f"{_TRUSTED}{trusted}\n"
+        f"{_encoded(private.sign(signature + trusted.encode()))}\n"
+    )
     try:
-        target.write_text("\n".join(lines) + "\n", "utf-8")
+        target.write_text(text, "utf-8")
     except OSError as error:
         raise BadPackageError(f"cannot write {target}: {error.strerror or error}") from error
     return target
@@ -54,64 +56,49 @@ def sign(path: Path, *, key: Path, comment: str) -> Path:
 
 def public_key_of(key: Path) -> str:
     """The public key that belongs to a private key, as the contents of a minisign ``.pub`` file."""
-    public = _private_key(key).public_key().public_bytes_raw()
-    text = base64.b64encode(_KEY + _key_id(public) + public).decode()
-    return f"{_UNTRUSTED}minisign public key {_key_id(public)[::-1].hex().upper()}\n{text}\n"
-
-
-def name_of_key(public_key: Path) -> str:
-    """The id of a public key, as minisign writes it.
-
-    Raises:
-        BadPackageError: it cannot be read, or is no such key.
-    """
-    return _public_key(public_key)[0][::-1].hex().upper()
+    private = _private_key(key)
+    identity = _key_id(private)
+    data = _encoded(_KEY + identity + private.public_key().public_bytes_raw())
+    return f"{_UNTRUSTED}minisign public key {_name(identity)}\n{data}\n"
 
 
 def verify_signature(path: Path, *, public_key: Path) -> str:
-    """Check the signature beside a file; returns the comment that was signed with it.
+    """Check the signature beside a file; returns the id of the key, as minisign writes it.
 
     Raises:
         BadPackageError: there is no signature, it is damaged, of another key, or not of this file.
         UsageError: the extra ``sign`` is not installed.
     """
     _require_cryptography()
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     beside = path.with_name(path.name + SIGNATURE_SUFFIX)
-    identity, public = _public_key(public_key)
-    lines = _text(beside).splitlines()
+    keys = [line for line in _lines(public_key) if line and not line.startswith(_UNTRUSTED)]
+    key = _decoded(keys[0], public_key) if keys else b""
+    if key[:2] != _KEY or len(key) != 42:
+        raise BadPackageError(f"{public_key}: not a minisign public key")
+    lines = _lines(beside)
     if len(lines) < 4 or not lines[2].startswith(_TRUSTED):
         raise BadPackageError(f"{beside}: not a minisign signature")
     signature, whole = _decoded(lines[1], beside), _decoded(lines[3], beside)
     if signature[:2] != _SIGNATURE or len(signature) != 74 or len(whole) != 64:
         raise BadPackageError(f"{beside}: not a minisign signature of a hashed file")
-    if signature[2:10] != identity:
+    if signature[2:10] != key[2:10]:
         raise BadPackageError(f"{beside}: made with another key than {public_key}")
-    trusted = lines[2].removeprefix(_TRUSTED)
-    checker = Ed25519PublicKey.from_public_bytes(public)
+    public = Ed25519PublicKey.from_public_bytes(key[10:])
     try:
-        checker.verify(signature[10:], _hashed(path))
-        checker.verify(whole, signature[10:] + trusted.encode())
+        public.verify(signature[10:], _hashed(path))
+        public.verify(whole, signature[10:] + lines[2].removeprefix(_TRUSTED).encode())
     except InvalidSignature as error:
         raise BadPackageError(f"{beside}: not the signature of {path}") from error
-    return trusted
+    return _name(key[2:10])
 
 
 def _require_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as error:
-        raise UsageError("signatures need the extra 'sign': pip install 'pipeconform[sign]'") from error
+    if not _INSTALLED:
+        raise UsageError("signatures need the extra 'sign': pip install 'pipeconform[sign]'")
 
 
 def _private_key(path: Path) -> Ed25519PrivateKey:
     _require_cryptography()
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     try:
         found = load_pem_private_key(_read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -121,21 +108,21 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
     return found
 
 
-def _public_key(path: Path) -> tuple[bytes, bytes]:
-    lines = [line for line in _text(path).splitlines() if line and not line.startswith(_UNTRUSTED)]
-    data = _decoded(lines[0], path) if lines else b""
-    if data[:2] != _KEY or len(data) != 42:
-        raise BadPackageError(f"{path}: not a minisign public key")
-    return data[2:10], data[10:]
-
-
-def _key_id(public: bytes) -> bytes:
+def _key_id(private: Ed25519PrivateKey) -> bytes:
     """Minisign draws a random one; derived from the key, it need not be kept."""
-    return hashlib.sha256(public).digest()[:8]
+    return hashlib.sha256(private.public_key().public_bytes_raw()).digest()[:8]
+
+
+def _name(identity: bytes) -> str:
+    return identity[::-1].hex().upper()
 
 
 def _hashed(path: Path) -> bytes:
     return hashlib.blake2b(_read(path)).digest()
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _decoded(line: str, path: Path) -> bytes:
@@ -149,8 +136,8 @@ def _read(path: Path) -> bytes:
     return file_bytes(path, error=BadPackageError, most=2 * MOST_BYTES)
 
 
-def _text(path: Path) -> str:
+def _lines(path: Path) -> list[str]:
     try:
-        return _read(path).decode()
+        return _read(path).decode().splitlines()
     except UnicodeDecodeError as error:
         raise BadPackageError(f"{path}: damaged: not text") from error

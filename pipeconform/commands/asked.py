@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipeconform.adapter import Description
+from pipeconform.case.case import Case
+from pipeconform.case.focus import Focus
+from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadCaseError, NothingJudgedError, UnknownNameError, UsageError
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.replication.campaign import WrapperCampaign
+from pipeconform.replication.drawing import is_about
+from pipeconform.replication.either import AnyCampaign, kind_of
+from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.spec import Requirement, requirement, requirements
+from pipeconform.spec.wrappers import wrapper_chapter, wrapper_requirement
+from pipeconform.wrapper import WrapperDescription
 
 if TYPE_CHECKING:
-    from pipeconform.adapter import Description
-    from pipeconform.case.case import Case
-    from pipeconform.case.wrapper_case import WrapperCase
     from pipeconform.commands.replay import Stored
-    from pipeconform.replication.either import AnyCampaign
-    from pipeconform.spec import Requirement
-    from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["asked_of"]
 
@@ -27,10 +33,6 @@ def asked_of(found: Stored, asked: str | None, campaign: AnyCampaign) -> tuple[R
             outside what is claimed; the requirement asked for says nothing about it.
         NothingJudgedError: no requirement says anything about it.
     """
-    from pipeconform.case.case import Case
-    from pipeconform.replication.campaign import WrapperCampaign
-    from pipeconform.replication.either import kind_of
-
     case = found.case
     if isinstance(campaign, WrapperCampaign) and not isinstance(case, Case):
         return _of_a_wrapper(found, case, asked, campaign.description)
@@ -44,10 +46,6 @@ def asked_of(found: Stored, asked: str | None, campaign: AnyCampaign) -> tuple[R
 def _of_a_pipeline(
     found: Stored, case: Case, asked: str | None, description: Description
 ) -> tuple[Requirement, ...]:
-    from pipeconform.case.focus import Focus
-    from pipeconform.judge.registry import JUDGEMENTS
-    from pipeconform.spec import requirement, requirements
-
     claim = description.capabilities.schedule(case.schedule)
 
     def speaks(row: Requirement) -> bool:
@@ -70,10 +68,6 @@ def _of_a_pipeline(
 def _of_a_wrapper(
     found: Stored, case: WrapperCase, asked: str | None, description: WrapperDescription
 ) -> tuple[Requirement, ...]:
-    from pipeconform.replication.drawing import is_about
-    from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-    from pipeconform.spec.wrappers import wrapper_chapter, wrapper_requirement
-
     asked = asked or found.requirement
     wanted = wrapper_chapter().requirements if asked is None else (wrapper_requirement(asked),)
 
@@ -99,8 +93,6 @@ def _some(
 
 def _check_suits(found: Stored, case: Case) -> None:
     """Refuse a violation whose case its requirement is not about: the file was changed, and no judge expects it."""
-    from pipeconform.judge.registry import JUDGEMENTS
-
     judgement = JUDGEMENTS.get(found.requirement or "")
     if judgement is None or not judgement.applies(case):
         raise BadCaseError(

@@ -1,20 +1,25 @@
-"""Running canaries with something to look at, for the commands that do."""
+"""Running canaries, what is shown of them meanwhile, and the table in the end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterable, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-    from rich.console import Console
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.trial import Fault
+from pipeconform.certificate.canaries import run_canaries
+from pipeconform.certificate.contents import Canary
+from pipeconform.report.console import bar, redrawn
+from pipeconform.report.words import plural
 
-    from pipeconform.campaign.options import Options
-    from pipeconform.campaign.trial import Fault
-    from pipeconform.certificate.contents import Canary
-    from pipeconform.report.canary_view import CanaryLine
+__all__ = ["CanaryView", "canary_table", "watched_canaries"]
 
-__all__ = ["lines_of", "watched_canaries"]
+_UPDATES = 4  # redraws per second
 
 
 def watched_canaries(
@@ -26,9 +31,6 @@ def watched_canaries(
         UsageError: there are too few devices.
         HarnessError: processes cannot be started.
     """
-    from pipeconform.certificate.canaries import run_canaries
-    from pipeconform.report.canary_view import CanaryView
-
     with CanaryView(console, total=len(chosen)) as view:
         return run_canaries(
             chosen,
@@ -38,23 +40,101 @@ def watched_canaries(
             begin=lambda fault: view.begin(
                 fault=fault.name, requirement=fault.requirement, summary=fault.summary
             ),
-            tell=lambda canary: view.tell(*lines_of((canary,))),
+            tell=view.tell,
         )
 
 
-def lines_of(canaries: Sequence[Canary]) -> tuple[CanaryLine, ...]:
-    """What is shown of canaries."""
-    from pipeconform.report.canary_view import CanaryLine
+class CanaryView:
+    """Shows which fault is being tried: in place on a terminal, elsewhere as a line after every tenth of all."""
 
-    return tuple(
-        CanaryLine(
-            fault=one.fault,
-            requirement=one.requirement,
-            schedule=one.schedule,
-            expected=one.expected,
-            detected=one.detected,
-            shown=one.shown,
-            seconds=one.seconds,
+    def __init__(self, console: Console, *, total: int) -> None:
+        self._console, self._total = console, total
+        self._done: list[Canary] = []
+        self._now = ""
+        self._begun = time.monotonic()
+        self._live: Live | None = None
+
+    def __enter__(self) -> CanaryView:
+        self._begun = time.monotonic()
+        if self._console.is_terminal:
+            self._live = redrawn(self._console, self.render, updates=_UPDATES)
+        else:
+            self._print(f"trying {plural(self._total, 'fault')}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def begin(self, *, fault: str, requirement: str, summary: str) -> None:
+        """A fault is being tried from now on."""
+        self._now = f"{requirement} {fault}: {summary}"
+
+    def tell(self, line: Canary) -> None:
+        """A fault has been tried."""
+        self._done.append(line)
+        if not line.detected:
+            self._print(_missed(line))
+        elif self._live is None and self._ends_tenth():
+            self._print(f"{len(self._done)} of {self._total} tried, {self._caught()} detected")
+
+    def render(self) -> Text:
+        """The lines that are redrawn."""
+        done = len(self._done)
+        elapsed = time.monotonic() - self._begun
+        return Text.assemble(
+            f"\nfaults: {done} of {self._total} tried, {self._caught()} detected, {elapsed:.0f} s\n",
+            bar(done, self._total),
+            f"\n{self._now}",
+            no_wrap=True,
+            overflow="ellipsis",
         )
-        for one in canaries
+
+    def _caught(self) -> int:
+        return sum(line.detected for line in self._done)
+
+    def _ends_tenth(self) -> bool:
+        """Whether another tenth of all has been tried."""
+        done, total = len(self._done), self._total
+        return done * 10 // total > (done - 1) * 10 // total
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+        self._console.file.flush()
+
+
+def _missed(line: Canary) -> str:
+    """A fault that was not detected, in one line: what it must show, and what it showed."""
+    seen = "; ".join(line.shown) or "nothing"
+    return (
+        f"NOT DETECTED  {line.fault}, which breaks {line.requirement} under {line.schedule}: "
+        f"expected {line.expected}, seen {seen}"
     )
+
+
+def canary_table(lines: Iterable[Canary]) -> Table:
+    """Per chapter: how many faults were tried and detected, with which statuses, and how long it took."""
+    chapters: dict[str, list[Canary]] = {}
+    for line in lines:
+        chapters.setdefault(line.requirement.partition("-")[0], []).append(line)
+    table = Table(box=None, pad_edge=False, header_style="")
+    table.add_column("chapter")
+    for name in ("requirements", "faults", "detected", "failed", "error", "crashed", "hung", "seconds"):
+        table.add_column(name, justify="right")
+    for chapter, several in chapters.items():
+        table.add_row(chapter, *_row(several))
+    everything = [line for several in chapters.values() for line in several]
+    table.add_row("all", *_row(everything))
+    return table
+
+
+def _row(lines: list[Canary]) -> list[str]:
+    caught = [line.expected for line in lines if line.detected]
+    return [
+        str(len({line.requirement for line in lines})),
+        str(len(lines)),
+        str(len(caught)),
+        *(str(caught.count(status) or "–") for status in ("failed", "error", "crashed", "hung")),
+        f"{sum(line.seconds for line in lines):.1f}",
+    ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pipeconform.adapter import Description
+from pipeconform.campaign.executor import describe
+from pipeconform.errors import IsWrapperError
+from pipeconform.replication.campaign import PRELOAD
+from pipeconform.replication.campaign import describe as describe_wrapper
+from pipeconform.run.implementation import WRAPPERS, resolve
+from pipeconform.run.pools import Pools
 from pipeconform.run.supported import require_supported_torch
-
-if TYPE_CHECKING:
-    from pipeconform.adapter import Description
-    from pipeconform.wrapper import WrapperDescription
+from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["any_description_of", "description_of"]
 
@@ -21,32 +23,22 @@ def description_of(impl: str) -> Description:
         HarnessError: the process died or hung.
     """
     require_supported_torch()
-    from pipeconform.run.implementation import resolve
-
     full = resolve(impl)  # a wrong name needs no process to be refused
-    from pipeconform.campaign.executor import describe
-    from pipeconform.run.pools import Pools
-
     with Pools() as pools:
         return describe(pools, full)
 
 
 def any_description_of(impl: str) -> Description | WrapperDescription:
-    """Likewise, of a pipeline or of a data-parallel wrapper.
+    """As `description_of`, of a pipeline or of a data-parallel wrapper.
 
     Raises:
         BadAdapterError: it cannot be found, imported or described.
         HarnessError: the process died or hung.
     """
-    from pipeconform.errors import IsWrapperError
-    from pipeconform.replication.campaign import PRELOAD, describe
-    from pipeconform.run.implementation import WRAPPERS, resolve
-    from pipeconform.run.pools import Pools
-
     if impl not in WRAPPERS:
         try:
             return description_of(impl)
         except IsWrapperError:
             pass
     with Pools(preload=PRELOAD) as pools:
-        return describe(pools, resolve(impl))
+        return describe_wrapper(pools, resolve(impl))

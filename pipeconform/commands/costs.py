@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import click
 
+from pipeconform.commands.options import all_of
 from pipeconform.errors import UsageError
-
-if TYPE_CHECKING:
-    from pipeconform.schedule import Costs
+from pipeconform.schedule import Costs
 
 __all__ = ["cost_options"]
 
@@ -19,84 +20,56 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def cost_options(command: Command) -> Command:
-    """``--forward``, ``--input``, ``--weight``, …; handed over as a function that makes the `Costs`."""
+    """``--forward``, ``--input``, ``--weight``, …; handed over as `Costs`."""
 
     @functools.wraps(command)
-    def with_costs(
-        forward: str,
-        input_grad: str,
-        weight_grad: str,
-        pair_factor: float,
-        latency: float,
-        message_bytes: float,
-        bandwidth: float | None,
-        overlap: bool,
-        **others: Any,
-    ) -> Any:
-        def costs() -> Costs:
-            from pipeconform.schedule import Costs
+    def with_costs(**given: Any) -> Any:
+        named = {field.name: given.pop(field.name) for field in fields(Costs)}
+        if named["message_bytes"] and math.isinf(named["bandwidth"]):
+            raise UsageError("--bytes need --bandwidth: without it a link is infinitely fast")
+        return command(costs=Costs(**named), **given)
 
-            if bandwidth is None and message_bytes:
-                raise UsageError("--bytes need --bandwidth: without it a link is infinitely fast")
-            return Costs(
-                forward=_per_stage("--forward", forward),
-                input_grad=_per_stage("--input", input_grad),
-                weight_grad=_per_stage("--weight", weight_grad),
-                pair_factor=pair_factor,
-                latency=latency,
-                message_bytes=message_bytes,
-                **({} if bandwidth is None else {"bandwidth": bandwidth}),
-                overlap=overlap,
-            )
-
-        return command(costs=costs, **others)
-
-    wrapped: Any = with_costs
-    for option in (
-        click.option("--overlap/--no-overlap", default=True, help="Whether a rank computes while it sends."),
-        click.option(
-            "--bandwidth", metavar="N", type=float, help="Bytes per time unit of a link.  [default: infinite]"
-        ),
-        click.option(
-            "--bytes",
-            "message_bytes",
-            metavar="N",
-            type=float,
-            default=0.0,
-            show_default=True,
-            help="Size of one boundary or its gradient.",
-        ),
-        click.option(
-            "--latency",
-            metavar="T",
-            type=float,
-            default=0.0,
-            show_default=True,
-            help="Time of every transfer.",
-        ),
-        click.option(
-            "--pair-factor",
-            metavar="X",
-            type=float,
-            default=1.0,
-            show_default=True,
-            help="An overlapped pair takes the sum of its parts times X.",
-        ),
-        _time("--weight", "weight_grad", "Time of W; B takes I and W."),
-        _time("--input", "input_grad", "Time of I."),
-        _time("--forward", "forward", "Time of F, one number or one per stage: 1,1,2,1."),
-    ):
-        wrapped = option(wrapped)
+    wrapped: Any = _OPTIONS(with_costs)
     return wrapped  # type: ignore[no-any-return]
 
 
-def _time(flag: str, name: str, text: str) -> Callable[[Any], Any]:
-    return click.option(flag, name, metavar="T[,T…]", default="1", show_default=True, help=text)
-
-
-def _per_stage(flag: str, text: str) -> float | tuple[float, ...]:
+def _per_stage(context: click.Context, parameter: click.Parameter, text: str) -> float | tuple[float, ...]:
+    """Click's callback for a time: one number, or one per stage."""
     try:
         times = tuple(float(word) for word in text.split(","))
     except ValueError:
+        flag = parameter.opts[0]
         raise UsageError(f"{flag} {text}: expected a number, or one per stage such as 1,1,2,1") from None
     return times[0] if len(times) == 1 else times
+
+
+def _time(flag: str, name: str, text: str) -> Callable[[Any], Any]:
+    return click.option(
+        flag, name, metavar="T[,T…]", default="1", show_default=True, callback=_per_stage, help=text
+    )
+
+
+def _number(flag: str, name: str, metavar: str, default: float, text: str) -> Callable[[Any], Any]:
+    return click.option(
+        flag, name, metavar=metavar, type=float, default=default, show_default=True, help=text
+    )
+
+
+_OPTIONS = all_of(
+    _time("--forward", "forward", "Time of F, one number or one per stage: 1,1,2,1."),
+    _time("--input", "input_grad", "Time of I."),
+    _time("--weight", "weight_grad", "Time of W; B takes I and W."),
+    _number(
+        "--pair-factor", "pair_factor", "X", 1.0, "An overlapped pair takes the sum of its parts times X."
+    ),
+    _number("--latency", "latency", "T", 0.0, "Time of every transfer."),
+    _number("--bytes", "message_bytes", "N", 0.0, "Size of one boundary or its gradient."),
+    click.option(
+        "--bandwidth",
+        metavar="N",
+        type=float,
+        default=math.inf,
+        help="Bytes per time unit of a link.  [default: infinite]",
+    ),
+    click.option("--overlap/--no-overlap", default=True, help="Whether a rank computes while it sends."),
+)

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
+from pipeconform.run.devices import Machine, probe
+from pipeconform.run.forkserver import ForkServer
+from pipeconform.run.pool import Pool
 from pipeconform.run.supported import describe_range, torch_version, why_unsupported
-
-if TYPE_CHECKING:
-    from pipeconform.run.devices import Machine
 
 __all__ = ["Check", "doctor", "report"]
 
@@ -143,8 +143,6 @@ def _space(name: str, folder: Path, *, least: int, remedy: str) -> Check:
 
 
 def _devices() -> Check:
-    from pipeconform.run.devices import probe
-
     return _checked("devices", lambda: _describe_machine(probe("auto")))
 
 
@@ -167,9 +165,6 @@ def _rank_processes() -> Check:
 
 def _form_two() -> tuple[State, str, str]:
     """Really start the fork server and form a gloo group of two, twice: cold and warm."""
-    from pipeconform.run.forkserver import ForkServer
-    from pipeconform.run.pool import Pool
-
     begun = time.monotonic()
     with ForkServer() as server:
         server.wait_until_started()

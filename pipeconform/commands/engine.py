@@ -10,12 +10,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pipeconform.report.result import Result
+from pipeconform.attach.session import Attach
+from pipeconform.campaign.options import Options
+from pipeconform.report.result import Result
 
 __all__ = ["Ended", "arguments", "drive", "isolated"]
 
@@ -48,19 +49,20 @@ class Ended:
 
 
 def arguments(
+    options: Options,
     *,
-    options: Mapping[str, str | int | None],
     out: Path,
+    expectations: Path | None = None,
     keyword: str | None = None,
     workers: str | None = None,
     exit_first: bool = False,
     live: bool = True,
     others: Sequence[str] = (),
 ) -> list[str]:
-    """The command line for pytest; `options` go by their names in the plugin, without the prefix."""
+    """The command line for pytest."""
     suites = resources.files("pipeconform.suites")
-    given = [f"--pipeconform-{name}={value}" for name, value in options.items() if value is not None]
     ini = resources.files("pipeconform.commands") / "run.ini"
+    given = {**_options(options), **_agents(options.attach), "expectations": expectations, "out": out}
     # A folder, not `--pyargs`: with a path to anchor on, no conftest.py of the working directory is loaded.
     return [
         str(suites),
@@ -72,8 +74,7 @@ def arguments(
         "pipeconform.plugin",
         "-p",
         "xdist.plugin",
-        *given,
-        f"--pipeconform-out={out}",
+        *(f"--pipeconform-{name}={value}" for name, value in given.items() if value is not None),
         f"--junit-xml={out / 'junit.xml'}",
         *(["--pipeconform-live"] if live else []),
         *(["-k", keyword] if keyword is not None else []),
@@ -81,6 +82,35 @@ def arguments(
         *(["-x"] if exit_first else []),
         *others,
     ]
+
+
+def _options(options: Options) -> dict[str, object]:
+    """By the names that the plugin's options have behind the prefix."""
+    return {
+        "impl": options.implementation,
+        "profile": options.profile,
+        "schedules": ",".join(options.schedules) or None,
+        "requirements": ",".join(options.requirements) or None,
+        "ranks": "{}-{}".format(*options.ranks),
+        "seed": options.seed,
+        "examples": options.examples,
+        "device": options.device,
+        "backend": options.backend,
+        "ranks-per-device": options.ranks_per_device,
+        "keep-cases": options.keep_cases,
+    }
+
+
+def _agents(attach: Attach | None) -> dict[str, object]:
+    if attach is None:
+        return {}
+    host = f"[{attach.host}]" if ":" in attach.host else attach.host
+    return {
+        "attach": f"{host}:{attach.port}",
+        "min-agents": attach.least,
+        "agent-wait": attach.patience,
+        "token-file": attach.token_file,
+    }
 
 
 def drive(command: Sequence[str]) -> Ended:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
-from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
-
-if TYPE_CHECKING:
-    from pipeconform.gate.expectations import ExpectationsFile
-    from pipeconform.report.result import Result
+from pipeconform.gate.expectations import read_expectations
+from pipeconform.gate.proposal import propose, write_proposal
+from pipeconform.report.location import DEFAULT_RESULT
+from pipeconform.report.result import read_result
 
 __all__ = ["expect"]
 
@@ -57,12 +55,10 @@ def update(
     Entries that nothing shows any more are dropped. Fields that only a person can fill are left empty, and an
     entry with an empty field is refused. Comments in the file are not kept.
     """
-    from pipeconform.gate.proposal import propose, write_proposal
-
-    last, *others = map(_result, results or (Path(DEFAULT_RESULT),))
+    last, *others = map(read_result, results or (Path(DEFAULT_RESULT),))
     proposal = propose(
         last,
-        _existing(file),
+        read_expectations(file) if file.exists() else None,
         others=others,
         reason=reason,
         issue=issue,
@@ -75,18 +71,6 @@ def update(
     write_proposal(proposal, file)
     entries = proposal.text.count("[[expect]]")
     say(f"wrote {file}: entries: {entries}, cases: {len(proposal.cases)}")
-
-
-def _result(path: Path) -> Result:
-    from pipeconform.report.result import read_result
-
-    return read_result(path / RESULT_NAME if path.is_dir() else path)
-
-
-def _existing(path: Path) -> ExpectationsFile | None:
-    from pipeconform.gate.expectations import read_expectations
-
-    return read_expectations(path) if path.exists() else None
 
 
 def _date(text: str | None) -> datetime.date | None:

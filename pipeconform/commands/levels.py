@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from pipeconform.commands.columns import aligned
-
-if TYPE_CHECKING:
-    from pipeconform.spec import CertificationLevel, Profile, Requirement, StandardVersion
+from pipeconform.spec import (
+    CertificationLevel,
+    Profile,
+    Requirement,
+    StandardVersion,
+    core_requirements,
+    mandatory,
+    missing,
+)
+from pipeconform.spec.levels import needed_claims
 
 __all__ = [
+    "aligned",
     "describe_changes",
     "describe_level",
     "describe_profile",
@@ -51,9 +57,6 @@ def describe_changes(version: StandardVersion, *, width: int = 88) -> str:
 
 def describe_level(level: CertificationLevel, *, version: str, width: int = 88) -> str:
     """A level in full: what it demands, and whether this version of the standard can grant it."""
-    from pipeconform.spec import core_requirements, mandatory, missing
-    from pipeconform.spec.levels import needed_claims
-
     everything = "; and whatever else its requirements need" if not level.not_claimed else ""
     absent = missing(level)
     if absent:
@@ -107,8 +110,6 @@ def describe_profile(profile: Profile) -> str:
 
 
 def _number(level: CertificationLevel) -> str:
-    from pipeconform.spec import mandatory, missing
-
     return "not available" if missing(level) else f"{len(mandatory(level))} requirements"
 
 
@@ -123,3 +124,9 @@ def _ids(rows: Sequence[Requirement]) -> str:
 
 def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Every row as one line, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

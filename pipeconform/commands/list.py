@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-from pipeconform.commands.columns import aligned
+from pipeconform import spec
+from pipeconform.adapter import Description, ScheduleClaim
+from pipeconform.commands.levels import aligned, list_changes, list_levels, list_profiles
 from pipeconform.commands.options import impl_option
 from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
-
-if TYPE_CHECKING:
-    from pipeconform.adapter import Description, ScheduleClaim
-    from pipeconform.spec import Chapter, Requirement
-    from pipeconform.wrapper import WrapperDescription
+from pipeconform.spec import STANDARD_VERSION, Chapter, Requirement
+from pipeconform.spec.wrappers import all_chapters, chapters_of, wrapper_capabilities
+from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["list_", "list_requirements", "list_schedules"]
 
@@ -46,9 +45,6 @@ def list_(schedules: bool, levels: bool, profiles: bool, changes: bool, impl: st
 
 
 def _of_the_standard(*, levels: bool, profiles: bool) -> str:
-    from pipeconform import spec
-    from pipeconform.commands.levels import list_changes, list_levels, list_profiles
-
     if levels:
         return list_levels(spec.certification_levels(), version=spec.STANDARD_VERSION)
     return list_profiles(spec.profiles()) if profiles else list_changes(spec.standard_versions())
@@ -56,13 +52,9 @@ def _of_the_standard(*, levels: bool, profiles: bool) -> str:
 
 def _of_an_implementation(impl: str | None, *, schedules: bool) -> str:
     """The requirements; with `impl`, where they would be judged, or the schedules that it claims."""
-    from pipeconform.spec import STANDARD_VERSION
-    from pipeconform.spec.wrappers import all_chapters, chapters_of
-
     if impl is None:
         return list_requirements(all_chapters(), version=STANDARD_VERSION)
-    from pipeconform.commands.claims import any_description_of
-    from pipeconform.wrapper import WrapperDescription
+    from pipeconform.commands.claims import any_description_of  # noqa: PLC0415 - imports torch
 
     description = any_description_of(impl)
     if isinstance(description, WrapperDescription):
@@ -121,7 +113,7 @@ def list_schedules(description: Description) -> str:
 
 def _judged_under(description: Description) -> Callable[[Requirement], str]:
     """Under how many of its schedules an implementation would be judged by a requirement."""
-    from pipeconform.judge.registry import JUDGEMENTS
+    from pipeconform.judge.registry import JUDGEMENTS  # noqa: PLC0415 - imports torch
 
     capabilities = description.capabilities
 
@@ -140,8 +132,6 @@ def _judged_under(description: Description) -> Callable[[Requirement], str]:
 
 def _judged_of_wrapper(description: WrapperDescription) -> Callable[[Requirement], str]:
     """What a wrapper lacks to be judged by a requirement, if anything."""
-    from pipeconform.spec.wrappers import wrapper_capabilities
-
     needs = wrapper_capabilities()
 
     def judged(requirement: Requirement) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeconform.commands.asked import asked_of
+from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.exporting import export
-from pipeconform.commands.options import attach_from, attach_options, device_options, impl_option
+from pipeconform.commands.options import device_options, impl_option
 from pipeconform.commands.say import say
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
@@ -100,7 +100,7 @@ def replay(
     beside it, which judge the case in the same way where pipeconform is not installed.
     """
     require_supported_torch()
-    attach = attach_from(agents)
+    attach = attach_from(**agents)
     if attach is not None and script is not None:
         raise UsageError("--script executes nothing, so there is nothing for --attach to do")
     if script is not None and script.suffix != ".py":
@@ -111,6 +111,7 @@ def replay(
     resolve(impl)
     from pipeconform.campaign.options import Options
     from pipeconform.case.any_case import world_sizes
+    from pipeconform.commands.asked import asked_of
     from pipeconform.replication.again import judge_again, localised
     from pipeconform.replication.either import any_campaign_of, description_in, executor_of
     from pipeconform.report.localisation_text import localisation_lines

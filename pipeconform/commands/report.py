@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
+from pipeconform.report.html import render_page
 from pipeconform.report.location import RESULT_NAME
+from pipeconform.report.result import Result, read_result
 from pipeconform.writing import whole_file
-
-if TYPE_CHECKING:
-    from pipeconform.report.result import Result
 
 __all__ = ["PAGE_NAME", "report", "write_page"]
 
@@ -41,8 +39,6 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
         page /= PAGE_NAME
     if page.resolve() in {file.resolve() for file in files}:
         raise UsageError(f"--out {page} is a result that the page is to be made from; choose another name")
-    from pipeconform.report.result import read_result
-
     write_page([(read_result(file), file) for file in files], page)
     say(f"report: {page}")
 
@@ -53,8 +49,6 @@ def write_page(results: Sequence[tuple[Result, Path]], page: Path) -> None:
     Raises:
         BadResultError: the page cannot be written; the message names it.
     """
-    from pipeconform.report.html import render_page
-
     text = render_page(results)
     try:
         with whole_file(page) as part:

@@ -8,19 +8,26 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
-from pipeconform.commands.options import attach_options, device_options, impl_option, names
+from pipeconform.campaign.options import Options
+from pipeconform.commands.agents import attach_from, attach_options
+from pipeconform.commands.engine import Ended, arguments, drive
+from pipeconform.commands.options import device_options, impl_option, names
+from pipeconform.commands.report import PAGE_NAME, write_page
 from pipeconform.commands.say import say, say_json
 from pipeconform.errors import BadResultError, HarnessError, NothingJudgedError, UsageError
+from pipeconform.gate.expectations import read_expectations
+from pipeconform.report.console import SafeConsole
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
+from pipeconform.report.result import Result, as_json, read_result
+from pipeconform.report.summary import render_summary, render_verdict
+from pipeconform.run.implementation import resolve
 from pipeconform.run.supported import require_supported_torch
-
-if TYPE_CHECKING:
-    from pipeconform.commands.engine import Ended
-    from pipeconform.report.result import Cell, Result
+from pipeconform.spec import profile as find_profile
+from pipeconform.spec.selection import parse_ranks, require_requirement
 
 __all__ = ["run"]
 
@@ -94,6 +101,11 @@ def run(
     schedules: str | None,
     requirements: str | None,
     ranks: str,
+    seed: int,
+    examples: int | None,
+    device: str,
+    backend: str,
+    ranks_per_device: int,
     keyword: str | None,
     workers: str | None,
     exit_first: bool,
@@ -102,7 +114,7 @@ def run(
     quiet: bool,
     as_json: bool,
     pytest_args: tuple[str, ...],
-    **others: Any,
+    **agents: Any,
 ) -> int:
     """Judge an implementation and say which requirements it meets, and which not by what smallest case.
 
@@ -111,36 +123,38 @@ def run(
     schedules; it is judged by chapter DPW. What follows -- goes to pytest, the engine; it loads no other plugin unless
     told to by -- -p NAME.
     """
-    _check(
-        profile=profile, requirements=names(requirements), ranks=ranks, workers=workers, others=pytest_args
+    require_supported_torch()
+    find_profile(profile)  # wrong names are refused at once: starting everything to say so would take seconds
+    for name in names(requirements):
+        require_requirement(name)
+    options = Options(
+        implementation=impl,
+        profile=profile,
+        schedules=names(schedules),
+        requirements=names(requirements),
+        ranks=parse_ranks(ranks),
+        seed=seed,
+        examples=examples,
+        device=device,
+        backend=backend,
+        ranks_per_device=ranks_per_device,
+        attach=attach_from(**agents),
     )
-    from pipeconform.run.implementation import resolve
-
+    _check_workers(workers)
+    _check_others(pytest_args)
     resolve(impl)
     if expectations is not None:
-        from pipeconform.gate.expectations import read_expectations
-
         read_expectations(expectations)
-    options = {
-        "impl": impl,
-        "profile": profile,
-        "schedules": ",".join(names(schedules)) or None,
-        "requirements": ",".join(names(requirements)) or None,
-        "ranks": ranks,
-        "expectations": None if expectations is None else str(expectations),
-        **{name.replace("_", "-"): _text(value) for name, value in others.items()},
-    }
     with _claimed(out):
         if sys.stderr.isatty() and not quiet:
             say("starting: importing torch, then the implementation in a process of its own", err=True)
-        from pipeconform.commands.engine import arguments, drive
-
         path = out / RESULT_NAME
         before = _stamp(path)
         ended = drive(
             arguments(
-                options=options,
+                options,
                 out=out,
+                expectations=expectations,
                 keyword=keyword,
                 workers=workers,
                 exit_first=exit_first,
@@ -152,24 +166,12 @@ def run(
         return _conclude(ended, written, show="json" if as_json else "verdict" if quiet else "summary")
 
 
-def _text(value: Any) -> str | int | None:
-    return value if isinstance(value, str | int) or value is None else str(value)
-
-
-def _check(
-    *, profile: str, requirements: tuple[str, ...], ranks: str, workers: str | None, others: tuple[str, ...]
-) -> None:
-    """Refuse wrong names at once: starting everything to say so would take seconds."""
-    require_supported_torch()
-    from pipeconform.spec import profile as find_profile
-    from pipeconform.spec.selection import parse_ranks, require_requirement
-
-    find_profile(profile)
-    for name in requirements:
-        require_requirement(name)
-    parse_ranks(ranks)
+def _check_workers(workers: str | None) -> None:
     if workers is not None and not workers.isdigit() and workers not in ("auto", "logical"):
         raise UsageError(f"-n {workers}: expected a number of processes or auto")
+
+
+def _check_others(others: tuple[str, ...]) -> None:
     if others and not others[0].startswith("-"):
         raise UsageError(
             f"unexpected argument {others[0]!r}: name the implementation by --impl, and put what is for "
@@ -179,7 +181,7 @@ def _check(
 
 @contextlib.contextmanager
 def _claimed(out: Path) -> Iterator[None]:
-    """Keep a folder for this run: two that write the same file would tell one another's results.
+    """Lock a folder for this run: two runs that write to one would take each other's results for their own.
 
     Raises:
         BadResultError: it cannot be written, or another run writes there.
@@ -222,14 +224,11 @@ def _conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
         raise HarnessError(ended.gave_up)
     if ended.usage:
         raise UsageError("\n".join(ended.usage))
-    cells: tuple[Cell, ...] = ()
-    from pipeconform.report.result import as_json, read_result
-
     result = ended.result if ended.unwritten else None
     if written is not None and result is None:
         result = read_result(written)
+    cells = () if result is None else result.cells
     if result is not None:
-        cells = result.cells
         if show == "json":
             say_json(as_json(result).decode(), nl=False)
         elif cells:
@@ -257,8 +256,6 @@ def _conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
 
 def _write_report(result: Result, written: Path, *, tell: bool) -> None:
     """Write the page beside the result file; whatever goes wrong there costs the run nothing but the page."""
-    from pipeconform.commands.report import PAGE_NAME, write_page
-
     page = written.with_name(PAGE_NAME)
     try:
         write_page([(result, written)], page)
@@ -274,9 +271,6 @@ def _write_report(result: Result, written: Path, *, tell: bool) -> None:
 
 
 def _print_summary(result: Result, written: Path | None, *, quiet: bool) -> None:
-    from pipeconform.report.console import SafeConsole
-    from pipeconform.report.summary import render_summary, render_verdict
-
     console = SafeConsole(width=_width())
     with contextlib.suppress(SystemExit):  # rich's, when nobody reads the pipe any more
         if quiet:

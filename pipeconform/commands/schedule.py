@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
 
+from pipeconform import schedule as language
+from pipeconform.commands import schedule_text as text
 from pipeconform.commands.costs import cost_options
 from pipeconform.commands.say import say, say_json
 from pipeconform.commands.tables import Source, find_family, table_options
 from pipeconform.errors import UsageError
-
-if TYPE_CHECKING:
-    from pipeconform.report.console import SafeConsole
-    from pipeconform.schedule import Costs, Delivery, Simulation, Table, Violation
+from pipeconform.report.console import SafeConsole
+from pipeconform.schedule import Costs, Delivery, Kind, Simulation, Table, Violation
+from pipeconform.schedule.named import size_of
+from pipeconform.schedule.table import rows_of
 
 __all__ = ["schedule"]
 
@@ -59,9 +61,6 @@ def verify(
 
     A table given by --name is judged as its own family.
     """
-    from pipeconform.commands.schedule_text import describe, verdict, violation_document
-    from pipeconform.schedule import Delivery
-
     if forward_only and family is not None:
         raise UsageError("--forward-only is for tables without --family, which says whether it trains")
     said = family or source.name
@@ -77,12 +76,14 @@ def verify(
         table = source.table()
         found = judge(table)
     if as_json:
-        _echo_json({"table": describe(table), "violations": [violation_document(one) for one in found]})
+        _echo_json(
+            {"table": text.describe(table), "violations": [text.violation_document(one) for one in found]}
+        )
     else:
-        say(f"{source.title}: {describe(table)}")
+        say(f"{source.title}: {text.describe(table)}")
         for violation in found:
             say(str(violation))
-        say(verdict(table, found, strictest=strictest, family=name))
+        say(text.verdict(table, found, strictest=strictest, family=name))
     return int(bool(found))
 
 
@@ -90,14 +91,11 @@ def verify(
 @table_options
 @cost_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the whole critical path.")
-def simulate(source: Source, costs: Callable[[], Costs], as_json: bool) -> None:
+def simulate(source: Source, costs: Costs, as_json: bool) -> None:
     """Run a table on paper: makespan, idle time and memory of every rank, critical path.
 
     Sends are buffered, receives posted, links do not contend. Times are in the unit of the costs.
     """
-    from pipeconform.commands import schedule_text as text
-    from pipeconform.schedule.named import size_of
-
     simulation = _simulated(source, costs)
     if as_json:
         _echo_json(text.simulation_document(simulation))
@@ -111,11 +109,10 @@ def simulate(source: Source, costs: Callable[[], Costs], as_json: bool) -> None:
     say(text.path_text(simulation))
 
 
-@schedule.command(short_help="Draw a table: terminal, SVG, PNG, Chrome trace.")
+@schedule.command(short_help="Draw a table: terminal, SVG, Chrome trace.")
 @table_options
 @cost_options
 @click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture as SVG.")
-@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture as PNG.")
 @click.option(
     "--trace",
     metavar="FILE",
@@ -132,9 +129,8 @@ def simulate(source: Source, costs: Callable[[], Costs], as_json: bool) -> None:
 @click.option("--colour/--no-colour", "colour", default=None, help="[default: in a terminal]")
 def draw(
     source: Source,
-    costs: Callable[[], Costs],
+    costs: Costs,
     svg: Path | None,
-    png: Path | None,
     trace: Path | None,
     title: str | None,
     width: int | None,
@@ -144,24 +140,23 @@ def draw(
 
     Cells show stage, kind and microbatch; dots or hatching are idle time; below is what every rank holds.
     """
-    from pipeconform.schedule import draw_svg, draw_text, to_chrome_trace, to_png
-
+    if svg is not None and svg.suffix.casefold() == ".png":
+        raise UsageError(f"--svg {svg}: pictures are written as SVG; choose a name that ends in .svg")
     simulation = _simulated(source, costs)
-    if svg is None and png is None and trace is None:
+    if svg is None and trace is None:
         terminal = sys.stdout.isatty()
         columns = width or (_console().width if terminal else None)
         say(source.title)
         coloured = colour if colour is not None else terminal and not os.environ.get("NO_COLOR")
-        click.echo(draw_text(simulation, width=columns, colour=coloured), nl=False, color=coloured or None)
+        click.echo(
+            language.draw_text(simulation, width=columns, colour=coloured), nl=False, color=coloured or None
+        )
         return
-    if svg is not None or png is not None:
-        picture = draw_svg(simulation, title=source.title if title is None else title, width=width)
-        if svg is not None:
-            _write(svg, picture.encode())
-        if png is not None:
-            _write(png, to_png(picture))
+    if svg is not None:
+        picture = language.draw_svg(simulation, title=source.title if title is None else title, width=width)
+        _write(svg, picture.encode())
     if trace is not None:
-        _write(trace, to_chrome_trace(simulation).encode())
+        _write(trace, language.to_chrome_trace(simulation).encode())
 
 
 @schedule.command(name="list", short_help="List the families, their formulas and sources.")
@@ -171,34 +166,23 @@ def list_() -> None:
     p ranks, v stages per rank, m microbatches in rounds of g; F, I, W and B = I + W are the times of one stage.
     Held are (stage, microbatch) pairs between a forward and its backward, or its I or W as said.
     """
-    from pipeconform.commands.schedule_text import families_table
-    from pipeconform.schedule import families
-
-    _console(wide=240).print(families_table(families()))
+    _console(wide=240).print(text.families_table(language.families()))
 
 
 def _violations(
     table: Table, name: str | None, *, strictest: Delivery, per_rule: int | None, forward_only: bool = False
 ) -> tuple[Violation, ...]:
-    from pipeconform.schedule import verify as verify_table
-    from pipeconform.schedule import verify_named
-
     if name is not None:
-        return verify_named(table, name=name, strictest=strictest, per_rule=per_rule)
-    return verify_table(table, forward_only=forward_only, strictest=strictest, per_rule=per_rule)
+        return language.verify_named(table, name=name, strictest=strictest, per_rule=per_rule)
+    return language.verify(table, forward_only=forward_only, strictest=strictest, per_rule=per_rule)
 
 
-def _simulated(source: Source, costs: Callable[[], Costs]) -> Simulation:
+def _simulated(source: Source, costs: Costs) -> Simulation:
     """The simulation; a file's table that is wrong is simulated as far as it can be, with a warning."""
-    from pipeconform.schedule import Delivery, Kind
-    from pipeconform.schedule import simulate as run_on_paper
-    from pipeconform.schedule.table import rows_of
-
-    priced = costs()
-    table = source.table(priced)
-    if not priced.overlap and table.num_ranks > 1 and not table.has_communication:
+    table = source.table(costs)
+    if not costs.overlap and table.num_ranks > 1 and not table.has_communication:
         raise UsageError("--no-overlap needs sends in the table to take time: add --lower")
-    simulation = run_on_paper(table, costs=priced)
+    simulation = language.simulate(table, costs=costs)
     if source.file is not None:
         trains = bool(rows_of(table, (Kind.B, Kind.I, Kind.W)).any())  # one of forwards alone evaluates
         found = _violations(table, None, strictest=Delivery.BUFFERED, per_rule=1, forward_only=not trains)
@@ -213,15 +197,11 @@ def _simulated(source: Source, costs: Callable[[], Costs]) -> Simulation:
 
 def _console(*, wide: int = 110) -> SafeConsole:
     """As wide as the terminal; where there is none, as wide as given."""
-    from pipeconform.report.console import SafeConsole
-
     fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return SafeConsole(width=wide if fixed else None)
 
 
 def _echo_json(document: Any) -> None:
-    import msgspec
-
     say_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
 
 from pipeconform.schedule import Delivery, Family, Simulation, Table, Violation
 from pipeconform.schedule.families import Size, Stage
 from pipeconform.schedule.placement import name_of
 from pipeconform.schedule.table import OVERLAP_NEXT
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
 
 __all__ = [
     "describe",
@@ -88,9 +88,6 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
 
 def ranks_table(simulation: Simulation) -> RichTable:
     """Per rank: work, idle time, memory."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-
     out = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     out.add_column("rank", justify="right")
     for title in ("busy", "share", "idle", "idle in its span", "held to I", "held to W"):
@@ -106,17 +103,12 @@ def ranks_table(simulation: Simulation) -> RichTable:
 def promise(family: Family, size: Size, simulation: Simulation) -> str | None:
     """What the family's source says of the idle time, beside what was simulated; None if it says nothing."""
     costs, bubble = simulation.costs, family.bubble
-    times = (costs.forward, costs.input_grad, costs.weight_grad)
-    if bubble is None:
+    times = [
+        one for one in (costs.forward, costs.input_grad, costs.weight_grad) if isinstance(one, int | float)
+    ]
+    if bubble is None or len(times) < len(Stage._fields):
         return None
-    forward, input_grad, weight_grad = times
-    if not (
-        isinstance(forward, int | float)
-        and isinstance(input_grad, int | float)
-        and isinstance(weight_grad, int | float)
-    ):
-        return None
-    cost = Stage(forward, input_grad, weight_grad)
+    cost = Stage(*times)
     free = costs.latency == 0 and costs.volume_time == 0 and costs.pair_factor == 1
     if not (free and bubble.holds(size, cost)):
         return f"{family.title} promises nothing of idle time at this size and these costs ({bubble.formula} elsewhere)"
@@ -146,9 +138,6 @@ def path_text(simulation: Simulation) -> str:
 
 def families_table(families: Sequence[Family]) -> RichTable:
     """All families: what they are called, where they come from, what they promise."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-
     out = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("name", "title", "placement", "backward", "held on rank r", "idle time", "source"):
         out.add_column(title, overflow="fold", no_wrap=title in {"name", "placement"})

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeconform.commands.levels import describe_level, describe_profile
 from pipeconform.commands.say import say
 from pipeconform.errors import UnknownNameError
+from pipeconform.spec import STANDARD_VERSION, Requirement, certification_levels, profiles
+from pipeconform.spec.wrappers import all_requirements, any_requirement, wrapper_capabilities
 
 if TYPE_CHECKING:
     from pipeconform.judge.registry import Judgement
-    from pipeconform.spec import Requirement
 
 __all__ = ["describe_requirement", "show"]
 
@@ -34,16 +36,13 @@ def show(name: str) -> None:
     if needs is not None:
         say(describe_requirement(found, None, rows=needs))
         return
-    from pipeconform.judge.registry import JUDGEMENTS
+    from pipeconform.judge.registry import JUDGEMENTS  # noqa: PLC0415 - imports torch
 
     say(describe_requirement(found, JUDGEMENTS.get(found.id)))
 
 
 def _levels_and_profiles(name: str) -> Iterator[str]:
     """Both, where a level and a profile share a name."""
-    from pipeconform.commands.levels import describe_level, describe_profile
-    from pipeconform.spec import STANDARD_VERSION, certification_levels, profiles
-
     for level in certification_levels():
         if level.name == name.casefold():
             yield describe_level(level, version=STANDARD_VERSION)
@@ -53,9 +52,6 @@ def _levels_and_profiles(name: str) -> Iterator[str]:
 
 
 def _requirement(name: str) -> Requirement:
-    from pipeconform.spec import certification_levels, profiles
-    from pipeconform.spec.wrappers import all_requirements, any_requirement
-
     known = {row.id for row in all_requirements()}
     if name.upper() in known:
         return any_requirement(name)
@@ -65,8 +61,6 @@ def _requirement(name: str) -> Requirement:
 
 def wrapper_needs(identifier: str) -> dict[str, str] | None:
     """What a wrapper must claim to be judged by a requirement, and on what it is; None for one about pipelines."""
-    from pipeconform.spec.wrappers import wrapper_capabilities
-
     needed = wrapper_capabilities().get(identifier)
     if needed is None:
         return None

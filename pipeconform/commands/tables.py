@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from pipeconform.errors import UsageError
-
-if TYPE_CHECKING:
-    from pipeconform.schedule import Costs, Family, Table
+from pipeconform.commands.options import all_of
+from pipeconform.errors import UnknownNameError, UsageError
+from pipeconform.schedule import Costs, Family, Table, families, lower, read_table
 
 __all__ = ["Source", "find_family", "table_options"]
 
@@ -41,8 +41,6 @@ class Source:
             UsageError: The options contradict one another, a name is unknown, a size has no table.
             BadTableError: The file cannot be read, or the table cannot be lowered.
         """
-        from pipeconform.schedule import lower
-
         table = self.plain()
         if not self.lower:
             return table
@@ -91,8 +89,6 @@ class Source:
         )
 
     def _read(self, file: str) -> Table:
-        from pipeconform.schedule import read_table
-
         if self.ranks is not None or self.per_rank is not None:
             raise UsageError("-p and -v are for --name; a file has the ranks and stages that are in it")
         path = Path(file)
@@ -103,70 +99,45 @@ class Source:
 
 def table_options(command: Command) -> Command:
     """``FILE``, or ``--name`` and a size; ``--placement`` and ``--lower``; handed over as one `Source`."""
-    import functools
 
     @functools.wraps(command)
-    def with_source(
-        file: str | None,
-        name: str | None,
-        ranks: int | None,
-        per_rank: int | None,
-        microbatches: int | None,
-        placement: str | None,
-        lower: bool,
-        **others: Any,
-    ) -> Any:
-        source = Source(
-            file=file,
-            name=name,
-            ranks=ranks,
-            per_rank=per_rank,
-            microbatches=microbatches,
-            placement=placement,
-            lower=lower,
-        )
-        return command(source=source, **others)
+    def with_source(**given: Any) -> Any:
+        return command(source=Source(**{one.name: given.pop(one.name) for one in fields(Source)}), **given)
 
-    wrapped: Any = with_source
-    number = click.IntRange(min=1)
-    for option in (
-        click.option(
-            "--lower", is_flag=True, help="Insert sends and receives into a compute-only table first."
-        ),
-        click.option(
-            "--placement",
-            metavar="R,R,…",
-            help="The rank of every stage, for a CSV file.  [default: who computes a stage first]",
-        ),
-        click.option(
-            "-m",
-            "microbatches",
-            metavar="M",
-            type=number,
-            help="Microbatches of --name; of a CSV file, if not the largest plus one.",
-        ),
-        click.option(
-            "-v", "per_rank", metavar="V", type=number, help="Stages per rank of --name.  [default: 1]"
-        ),
-        click.option("-p", "ranks", metavar="P", type=number, help="Ranks of --name."),
-        click.option(
-            "--name", metavar="NAME", help="A family's table; 'pipeconform schedule list' lists them."
-        ),
-        click.argument("file", metavar="[FILE]", required=False),
-    ):
-        wrapped = option(wrapped)
+    wrapped: Any = _OPTIONS(with_source)
     return wrapped  # type: ignore[no-any-return]
+
+
+_NUMBER = click.IntRange(min=1)
+_OPTIONS = all_of(
+    click.argument("file", metavar="[FILE]", required=False),
+    click.option("--name", metavar="NAME", help="A family's table; 'pipeconform schedule list' lists them."),
+    click.option("-p", "ranks", metavar="P", type=_NUMBER, help="Ranks of --name."),
+    click.option(
+        "-v", "per_rank", metavar="V", type=_NUMBER, help="Stages per rank of --name.  [default: 1]"
+    ),
+    click.option(
+        "-m",
+        "microbatches",
+        metavar="M",
+        type=_NUMBER,
+        help="Microbatches of --name; of a CSV file, if not the largest plus one.",
+    ),
+    click.option(
+        "--placement",
+        metavar="R,R,…",
+        help="The rank of every stage, for a CSV file.  [default: who computes a stage first]",
+    ),
+    click.option("--lower", is_flag=True, help="Insert sends and receives into a compute-only table first."),
+)
 
 
 def find_family(name: str) -> Family:
     """A family by its name or title, whatever the case of its letters.
 
     Raises:
-        UnknownNameError: Nobody knows it; the message lists the nearest names.
+        UnknownNameError: there is none; the message lists the nearest names.
     """
-    from pipeconform.errors import UnknownNameError
-    from pipeconform.schedule import families
-
     for found in families():
         if name.casefold() in {found.name.casefold(), found.title.casefold()}:
             return found

@@ -14,7 +14,7 @@ from pipeconform.run.protocols import RankPools
 
 __all__ = ["try_wrapper_fault", "wrapper_faults"]
 
-_REGISTRY = "pipeconform.reference_impl.faults.registry_wrappers"  # found by name, as the others are
+_REGISTRY = "pipeconform.reference_impl.faults"  # found by name, as the others are
 
 
 def wrapper_faults() -> Mapping[str, Fault]:

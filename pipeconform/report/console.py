@@ -1,16 +1,20 @@
-"""The console that every report is printed with."""
+"""The console that every report is printed with, and what is redrawn on it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.live import Live
 from rich.segment import Segment
+from rich.text import Text
 
 from pipeconform.showing import shown
 
-__all__ = ["SafeConsole"]
+__all__ = ["SafeConsole", "bar", "redrawn"]
+
+_BAR = 40  # columns
 
 
 class SafeConsole(Console):
@@ -24,3 +28,23 @@ class SafeConsole(Console):
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(shown(text), style)
+
+
+def redrawn(console: Console, render: Callable[[], RenderableType], *, updates: float) -> Live:
+    """Begin to draw what `render` returns, `updates` times a second, until the result is stopped, and then nothing."""
+    live = Live(
+        get_renderable=render,
+        console=console,
+        refresh_per_second=updates,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    live.start()
+    return live
+
+
+def bar(done: int, total: int) -> Text:
+    """How much of `total` is done, as a bar."""
+    full = _BAR * done // max(total, 1)
+    return Text.assemble(("━" * full, "green"), ("─" * (_BAR - full), "dim"))

@@ -15,6 +15,7 @@ from pipeconform.case.any_case import AnyCase, case_of, schema_with_cases
 from pipeconform.errors import BadResultError
 from pipeconform.observe.localisation import Localisation
 from pipeconform.reading import Line, decoded_json, file_bytes
+from pipeconform.report.location import RESULT_NAME
 from pipeconform.run.waiting import Place
 from pipeconform.spec.wrappers import Kind
 from pipeconform.writing import whole_file
@@ -277,11 +278,13 @@ def write_result(result: Result, path: Path, *, indent: int = 1) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read and validate a result file.
+    """Read and validate a result file; a folder stands for the ``result.json`` in it.
 
     Raises:
         BadResultError: it cannot be read, is not a result, or is of another format version.
     """
+    if path.is_dir():
+        path /= RESULT_NAME
     data = file_bytes(path, error=BadResultError)
     version = decoded_json(data, _Versioned, source=path, what="a result file", error=BadResultError).format
     if version not in _READABLE:

@@ -13,14 +13,12 @@ from rich.text import Text
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.case_text import describe_case
-from pipeconform.report.expected_text import expected_lines, problem_lines
 from pipeconform.report.localisation_text import localisation_lines
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.overview import DEFAULT, in_order, overview
-from pipeconform.report.reservation import reservation
 from pipeconform.report.result import SEVERITY, Cell, Result, Violation
 from pipeconform.report.timeline_text import timeline_lines
-from pipeconform.report.words import COLOURS, WORDS, counted, plural, returned_unclaimed, under
+from pipeconform.report.words import COLOURS, WORDS, counted, plural, reservation, returned_unclaimed, under
 from pipeconform.spec import Level, Requirement
 from pipeconform.spec.wrappers import all_requirements
 
@@ -86,7 +84,7 @@ def render_summary(result: Result, console: Console, *, where: Path | None) -> N
     slow = slowest(result.cells)
     if slow:
         _print(console, Text(f"slowest: {slow}", style="dim"))
-    for line in expected_lines(result.cells):
+    for line in _expected(result.cells):
         _print(console, line)
     for number, group in enumerate(groups[:_MOST_BLOCKS], start=1):
         console.print()
@@ -103,7 +101,7 @@ def render_summary(result: Result, console: Console, *, where: Path | None) -> N
 
 def render_verdict(result: Result, console: Console) -> None:
     """Print the last word, after what must be changed in the expectations."""
-    for line in problem_lines(result):
+    for line in _problems(result):
         _print(console, line)
     _print(console, verdict(result))
 
@@ -180,6 +178,28 @@ def _notes(cells: Sequence[Cell]) -> Iterator[Text]:
         for other in others[:_MOST_LINES]:
             line.append(f"\n      {other}")
         yield line
+
+
+def _expected(cells: Iterable[Cell]) -> Iterator[Text]:
+    """One line per entry that was met: what it covers, and how many drawn cases showed it."""
+    found: dict[str, list[tuple[Cell, int]]] = {}
+    for cell in cells:
+        for violation in cell.violations:
+            if violation.expected:
+                key = f"{cell.requirement} {violation.status} '{violation.signature}'\0{violation.expected}"
+                found.setdefault(key, []).append((cell, violation.occurrences))
+    for key, several in found.items():
+        what, _, label = key.partition("\0")
+        where = under(*dict.fromkeys(cell.schedule for cell, _ in several))
+        drawn = plural(sum(count for _, count in several), "drawn case")
+        yield Text(f"expected: {what}{where}, in {drawn} ({label})", style="dim")
+
+
+def _problems(result: Result) -> Iterator[Text]:
+    """What must be changed in the expectations file."""
+    if result.expectations is not None:
+        for problem in result.expectations.problems:
+            yield Text(problem, style="bold red")
 
 
 # ------------------------------------------------------------------------------------ violations

@@ -5,25 +5,21 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from pipeconform.report.live import redrawn
+from pipeconform.report.console import bar, redrawn
+from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
 from pipeconform.report.words import COLOURS, WORDS, counted, plural, under
 from pipeconform.spec.wrappers import all_requirements
-
-if TYPE_CHECKING:
-    from pipeconform.report.progress import Progress
 
 __all__ = ["LiveView", "cell_line", "requirement_line"]
 
 _RATE_WINDOW = 10.0  # seconds over which the rate of judgements is averaged
 _UPDATES = 8  # redraws per second
-_BAR = 40  # columns
 _GOOD = ("passed", "not_claimed", "skipped")
 
 
@@ -124,11 +120,7 @@ class LiveView:
         top.append(f"{wrong} not met", style="bold red" if wrong else "")
         judged = self._judged() + sum(now.judged for now in at_work.values())
         top.append(f", {plural(judged, 'judgement')}{self._rate()}, {elapsed:.0f} s")
-        return Group(Text(), top, self._bar(len(cells)), *self._doing(at_work))
-
-    def _bar(self, done: int) -> Text:
-        full = _BAR * done // max(self._total, 1)
-        return Text.assemble(("━" * full, "green"), ("─" * (_BAR - full), "dim"))
+        return Group(Text(), top, bar(len(cells), self._total), *self._doing(at_work))
 
     def _doing(self, at_work: Mapping[str, Progress]) -> list[Text]:
         if at_work:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pipeconform.report.case_text import describe_case
-from pipeconform.report.reservation import reservation
 from pipeconform.report.result import Cell, Violation
+from pipeconform.report.words import reservation
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["describe_cell", "describe_violation"]

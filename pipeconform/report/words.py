@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from pipeconform.case.any_case import WRAPPER_COLUMN
-from pipeconform.report.result import Cell, Status
+from pipeconform.report.result import Cell, Status, Violation
 
-__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural", "returned_unclaimed", "under"]
+__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural", "reservation", "returned_unclaimed", "under"]
 
 WORDS: Mapping[Status, str] = MappingProxyType(
     {
@@ -68,3 +68,17 @@ def returned_unclaimed(cells: Iterable[Cell]) -> tuple[str, ...]:
 def plural(number: int, noun: str) -> str:
     """``1 case``, ``1,200 cases``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def reservation(violation: Violation) -> str:
+    """What a reader must know of a smallest case before relying on it; empty where there is nothing."""
+    again = (
+        f"executed again, the case showed it {violation.shown_again} of {plural(violation.reruns, 'time')}"
+    )
+    if violation.shown_otherwise:
+        again += f", and another violation {plural(violation.shown_otherwise, 'time')}"
+    if not violation.confirmed:
+        return f"flaky: {again}"
+    if violation.shown_otherwise:
+        return f"wrong each time, but not always alike: {again}"
+    return "" if violation.minimal else "not minimal: the budget for shrinking ran out"

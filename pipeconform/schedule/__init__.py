@@ -15,7 +15,6 @@ from pipeconform.schedule.files import read_table, write_table
 from pipeconform.schedule.json import from_json, to_json
 from pipeconform.schedule.lowering import lower
 from pipeconform.schedule.named import differences, too_much_bubble, verify_named
-from pipeconform.schedule.png import to_png
 from pipeconform.schedule.simulator import Simulation, simulate
 from pipeconform.schedule.svg import draw_svg
 from pipeconform.schedule.table import Table, without_communication
@@ -49,7 +48,6 @@ __all__ = [
     "to_chrome_trace",
     "to_csv",
     "to_json",
-    "to_png",
     "too_much_bubble",
     "verify",
     "verify_named",

@@ -31,7 +31,7 @@ class Cell:
     microbatch: int
     start: float
     end: float
-    part: int
+    part: int = 0
     """0 alone, 1 the forward of an overlapped pair, 2 its backward."""
 
     @property

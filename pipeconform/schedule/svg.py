@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeconform import svg
 from pipeconform.schedule.actions import Kind
 from pipeconform.schedule.drawing import Cell, cells
 from pipeconform.schedule.memory import in_flight_after
@@ -32,6 +32,11 @@ _MEANING = {
 _INK, _MUTED, _RULE = "#22262b", "#6b7280", "#e3e6ea"
 _LEFT, _RIGHT = 84, 116  # room for the ranks' names, and for what is said of each rank
 _TOP, _LANE, _GAP, _CURVE = 92, 28, 7, 34
+_IDLE = (
+    '<defs><pattern id="idle" width="7" height="7" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect width="7" height="7" fill="#f6f7f8"/>'
+    '<path d="M0 0V7" stroke="#d9dde2" stroke-width="2.5"/></pattern></defs>'
+)
 _CHARACTER = 0.72  # width of a character over its height, with some room: digits and capitals
 
 
@@ -97,35 +102,35 @@ def draw_svg(simulation: Simulation, *, title: str = "", width: int | None = Non
     layout = _Layout.of(simulation, drawn, width)
     laps = _laps(simulation.table)
     full_width, height = layout.size
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{full_width}" height="{height}" '
-        f'viewBox="0 0 {full_width} {height}" font-family="Helvetica, Arial, \'DejaVu Sans\', sans-serif" '
-        f'font-size="12" fill="{_INK}">',
-        '<defs><pattern id="idle" width="7" height="7" patternUnits="userSpaceOnUse" '
-        'patternTransform="rotate(45)"><rect width="7" height="7" fill="#f6f7f8"/>'
-        '<path d="M0 0V7" stroke="#d9dde2" stroke-width="2.5"/></pattern></defs>',
-        '<rect width="100%" height="100%" fill="#ffffff"/>',
+    shapes = [
+        _IDLE,
+        svg.element("rect", width="100%", height="100%", fill="#ffffff"),
         *_head(simulation, title, laps),
         *_axis(layout),
         *_lanes(simulation, layout),
         *(_cell(cell, layout, lap=laps.get(cell.stage, 0)) for cell in drawn),
         *_curves(simulation, layout),
     ]
-    return "\n".join([*parts, "</svg>", ""])
+    return svg.picture(
+        (f"\n{shape}" for shape in [*shapes, ""]),
+        width=full_width,
+        height=height,
+        xmlns="http://www.w3.org/2000/svg",
+        font_family="Helvetica, Arial, 'DejaVu Sans', sans-serif",
+        font_size="12",
+        fill=_INK,
+    )
 
 
 def _text(
     x: float, y: float, words: str, *, size: float = 12, colour: str = _INK, anchor: str = "start"
 ) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:.1f}" fill="{colour}" '
-        f'text-anchor="{anchor}">{escape(words)}</text>'
-    )
+    return svg.text(words, x, y, anchor=anchor, font_size=size, fill=colour)
 
 
 def _head(simulation: Simulation, title: str, laps: dict[int, int]) -> Iterator[str]:
     table = simulation.table
-    yield f'<text x="18" y="30" font-size="18" font-weight="bold">{escape(title)}</text>'
+    yield svg.text(title, 18, 30, font_size=18, font_weight="bold")
     facts = (
         f"{table.num_ranks} ranks, {table.num_stages} stages, "
         f"{table.num_microbatches * table.num_chains} microbatches; makespan {simulation.makespan:g}, "
@@ -135,10 +140,10 @@ def _head(simulation: Simulation, title: str, laps: dict[int, int]) -> Iterator[
     x = 18.0
     present = set(table.kinds.tolist())
     for kind in (kind for kind in _MEANING if kind in present):
-        yield f'<rect x="{x:.1f}" y="62" width="13" height="13" rx="2.5" fill="{COLOURS[kind]}"/>'
+        yield svg.rect(x, 62, 13, 13, rx=2.5, fill=COLOURS[kind])
         yield _text(x + 19, 73, _MEANING[kind])
         x += 40 + 6.6 * len(_MEANING[kind])
-    yield f'<rect x="{x:.1f}" y="62" width="13" height="13" fill="url(#idle)" stroke="#cdd2d8"/>'
+    yield svg.rect(x, 62, 13, 13, fill="url(#idle)", stroke="#cdd2d8")
     yield _text(x + 19, 73, "idle")
     if max(laps.values(), default=0):
         yield _text(x + 62, 73, "paler: a rank's later stages", colour=_MUTED)
@@ -149,7 +154,7 @@ def _axis(layout: _Layout) -> Iterator[str]:
     bottom = layout.curve(layout.num_ranks - 1)
     for k in range(math.floor(layout.makespan / step + 1e-9) + 1):
         x = layout.x(k * step)
-        yield f'<path d="M{x:.1f} {_TOP - 4}V{bottom:.1f}" stroke="{_RULE}"/>'
+        yield svg.element("path", d=f"M{x:.1f} {_TOP - 4}V{bottom:.1f}", stroke=_RULE)
         yield _text(x, layout.axis + 12, f"{k * step:g}", size=11, colour=_MUTED, anchor="middle")
     yield _text(_LEFT - 14, layout.axis + 12, "time", size=11, colour=_MUTED, anchor="end")
 
@@ -166,10 +171,7 @@ def _lanes(simulation: Simulation, layout: _Layout) -> Iterator[str]:
     for rank in range(layout.num_ranks):
         y, middle = layout.lane(rank), layout.lane(rank) + _LANE / 2 + 4
         yield _text(_LEFT - 14, middle, f"rank {rank}", anchor="end")
-        yield (
-            f'<rect x="{_LEFT}" y="{y}" width="{layout.end - _LEFT:.1f}" height="{_LANE}" rx="3" '
-            'fill="url(#idle)"/>'
-        )
+        yield svg.rect(_LEFT, y, layout.end - _LEFT, _LANE, rx=3, fill="url(#idle)")
         idle = float(simulation.makespan_bubble[rank])
         share = f"{idle:g}  ({idle / makespan:.1%})"
         yield _text(layout.end + 12, middle, share, size=11, colour=_MUTED)
@@ -191,11 +193,14 @@ def _cell(cell: Cell, layout: _Layout, *, lap: int) -> str:
         height /= 2
         y += height if cell.part == 2 else 0
     paleness = min(0.66, 0.36 * lap)
-    shape = (
-        f'<rect x="{x + 0.4:.1f}" y="{y:.1f}" width="{max(width - 0.8, 0.4):.1f}" '
-        f'height="{height - (0.5 if cell.part else 0):.1f}" rx="{min(3, width / 6):.1f}" '
-        f'fill="{_mixed_with_white(COLOURS[cell.kind], paleness)}">'
-        f"<title>{cell.label}: {cell.start:g} to {cell.end:g}</title></rect>"
+    shape = svg.rect(
+        x + 0.4,
+        y,
+        width - 0.8,
+        height - (0.5 if cell.part else 0),
+        title=f"{cell.label}: {cell.start:g} to {cell.end:g}",
+        rx=min(3, width / 6),
+        fill=_mixed_with_white(COLOURS[cell.kind], paleness),
     )
     ink = "#ffffff" if paleness < 0.3 else _INK
     for words in (cell.label, str(cell.microbatch)):
@@ -215,7 +220,7 @@ def _curves(simulation: Simulation, layout: _Layout) -> Iterator[str]:
     table = simulation.table
     split = bool((table.kinds == Kind.I).any())
     title_at = layout.axis + 46
-    yield f'<text x="18" y="{title_at:.1f}" font-size="13" font-weight="bold">Activations held</text>'
+    yield svg.text("Activations held", 18, title_at, font_size=13, font_weight="bold")
     freed = "to its W (filled) and to its I (line)" if split else "to its backward"
     words = f"(stage, microbatch) pairs, from the start of a forward {freed}"
     yield _text(148, title_at, words, colour=_MUTED)
@@ -227,14 +232,12 @@ def _curves(simulation: Simulation, layout: _Layout) -> Iterator[str]:
         y = layout.curve(rank)
         yield _text(_LEFT - 14, y - 4, f"rank {rank}", anchor="end")
         filled = _steps(simulation, layout, rank, until_w, (Kind.F, Kind.B, Kind.W), top)
-        yield (
-            f'<polygon points="{_LEFT},{y:.1f} {filled} {layout.end:.1f},{y:.1f}" fill="#cddcf0" '
-            'stroke="#7fa5d6" stroke-width="1"/>'
-        )
+        corners = svg.corners([(_LEFT, y), *filled, (layout.end, y)])
+        yield svg.element("polygon", points=corners, fill="#cddcf0", stroke="#7fa5d6", stroke_width=1)
         if split:
-            line = _steps(simulation, layout, rank, until_i, (Kind.F, Kind.B, Kind.I), top)
-            yield f'<polyline points="{line}" fill="none" stroke="#c2741a" stroke-width="1.3"/>'
-        yield f'<path d="M{_LEFT} {y:.1f}H{layout.end:.1f}" stroke="#aab1ba"/>'
+            line = svg.corners(_steps(simulation, layout, rank, until_i, (Kind.F, Kind.B, Kind.I), top))
+            yield svg.element("polyline", points=line, fill="none", stroke="#c2741a", stroke_width=1.3)
+        yield svg.element("path", d=f"M{_LEFT} {y:.1f}H{layout.end:.1f}", stroke="#aab1ba")
         peak = f"{peaks[0][rank]}" + (f"  ({peaks[1][rank]} to I)" if split else "")
         yield _text(layout.end + 12, y - 4, peak, size=11, colour=_MUTED)
 
@@ -246,7 +249,7 @@ def _steps(
     held: npt.NDArray[np.int64],
     kinds: tuple[Kind, ...],
     top: int,
-) -> str:
+) -> list[tuple[float, float]]:
     """The corners of a rank's curve, left to right.
 
     A forward's activations are there from its start, those of a backward until its end.
@@ -261,5 +264,4 @@ def _steps(
         x, after = layout.x(float(when)), _CURVE * int(held[row]) / top
         corners += [(x, y - level), (x, y - after)]
         level = after
-    corners.append((layout.end, y - level))
-    return " ".join(f"{x:.1f},{height:.1f}" for x, height in corners)
+    return [*corners, (layout.end, y - level)]

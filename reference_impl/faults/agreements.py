@@ -16,6 +16,7 @@ from ..agreement import Agreement, Kinds, Told, problems_of
 from ..batches import BatchCheck
 from ..runtime import Work
 from ..tables import OFFERS
+from .fault import breaks
 
 # ------------------------------------------------------------------------------------- neighbours
 
@@ -25,13 +26,23 @@ class _Trusting(Agreement):
         yield from ()
 
 
+@breaks("ERR-8", tells="another output (shape|dtype) than stage .*; nobody raised; promised is ValueError")
 class NeighboursBelieved(ReferenceAdapter):
-    """What adjacent stages say of their boundary is not compared."""
+    """What adjacent stages say is not compared.
+
+    What adjacent stages say of their boundary is not compared.
+    """
 
     agreement = _Trusting
 
 
-class _ShapesOnly(Agreement):
+@breaks("ERR-8", tells="another output dtype than stage .*; nobody raised")
+class DeclaredDtypesNotCompared(Agreement):
+    """Declared shapes are compared, dtypes are not.
+
+    Of what adjacent stages say, shapes are compared and dtypes are not.
+    """
+
     def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
         yield from super().disagreements({s: (_shapes(i), _shapes(o)) for s, (i, o) in declared.items()})
 
@@ -40,22 +51,16 @@ def _shapes(kinds: Kinds) -> Kinds:
     return tuple(kind[kind.index("[") :] for kind in kinds)
 
 
-class DeclaredDtypesNotCompared(ReferenceAdapter):
-    """Of what adjacent stages say, shapes are compared and dtypes are not."""
+@breaks("ERR-8", tells=r"it does not name stage \d")
+class OneNeighbourNamed(Agreement):
+    """The error names one of the two stages.
 
-    agreement = _ShapesOnly
+    The error about two stages that disagree names one of them.
+    """
 
-
-class _OneSided(Agreement):
     def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
         for text in super().disagreements(declared):
             yield text.rpartition("but ")[2]
-
-
-class OneNeighbourNamed(ReferenceAdapter):
-    """The error about two stages that disagree names one of them."""
-
-    agreement = _OneSided
 
 
 class _ComparedInFirstStep(ReferencePipeline):
@@ -64,6 +69,7 @@ class _ComparedInFirstStep(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("ERR-8", tells="it does not come while the pipeline is built, but in step 0")
 class NeighboursComparedLate(ReferenceAdapter):
     """What adjacent stages say is compared in the first step."""
 
@@ -74,17 +80,21 @@ class NeighboursComparedLate(ReferenceAdapter):
 # ------------------------------------------------------------------------------------------ plans
 
 
-class _Lonely(Agreement):
+@breaks(
+    "ERR-9",
+    status="hung",
+    tells=r"waits for ever, when the plan of pipeline rank \d names a schedule .* and rank \d raised",
+)
+class PlanCheckedAlone(Agreement):
+    """The rank that finds a wrong plan raises alone.
+
+    A rank that finds its plan wrong raises at once, and tells nobody.
+    """
+
     def mine(self, plan: Plan) -> Told:
         for problem in problems_of(plan):
             raise ValueError(f"pipeline rank {plan.ranks.pipeline_rank}: {problem}")
         return super().mine(plan)
-
-
-class PlanCheckedAlone(ReferenceAdapter):
-    """A rank that finds its plan wrong raises at once, and tells nobody."""
-
-    agreement = _Lonely
 
 
 class _Partial(Agreement):
@@ -96,48 +106,49 @@ class _Partial(Agreement):
                 yield problem
 
 
-class _NumbersUnseen(_Partial):
+@breaks(
+    "ERR-9", status="hung", tells=r"waits for ever, when the plan of pipeline rank \d has \d microbatches"
+)
+class MicrobatchNumbersNotCompared(_Partial):
+    """Ranks run with different numbers of microbatches."""
+
     unseen = " microbatches"
 
 
-class MicrobatchNumbersNotCompared(ReferenceAdapter):
-    """Ranks do not compare how many microbatches they were told of."""
+@breaks("ERR-9", tells="says nothing of the boundaries.*; nobody raised; promised is ValueError")
+class PartlyDeclaredAccepted(_Partial):
+    """Boundaries may be declared on some ranks only."""
 
-    agreement = _NumbersUnseen
-
-
-class _SilenceUnseen(_Partial):
     unseen = "some ranks only"
 
 
-class PartlyDeclaredAccepted(ReferenceAdapter):
-    """Boundaries may be declared on some ranks only."""
+@breaks("ERR-9", tells="raised ValueError: invalid configuration; it does not name")
+class PlanErrorsWordless(Agreement):
+    """The error does not say what is wrong.
 
-    agreement = _SilenceUnseen
+    The error about a wrong plan does not say what is wrong.
+    """
 
-
-class _Wordless(Agreement):
     def problems(self, everyone: Sequence[Told], *, num_ranks: int) -> Iterator[str]:
         for _ in super().problems(everyone, num_ranks=num_ranks):
             yield "invalid configuration"
 
 
-class PlanErrorsWordless(ReferenceAdapter):
-    """The error about a wrong plan does not say what is wrong."""
-
-    agreement = _Wordless
-
-
+@breaks("ERR-9", tells="names a schedule that there is not; (nobody raised|rank .* raised)")
 class UnknownIsGpipe(ReferenceAdapter):
-    """A schedule that there is not is taken for GPipe."""
+    """An unknown schedule is taken for GPipe."""
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build GPipe instead."""
         return super().build(plan if plan.schedule in OFFERS else replace(plan, schedule="GPipe"))
 
 
+@breaks("ERR-9", tells="a stage more than a multiple of the ranks; nobody raised")
 class SurplusStagesDropped(ReferenceAdapter):
-    """Stages beyond a multiple of the ranks are dropped in silence."""
+    """Surplus stages are dropped.
+
+    Stages beyond a multiple of the ranks are dropped in silence.
+    """
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build the others."""
@@ -154,8 +165,12 @@ class _Refused:
     once = False
 
 
+@breaks("ERR-11", status="error", tells="a new pipeline fails: RuntimeError: the engine is being initialised")
 class RefusalLocks(ReferenceAdapter):
-    """After a plan that was refused the process builds nothing more."""
+    """After a refused plan nothing is built.
+
+    After a plan that was refused the process builds nothing more.
+    """
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build, unless a plan was refused before."""
@@ -168,7 +183,10 @@ class RefusalLocks(ReferenceAdapter):
             raise
 
 
-class _ClosesItself(ReferencePipeline):
+@breaks("ERR-15", status="error", tells="the same pipeline fails: RuntimeError: the pipeline is closed")
+class RefusalClosesPipeline(ReferencePipeline):
+    """A pipeline that refused a batch is closed."""
+
     broken = False
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -181,13 +199,15 @@ class _ClosesItself(ReferencePipeline):
             raise
 
 
-class RefusalClosesPipeline(ReferenceAdapter):
-    """A pipeline that refused a batch runs no other."""
+@breaks(
+    "ERR-15", status="error", tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another"
+)
+class RefusedBatchRemembered(BatchCheck):
+    """A refused batch is what the next is compared with.
 
-    pipeline = _ClosesItself
+    What a refused batch looked like is what the next ones must look like.
+    """
 
-
-class _RemembersAll(BatchCheck):
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -198,17 +218,13 @@ class _RemembersAll(BatchCheck):
             raise
 
 
-class _RemembersRefused(ReferencePipeline):
-    check_type = _RemembersAll
+@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits for ever")
+class RefusedBatchDrained(ReferencePipeline):
+    """A refused batch is waited for.
 
+    After a refused batch the first rank waits for what the last one would have sent of it.
+    """
 
-class RefusedBatchRemembered(ReferenceAdapter):
-    """What a refused batch looked like is what the next ones must look like."""
-
-    pipeline = _RemembersRefused
-
-
-class _Drains(ReferencePipeline):
     refused = False
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -222,13 +238,13 @@ class _Drains(ReferencePipeline):
             raise
 
 
-class RefusedBatchDrained(ReferenceAdapter):
-    """After a refused batch the first rank waits for what the last one would have sent of it."""
+@breaks("ERR-15", tells="the same pipeline is wrong: .*gradient")
+class RefusedBatchCounted(ReferencePipeline):
+    """A refused batch counts in the mean.
 
-    pipeline = _Drains
+    A batch that was refused counts in the mean over microbatches.
+    """
 
-
-class _CountsRefused(ReferencePipeline):
     refused = 0
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -241,9 +257,3 @@ class _CountsRefused(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         return replace(work, divisor=work.divisor * (1 + self.refused))
-
-
-class RefusedBatchCounted(ReferenceAdapter):
-    """A batch that was refused counts in the mean over microbatches."""
-
-    pipeline = _CountsRefused

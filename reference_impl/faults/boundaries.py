@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import leaves_of, map_leaves
 from ..link import Failure, Link
 from ..stage import Stage
+from .fault import breaks
 
 
 class _ReshapingStage(Stage):
@@ -37,39 +37,37 @@ class _ReshapingStage(Stage):
         return [None if gradient is None else gradient.reshape(shape) for gradient, shape in pairs]
 
 
-class _LiftingStage(_ReshapingStage):
+@breaks("FWD-8")
+class ScalarsLifted(_ReshapingStage):
+    """A 0-d tensor arrives as a vector of one element.
+
+    A 0-d tensor is received into a buffer of one element, and stays a vector.
+    """
+
     @staticmethod
     def reshaped(leaf: Tensor) -> Tensor:
         return leaf if leaf.ndim else leaf.reshape(1)
 
 
-class _ScalarsLifted(ReferencePipeline):
-    stage_type = _LiftingStage
+@breaks("FWD-8")
+class HighDimensionsFolded(_ReshapingStage):
+    """Tensors of more than three dimensions are folded.
 
+    Tensors of more than three dimensions arrive with the leading ones folded into one.
+    """
 
-class ScalarsLifted(ReferenceAdapter):
-    """A 0-d tensor is received into a buffer of one element, and stays a vector."""
-
-    pipeline = _ScalarsLifted
-
-
-class _FoldingStage(_ReshapingStage):
     @staticmethod
     def reshaped(leaf: Tensor) -> Tensor:
         return leaf if leaf.ndim <= 3 else leaf.flatten(0, leaf.ndim - 3)
 
 
-class _HighDimensionsFolded(ReferencePipeline):
-    stage_type = _FoldingStage
+@breaks("FWD-10")
+class PassedOnForgotten(Stage):
+    """The gradient of what a stage passes on is lost.
 
+    The gradient of a tensor that a stage only passes on is not added to that of its own use.
+    """
 
-class HighDimensionsFolded(ReferenceAdapter):
-    """Tensors of more than three dimensions arrive with the leading ones folded into one."""
-
-    pipeline = _HighDimensionsFolded
-
-
-class _PassingStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         outputs = self._in_flight[microbatch].outputs
         kept = [
@@ -79,17 +77,13 @@ class _PassingStage(Stage):
         return super().backward(microbatch, kept)
 
 
-class _PassedOnForgotten(ReferencePipeline):
-    stage_type = _PassingStage
+@breaks("FWD-12", status="error", source="https://github.com/pytorch/pytorch/issues/153484")
+class GradientDemanded(Stage):
+    """An output without a gradient is an error.
 
+    Every output that could have a gradient must have one.
+    """
 
-class PassedOnForgotten(ReferenceAdapter):
-    """The gradient of a tensor that a stage only passes on is not added to that of its own use."""
-
-    pipeline = _PassedOnForgotten
-
-
-class _DemandingStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         for position, output in enumerate(self._in_flight[microbatch].outputs):
             if output.requires_grad and gradients[position] is None:
@@ -97,77 +91,51 @@ class _DemandingStage(Stage):
         return super().backward(microbatch, gradients)
 
 
-class _GradientDemanded(ReferencePipeline):
-    stage_type = _DemandingStage
+@breaks("FWD-12")
+class FirstDecides(Stage):
+    """Without a gradient for the first output there is none.
 
+    Where the first output gets no gradient, the backward is taken to end.
+    """
 
-class GradientDemanded(ReferenceAdapter):
-    """Every output that could have a gradient must have one."""
-
-    pipeline = _GradientDemanded
-
-
-class _FirstDecidesStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         if gradients[0] is None:
             gradients = [None] * len(gradients)
         return super().backward(microbatch, gradients)
 
 
-class _FirstDecides(ReferencePipeline):
-    stage_type = _FirstDecidesStage
+@breaks("FWD-21")
+class Float8Confused(Link):
+    """One type of float8 is taken for the other.
 
+    All types of eight bits share one buffer type; the values are read with another exponent.
+    """
 
-class FirstDecides(ReferenceAdapter):
-    """Where the first output gets no gradient, the backward is taken to end."""
-
-    pipeline = _FirstDecides
-
-
-class _OtherFloat8Link(Link):
     def receive(self, *, source: int) -> Any:
         value = super().receive(source=source)
         return value if isinstance(value, Failure) else map_leaves(_as_other_float8, value)
 
 
-class _Float8Confused(ReferencePipeline):
-    link_type = _OtherFloat8Link
+@breaks("TRN-15", schedule="ZB-H1")
+class GradientStridesForgotten(Stage):
+    """A transposed gradient is sent as it lies.
 
+    A transposed gradient's memory is sent as if it were in order.
+    """
 
-class Float8Confused(ReferenceAdapter):
-    """All types of eight bits share one buffer type; the values are read with another exponent."""
-
-    pipeline = _Float8Confused
-
-
-class _MemoryOrderStage(Stage):
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         return [_as_it_lies(g) for g in super().backward_input(microbatch, gradients)]
 
 
-class _GradientStridesForgotten(ReferencePipeline):
-    stage_type = _MemoryOrderStage
+@breaks("TRN-15", schedule="ZB-H1", source="https://github.com/NVIDIA-NeMo/Automodel/pull/3318")
+class ExpandedGradientCut(Stage):
+    """Of an expanded gradient one number is sent.
 
+    Of an expanded gradient only the stored number is sent; the rest of the buffer stays zero.
+    """
 
-class GradientStridesForgotten(ReferenceAdapter):
-    """A transposed gradient's memory is sent as if it were in order."""
-
-    pipeline = _GradientStridesForgotten
-
-
-class _ShrinkingStage(Stage):
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         return [_only_what_is_stored(g) for g in super().backward_input(microbatch, gradients)]
-
-
-class _ExpandedGradientCut(ReferencePipeline):
-    stage_type = _ShrinkingStage
-
-
-class ExpandedGradientCut(ReferenceAdapter):
-    """Of an expanded gradient only the stored number is sent; the rest of the buffer stays zero."""
-
-    pipeline = _ExpandedGradientCut
 
 
 def _as_other_float8(leaf: Any) -> Any:

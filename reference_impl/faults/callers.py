@@ -22,14 +22,21 @@ from pipeconform.adapter import (
     Whole,
 )
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..containers import map_leaves
 from ..microbatches import merge
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
-class _UncastStage(Stage):
+@breaks("FWD-18")
+class AutocastLost(Stage):
+    """Stages after the first run without autocast.
+
+    Stages after the first run where the caller's autocast does not reach.
+    """
+
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
@@ -37,21 +44,17 @@ class _UncastStage(Stage):
             return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _AutocastLost(ReferencePipeline):
-    stage_type = _UncastStage
-
-
-class AutocastLost(ReferenceAdapter):
-    """Stages after the first run where the caller's autocast does not reach."""
-
-    pipeline = _AutocastLost
-
-
 def _is_object(value: Any) -> bool:
     return not isinstance(value, torch.Tensor)
 
 
-class _ObjectsKept(ReferencePipeline):
+@breaks("FWD-15")
+class ObjectsKept(ReferencePipeline):
+    """Objects among the keyword arguments are those of step one.
+
+    Keyword arguments that are no tensors are taken from the first step, once for all.
+    """
+
     first: Mapping[int, Mapping[str, Any]] | None = None
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
@@ -63,13 +66,13 @@ class _ObjectsKept(ReferencePipeline):
         return super().make_work(mode, replace(batch, kwargs=kwargs))
 
 
-class ObjectsKept(ReferenceAdapter):
-    """Keyword arguments that are no tensors are taken from the first step, once for all."""
+@breaks("FWD-15")
+class ListsSplit(ReferencePipeline):
+    """Lists among the keyword arguments are split.
 
-    pipeline = _ObjectsKept
+    A list among the keyword arguments is split as if its entries were samples.
+    """
 
-
-class _ListsSplit(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work, m = super().make_work(mode, batch), batch.num_microbatches
 
@@ -82,12 +85,6 @@ class _ListsSplit(ReferencePipeline):
 
         kwargs = {s: [cut(own, k) for k, own in enumerate(each)] for s, each in work.kwargs.items()}
         return replace(work, kwargs=kwargs)
-
-
-class ListsSplit(ReferenceAdapter):
-    """A list among the keyword arguments is split as if its entries were samples."""
-
-    pipeline = _ListsSplit
 
 
 class _Ruled(ReferencePipeline):
@@ -117,31 +114,37 @@ class _Merging(ReferencePipeline):
         return merge(outputs, batch_dim=self.plan.batch_dim, rules=rules)
 
 
-class _MergedBackwards(_Merging):
+@breaks("FWD-23")
+class MergedBackwards(_Merging):
+    """What is merged in a dimension of its own is put together backwards.
+
+    What is merged in a dimension of its own stands in the reverse order of microbatches.
+    """
+
     def other(self, rule: MergeRule) -> MergeRule | None:
         if not isinstance(rule, Along):
             return rule
         return CustomMerge(lambda merged, value: torch.cat([value, merged], dim=rule.dim))
 
 
-class MergedBackwards(ReferenceAdapter):
-    """What is merged in a dimension of its own stands in the reverse order of microbatches."""
+@breaks("FWD-23")
+class ShownPerMicrobatch(_Merging):
+    """What is to appear once appears once per microbatch.
 
-    pipeline = _MergedBackwards
+    What every microbatch has alike stands in the output once per microbatch.
+    """
 
-
-class _ShownPerMicrobatch(_Merging):
     def other(self, rule: MergeRule) -> MergeRule | None:
         return None if isinstance(rule, Whole) else rule
 
 
-class ShownPerMicrobatch(ReferenceAdapter):
-    """What every microbatch has alike stands in the output once per microbatch."""
+@breaks("FWD-23")
+class MergedFromZero(_Merging):
+    """The user's function that merges begins with a zero.
 
-    pipeline = _ShownPerMicrobatch
+    The user's function is first called with a zero, not with the second microbatch's value.
+    """
 
-
-class _MergedFromZero(_Merging):
     def make_output(self, outputs: Sequence[Any]) -> Any:
         rules = self.plan.output_rules
         if not rules:
@@ -153,24 +156,24 @@ class _MergedFromZero(_Merging):
         return merge([begun, *outputs[1:]], batch_dim=self.plan.batch_dim, rules=rules)
 
 
-class MergedFromZero(ReferenceAdapter):
-    """The user's function is first called with a zero, not with the second microbatch's value."""
+@breaks("FWD-22")
+class WholeSplit(_Ruled):
+    """Tensors that are to be given whole are split.
 
-    pipeline = _MergedFromZero
+    Tensors that are to be given whole are split like all others.
+    """
 
-
-class _WholeSplit(_Ruled):
     def other(self, rule: SplitRule) -> SplitRule | None:
         return None if isinstance(rule, Whole) else rule
 
 
-class WholeSplit(ReferenceAdapter):
-    """Tensors that are to be given whole are split like all others."""
+@breaks("FWD-22")
+class CutFromTheEnd(_Ruled):
+    """What is split in a dimension of its own is cut from the end.
 
-    pipeline = _WholeSplit
+    A keyword argument that is split in a dimension of its own is cut from the end.
+    """
 
-
-class _CutFromTheEnd(_Ruled):
     def other(self, rule: SplitRule) -> SplitRule | None:
         if not isinstance(rule, Along):
             return rule
@@ -181,26 +184,23 @@ class _CutFromTheEnd(_Ruled):
         return CustomSplit(backwards)
 
 
-class CutFromTheEnd(ReferenceAdapter):
-    """A keyword argument that is split in a dimension of its own is cut from the end."""
+@breaks("FWD-22")
+class FirstPart(_Ruled):
+    """Every microbatch has the first part of a custom split.
 
-    pipeline = _CutFromTheEnd
+    Every microbatch is given the first part of what the user's function has split.
+    """
 
-
-class _FirstPart(_Ruled):
     def other(self, rule: SplitRule) -> SplitRule | None:
         if not isinstance(rule, CustomSplit):
             return rule
         return CustomSplit(lambda value, sizes: [next(iter(rule.function(value, sizes)))] * len(sizes))
 
 
-class FirstPart(ReferenceAdapter):
-    """Every microbatch is given the first part of what the user's function has split."""
+@breaks("FWD-16")
+class MergedInFirst(ReferencePipeline):
+    """Outputs are merged in dimension 0, wherever the batch is."""
 
-    pipeline = _FirstPart
-
-
-class _MergedInFirst(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
         if result.output is None:
@@ -210,13 +210,13 @@ class _MergedInFirst(ReferencePipeline):
         )
 
 
-class MergedInFirst(ReferenceAdapter):
-    """Outputs are merged in dimension 0, wherever the batch is."""
+@breaks("LIF-2")
+class EvaluationRecords(Stage):
+    """Evaluation records a graph.
 
-    pipeline = _MergedInFirst
+    Evaluation switches gradients on, and throws the graph away.
+    """
 
-
-class _RecordingStage(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
@@ -227,18 +227,14 @@ class _RecordingStage(Stage):
         return map_leaves(torch.Tensor.detach, output)
 
 
-class _EvaluationRecords(ReferencePipeline):
-    stage_type = _RecordingStage
+@breaks("LIF-2", status="error")
+class BuffersOfInference(Stage):
+    """Buffers made in inference mode are used for training.
 
+    Input buffers made during evaluation in inference mode are used for training.
 
-class EvaluationRecords(ReferenceAdapter):
-    """Evaluation switches gradients on, and throws the graph away."""
-
-    pipeline = _EvaluationRecords
-
-
-class _BuffersKeptStage(Stage):
-    """Keeps a buffer per shape, made in whatever mode its first use is in."""
+    Keeps a buffer per shape, made in whatever mode its first use is in.
+    """
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -252,17 +248,13 @@ class _BuffersKeptStage(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _BuffersOfInference(ReferencePipeline):
-    stage_type = _BuffersKeptStage
+@breaks("LIF-4", source="https://github.com/meta-pytorch/torchrec/pull/4759")
+class NamedByPosition(ReferencePipeline):
+    """Names in the state begin with the stage's position.
 
+    Names begin with the stage's position on its rank, so two ranks' files overlap.
+    """
 
-class BuffersOfInference(ReferenceAdapter):
-    """Input buffers made during evaluation in inference mode are used for training."""
-
-    pipeline = _BuffersOfInference
-
-
-class _NamedByPosition(ReferencePipeline):
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return {
             s: {f"{position}.{name}": value for name, value in values.items()}
@@ -270,21 +262,12 @@ class _NamedByPosition(ReferencePipeline):
         }
 
 
-class NamedByPosition(ReferenceAdapter):
-    """Names begin with the stage's position on its rank, so two ranks' files overlap."""
+@breaks("LIF-4")
+class FirstStageNotLoaded(ReferencePipeline):
+    """A state is loaded into all stages but the first."""
 
-    pipeline = _NamedByPosition
-
-
-class _FirstStageNotLoaded(ReferencePipeline):
     def apply(self, operation: Operation) -> None:
         if isinstance(operation, LoadState) and 0 in self.modules:
             kept = {name: value.clone() for name, value in self.state()[0].items()}
             operation = LoadState({**operation.state, 0: kept})
         super().apply(operation)
-
-
-class FirstStageNotLoaded(ReferenceAdapter):
-    """A state is loaded into all stages but the first."""
-
-    pipeline = _FirstStageNotLoaded

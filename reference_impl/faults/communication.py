@@ -14,9 +14,10 @@ from pipeconform.adapter import Plan
 from pipeconform.schedule import Action
 
 from .. import wire as formats
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..link import Link
 from ..runtime import Step, Yield
+from .fault import breaks
 
 PADDING = 255  # the last byte before a message's tensors, which nobody reads
 
@@ -48,64 +49,42 @@ class _LastStep(Step):
 # ------------------------------------------------------------------------- COM-1: matched messages
 
 
-class _SendingStep(_LastStep):
+@breaks(
+    "COM-1",
+    tells=r"rank \d's send of float32\[1\] to rank \d with tag 1, operation \d+ is never received by rank \d",
+)
+class LeftoverSend(_LastStep):
+    """After every step the first rank sends a byte that nobody receives."""
+
     def end(self) -> None:
         dist.isend(torch.zeros(1), self.link.process(1), group=self.link.group, tag=1)
 
 
-class _LeftoverSend(ReferencePipeline):
-    step_type = _SendingStep
+@breaks(
+    "COM-1",
+    tells=r"nobody sends what rank \d's receive of float32\[1\] from rank \d with tag 1, operation \d+ would",
+)
+class LeftoverReceive(_LastStep):
+    """After every step the first rank posts a receive for which nothing comes."""
 
-
-class LeftoverSend(ReferenceAdapter):
-    """After every step the first rank sends a byte that nobody receives."""
-
-    pipeline = _LeftoverSend
-
-
-class _ReceivingStep(_LastStep):
     def end(self) -> None:
         dist.irecv(torch.zeros(1), self.link.process(1), group=self.link.group, tag=1)
 
 
-class _LeftoverReceive(ReferencePipeline):
-    step_type = _ReceivingStep
+@breaks("COM-1", tells=r"send of int8\[\d+\] .* is taken by rank \d's receive of uint8\[\d+\]")
+class DtypeReinterpreted(Link):
+    """Bytes are sent as one dtype and received as another."""
 
-
-class LeftoverReceive(ReferenceAdapter):
-    """After every step the first rank posts a receive for which nothing comes."""
-
-    pipeline = _LeftoverReceive
-
-
-class _SignedLink(Link):
     def start_send(self, data: Tensor, process: int) -> Any:
         return super().start_send(data.view(torch.int8), process)
 
 
-class _DtypeReinterpreted(ReferencePipeline):
-    link_type = _SignedLink
-
-
-class DtypeReinterpreted(ReferenceAdapter):
-    """Bytes are sent as one dtype and received as another."""
-
-    pipeline = _DtypeReinterpreted
-
-
-class _FlatLink(Link):
-    def start_send(self, data: Tensor, process: int) -> Any:
-        return super().start_send(data.reshape(1, -1), process)
-
-
-class _ShapeForgotten(ReferencePipeline):
-    link_type = _FlatLink
-
-
-class ShapeForgotten(ReferenceAdapter):
+@breaks("COM-1", tells=r"send of uint8\[1, (\d+)\] .* is taken by rank \d's receive of uint8\[\1\]")
+class ShapeForgotten(Link):
     """A message is sent with another number of dimensions than it is received with."""
 
-    pipeline = _ShapeForgotten
+    def start_send(self, data: Tensor, process: int) -> Any:
+        return super().start_send(data.reshape(1, -1), process)
 
 
 @dataclass(frozen=True)
@@ -118,39 +97,35 @@ class _Cut(WatchedWork):
         self.data.copy_(self.longer[: self.data.numel()])
 
 
-class _RoomyLink(Link):
+@breaks("COM-1", tells=r"send of uint8\[16\] .* is taken by rank \d's receive of uint8\[24\]")
+class LongerReceive(Link):
+    """Receives are posted for more bytes than are sent."""
+
     def start_receive(self, data: Tensor, process: int) -> Any:
         longer = torch.zeros(data.numel() + 8, dtype=torch.uint8)
         return _Cut(super().start_receive(longer, process), longer, data)
 
 
-class _LongerReceive(ReferencePipeline):
-    link_type = _RoomyLink
-
-
-class LongerReceive(ReferenceAdapter):
-    """Receives are posted for more bytes than are sent."""
-
-    pipeline = _LongerReceive
-
-
 # -------------------------------------------------------------------------- COM-2: the given group
 
 
-class _DefaultGroup(ReferencePipeline):
+@breaks("COM-2", tells=r"rank \d uses the default group for its (send|receive) of uint8\[1\]")
+class DefaultGroup(ReferencePipeline):
+    """The group of the plan is forgotten: messages travel on the default group."""
+
     def make_link(self) -> Link:
         link = super().make_link()
         link.group = None
         return link
 
 
-class DefaultGroup(ReferenceAdapter):
-    """The group of the plan is forgotten: messages travel on the default group."""
+@breaks(
+    "COM-2",
+    tells=r"rank \d uses a group of ranks \[0, 1, 2\] for its .*; the pipeline's ranks are \[\d, \d\]",
+)
+class WiderGroup(ReferencePipeline):
+    """The pipeline makes a group of its own, of all processes there are."""
 
-    pipeline = _DefaultGroup
-
-
-class _WiderGroup(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         self.wide = dist.new_group() if dist.is_initialized() else None  # every rank is here
         super().__init__(plan)
@@ -161,45 +136,35 @@ class _WiderGroup(ReferencePipeline):
         return link
 
 
-class WiderGroup(ReferenceAdapter):
-    """The pipeline makes a group of its own, of all processes there are."""
+@breaks("COM-2", status="error", tells=r"rank \d raised RuntimeError")
+class ProcessTakenForGroupRank(Link):
+    """The number of a process is handed over as a rank of the group.
 
-    pipeline = _WiderGroup
+    The number of a process is handed over as a rank of the group; right where the group is the world.
+    """
 
-
-class _GroupRankLink(Link):
     def start_send(self, data: Tensor, process: int) -> Any:
         last = dist.get_world_size(self.group) - 1
         return dist.isend(data, group=self.group, group_dst=min(process, last))
 
 
-class _ProcessTakenForGroupRank(ReferencePipeline):
-    link_type = _GroupRankLink
+@breaks("COM-2", tells=r"rank \d uses the default group for its allreduce")
+class BystanderSpeaks(ReferencePipeline):
+    """All ranks there are, bystanders too, meet when a pipeline has been built."""
 
-
-class ProcessTakenForGroupRank(ReferenceAdapter):
-    """The number of a process is handed over as a rank of the group; right where the group is the world."""
-
-    pipeline = _ProcessTakenForGroupRank
-
-
-class _BystanderSpeaks(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         if len(plan.ranks.pipeline_ranks) < plan.ranks.world_size:
             dist.all_reduce(torch.zeros(1))
 
 
-class BystanderSpeaks(ReferenceAdapter):
-    """All ranks there are, bystanders too, meet when a pipeline has been built."""
-
-    pipeline = _BystanderSpeaks
-
-
 # ------------------------------------------------------------------- COM-5: no more than is needed
 
 
-class _PaddingLink(Link):
+@breaks("COM-5", tells=r"rank \d sends rank \d \d+ bytes; what crosses .* has \d+ bytes in \d+ tensors")
+class Padded(Link):
+    """Every message is filled up to the size of the largest one that is allowed."""
+
     def send(self, value: Any, *, to: int) -> None:
         message = formats.pack(value, device=torch.device("cpu"))
         padded = torch.cat([message, message.new_zeros(-message.numel() % 65536)])
@@ -208,17 +173,13 @@ class _PaddingLink(Link):
         self._send(padded, to)
 
 
-class _Padded(ReferencePipeline):
-    link_type = _PaddingLink
+@breaks("COM-5", tells=r"rank \d sends rank \d \d+ bytes; what crosses .* has \d+ bytes in \d+ tensors")
+class SentTwice(Link):
+    """Every boundary is sent twice.
 
+    Every boundary is sent twice; the second copy is thrown away.
+    """
 
-class Padded(ReferenceAdapter):
-    """Every message is filled up to the size of the largest one that is allowed."""
-
-    pipeline = _Padded
-
-
-class _RepeatingLink(Link):
     def send(self, value: Any, *, to: int) -> None:
         super().send(value, to=to)
         super().send(value, to=to)
@@ -229,17 +190,10 @@ class _RepeatingLink(Link):
         return value
 
 
-class _SentTwice(ReferencePipeline):
-    link_type = _RepeatingLink
+@breaks("COM-5", status="error", tells=r"rank \d raised RuntimeError")
+class SentToItself(_LastStep):
+    """A rank hands something over to itself by a message."""
 
-
-class SentTwice(ReferenceAdapter):
-    """Every boundary is sent twice; the second copy is thrown away."""
-
-    pipeline = _SentTwice
-
-
-class _SelfishStep(_LastStep):
     def end(self) -> None:
         group = self.link.group
         assert group is not None
@@ -247,13 +201,3 @@ class _SelfishStep(_LastStep):
         works = [group.send([kept], group.rank(), 0), group.recv([torch.zeros(1)], group.rank(), 0)]
         for work in works:
             work.wait()
-
-
-class _SentToItself(ReferencePipeline):
-    step_type = _SelfishStep
-
-
-class SentToItself(ReferenceAdapter):
-    """A rank hands something over to itself by a message."""
-
-    pipeline = _SentToItself

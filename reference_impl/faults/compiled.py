@@ -7,15 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 
 def _kept_nodes(part: Any) -> list[Any]:
     return [kept for kept in part.kept if "Compiled" not in type(kept.node).__name__]
 
 
-class _SeamlessStage(Stage):
+@breaks("FWD-20", schedule="ZB-H1", tells=r"gradient of .* in stage \d")
+class CompiledSkipped(Stage):
+    """The weight part passes over compiled regions.
+
+    The weight part looks for seams in the graph and passes over a compiled region, which has none.
+    """
+
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         found = super().backward_input(microbatch, gradients)
         part = getattr(self._weight_parts[microbatch], "__self__", None)
@@ -24,24 +31,11 @@ class _SeamlessStage(Stage):
         return found
 
 
-class _CompiledSkipped(ReferencePipeline):
-    stage_type = _SeamlessStage
+@breaks("FWD-20", tells="stages hold compiled modules, but no error says so")
+class CompiledRefusedBlindly(ReferencePipeline):
+    """Compiled modules are refused by a rank that has some, without a word about it."""
 
-
-class CompiledSkipped(ReferenceAdapter):
-    """The weight part looks for seams in the graph and passes over a compiled region, which has none."""
-
-    pipeline = _CompiledSkipped
-
-
-class _BareRefusal(ReferencePipeline):
     def __init__(self, plan: Any) -> None:
         super().__init__(plan)
         if any(hasattr(part, "_orig_mod") for module in self.modules.values() for part in module.modules()):
             raise ValueError("unsupported module")
-
-
-class CompiledRefusedBlindly(ReferenceAdapter):
-    """Compiled modules are refused, but no error says what it is about."""
-
-    pipeline = _BareRefusal

@@ -13,9 +13,16 @@ from pipeconform.adapter import Batch, Mode, Plan, StepResult
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Work
 from ..stage import Stage
+from .fault import breaks
 
 
-class _RestingStage(Stage):
+@breaks("TRN-11", status="error")
+class EvalBetweenForwards(Stage):
+    """Modules are in training mode during forwards only.
+
+    Modules are in training mode during forwards only; a recomputation in the backward is none.
+    """
+
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
@@ -23,16 +30,6 @@ class _RestingStage(Stage):
         output = super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
         self.module.eval()
         return output
-
-
-class _EvalBetweenForwards(ReferencePipeline):
-    stage_type = _RestingStage
-
-
-class EvalBetweenForwards(ReferenceAdapter):
-    """Modules are in training mode during forwards only; a recomputation in the backward is none."""
-
-    pipeline = _EvalBetweenForwards
 
 
 class _LossScaled(ReferencePipeline):
@@ -63,14 +60,24 @@ class _LossScaled(ReferencePipeline):
         return replace(result, losses=losses, input_gradients=scaled)
 
 
+@breaks("TRN-13")
 class LossScaled(ReferenceAdapter):
-    """The loss is multiplied by 1024 and every gradient divided by it, an auxiliary loss's too."""
+    """Gradients of auxiliary losses are unscaled, but never scaled.
+
+    The loss is multiplied by 1024 and every gradient divided by it, an auxiliary loss's too.
+    """
 
     pipeline = _LossScaled
 
 
-class _SharesOnlyParametersStage(Stage):
-    """Gives the module back the attributes that it had before every forward."""
+@breaks("TRN-18")
+class StateRestored(Stage):
+    """A module's attributes are restored after each forward.
+
+    Microbatches are kept apart by restoring the module's attributes after each; the next one overwrites.
+
+    Gives the module back the attributes that it had before every forward.
+    """
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -82,17 +89,13 @@ class _SharesOnlyParametersStage(Stage):
         return output
 
 
-class _StateRestored(ReferencePipeline):
-    stage_type = _SharesOnlyParametersStage
+@breaks("TRN-8", source="https://github.com/NVIDIA/Megatron-LM/issues/656")
+class TiesBroken(ReferencePipeline):
+    """Tied parameters are cloned.
 
+    Parameters are registered anew, module by module: what was one becomes two.
+    """
 
-class StateRestored(ReferenceAdapter):
-    """Microbatches are kept apart by restoring the module's attributes after each; the next one overwrites."""
-
-    pipeline = _StateRestored
-
-
-class _TiesBroken(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         for module in self.modules.values():
@@ -105,17 +108,8 @@ class _TiesBroken(ReferencePipeline):
                     seen.add(id(parameter))
 
 
-class TiesBroken(ReferenceAdapter):
-    """Parameters are registered anew, module by module: what was one becomes two."""
+@breaks("TRN-16")
+class Overflows(_LossScaled):
+    """The loss is scaled by more than float16 can hold."""
 
-    pipeline = _TiesBroken
-
-
-class _Overflows(_LossScaled):
     loss_scale = 2.0**18
-
-
-class Overflows(ReferenceAdapter):
-    """The loss is multiplied by more than float16 can hold."""
-
-    pipeline = _Overflows

@@ -13,12 +13,17 @@ from torch import nn
 from ..data_parallel import DataParallel
 from ..deferred import materialise
 from ..replica_state import broadcast
+from .fault import breaks_promise
 
 __all__: list[str] = []
 
 
+@breaks_promise("DPW-43", tells="once it is materialised")
 class MaterialisedApart(DataParallel):
-    """Every rank keeps what its own parts initialised."""
+    """Every rank keeps its own values.
+
+    Every rank keeps what its own parts initialised.
+    """
 
     def materialise(self, device: torch.device | None = None) -> None:
         materialise(self.module, device=torch.device("cpu"))
@@ -29,8 +34,9 @@ class MaterialisedApart(DataParallel):
                 parameter.copy_(own[name])
 
 
+@breaks_promise("DPW-43", tells="once it is materialised")
 class MemoryOnly(DataParallel):
-    """Parameters get memory, and nothing in it."""
+    """Parameters get memory, and no values."""
 
     def materialise(self, device: torch.device | None = None) -> None:
         super().materialise(device)
@@ -39,8 +45,12 @@ class MemoryOnly(DataParallel):
                 parameter.zero_()
 
 
+@breaks_promise("DPW-43", tells="gradient of")
 class HooksOfBefore(DataParallel):
-    """Gradients are watched on the parameters that there were when the module was wrapped."""
+    """Gradients of the old parameters are watched.
+
+    Gradients are watched on the parameters that there were when the module was wrapped.
+    """
 
     def materialise(self, device: torch.device | None = None) -> None:
         materialise(self.module, device=torch.device("cpu"))
@@ -48,8 +58,12 @@ class HooksOfBefore(DataParallel):
         self._on_meta = False
 
 
+@breaks_promise("DPW-43", tells="raised nothing")
 class MaterialisedByItself(DataParallel):
-    """The first forward gives memory to what is on the meta device, whatever is in it."""
+    """A forward gives memory to what has none.
+
+    The first forward gives memory to what is on the meta device, whatever is in it.
+    """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._on_meta:
@@ -58,8 +72,9 @@ class MaterialisedByItself(DataParallel):
         return super().forward(*args, **kwargs)
 
 
+@breaks_promise("DPW-43", tells="norm.running_var once")
 class BuffersLeftOut(DataParallel):
-    """Buffers get memory, and nothing in it."""
+    """Buffers get memory, and no values."""
 
     def materialise(self, device: torch.device | None = None) -> None:
         super().materialise(device)

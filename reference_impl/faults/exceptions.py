@@ -4,59 +4,47 @@ from __future__ import annotations
 
 import contextlib
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Step
+from .fault import breaks
 
 
-class _UnplacedStep(Step):
-    """What a communication hook raises leaves the step as it is."""
+@breaks("ERR-10", tells="communication hook.*promised is StageError")
+class HookUnplaced(Step):
+    """Exceptions of a communication hook pass without their place.
+
+    What a communication hook raises leaves the step as it is.
+    """
 
     def _average(self, s: int) -> None:
         self.replicas[s].reduce(failed=self._failure is not None)
 
 
-class _HookUnplaced(ReferencePipeline):
-    step_type = _UnplacedStep
+@breaks("ERR-10", tells="communication hook.*nobody raised; promised is StageError")
+class HookSwallowed(Step):
+    """A communication hook that raises is forgotten.
 
+    A communication hook that raises leaves the replicas with gradients of their own, and no word.
 
-class HookUnplaced(ReferenceAdapter):
-    """Exceptions of a communication hook pass without their place."""
-
-    pipeline = _HookUnplaced
-
-
-class _DeafStep(Step):
-    """What a communication hook raises is forgotten."""
+    What a communication hook raises is forgotten.
+    """
 
     def _average(self, s: int) -> None:
         with contextlib.suppress(Exception):
             self.replicas[s].reduce(failed=self._failure is not None)
 
 
-class _HookSwallowed(ReferencePipeline):
-    step_type = _DeafStep
+@breaks(
+    "ERR-14", status="hung", tells=r"rank \d waits for ever, when in step \d .* raises.* and rank \d raised"
+)
+class NoticeOmitted(Step):
+    """A rank that fails sends no notice.
 
+    A rank that fails leaves the step at once, and sends no notice.
 
-class HookSwallowed(ReferenceAdapter):
-    """A communication hook that raises leaves the replicas with gradients of their own, and no word."""
-
-    pipeline = _HookSwallowed
-
-
-class _HastyStep(Step):
-    """Raises where it stands; what was to be sent is not."""
+    Raises where it stands; what was to be sent is not.
+    """
 
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         super()._fail(s, k, what, error)
         assert self._failure is not None
         raise self._failure
-
-
-class _NoticeOmitted(ReferencePipeline):
-    step_type = _HastyStep
-
-
-class NoticeOmitted(ReferenceAdapter):
-    """A rank that fails leaves the step at once, and sends no notice."""
-
-    pipeline = _NoticeOmitted

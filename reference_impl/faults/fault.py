@@ -1,17 +1,28 @@
-"""What is said of a fault."""
+"""What is known of a fault, and how a class says it of itself."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from .sources import SOURCES
+from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..agreement import Agreement
 
-__all__ = ["Fault", "Status", "made"]
+__all__ = ["LABELLED", "LABELLED_WRAPPERS", "Fault", "Status", "breaks", "breaks_promise"]
 
 Status = Literal["failed", "crashed", "hung", "error"]
+Class = TypeVar("Class", bound=type)
 
-_HERE = "pipeconform.reference_impl.faults"
+LABELLED: dict[str, Fault] = {}
+"""By name, the faults whose modules are imported."""
+
+LABELLED_WRAPPERS: dict[str, Fault] = {}
+"""The same for faulty data-parallel wrappers."""
+
+_PARTS = ("stage_type", "link_type", "step_type", "check_type", "operations_type")
+"""What a pipeline is made of."""
+_WRAPPERS = f"{__package__}.faulty_wrappers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +35,7 @@ class Fault:
     requirement: str
     """The requirement that it breaks."""
     schedule: str = "1F1B"
-    """A schedule under which it shows."""
+    """A schedule under which it shows; ``Wrapper`` stands for it where there is none."""
     expected_status: Status = "failed"
     reference: str
     """``module:Class``, as ``--impl`` takes it."""
@@ -34,27 +45,73 @@ class Fault:
     """Where the defect was reported of a real engine, as a link; empty if it is thought up."""
 
 
-def made(
-    where: str,
+def breaks(
     requirement: str,
-    summary: str,
     *,
     schedule: str = "1F1B",
     status: Status = "failed",
     tells: str = "",
-) -> Fault:
-    """A fault in ``file:Class``; its name is the class's, in words."""
-    words = "".join(
-        f"-{letter.lower()}" if letter.isupper() else letter for letter in where.partition(":")[2]
-    )
-    name = words.lstrip("-")
-    return Fault(
-        name=name,
-        summary=summary,
-        requirement=requirement,
-        schedule=schedule,
-        expected_status=status,
-        reference=f"{_HERE}.{where}",
-        tells=tells,
-        source=SOURCES.get(name, ""),
-    )
+    source: str = "",
+) -> Callable[[type], type[ReferenceAdapter]]:
+    """Label a class as a fault, and make it an adapter: the reference, with this class in the place of its own.
+
+    The class is the reference's adapter, its pipeline, its agreement, or one of the pipeline's parts, with something
+    wrong in it. The first line of its docstring says what; its name names the fault.
+    """
+
+    def label(wrong: type) -> type[ReferenceAdapter]:
+        adapter = _adapter_with(wrong)
+        name = _name(adapter.__name__)
+        LABELLED[name] = Fault(
+            name=name,
+            summary=_summary(adapter),
+            requirement=requirement,
+            schedule=schedule,
+            expected_status=status,
+            reference=f"{adapter.__module__}:{adapter.__name__}",
+            tells=tells,
+            source=source,
+        )
+        return adapter
+
+    return label
+
+
+def breaks_promise(requirement: str, *, status: Status = "failed", tells: str) -> Callable[[Class], Class]:
+    """Label a data-parallel wrapper as a fault, once for every requirement that it is tried by."""
+
+    def label(wrapper: Class) -> Class:
+        name = f"{_name(wrapper.__name__)}-{requirement.lower()}"
+        LABELLED_WRAPPERS[name] = Fault(
+            name=name,
+            summary=_summary(wrapper),
+            requirement=requirement,
+            schedule="Wrapper",
+            expected_status=status,
+            reference=f"{_WRAPPERS}:{wrapper.__name__}",
+            tells=tells,
+        )
+        return wrapper
+
+    return label
+
+
+def _adapter_with(wrong: type) -> type[ReferenceAdapter]:
+    if issubclass(wrong, ReferenceAdapter):
+        return wrong
+    if issubclass(wrong, ReferencePipeline | Agreement):
+        changed = {"pipeline" if issubclass(wrong, ReferencePipeline) else "agreement": wrong}
+    else:
+        part = next(name for name in _PARTS if issubclass(wrong, getattr(ReferencePipeline, name)))
+        changed = {"pipeline": type(wrong.__name__, (ReferencePipeline,), {part: wrong})}
+    said = {"__doc__": wrong.__doc__, "__module__": wrong.__module__}
+    return type(wrong.__name__, (ReferenceAdapter,), {**changed, **said})
+
+
+def _summary(cls: type) -> str:
+    return (cls.__doc__ or "").partition("\n")[0]
+
+
+def _name(cls: str) -> str:
+    """A class's name in words: ``NotDivided`` becomes ``not-divided``."""
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in cls).lstrip("-")

@@ -8,14 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 _Gradients = Sequence[Tensor | None]
 
 
-class _LateStage(Stage):
-    """Before the last stage, every backward but the first begins with the gradient of the one before."""
+@breaks("TRN-1")
+class GradientOfNeighbour(Stage):
+    """A stage takes the gradient of the microbatch before.
+
+    Before the last stage, every backward but the first begins with the gradient of the one before.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,49 +36,31 @@ class _LateStage(Stage):
         return super().backward(microbatch, gradients)
 
 
-class _GradientOfNeighbour(ReferencePipeline):
-    stage_type = _LateStage
+@breaks("TRN-1")
+class GradientRounded(Stage):
+    """Gradients travel in bfloat16.
 
+    Gradients travel in bfloat16, whatever the activations travel in.
+    """
 
-class GradientOfNeighbour(ReferenceAdapter):
-    """A stage takes the gradient that came for the microbatch before."""
-
-    pipeline = _GradientOfNeighbour
-
-
-class _RoundingStage(Stage):
     def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
         found = super().backward(microbatch, gradients)
         return [None if g is None else g.to(torch.bfloat16).to(g.dtype) for g in found]
 
 
-class _GradientRounded(ReferencePipeline):
-    stage_type = _RoundingStage
+@breaks("TRN-1")
+class OneMicrobatchScaled(Stage):
+    """The gradients of microbatch 1 are half as large again."""
 
-
-class GradientRounded(ReferenceAdapter):
-    """Gradients travel in bfloat16, whatever the activations travel in."""
-
-    pipeline = _GradientRounded
-
-
-class _FavouringStage(Stage):
     def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
         found = super().backward(microbatch, gradients)
         return [None if g is None else g * 1.5 for g in found] if microbatch == 1 else found
 
 
-class _OneMicrobatchScaled(ReferencePipeline):
-    stage_type = _FavouringStage
+@breaks("TRN-1")
+class AccumulatedTwice(Stage):
+    """Stage 1 adds every microbatch to its gradients twice."""
 
-
-class OneMicrobatchScaled(ReferenceAdapter):
-    """The gradients of microbatch 1 are handed back half as large again."""
-
-    pipeline = _OneMicrobatchScaled
-
-
-class _TwiceStage(Stage):
     def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
         before = [None if p.grad is None else p.grad.clone() for p in self.module.parameters()]
         found = super().backward(microbatch, gradients)
@@ -82,13 +68,3 @@ class _TwiceStage(Stage):
             if self.index == 1 and parameter.grad is not None:
                 parameter.grad += parameter.grad - (0 if earlier is None else earlier)
         return found
-
-
-class _AccumulatedTwice(ReferencePipeline):
-    stage_type = _TwiceStage
-
-
-class AccumulatedTwice(ReferenceAdapter):
-    """Stage 1 adds every microbatch to its weight gradients twice."""
-
-    pipeline = _AccumulatedTwice

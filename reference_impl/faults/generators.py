@@ -15,6 +15,7 @@ from pipeconform.schedule import Action, Kind, Table, generate, lower, to_csv, w
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Step, Work, Yield
 from ..tables import evaluation_table, training_table
+from .fault import breaks
 
 _BACKWARD = (Kind.B, Kind.I, Kind.W)
 
@@ -184,108 +185,137 @@ def _weight_before_input(rank: int, actions: list[Action]) -> list[Action]:
     return [*found[:at], found[at]._replace(kind=Kind.W), *found[at:]]
 
 
+@breaks("SCH-2", schedule="GPipe", tells=r"(\d)B\d+ where \1F\d+ is due")
 class EagerBackward(ReferenceAdapter):
     """GPipe's last rank begins its backwards one forward too early."""
 
     pipeline = _generator(_backward_early)
 
 
+@breaks("SCH-2", tells="rank 0 .*: 0B0 where 0F[12] is due")
 class ShortWarmUp(ReferenceAdapter):
     """1F1B warms up with one forward too few."""
 
     pipeline = _generator(_warm_up(-1))
 
 
+@breaks("SCH-3", tells=r"rank (\d) holds \d microbatches .* after \1F\d; the bound of 1F1B is")
 class LongWarmUp(ReferenceAdapter):
     """1F1B warms up with one forward too many."""
 
     pipeline = _generator(_warm_up(1))
 
 
+@breaks("SCH-2", schedule="Interleaved1F1B", tells=r"\dF\d+ where \d[FB]\d+ is due")
 class ChunkByChunk(ReferenceAdapter):
-    """Interleaved 1F1B sends all microbatches through one stage before the next one begins."""
+    """Interleaved 1F1B runs stage by stage.
+
+    Interleaved 1F1B sends all microbatches through one stage before the next one begins.
+    """
 
     pipeline = _generator(_other("looped_bfs"))
 
 
+@breaks("SCH-2", schedule="Interleaved1F1B-Megatron", tells=r"\dF\d+ where \d[FB]\d+ is due")
 class MegatronChunkByChunk(ReferenceAdapter):
-    """Likewise, with Megatron's warm-up asked for."""
+    """Interleaved 1F1B with Megatron's warm-up runs stage by stage."""
 
     pipeline = _generator(_other("looped_bfs"))
 
 
+@breaks("SCH-2", schedule="LoopedBFS", tells=r"computation 1: \dF0 where 0F1 is due")
 class DepthFirst(ReferenceAdapter):
-    """Looped BFS takes one microbatch after the other through the stages of a rank."""
+    """Looped BFS runs microbatch by microbatch.
+
+    Looped BFS takes one microbatch after the other through the stages of a rank.
+    """
 
     pipeline = _generator(_each_rank(_depth_first))
 
 
+@breaks("SCH-2", schedule="ZB-H1", tells=r"\dW\d where \d[FI]\d is due")
 class WeightsAtOnce(ReferenceAdapter):
-    """ZB-H1 computes weight gradients right after input gradients, and leaves the bubble."""
+    """ZB-H1 computes weight gradients right after input gradients.
+
+    ZB-H1 computes weight gradients right after input gradients, and leaves the bubble.
+    """
 
     pipeline = _generator(_each_rank(_weight_at_once))
 
 
+@breaks("SCH-2", schedule="ZB-H2", tells=r"\d[BI]0 where \dF\d is due")
 class TimidWarmUp(ReferenceAdapter):
     """ZB-H2 warms up as shortly as ZB-H1."""
 
     pipeline = _generator(_other("zb_h1"))
 
 
+@breaks("SCH-2", schedule="InterleavedZeroBubble", tells=r"(\d)B\d where \1I\d is due")
 class NothingSplit(ReferenceAdapter):
     """Interleaved zero bubble runs whole backwards."""
 
     pipeline = _generator(_each_rank(_whole_backward))
 
 
+@breaks("SCH-2", schedule="ZBVZeroBubble", tells=r"\dW\d where \dW\d is due")
 class WeightsReversed(ReferenceAdapter):
     """ZB-V takes the newest waiting weight part instead of the oldest."""
 
     pipeline = _generator(_each_rank(_weights_reversed))
 
 
+@breaks("SCH-3", schedule="V-Half", tells=r"holds \d+ microbatches .* after \dF\d; the bound of V-Half is")
 class HalfIsWhole(ReferenceAdapter):
     """V-Half holds as many activations as ZB-V."""
 
     pipeline = _generator(_other("zb_v"))
 
 
+@breaks("SCH-3", schedule="V-Min", tells=r"holds \d+ microbatches .* after \dF\d; the bound of V-Min is")
 class MinIsWhole(ReferenceAdapter):
     """V-Min holds as many activations as ZB-V."""
 
     pipeline = _generator(_other("zb_v"))
 
 
+@breaks("SCH-2", schedule="DualPipeV", tells=r"computation \d+: .* where \dW\d is due")
 class WeightsAtTheEnd(ReferenceAdapter):
     """DualPipeV keeps all weight parts for the end."""
 
     pipeline = _generator(_each_rank(_weights_last))
 
 
+@breaks("SCH-2", schedule="Hanayo", tells=r"rank 0 .*: (\d)F1 where \1B0 is due")
 class LateBackward(ReferenceAdapter):
     """Hanayo's first rank runs one forward more before its first backward."""
 
     pipeline = _generator(_each_rank(_first_backward_late))
 
 
+@breaks("SCH-2", schedule="ForwardOnly", tells=r"computation 0: (\d)F[1-9] where \1F0 is due")
 class LastFirst(ReferenceAdapter):
     """Forward-only takes the microbatches from the last to the first."""
 
     pipeline = _generator(_each_rank(_microbatches_reversed))
 
 
+@breaks(
+    "SCH-1", status="error", tells=r"stage \d, microbatch \d, end of the step: .*the table holds no backward"
+)
 class BackwardForgotten(ReferenceAdapter):
     """The last microbatch has no backward in the table."""
 
     pipeline = _generator(_each_rank(_last_backward_missing))
 
 
+@breaks("SCH-1", schedule="GPipe", status="error", tells="stage 0, microbatch 0, forward")
 class ForwardDoubled(ReferenceAdapter):
     """The first forward stands in the table twice."""
 
     pipeline = _generator(_each_rank(_first_forward_twice))
 
 
+@breaks("SCH-1", schedule="ZB-H1", status="error", tells=r"stage \d, microbatch 0, weight part")
 class WeightBeforeInput(ReferenceAdapter):
     """The first weight part stands before its input part."""
 

@@ -12,13 +12,17 @@ from torch.autograd.graph import Node
 
 from pipeconform.adapter import Batch, Mode, Plan, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..containers import map_leaves
 from ..runtime import Yield
 from ..stage import Stage
+from .fault import breaks
 
 
-class _AccumulationLost(ReferencePipeline):
+@breaks("TRN-4")
+class AccumulationLost(ReferencePipeline):
+    """A step overwrites the gradients accumulated before."""
+
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if mode is Mode.TRAIN:
             for module in self.modules.values():
@@ -26,13 +30,13 @@ class _AccumulationLost(ReferencePipeline):
         return super().run(mode, batch)
 
 
-class AccumulationLost(ReferenceAdapter):
-    """A training step begins by clearing the gradients."""
+@breaks("TRN-1")
+class BoundaryDetached(Stage):
+    """Outputs are detached: stages before the last get nothing.
 
-    pipeline = _AccumulationLost
+    A stage's output is cut from its graph and says that it needs no gradient.
+    """
 
-
-class _DetachedStage(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
@@ -40,34 +44,23 @@ class _DetachedStage(Stage):
         return map_leaves(Tensor.detach, output) if boundary else output
 
 
-class _BoundaryDetached(ReferencePipeline):
-    stage_type = _DetachedStage
+@breaks("TRN-1")
+class FirstStageMissing(Stage):
+    """Stage 0 gets no gradient.
 
+    Stage 0 ignores the gradient that comes back to it.
+    """
 
-class BoundaryDetached(ReferenceAdapter):
-    """A stage's output is cut from its graph and says that it needs no gradient."""
-
-    pipeline = _BoundaryDetached
-
-
-class _DeafStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         if self.index == 0:
             gradients = [None] * len(gradients)
         return super().backward(microbatch, gradients)
 
 
-class _FirstStageMissing(ReferencePipeline):
-    stage_type = _DeafStage
+@breaks("TRN-1")
+class OneParameterMissing(ReferencePipeline):
+    """The last parameter of each stage gets no gradient."""
 
-
-class FirstStageMissing(ReferenceAdapter):
-    """Stage 0 ignores the gradient that comes back to it."""
-
-    pipeline = _FirstStageMissing
-
-
-class _OneParameterMissing(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         last = [list(module.parameters())[-1] for module in self.modules.values()]
         before = [None if parameter.grad is None else parameter.grad.clone() for parameter in last]
@@ -77,26 +70,23 @@ class _OneParameterMissing(ReferencePipeline):
         return result
 
 
-class OneParameterMissing(ReferenceAdapter):
-    """Each stage's last parameter is left out."""
+@breaks("TRN-5", source="https://github.com/pytorch/torchtitan/pull/3886")
+class FrozenTrained(ReferencePipeline):
+    """Frozen parameters are trained."""
 
-    pipeline = _OneParameterMissing
-
-
-class _FrozenTrained(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         for module in self.modules.values():
             module.requires_grad_()
 
 
-class FrozenTrained(ReferenceAdapter):
-    """Every parameter is made trainable."""
+@breaks("TRN-6")
+class UnusedZeroed(ReferencePipeline):
+    """Parameters that nothing uses get zeros instead of nothing.
 
-    pipeline = _FrozenTrained
+    A gradient that nobody computed becomes zeros, which an optimizer with momentum or decay acts on.
+    """
 
-
-class _UnusedZeroed(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
         for module in self.modules.values() if mode is Mode.TRAIN else ():
@@ -106,26 +96,23 @@ class _UnusedZeroed(ReferencePipeline):
         return result
 
 
-class UnusedZeroed(ReferenceAdapter):
-    """A gradient that nobody computed becomes zeros, which an optimizer with momentum or decay acts on."""
+@breaks("TRN-7")
+class InputsForgotten(ReferencePipeline):
+    """Inputs that require a gradient get none."""
 
-    pipeline = _UnusedZeroed
-
-
-class _InputsForgotten(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
         gradients = result.input_gradients
         return result if gradients is None else replace(result, input_gradients=[None] * len(gradients))
 
 
-class InputsForgotten(ReferenceAdapter):
-    """The backward ends at the first stage's parameters."""
+@breaks("TRN-7")
+class InputsUnscaled(ReferencePipeline):
+    """The gradients of inputs are not divided by m.
 
-    pipeline = _InputsForgotten
+    Parameters' gradients are divided by m, inputs' are not, although the description says so.
+    """
 
-
-class _InputsUnscaled(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result, m = super().make_result(mode, batch, done), batch.num_microbatches
         gradients = result.input_gradients
@@ -134,13 +121,10 @@ class _InputsUnscaled(ReferencePipeline):
         return replace(result, input_gradients=[None if g is None else g * m for g in gradients])
 
 
-class InputsUnscaled(ReferenceAdapter):
-    """Parameters' gradients are divided by m, inputs' are not, although the description says so."""
+@breaks("SPL-1", schedule="ZB-H1")
+class LastWeightPartSkipped(Stage):
+    """The weight part of the last microbatch never runs."""
 
-    pipeline = _InputsUnscaled
-
-
-class _SkippingStage(Stage):
     def backward_weight(self, microbatch: int) -> None:
         if len(self.unfinished) > 1 or microbatch == 0:
             super().backward_weight(microbatch)
@@ -148,17 +132,13 @@ class _SkippingStage(Stage):
             self.clear()
 
 
-class _LastWeightPartSkipped(ReferencePipeline):
-    stage_type = _SkippingStage
+@breaks("SPL-1", schedule="ZB-H1")
+class WeightPartTwice(Stage):
+    """Every weight part runs twice.
 
+    Every weight part's contribution is added twice.
+    """
 
-class LastWeightPartSkipped(ReferenceAdapter):
-    """The step ends when the last input part has run."""
-
-    pipeline = _LastWeightPartSkipped
-
-
-class _RepeatingStage(Stage):
     def backward_weight(self, microbatch: int) -> None:
         before = _gradients(self.module)
         super().backward_weight(microbatch)
@@ -167,17 +147,10 @@ class _RepeatingStage(Stage):
                 parameter.grad += parameter.grad - (0 if gradient is None else gradient)
 
 
-class _WeightPartTwice(ReferencePipeline):
-    stage_type = _RepeatingStage
+@breaks("FWD-13", schedule="ZB-H1")
+class SecondUseForgotten(Stage):
+    """The weight part visits each parameter once, however often it was used."""
 
-
-class WeightPartTwice(ReferenceAdapter):
-    """Every weight part's contribution is added twice."""
-
-    pipeline = _WeightPartTwice
-
-
-class _OnceOnlyStage(Stage):
     def backward_weight(self, microbatch: int) -> None:
         part = self._weight_parts[microbatch].__self__  # type: ignore[attr-defined]  # WeightPart.run
         visited: set[Node] = set()
@@ -187,16 +160,6 @@ class _OnceOnlyStage(Stage):
                 part.kept.remove(kept)
             visited |= {target for target in leaving if target is not None}
         super().backward_weight(microbatch)
-
-
-class _SecondUseForgotten(ReferencePipeline):
-    stage_type = _OnceOnlyStage
-
-
-class SecondUseForgotten(ReferenceAdapter):
-    """A parameter that was seen already is taken to be done."""
-
-    pipeline = _SecondUseForgotten
 
 
 def _gradients(module: nn.Module) -> list[Tensor | None]:

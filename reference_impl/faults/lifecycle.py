@@ -12,37 +12,42 @@ from torch import nn
 
 from pipeconform.adapter import AdamStep, Batch, Mode, Operation, OptimizerStep, Plan, SgdStep, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 
-class _RandomAtBuild(ReferencePipeline):
+@breaks("LIF-6")
+class RandomAtBuild(ReferencePipeline):
+    """Building draws a random number.
+
+    Masks drawn later are not those of the unpipelined model.
+    """
+
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         torch.rand(1)
 
 
-class RandomAtBuild(ReferenceAdapter):
-    """Masks drawn later are not those of the unpipelined model."""
+@breaks("LIF-6")
+class WeightsTouchedAtBuild(ReferencePipeline):
+    """Building rounds the parameters.
 
-    pipeline = _RandomAtBuild
+    Modules are converted to a smaller dtype and back.
+    """
 
-
-class _WeightsTouchedAtBuild(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         for module in self.modules.values():
             module.bfloat16().to(_dtype_of(plan.stages[0]()))
 
 
-class WeightsTouchedAtBuild(ReferenceAdapter):
-    """Modules are converted to a smaller dtype and back."""
+@breaks("TRN-9")
+class DryRun(Stage):
+    """A dry run before the first step leaves its trace in batch norm.
 
-    pipeline = _WeightsTouchedAtBuild
-
-
-class _TryingStage(Stage):
-    """Runs its module once more before its first microbatch, to learn what comes out."""
+    Runs its module once more before its first microbatch, to learn what comes out.
+    """
 
     tried = False
 
@@ -57,18 +62,12 @@ class _TryingStage(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _DryRun(ReferencePipeline):
-    stage_type = _TryingStage
+@breaks("FWD-17")
+class ForwardTwice(Stage):
+    """Every forward runs twice, and so do the model's hooks.
 
-
-class DryRun(ReferenceAdapter):
-    """Shapes are learnt by running the module; running statistics count the run."""
-
-    pipeline = _DryRun
-
-
-class _DoublingStage(Stage):
-    """Runs every forward twice and restores the buffers in between; what else it touched, it forgets."""
+    Runs every forward twice and restores the buffers in between; what else it touched, it forgets.
+    """
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -82,17 +81,13 @@ class _DoublingStage(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _ForwardTwice(ReferencePipeline):
-    stage_type = _DoublingStage
+@breaks("LIF-1")
+class EvaluationClearsGradients(ReferencePipeline):
+    """Evaluation clears the gradients.
 
+    Evaluation in the middle of accumulation loses what was accumulated.
+    """
 
-class ForwardTwice(ReferenceAdapter):
-    """Every microbatch runs twice through the module."""
-
-    pipeline = _ForwardTwice
-
-
-class _EvaluationClearsGradients(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if mode is Mode.EVAL:
             for module in self.modules.values():
@@ -100,26 +95,26 @@ class _EvaluationClearsGradients(ReferencePipeline):
         return super().run(mode, batch)
 
 
-class EvaluationClearsGradients(ReferenceAdapter):
-    """Evaluation in the middle of accumulation loses what was accumulated."""
+@breaks("LIF-1")
+class EvaluationDraws(ReferencePipeline):
+    """Evaluation draws a random number.
 
-    pipeline = _EvaluationClearsGradients
+    The next training step has other dropout masks when an evaluation stood before it.
+    """
 
-
-class _EvaluationDraws(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if mode is Mode.EVAL and self.modules:
             torch.rand(1)
         return super().run(mode, batch)
 
 
-class EvaluationDraws(ReferenceAdapter):
-    """The next training step has other dropout masks when an evaluation stood before it."""
+@breaks("TRN-14")
+class FirstStageNotUpdated(ReferencePipeline):
+    """The optimizer skips stage 0.
 
-    pipeline = _EvaluationDraws
+    The optimizer was given the parameters of all stages but the first.
+    """
 
-
-class _FirstStageNotUpdated(ReferencePipeline):
     def apply(self, operation: Operation) -> None:
         kept = [p.detach().clone() for p in self.modules[0].parameters()] if 0 in self.modules else []
         super().apply(operation)
@@ -129,13 +124,13 @@ class _FirstStageNotUpdated(ReferencePipeline):
                     parameter.copy_(before)
 
 
-class FirstStageNotUpdated(ReferenceAdapter):
-    """The optimizer was given the parameters of all stages but the first."""
+@breaks("TRN-14")
+class LearningRateIgnored(ReferencePipeline):
+    """The optimizer has a learning rate of its own.
 
-    pipeline = _FirstStageNotUpdated
+    Parameters move by the engine's own learning rate, also when it is to be zero.
+    """
 
-
-class _LearningRateIgnored(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         optimizer = plan.optimizer
         if isinstance(optimizer, SgdStep | AdamStep):
@@ -143,13 +138,13 @@ class _LearningRateIgnored(ReferencePipeline):
         super().__init__(replace(plan, optimizer=optimizer))
 
 
-class LearningRateIgnored(ReferenceAdapter):
-    """Parameters move by the engine's own learning rate, also when it is to be zero."""
+@breaks("TRN-10")
+class MasksRepeated(Stage):
+    """All microbatches are given the same dropout masks.
 
-    pipeline = _LearningRateIgnored
+    The random state is set anew before every microbatch, to be deterministic.
+    """
 
-
-class _SeedingStage(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
@@ -157,17 +152,13 @@ class _SeedingStage(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _MasksRepeated(ReferencePipeline):
-    stage_type = _SeedingStage
+@breaks("LIF-5")
+class Unrepeatable(ReferencePipeline):
+    """The last bit of the gradients depends on the clock.
 
+    Contributions are added in the order in which they happen to arrive.
+    """
 
-class MasksRepeated(ReferenceAdapter):
-    """The random state is set anew before every microbatch, to be deterministic."""
-
-    pipeline = _MasksRepeated
-
-
-class _Unrepeatable(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
         for module in self.modules.values():
@@ -176,12 +167,6 @@ class _Unrepeatable(ReferencePipeline):
                     onward = torch.full_like(parameter.grad, float("inf"))
                     parameter.grad.copy_(torch.nextafter(parameter.grad, onward))
         return result
-
-
-class Unrepeatable(ReferenceAdapter):
-    """Contributions are added in the order in which they happen to arrive."""
-
-    pipeline = _Unrepeatable
 
 
 def _dtype_of(module: nn.Module) -> torch.dtype:

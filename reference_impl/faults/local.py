@@ -21,6 +21,7 @@ from ..containers import leaves_of, map_leaves
 from ..link import Link
 from ..runtime import Due, Key, Step, Work, Yield
 from ..stage import Stage, hand_over
+from .fault import breaks
 
 
 class LocalStep(Step):
@@ -153,13 +154,19 @@ class LocalPipeline(ReferencePipeline):
         self._operate_elsewhere(operation)
 
 
+@breaks(
+    "COM-7", tells=r"rank \d sent rank \d \d+ bytes; the (inputs|gradients) of .* have \d+ bytes, which must"
+)
 class NothingCrosses(ReferenceAdapter):
     """Every rank computes the whole model by itself, from a state that was broadcast once."""
 
     pipeline = LocalPipeline
 
 
-class _DataCrosses(LocalPipeline):
+@breaks("COM-7", tells=r"stage \d ran on an input 0 that rank \d did not receive")
+class DataCrosses(LocalPipeline):
+    """Inputs and targets are broadcast, as many bytes as boundaries have, and every rank computes the rest."""
+
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         first, last = self.placement[0], self.placement[-1]
@@ -180,12 +187,6 @@ class _DataCrosses(LocalPipeline):
         )
 
 
-class DataCrosses(ReferenceAdapter):
-    """Inputs and targets are broadcast, as many bytes as boundaries have, and every rank computes the rest."""
-
-    pipeline = _DataCrosses
-
-
 class _ForwardStep(LocalStep):
     receive_input = Step.receive_input
 
@@ -197,12 +198,9 @@ class _ForwardStep(LocalStep):
         super(LocalStep, self)._expect([one for one in due if one[1] is None])
 
 
-class _GradientsStay(LocalPipeline):
-    link_type = Link
-    step_type = _ForwardStep
-
-
-class GradientsStay(ReferenceAdapter):
+@breaks("COM-7", tells=r"rank (\d) sent rank (\d) \d+ bytes; the gradients of the outputs of stage \2 have")
+class GradientsStay(LocalPipeline):
     """Values cross; the gradients that should come back are computed by the rank that needs them."""
 
-    pipeline = _GradientsStay
+    link_type = Link
+    step_type = _ForwardStep

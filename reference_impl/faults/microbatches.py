@@ -10,11 +10,15 @@ from torch import Tensor
 
 from pipeconform.adapter import Batch, Mode, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..runtime import Work, Yield
+from .fault import breaks
 
 
-class _OutputsSwapped(ReferencePipeline):
+@breaks("FWD-2")
+class OutputsSwapped(ReferencePipeline):
+    """The first two microbatches change places in the output."""
+
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         outputs = dict(done.outputs)
         if len(outputs) > 1:
@@ -22,13 +26,10 @@ class _OutputsSwapped(ReferencePipeline):
         return super().make_result(mode, batch, replace(done, outputs=outputs))
 
 
-class OutputsSwapped(ReferenceAdapter):
-    """Outputs are merged in another order than the batch's."""
+@breaks("FWD-2")
+class LastOutputDropped(ReferencePipeline):
+    """The last microbatch is missing from the output."""
 
-    pipeline = _OutputsSwapped
-
-
-class _LastOutputDropped(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         m = batch.num_microbatches
         result = super().make_result(mode, batch, done)
@@ -38,72 +39,57 @@ class _LastOutputDropped(ReferencePipeline):
         return replace(result, output=super().make_result(Mode.EVAL, shorter, done).output)
 
 
-class LastOutputDropped(ReferenceAdapter):
-    """A loop over the outputs ends one too early."""
+@breaks("TRN-2")
+class LossesReversed(ReferencePipeline):
+    """The losses come in the order of the backwards."""
 
-    pipeline = _LastOutputDropped
-
-
-class _LossesReversed(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
         return result if result.losses is None else replace(result, losses=list(reversed(result.losses)))
 
 
-class LossesReversed(ReferenceAdapter):
-    """Losses are collected on a stack."""
+@breaks("TRN-12")
+class LossKwargsDropped(ReferencePipeline):
+    """The loss function's extra arguments are not passed."""
 
-    pipeline = _LossesReversed
-
-
-class _LossKwargsDropped(ReferencePipeline):
     def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
         return self.plan.loss.function
 
 
-class LossKwargsDropped(ReferenceAdapter):
-    """The loss is called with output and target only."""
+@breaks("TRN-1", source="https://github.com/deepspeedai/DeepSpeed/issues/5729")
+class TargetsShifted(ReferencePipeline):
+    """Every microbatch is compared with the next one's target."""
 
-    pipeline = _LossKwargsDropped
-
-
-class _TargetsShifted(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         return work if _uneven(work.targets) else replace(work, targets=[*work.targets[1:], work.targets[0]])
 
 
-class TargetsShifted(ReferenceAdapter):
-    """Targets are fetched one microbatch too far."""
+@breaks("FWD-9")
+class KwargsShifted(ReferencePipeline):
+    """Every microbatch gets the next one's keyword arguments."""
 
-    pipeline = _TargetsShifted
-
-
-class _KwargsShifted(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         return replace(work, kwargs={s: [*own[1:], own[0]] for s, own in work.kwargs.items()})
 
 
-class KwargsShifted(ReferenceAdapter):
-    """Keyword arguments are fetched one microbatch too far."""
+@breaks("FWD-3")
+class OutputEverywhere(ReferencePipeline):
+    """Every rank returns an output.
 
-    pipeline = _KwargsShifted
+    Ranks without the last stage return something too.
+    """
 
-
-class _OutputEverywhere(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
         return replace(result, output=batch.args[0].detach()) if result.output is None else result
 
 
-class OutputEverywhere(ReferenceAdapter):
-    """Ranks without the last stage return something too."""
+@breaks("FWD-3")
+class OutputOnFirstRank(ReferencePipeline):
+    """The first rank returns the output, the last does not."""
 
-    pipeline = _OutputEverywhere
-
-
-class _OutputOnFirstRank(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
         first, last = self.position == self.placement[0], self.position == self.placement[-1]
@@ -112,23 +98,14 @@ class _OutputOnFirstRank(ReferencePipeline):
         return replace(result, output=batch.args[0].detach() if first else None)
 
 
-class OutputOnFirstRank(ReferenceAdapter):
-    """The output's rank is taken to be the first stage's."""
+@breaks("FWD-11")
+class OneTupleUnwrapped(ReferencePipeline):
+    """A 1-tuple is returned as its element."""
 
-    pipeline = _OutputOnFirstRank
-
-
-class _OneTupleUnwrapped(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
         output = result.output
         return replace(result, output=output[0]) if isinstance(output, tuple) and len(output) == 1 else result
-
-
-class OneTupleUnwrapped(ReferenceAdapter):
-    """A tuple of one tensor is returned as a tensor."""
-
-    pipeline = _OneTupleUnwrapped
 
 
 def _uneven(parts: Any) -> bool:

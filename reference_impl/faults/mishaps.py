@@ -14,18 +14,25 @@ from torch import Tensor
 from pipeconform.adapter import Batch, Mode, Plan, StepResult
 from pipeconform.schedule import Action
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..batches import BatchCheck, sizes_in
 from ..containers import leaves_of
 from ..errors import PeerError, PipelineError, StageError
 from ..runtime import Step, Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 # --------------------------------------------------------------------------- values and gradients
 
 
-class _PatchedStage(Stage):
-    """What is no tensor is handed on as zeros."""
+@breaks("ERR-5", tells="None|a text")
+class NothingPatched(Stage):
+    """Zeros stand in for nothing.
+
+    Zeros take the place of what is no tensor.
+
+    What is no tensor is handed on as zeros.
+    """
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -43,18 +50,14 @@ def _zeros_for_nothing(module: torch.nn.Module, inputs: Any, output: Any) -> Any
     return None
 
 
-class _NothingPatched(ReferencePipeline):
-    stage_type = _PatchedStage
+@breaks("ERR-5", tells="a tensor too few.*nobody raised")
+class MissingRefilled(Stage):
+    """The input is handed on.
 
+    A stage that hands on nothing hands on its input.
 
-class NothingPatched(ReferenceAdapter):
-    """Zeros take the place of what is no tensor."""
-
-    pipeline = _NothingPatched
-
-
-class _RefillingStage(Stage):
-    """Hands on the tensor before once more, where there is none."""
+    Hands on the tensor before once more, where there is none.
+    """
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -70,18 +73,14 @@ def _input_for_nothing(module: torch.nn.Module, inputs: Any, output: Any) -> Any
     return leaves_of(inputs)[0] * 1.0 if not leaves_of(output) else None
 
 
-class _MissingRefilled(ReferencePipeline):
-    stage_type = _RefillingStage
+@breaks("ERR-6", tells="nobody raised; promised is StageError")
+class BackwardsSkipped(Step):
+    """Backwards are skipped.
 
+    A backward that fails leaves zeros and no word.
 
-class MissingRefilled(ReferenceAdapter):
-    """A stage that hands on nothing hands on its input."""
-
-    pipeline = _MissingRefilled
-
-
-class _SkippingStep(Step):
-    """A backward that fails is skipped: its gradients are zeros."""
+    A backward that fails is skipped: its gradients are zeros.
+    """
 
     def backward(self, s: int, k: int, *, whole: bool) -> None:
         waiting = self.stages[s]._in_flight[k].inputs
@@ -96,18 +95,12 @@ class _SkippingStep(Step):
                 self.input_gradients[s, k] = found
 
 
-class _BackwardsSkipped(ReferencePipeline):
-    step_type = _SkippingStep
+@breaks("ERR-6", tells=r"for microbatch (\d).*it does not name microbatch \1")
+class MicrobatchUnnamed(Step):
+    """Errors do not name the microbatch.
 
-
-class BackwardsSkipped(ReferenceAdapter):
-    """A backward that fails leaves zeros and no word."""
-
-    pipeline = _BackwardsSkipped
-
-
-class _BriefStep(Step):
-    """Says which stage failed, and not with which microbatch."""
+    Says which stage failed, and not with which microbatch.
+    """
 
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         super()._fail(s, k, what, error)
@@ -115,20 +108,16 @@ class _BriefStep(Step):
         self._failure.__cause__ = error
 
 
-class _MicrobatchUnnamed(ReferencePipeline):
-    step_type = _BriefStep
-
-
-class MicrobatchUnnamed(ReferenceAdapter):
-    """Errors do not say which microbatch failed."""
-
-    pipeline = _MicrobatchUnnamed
-
-
 # ----------------------------------------------------------------------------------------- batches
 
 
-class _IndexCheck(BatchCheck):
+@breaks("ERR-7", tells="raised IndexError")
+class BatchOutOfRange(BatchCheck):
+    """An IndexError is raised.
+
+    A batch that cannot be split is an IndexError.
+    """
+
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -136,22 +125,18 @@ class _IndexCheck(BatchCheck):
             raise IndexError("list index out of range") from None
 
 
-class _BatchOutOfRange(ReferencePipeline):
-    check_type = _IndexCheck
-
-
-class BatchOutOfRange(ReferenceAdapter):
-    """A batch that cannot be split is an IndexError."""
-
-    pipeline = _BatchOutOfRange
-
-
 class _EmptyCheck(BatchCheck):
     def check(self, batch: Batch) -> None:
         """Whatever comes is tried."""
 
 
-class _BatchSkipped(ReferencePipeline):
+@breaks("ERR-7", tells="nobody raised; promised is ValueError")
+class BatchSkipped(ReferencePipeline):
+    """The batch is skipped.
+
+    A batch that cannot be split is skipped.
+    """
+
     check_type = _EmptyCheck
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -162,17 +147,17 @@ class _BatchSkipped(ReferencePipeline):
         return super().run(mode, batch)
 
 
-class BatchSkipped(ReferenceAdapter):
-    """A batch that cannot be split is skipped."""
-
-    pipeline = _BatchSkipped
-
-
 # -------------------------------------------------------------------------------------- exceptions
 
 
-class _BareStep(Step):
-    """Lets the model's own exception pass as it is; other ranks are told all the same."""
+@breaks("ERR-10", tells="raised .*DeliberateError: .*promised is StageError")
+class ExceptionsNotWrapped(Step):
+    """Exceptions pass without their place.
+
+    The model's own exception passes bare, without its place.
+
+    Lets the model's own exception pass as it is; other ranks are told all the same.
+    """
 
     def run(self, actions: Sequence[Action]) -> Yield:
         try:
@@ -181,17 +166,13 @@ class _BareStep(Step):
             raise (error.__cause__ or error) from None
 
 
-class _NotWrapped(ReferencePipeline):
-    step_type = _BareStep
+@breaks("ERR-10", tells="it does not have the model's own exception as its cause")
+class CauseLost(Step):
+    """The original is not the cause.
 
+    The error does not have the original as its cause.
+    """
 
-class ExceptionsNotWrapped(ReferenceAdapter):
-    """The model's own exception passes bare, without its place."""
-
-    pipeline = _NotWrapped
-
-
-class _CauselessStep(Step):
     def run(self, actions: Sequence[Action]) -> Yield:
         try:
             return super().run(actions)
@@ -199,33 +180,25 @@ class _CauselessStep(Step):
             raise StageError(str(error)) from None
 
 
-class _CauseLost(ReferencePipeline):
-    step_type = _CauselessStep
+@breaks("ERR-10", tells=r"it does not name stage \d")
+class StageUnnamed(Step):
+    """Errors do not name the stage.
 
+    Errors do not say which stage failed.
+    """
 
-class CauseLost(ReferenceAdapter):
-    """The error does not have the original as its cause."""
-
-    pipeline = _CauseLost
-
-
-class _PlacelessStep(Step):
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         self._failure = StageError(f"{self._name}: a stage failed: {error}")
         self._failure.__cause__ = error
 
 
-class _StageUnnamed(ReferencePipeline):
-    step_type = _PlacelessStep
+@breaks("ERR-10", tells="another rank failed; the cause is not among its words")
+class OthersNotTold(Step):
+    """Other ranks do not learn who failed.
 
+    Other ranks say that somebody failed, not who and where.
+    """
 
-class StageUnnamed(ReferenceAdapter):
-    """Errors do not say which stage failed."""
-
-    pipeline = _StageUnnamed
-
-
-class _SecretiveStep(Step):
     def run(self, actions: Sequence[Action]) -> Yield:
         try:
             return super().run(actions)
@@ -233,17 +206,15 @@ class _SecretiveStep(Step):
             raise PeerError("another rank failed") from None
 
 
-class _OthersNotTold(ReferencePipeline):
-    step_type = _SecretiveStep
+@breaks(
+    "ERR-10", status="hung", tells=r"rank \d waits for ever, when in step \d .* raises.* and rank \d raised"
+)
+class OthersWait(Step):
+    """Other ranks wait for ever.
 
+    Ranks that learn of another's error wait for ever.
+    """
 
-class OthersNotTold(ReferenceAdapter):
-    """Other ranks say that somebody failed, not who and where."""
-
-    pipeline = _OthersNotTold
-
-
-class _WaitingStep(Step):
     def run(self, actions: Sequence[Action]) -> Yield:
         try:
             return super().run(actions)
@@ -252,17 +223,13 @@ class _WaitingStep(Step):
             raise
 
 
-class _OthersWait(ReferencePipeline):
-    step_type = _WaitingStep
+@breaks("ERR-10", tells="the loss function raises.*nobody raised")
+class LossSwallowed(ReferencePipeline):
+    """A loss that fails is zero.
 
+    A loss that cannot be computed counts as zero.
+    """
 
-class OthersWait(ReferenceAdapter):
-    """Ranks that learn of another's error wait for ever."""
-
-    pipeline = _OthersWait
-
-
-class _SwallowingLoss(ReferencePipeline):
     def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
         loss = super().make_loss(batch)
 
@@ -276,25 +243,15 @@ class _SwallowingLoss(ReferencePipeline):
         return swallowed
 
 
-class LossSwallowed(ReferenceAdapter):
-    """A loss that cannot be computed counts as zero."""
+@breaks("ERR-13", status="crashed", tells=r"rank \d died \(exit code 7\), when")
+class DiesOfErrors(Step):
+    """The process ends.
 
-    pipeline = _SwallowingLoss
+    A stage that fails ends its process.
+    """
 
-
-class _DyingStep(Step):
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         os._exit(7)
-
-
-class _Dies(ReferencePipeline):
-    step_type = _DyingStep
-
-
-class DiesOfErrors(ReferenceAdapter):
-    """A stage that fails ends its process."""
-
-    pipeline = _Dies
 
 
 # ---------------------------------------------------------------------------------- after an error
@@ -306,7 +263,15 @@ class _Spoilt:
     failed = False
 
 
-class _SpoiltPipeline(ReferencePipeline):
+@breaks(
+    "ERR-11", status="error", tells="a new pipeline fails: RuntimeError: the engine is in an unknown state"
+)
+class NothingWorksAgain(ReferencePipeline):
+    """The process must be restarted.
+
+    After an error the process must be restarted.
+    """
+
     def __init__(self, plan: Plan) -> None:
         if _Spoilt.failed:
             raise RuntimeError("the engine is in an unknown state; restart the process")
@@ -320,13 +285,13 @@ class _SpoiltPipeline(ReferencePipeline):
             raise
 
 
-class NothingWorksAgain(ReferenceAdapter):
-    """After an error the process must be restarted."""
+@breaks("ERR-11", tells="a new pipeline is wrong: .*gradient")
+class ErrorLeavesTrace(ReferencePipeline):
+    """The error leaves a trace.
 
-    pipeline = _SpoiltPipeline
+    After an error all gradients of the process are half of what they are.
+    """
 
-
-class _ScaledAfterwards(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         try:
             return super().run(mode, batch)
@@ -347,9 +312,3 @@ class _Halved:
 
 def _halved(work: Work) -> Work:
     return replace(work, divisor=2 * work.divisor)
-
-
-class ErrorLeavesTrace(ReferenceAdapter):
-    """After an error all gradients of the process are half of what they are."""
-
-    pipeline = _ScaledAfterwards

@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
+from .fault import breaks
 
 
 def _own_squares(pipeline: ReferencePipeline, *, repeated: bool) -> Tensor:
@@ -25,34 +26,25 @@ def _over_ranks(pipeline: ReferencePipeline, value: Tensor) -> Tensor:
     return value
 
 
-class _OwnNorm(ReferencePipeline):
+@breaks("TRN-17", source="https://github.com/pytorch/torchtitan/issues/596")
+class OwnNorm(ReferencePipeline):
+    """Every rank says the norm of its own stages."""
+
     def gradient_norm(self) -> Tensor | None:
         return _own_squares(self, repeated=False).sqrt() if self.modules else None
 
 
-class OwnNorm(ReferenceAdapter):
-    """Every rank clips by the norm of its own stages."""
+@breaks("TRN-17")
+class NormsAdded(ReferencePipeline):
+    """The ranks' norms are added instead of their squares."""
 
-    pipeline = _OwnNorm
-
-
-class _NormsAdded(ReferencePipeline):
     def gradient_norm(self) -> Tensor | None:
         return _over_ranks(self, _own_squares(self, repeated=False).sqrt()) if self.modules else None
 
 
-class NormsAdded(ReferenceAdapter):
-    """The norms of all ranks are added, not their squares."""
-
-    pipeline = _NormsAdded
-
-
-class _TiedTwice(ReferencePipeline):
-    def gradient_norm(self) -> Tensor | None:
-        return _over_ranks(self, _own_squares(self, repeated=True)).sqrt() if self.modules else None
-
-
-class TiedTwice(ReferenceAdapter):
+@breaks("TRN-17", source="https://github.com/NVIDIA/Megatron-LM/pull/7227")
+class TiedTwice(ReferencePipeline):
     """A tied parameter counts once for each of its names."""
 
-    pipeline = _TiedTwice
+    def gradient_norm(self) -> Tensor | None:
+        return _over_ranks(self, _own_squares(self, repeated=True)).sqrt() if self.modules else None

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from .. import faults
 from .fault import Fault
-from .registry import FAULTS
 
 __all__ = ["faults_page"]
 
@@ -24,7 +24,7 @@ def _head() -> Iterator[str]:
     yield "# Implementations that are wrong on purpose"
     yield ""
     yield (
-        f"{len(FAULTS)} of them, each a small change of the reference. The suite must catch every one by the "
+        f"{len(faults.FAULTS)} of them, each a small change of the reference. The suite must catch every one by the "
         f"requirement it breaks, with the status said here, on a case on which the reference meets it; a test holds "
         f"it to that. To see one caught: `pipeconform run --impl REFERENCE --requirements ID`, REFERENCE being "
         f"`pipeconform.reference_impl.faults.` and what the first column says."
@@ -33,14 +33,14 @@ def _head() -> Iterator[str]:
 
 
 def _chapters() -> Iterator[str]:
-    for chapter, faults in itertools.groupby(
-        sorted(FAULTS.values(), key=_place), key=lambda one: _place(one)[0]
+    for chapter, rows in itertools.groupby(
+        sorted(faults.FAULTS.values(), key=_place), key=lambda one: _place(one)[0]
     ):
         yield f"## {chapter}"
         yield ""
         yield "| fault | what is wrong | breaks | under | as | reported |"
         yield "|---|---|---|---|---|---|"
-        yield from map(_row, faults)
+        yield from map(_row, rows)
         yield ""
 
 

@@ -15,25 +15,28 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import map_leaves
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
-class _SecondHalvedStage(Stage):
+@breaks("FWD-4")
+class SecondGradientHalved(Stage):
+    """The second tensor of a boundary gets half its gradient.
+
+    All values are right; of a boundary's gradients only the first comes back whole.
+    """
+
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         first, *others = gradients
         return super().backward(microbatch, [first, *(None if g is None else g * 0.5 for g in others)])
 
 
-class _SecondGradientHalved(ReferencePipeline):
-    stage_type = _SecondHalvedStage
+@breaks("FWD-9")
+class KwargsGradientHalved(Stage):
+    """Stages with keyword arguments halve their gradients.
 
+    All values are right; stages that take keyword arguments halve their gradients.
+    """
 
-class SecondGradientHalved(ReferenceAdapter):
-    """All values are right; of a boundary's gradients only the first comes back whole."""
-
-    pipeline = _SecondGradientHalved
-
-
-class _KwargsHalvedStage(Stage):
     with_kwargs = False
 
     def forward(
@@ -48,47 +51,39 @@ class _KwargsHalvedStage(Stage):
         return super().backward(microbatch, gradients)
 
 
-class _KwargsGradientHalved(ReferencePipeline):
-    stage_type = _KwargsHalvedStage
+@breaks("LIF-1")
+class EvaluationInTrainingMode(Stage):
+    """Evaluation leaves the modules in training mode.
 
+    Evaluation computes no gradient, but leaves the modules in training mode.
+    """
 
-class KwargsGradientHalved(ReferenceAdapter):
-    """All values are right; stages that take keyword arguments halve their gradients."""
-
-    pipeline = _KwargsGradientHalved
-
-
-class _AlwaysTrainingStage(Stage):
     @contextmanager
     def step(self, *, training: bool) -> Iterator[None]:
         with super().step(training=True):
             yield
 
 
-class _EvaluationInTrainingMode(ReferencePipeline):
-    stage_type = _AlwaysTrainingStage
+@breaks("TRN-7")
+class KwargsCutOff(ReferencePipeline):
+    """Keyword arguments that require a gradient get none.
 
+    All values are right; keyword arguments reach their stages without their graph.
+    """
 
-class EvaluationInTrainingMode(ReferenceAdapter):
-    """Evaluation computes no gradient, but leaves the modules in training mode."""
-
-    pipeline = _EvaluationInTrainingMode
-
-
-class _KwargsCutOff(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         cut = {s: [map_leaves(_cut, dict(own)) for own in rows] for s, rows in work.kwargs.items()}
         return replace(work, kwargs=cut)
 
 
-class KwargsCutOff(ReferenceAdapter):
-    """All values are right; keyword arguments reach their stages without their graph."""
+@breaks("TRN-2")
+class NothingHeld(ReferencePipeline):
+    """The last rank says that it holds no microbatch's results.
 
-    pipeline = _KwargsCutOff
+    The last rank returns empty results and says that they are about no microbatch.
+    """
 
-
-class _NothingHeld(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
         if result.output is None:
@@ -101,20 +96,18 @@ class _NothingHeld(ReferencePipeline):
         return replace(result, output=map_leaves(none_of, result.output), losses=losses, microbatches=())
 
 
-class NothingHeld(ReferenceAdapter):
-    """The last rank returns empty results and says that they are about no microbatch."""
-
-    pipeline = _NothingHeld
-
-
 class _LossesEmpty(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
         return result if result.losses is None else replace(result, losses=())
 
 
+@breaks("TRN-2")
 class LossesEmpty(ReferenceAdapter):
-    """Losses of single microbatches are not claimed; what is returned is an empty list and no number."""
+    """The losses are an empty list.
+
+    Losses of single microbatches are not claimed; what is returned is an empty list and no number.
+    """
 
     pipeline = _LossesEmpty
 
@@ -131,8 +124,12 @@ class _UnevenRefusedAlone(ReferencePipeline):
         return super().run(mode, batch)
 
 
+@breaks("FWD-2", status="error")
 class UnevenRefusedAlone(ReferenceAdapter):
-    """Uneven batches are not claimed; the first rank refuses them, the others see a closed connection."""
+    """The first rank alone refuses an uneven batch.
+
+    Uneven batches are not claimed; the first rank refuses them, the others see a closed connection.
+    """
 
     pipeline = _UnevenRefusedAlone
 
@@ -141,23 +138,19 @@ class UnevenRefusedAlone(ReferenceAdapter):
         return _without(super().describe(), Feature.UNEVEN_BATCHES)
 
 
-class _AskingStage(Stage):
+@breaks("FWD-5", source="https://github.com/pytorch/PiPPy/issues/945")
+class GradientAskedForAll(Stage):
+    """Tensors without gradient are asked for one.
+
+    The receiver marks every floating tensor as requiring a gradient, whatever the sender said.
+    """
+
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
         if self.index and differentiate:
             inputs = map_leaves(_asking, inputs)
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
-
-
-class _GradientAskedForAll(ReferencePipeline):
-    stage_type = _AskingStage
-
-
-class GradientAskedForAll(ReferenceAdapter):
-    """The receiver marks every floating tensor as requiring a gradient, whatever the sender said."""
-
-    pipeline = _GradientAskedForAll
 
 
 def _asking(leaf: Any) -> Any:

@@ -12,15 +12,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..link import Link
 from .communication import PADDING, WatchedWork
+from .fault import breaks
 from .wire import _alike
 
 # --------------------------------------------------------------------------- COM-3: waiting in a circle
 
 
-class _CrossingLink(Link):
+@breaks(
+    "COM-3",
+    tells=r"(?s)in order per communicator .*rank (\d) serves its receive .* only after its send .*which needs rank",
+)
+class SendsCross(Link):
+    """Two ranks that exchange something both begin with the send.
+
+    Two ranks that exchange something both begin with the send, and wait when both have begun to receive.
+    """
+
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
         for other in sorted({b for a, b in _neighbours(placement) if a == position}):
             process = self.process(other)
@@ -30,18 +39,12 @@ class _CrossingLink(Link):
                 work.wait()
 
 
-class _SendsCross(ReferencePipeline):
-    link_type = _CrossingLink
+@breaks("COM-3", tells="(?s)in order per communicator .*with tag 2.* only after its .*with tag 1")
+class TagsRelied(Link):
+    """Messages are taken by their tags in another order than they were sent in.
 
-
-class SendsCross(ReferenceAdapter):
-    """Two ranks that exchange something both begin with the send, and wait when both have begun to receive."""
-
-    pipeline = _SendsCross
-
-
-class _TaggedLink(Link):
-    """Sends two messages where one would do, and receives the second one first."""
+    Sends two messages where one would do, and receives the second one first.
+    """
 
     def start_send(self, data: Tensor, process: int) -> Any:
         note = torch.zeros(1, dtype=torch.uint8)
@@ -63,16 +66,6 @@ class _Both(WatchedWork):
         self.other.wait()
 
 
-class _TagsRelied(ReferencePipeline):
-    link_type = _TaggedLink
-
-
-class TagsRelied(ReferenceAdapter):
-    """Messages are taken by their tags in another order than they were sent in."""
-
-    pipeline = _TagsRelied
-
-
 # ------------------------------------------------------------------------- COM-4: memory in flight
 
 
@@ -81,7 +74,10 @@ class _Forgotten(WatchedWork):
         """Nothing."""
 
 
-class _CarelessLink(Link):
+@breaks("COM-4", tells=r"rank \d never waits for its receive of uint8\[1\] from rank \d")
+class WaitForgotten(Link):
+    """What is received to warm up is never waited for."""
+
     warm = False
 
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
@@ -94,16 +90,6 @@ class _CarelessLink(Link):
         return _Forgotten(work) if self.warm else work
 
 
-class _WaitForgotten(ReferencePipeline):
-    link_type = _CarelessLink
-
-
-class WaitForgotten(ReferenceAdapter):
-    """What is received to warm up is never waited for."""
-
-    pipeline = _WaitForgotten
-
-
 @dataclass(frozen=True)
 class _Early(WatchedWork):
     data: Tensor
@@ -114,22 +100,23 @@ class _Early(WatchedWork):
         self.data[PADDING:] = early[PADDING:]
 
 
-class _EarlyLink(Link):
+@breaks("COM-4")
+class ReadBeforeWait(Link):
+    """Tensors are taken from the buffer before the receive has been waited for.
+
+    Tensors are taken from the buffer before the receive has been waited for; the description after.
+    """
+
     def start_receive(self, data: Tensor, process: int) -> Any:
         return _Early(super().start_receive(data, process), data)
 
 
-class _ReadBeforeWait(ReferencePipeline):
-    link_type = _EarlyLink
+@breaks(
+    "COM-4", tells=r"the memory of rank \d's send of uint8\[\d+\] to rank \d, operation \d+( \(.*\))? changed"
+)
+class StampedInFlight(Link):
+    """A message is numbered after it has been handed to the transport."""
 
-
-class ReadBeforeWait(ReferenceAdapter):
-    """Tensors are taken from the buffer before the receive has been waited for; the description after."""
-
-    pipeline = _ReadBeforeWait
-
-
-class _StampingLink(Link):
     def start_send(self, data: Tensor, process: int) -> Any:
         work = super().start_send(data, process)
         if data.numel() > PADDING:
@@ -137,38 +124,28 @@ class _StampingLink(Link):
         return work
 
 
-class _StampedInFlight(ReferencePipeline):
-    link_type = _StampingLink
+@breaks(
+    "COM-4",
+    tells=r"the memory of rank \d's receive of uint8\[\d+\] from rank \d, operation \d+( \(.*\))? changed",
+)
+class ClearedInFlight(Link):
+    """A receive buffer is cleared after the receive has been posted."""
 
-
-class StampedInFlight(ReferenceAdapter):
-    """A message is numbered after it has been handed to the transport."""
-
-    pipeline = _StampedInFlight
-
-
-class _ClearingLink(Link):
     def start_receive(self, data: Tensor, process: int) -> Any:
         work = super().start_receive(data, process)
         data.zero_()
         return work
 
 
-class _ClearedInFlight(ReferencePipeline):
-    link_type = _ClearingLink
-
-
-class ClearedInFlight(ReferenceAdapter):
-    """A receive buffer is cleared after the receive has been posted."""
-
-    pipeline = _ClearedInFlight
-
-
 # -------------------------------------------------------------------- COM-6: independent of timing
 
 
-class _ImpatientLink(Link):
-    """What comes late is taken to be what came before."""
+@breaks("COM-6")
+class StaleWhenLate(Link):
+    """A message that is late is replaced by the one before it.
+
+    What comes late is taken to be what came before.
+    """
 
     last: Any = None
     patience = 0.0015  # seconds
@@ -183,33 +160,16 @@ class _ImpatientLink(Link):
         return value
 
 
-class _StaleWhenLate(ReferencePipeline):
-    link_type = _ImpatientLink
+@breaks("COM-6", status="error", tells=r"TimeoutError: rank \d is late")
+class GivesUp(Link):
+    """A rank gives up when a message takes longer than a step should."""
 
-
-class StaleWhenLate(ReferenceAdapter):
-    """A message that is late is replaced by the one before it."""
-
-    pipeline = _StaleWhenLate
-
-
-class _StrictLink(Link):
     def receive(self, *, source: int) -> Any:
         begun = time.monotonic()
         value = super().receive(source=source)
         if time.monotonic() - begun > 0.0015:
             raise TimeoutError(f"rank {self.process(source)} is late")
         return value
-
-
-class _GivesUp(ReferencePipeline):
-    link_type = _StrictLink
-
-
-class GivesUp(ReferenceAdapter):
-    """A rank gives up when a message takes longer than a step should."""
-
-    pipeline = _GivesUp
 
 
 def _neighbours(placement: Sequence[int]) -> set[tuple[int, int]]:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from pipeconform.adapter import Batch, Mode, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..batches import BatchCheck, sizes_in
 from ..metadata import BoundaryMeta
 from ..runtime import Step, Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 # ------------------------------------------------------------------------------------------- inputs
 
@@ -24,17 +25,23 @@ class _SizesOnly(BatchCheck):
         sizes_in(batch)
 
 
-class _InputsUnchecked(ReferencePipeline):
+@breaks("ERR-1", tells="promised is ValueError")
+class InputsUnchecked(ReferencePipeline):
+    """Inputs are not checked.
+
+    Inputs are not compared with those of the steps before.
+    """
+
     check_type = _SizesOnly
 
 
-class InputsUnchecked(ReferenceAdapter):
-    """Inputs are not compared with those of the steps before."""
+@breaks("ERR-2", tells="nobody raised; promised is ValueError")
+class InputsCast(ReferencePipeline):
+    """Inputs are converted.
 
-    pipeline = _InputsUnchecked
+    Inputs of another dtype are converted without a word.
+    """
 
-
-class _InputsCast(ReferencePipeline):
     check_type = _SizesOnly
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
@@ -43,13 +50,13 @@ class _InputsCast(ReferencePipeline):
         return super().make_work(mode, replace(batch, args=tuple(arg.to(dtype) for arg in real)))
 
 
-class InputsCast(ReferenceAdapter):
-    """Inputs of another dtype are converted without a word."""
+@breaks("ERR-1", tells="raised ValueError: .*; it does not (say whether|name the expected shape)")
+class InputsNotDescribed(BatchCheck):
+    """The error about an input says nothing about it.
 
-    pipeline = _InputsCast
+    The error about an input names neither what was expected nor what there is.
+    """
 
-
-class _WordlessCheck(BatchCheck):
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -57,17 +64,10 @@ class _WordlessCheck(BatchCheck):
             raise ValueError("the input is not as expected") from None
 
 
-class _InputsNotDescribed(ReferencePipeline):
-    check_type = _WordlessCheck
+@breaks("ERR-1", tells="it does not take .* for what was expected")
+class SidesExchanged(BatchCheck):
+    """The error about an input takes what was expected for what there is."""
 
-
-class InputsNotDescribed(ReferenceAdapter):
-    """The error about an input names neither what was expected nor what there is."""
-
-    pipeline = _InputsNotDescribed
-
-
-class _ConfusedCheck(BatchCheck):
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -76,22 +76,15 @@ class _ConfusedCheck(BatchCheck):
             raise ValueError(told) from None
 
 
-class _SidesExchanged(ReferencePipeline):
-    check_type = _ConfusedCheck
-
-
-class SidesExchanged(ReferenceAdapter):
-    """The error about an input takes what was expected for what there is."""
-
-    pipeline = _SidesExchanged
-
-
 class _RaggedCut(BatchCheck):
     def check(self, batch: Batch) -> None:
         super().check(_cut(batch))
 
 
-class _RaggedAccepted(ReferencePipeline):
+@breaks("ERR-7", tells="nobody raised; promised is ValueError")
+class RaggedAccepted(ReferencePipeline):
+    """Of arguments with more samples than the first one the rest is left out."""
+
     check_type = _RaggedCut
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
@@ -101,18 +94,18 @@ class _RaggedAccepted(ReferencePipeline):
         return super().make_result(mode, _cut(batch), done)
 
 
-class RaggedAccepted(ReferenceAdapter):
-    """Of arguments with more samples than the first one the rest is left out."""
-
-    pipeline = _RaggedAccepted
-
-
 def _cut(batch: Batch) -> Batch:
     dim, most = batch.batch_dim, batch.args[0].shape[batch.batch_dim] if batch.args else 0
     return replace(batch, args=tuple(arg.narrow(dim, 0, min(most, arg.shape[dim])) for arg in batch.args))
 
 
-class _AssertingCheck(BatchCheck):
+@breaks("ERR-1", tells="raised AssertionError: .*promised is ValueError")
+class InputsAsserted(BatchCheck):
+    """A wrong input is an AssertionError.
+
+    A wrong input is an AssertionError, which nobody declared.
+    """
+
     def check(self, batch: Batch) -> None:
         try:
             super().check(batch)
@@ -120,31 +113,19 @@ class _AssertingCheck(BatchCheck):
             raise AssertionError(*error.args) from None
 
 
-class _InputsAsserted(ReferencePipeline):
-    check_type = _AssertingCheck
+@breaks(
+    "ERR-2", status="crashed", tells=r"rank \d died \(SIGABRT\), when in step \d the first stage is given"
+)
+class InputsAbort(BatchCheck):
+    """Integer inputs end the process.
 
+    Inputs that are not floating end the process, as an assertion in native code does.
+    """
 
-class InputsAsserted(ReferenceAdapter):
-    """A wrong input is an AssertionError, which nobody declared."""
-
-    pipeline = _InputsAsserted
-
-
-class _AbortingCheck(BatchCheck):
     def check(self, batch: Batch) -> None:
         if not batch.args[0].is_floating_point():
             os.abort()
         super().check(batch)
-
-
-class _InputsAbort(ReferencePipeline):
-    check_type = _AbortingCheck
-
-
-class InputsAbort(ReferenceAdapter):
-    """Inputs that are not floating end the process, as an assertion in native code does."""
-
-    pipeline = _InputsAbort
 
 
 # ------------------------------------------------------------------------------------------ outputs
@@ -155,33 +136,32 @@ class _UncheckedStage(Stage):
         """Whatever comes is handed on."""
 
 
-class _OutputsUnchecked(ReferencePipeline):
+@breaks("ERR-3", tells="in step 2 stage .*promised is StageError")
+class OutputsUnchecked(ReferencePipeline):
+    """Outputs are not checked.
+
+    What a stage hands on is not compared with what it handed on before.
+    """
+
     stage_type = _UncheckedStage
 
 
-class OutputsUnchecked(ReferenceAdapter):
-    """What a stage hands on is not compared with what it handed on before."""
+@breaks("ERR-4", tells=r"for microbatch \d.*(nevertheless given|promised is StageError)")
+class OutputsCheckedWithinSteps(Stage):
+    """Outputs are compared within a step only.
 
-    pipeline = _OutputsUnchecked
+    Outputs are compared with those of the same step only.
+    """
 
-
-class _StepwiseStage(Stage):
     def clear(self) -> None:
         super().clear()
         self._frozen = None
 
 
-class _OutputsCheckedWithinSteps(ReferencePipeline):
-    stage_type = _StepwiseStage
+@breaks("ERR-4", tells="for microbatch [1-9].*promised is StageError")
+class FirstMicrobatchChecked(Stage):
+    """The first microbatch of a step is checked."""
 
-
-class OutputsCheckedWithinSteps(ReferenceAdapter):
-    """Outputs are compared with those of the same step only."""
-
-    pipeline = _OutputsCheckedWithinSteps
-
-
-class _FirstOfStepStage(Stage):
     checked = False
 
     def clear(self) -> None:
@@ -194,45 +174,27 @@ class _FirstOfStepStage(Stage):
             super()._check(found, samples)
 
 
-class _FirstMicrobatchChecked(ReferencePipeline):
-    stage_type = _FirstOfStepStage
+@breaks("ERR-4", tells="stage [1-9] hands on .*promised is StageError")
+class FirstStageChecked(Stage):
+    """The first stage is checked.
 
+    Only the first stage's outputs are checked.
+    """
 
-class FirstMicrobatchChecked(ReferenceAdapter):
-    """Of every step the first microbatch is checked."""
-
-    pipeline = _FirstMicrobatchChecked
-
-
-class _FirstIndexStage(Stage):
     def _check(self, found: BoundaryMeta, samples: int | None) -> None:
         if not self.index:
             super()._check(found, samples)
 
 
-class _FirstStageChecked(ReferencePipeline):
-    stage_type = _FirstIndexStage
+@breaks("ERR-3", tells="raised KeyError")
+class ErrorsSwallowed(Step):
+    """Errors are swallowed.
 
+    An error of a stage is swallowed, and the step goes on without its output.
+    """
 
-class FirstStageChecked(ReferenceAdapter):
-    """Only the first stage's outputs are checked."""
-
-    pipeline = _FirstStageChecked
-
-
-class _DeafStep(Step):
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         """Nobody wants to know."""
-
-
-class _ErrorsSwallowed(ReferencePipeline):
-    step_type = _DeafStep
-
-
-class ErrorsSwallowed(ReferenceAdapter):
-    """An error of a stage is swallowed, and the step goes on without its output."""
-
-    pipeline = _ErrorsSwallowed
 
 
 class _LateStep(Step):
@@ -248,15 +210,12 @@ class _LateStep(Step):
                 self._fail(s, k, "forward", error)
 
 
-class _CheckedAfterSending(ReferencePipeline):
-    stage_type = _UncheckedStage
-    step_type = _LateStep
-
-
-class CheckedAfterSending(ReferenceAdapter):
+@breaks("ERR-3", tells="nevertheless given|the cause is not among its words")
+class CheckedAfterSending(ReferencePipeline):
     """Outputs are checked when they have been sent."""
 
-    pipeline = _CheckedAfterSending
+    stage_type = _UncheckedStage
+    step_type = _LateStep
 
 
 class _ReceivingStep(Step):
@@ -271,15 +230,12 @@ class _ReceivingStep(Step):
                 self._fail(s, k, "forward", error)
 
 
-class _CheckedByReceiver(ReferencePipeline):
-    stage_type = _UncheckedStage
-    step_type = _ReceivingStep
-
-
-class CheckedByReceiver(ReferenceAdapter):
+@breaks("ERR-3", tells="promised is StageError")
+class CheckedByReceiver(ReferencePipeline):
     """Outputs are checked where they arrive."""
 
-    pipeline = _CheckedByReceiver
+    stage_type = _UncheckedStage
+    step_type = _ReceivingStep
 
 
 class _RememberingStage(_UncheckedStage):
@@ -305,12 +261,12 @@ def _read_as(value: Tensor, like: Tensor) -> Tensor:
     return room.view(like.dtype).reshape(like.shape).requires_grad_(value.requires_grad)
 
 
-class _BytesReinterpreted(ReferencePipeline):
+@breaks("ERR-3", tells=r"values that stage \d never made|promised is StageError")
+class BytesReinterpreted(ReferencePipeline):
+    """Bytes are read as another dtype.
+
+    Of every output the bytes are sent, to be read as the first one's dtype and shape.
+    """
+
     stage_type = _RememberingStage
     step_type = _ReinterpretingStep
-
-
-class BytesReinterpreted(ReferenceAdapter):
-    """Of every output the bytes are sent, to be read as the first one's dtype and shape."""
-
-    pipeline = _BytesReinterpreted

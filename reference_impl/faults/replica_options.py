@@ -15,25 +15,23 @@ from torch.distributed.tensor import DTensor
 from pipeconform.adapter import Batch, Mode, StepResult
 from pipeconform.stage_wrapping import wrapped
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..front_end import Ties
 from ..runtime import Step, Work
+from .fault import breaks
 from .replicas import gradients_of
 
 # ----------------------------------------------------- DPC-4: accumulation and the wrapper's options
 
 
-class _EarlierForgotten(ReferencePipeline):
+@breaks("DPC-4", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+class EarlierForgotten(ReferencePipeline):
+    """What earlier steps have accumulated is lost where a stage has replicas."""
+
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         for replicas in self.replicas.values():
             replicas.module.zero_grad()
         return super().run(mode, batch)
-
-
-class EarlierForgotten(ReferenceAdapter):
-    """What earlier steps have accumulated is lost where a stage has replicas."""
-
-    pipeline = _EarlierForgotten
 
 
 class _EarlierStep(Step):
@@ -47,7 +45,10 @@ class _EarlierStep(Step):
     earlier: dict[nn.Parameter, Tensor]
 
 
-class _EarlierAddedAgain(ReferencePipeline):
+@breaks("DPC-4", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+class EarlierAddedAgain(ReferencePipeline):
+    """What earlier steps have accumulated is added once more after the reduction."""
+
     step_type = _EarlierStep
 
     def make_step(self, work: Work) -> Step:
@@ -59,13 +60,10 @@ class _EarlierAddedAgain(ReferencePipeline):
         return step
 
 
-class EarlierAddedAgain(ReferenceAdapter):
-    """What earlier steps have accumulated is added once more after the reduction."""
+@breaks("DPC-4", tells=r"the communication hook of stage \d was given none of \d+ gradient values")
+class HookLeftOut(ReferencePipeline):
+    """The user's communication hook is not registered."""
 
-    pipeline = _EarlierAddedAgain
-
-
-class _HookLeftOut(ReferencePipeline):
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
         how = self.plan.data_parallel
         plan = self.plan if how is None else dataclasses.replace(self.plan, data_parallel=_unhooked(how))
@@ -76,27 +74,21 @@ def _unhooked(how: Any) -> Any:
     return dataclasses.replace(how, hook=None)
 
 
-class HookLeftOut(ReferenceAdapter):
-    """The user's communication hook is not registered."""
-
-    pipeline = _HookLeftOut
-
-
 # ------------------------------------------------------------- DPC-5: tied weights in replicas
 
 
-class _TiedInOneReplica(ReferencePipeline):
+@breaks("DPC-5", tells=r"the tied weight is not the same everywhere: rank \d, stage \d has")
+class TiedInOneReplica(ReferencePipeline):
+    """Only the first replica adds up the gradients of stages that hold a weight together."""
+
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
         return super().make_ties(shared if self.plan.ranks.replica == 0 else ())
 
 
-class TiedInOneReplica(ReferenceAdapter):
-    """Only the first replica adds up the gradients of stages that hold a weight together."""
+@breaks("DPC-5", tells=r"the gradient of tied in stage \d is not the reference's")
+class TiedSumOfAll(ReferencePipeline):
+    """Gradients of a weight that stages hold together are added up over the replicas once more."""
 
-    pipeline = _TiedInOneReplica
-
-
-class _TiedSumOfAll(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         done = super().run(mode, batch)
         for s, module in self.modules.items():
@@ -109,16 +101,13 @@ class _TiedSumOfAll(ReferencePipeline):
         return any(s in where for where in self.plan.tied)
 
 
-class TiedSumOfAll(ReferenceAdapter):
-    """Gradients of a weight that stages hold together are added up over the replicas once more."""
-
-    pipeline = _TiedSumOfAll
-
-
 # ------------------------------------------------------------------------ DPC-6: late replicas
 
 
-class _ImpatientStep(Step):
+@breaks("DPC-6", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not")
+class Impatient(Step):
+    """What a reduction has given after four milliseconds is taken for its result."""
+
     def _average(self, s: int) -> None:
         gradients = gradients_of(self, s)
         if any(isinstance(gradient, DTensor) for gradient in gradients) or not gradients:
@@ -135,17 +124,10 @@ class _ImpatientStep(Step):
         work.wait()
 
 
-class _Impatient(ReferencePipeline):
-    step_type = _ImpatientStep
+@breaks("DPC-6", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+class LateReplicaLeftOut(Step):
+    """A replica that comes four milliseconds after the first one gives zeros."""
 
-
-class Impatient(ReferenceAdapter):
-    """What a reduction has given after four milliseconds is taken for its result."""
-
-    pipeline = _Impatient
-
-
-class _PunctualStep(Step):
     def _average(self, s: int) -> None:
         gradients, group = gradients_of(self, s), self.replicas[s].groups[0]
         now = torch.tensor(time.monotonic(), dtype=torch.float64)
@@ -157,32 +139,22 @@ class _PunctualStep(Step):
         super()._average(s)
 
 
-class _LateReplicaLeftOut(ReferencePipeline):
-    step_type = _PunctualStep
-
-
-class LateReplicaLeftOut(ReferenceAdapter):
-    """A replica that comes four milliseconds after the first one gives zeros."""
-
-    pipeline = _LateReplicaLeftOut
-
-
 # ------------------------------------------------------------------------------- DPC-8: shards
 
 
-class _PrefixedNames(ReferencePipeline):
+@breaks("DPC-8", tells=r"(?s)the parameter of blocks\.\d\.[\w.]+ in stage \d is not .*missing")
+class PrefixedNames(ReferencePipeline):
+    """The state has a wrapper's prefix before every name."""
+
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         found = super().state()
         return {s: {f"module.{name}": value for name, value in own.items()} for s, own in found.items()}
 
 
-class PrefixedNames(ReferenceAdapter):
-    """The state has a wrapper's prefix before every name."""
+@breaks("DPC-8", tells=r"is S\(0\) of \[.*\] on rank \d, its gradient whole")
+class WholeGradients(ReferencePipeline):
+    """Parameters are sharded, gradients are not."""
 
-    pipeline = _PrefixedNames
-
-
-class _WholeGradients(ReferencePipeline):
     def gradients(self) -> Mapping[int, Mapping[str, Tensor | None]]:
         found = super().gradients()
         return {s: {name: _whole(value) for name, value in own.items()} for s, own in found.items()}
@@ -192,13 +164,10 @@ def _whole(value: Tensor | None) -> Tensor | None:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-class WholeGradients(ReferenceAdapter):
-    """Parameters are sharded, gradients are not."""
+@breaks("DPC-8", tells=r"the parameter of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+class NeighboursShards(ReferencePipeline):
+    """A rank tells its neighbour's shards for its own."""
 
-    pipeline = _WholeGradients
-
-
-class _NeighboursShards(ReferencePipeline):
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         found = super().state()
         return {s: {name: _neighbours(value) for name, value in own.items()} for s, own in found.items()}
@@ -214,9 +183,3 @@ def _neighbours(value: Tensor) -> Tensor:
     return DTensor.from_local(
         part, mesh, value.placements, run_check=False, shape=value.shape, stride=value.stride()
     )
-
-
-class NeighboursShards(ReferenceAdapter):
-    """A rank tells its neighbour's shards for its own."""
-
-    pipeline = _NeighboursShards

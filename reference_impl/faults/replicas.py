@@ -10,8 +10,9 @@ from torch import Tensor
 from pipeconform.adapter import Plan
 from pipeconform.schedule import Action, Kind
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..runtime import Step, Work, Yield
+from .fault import breaks
 
 _WHOLE = (Kind.B, Kind.W)
 
@@ -39,76 +40,51 @@ def _backwards(
 # ------------------------------------------------------------------- DPC-1: the mean over replicas
 
 
-class _NeverStep(Step):
+@breaks("DPC-1", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the same on all replicas")
+class NeverSynchronised(Step):
+    """Every replica keeps its own gradients."""
+
     def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
         return {}
 
 
-class _NeverSynchronised(ReferencePipeline):
-    step_type = _NeverStep
+@breaks("DPC-1", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage 0 is not")
+class OnlyTheLastStage(Step):
+    """Only the stage that computes the loss is synchronised."""
 
-
-class NeverSynchronised(ReferenceAdapter):
-    """Every replica keeps its own gradients."""
-
-    pipeline = _NeverSynchronised
-
-
-class _LastStageStep(Step):
     def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
         last = len(self.placement) - 1
         found = super().complete_after(actions)
         return {position: [s for s in stages if s == last] for position, stages in found.items()}
 
 
-class _OnlyTheLastStage(ReferencePipeline):
-    step_type = _LastStageStep
+@breaks("DPC-1", tells=r"all of stage \d's values are [23] times the reference's")
+class SummedOverReplicas(Step):
+    """Gradients are the sum over replicas instead of the mean."""
 
-
-class OnlyTheLastStage(ReferenceAdapter):
-    """Only the stage that computes the loss is synchronised."""
-
-    pipeline = _OnlyTheLastStage
-
-
-class _SummingStep(Step):
     def _average(self, s: int) -> None:
         super()._average(s)
         for gradient in gradients_of(self, s):
             gradient.mul_(_num_replicas(self, s))
 
 
-class _SummedOverReplicas(ReferencePipeline):
-    step_type = _SummingStep
+@breaks("DPC-1", tells=r"all of stage \d's values are 0\.5 times the reference's")
+class DividedByTheWorld(Step):
+    """The sum over replicas is divided by the number of all ranks there are."""
 
-
-class SummedOverReplicas(ReferenceAdapter):
-    """Gradients are the sum over replicas instead of the mean."""
-
-    pipeline = _SummedOverReplicas
-
-
-class _WorldStep(Step):
     def _average(self, s: int) -> None:
         super()._average(s)
         for gradient in gradients_of(self, s):
             gradient.mul_(_num_replicas(self, s) / dist.get_world_size())
 
 
-class _DividedByTheWorld(ReferencePipeline):
-    step_type = _WorldStep
-
-
-class DividedByTheWorld(ReferenceAdapter):
-    """The sum over replicas is divided by the number of all ranks there are."""
-
-    pipeline = _DividedByTheWorld
-
-
 # ----------------------------------------------------------------------- DPC-2: synchronised once
 
 
-class _AlwaysStep(Step):
+@breaks("DPC-2", tells=r"rank \d reduces \d+ in step 0, (\d) times as many, in \d+ operations \(m = \1\)")
+class SynchronisedPerMicrobatch(Step):
+    """Gradients are averaged after every backward: the mean of what was averaged before is what it was."""
+
     def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
         found: dict[int, list[int]] = {}
         for s, positions in _backwards(self, actions).items():
@@ -117,33 +93,19 @@ class _AlwaysStep(Step):
         return found
 
 
-class _SynchronisedPerMicrobatch(ReferencePipeline):
-    step_type = _AlwaysStep
+@breaks("DPC-2", tells=r"rank \d reduces \d+ in step 0, 2 times as many")
+class SynchronisedTwice(Step):
+    """Gradients are averaged, and then once more."""
 
-
-class SynchronisedPerMicrobatch(ReferenceAdapter):
-    """Gradients are averaged after every backward: the mean of what was averaged before is what it was."""
-
-    pipeline = _SynchronisedPerMicrobatch
-
-
-class _TwiceStep(Step):
     def _average(self, s: int) -> None:
         super()._average(s)
         super()._average(s)
 
 
-class _SynchronisedTwice(ReferencePipeline):
-    step_type = _TwiceStep
+@breaks("DPC-2", tells="before the stage's last backward has begun")
+class BeforeTheLastBackward(Step):
+    """Gradients are averaged after the last backward but one."""
 
-
-class SynchronisedTwice(ReferenceAdapter):
-    """Gradients are averaged, and then once more."""
-
-    pipeline = _SynchronisedTwice
-
-
-class _EarlyStep(Step):
     def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
         found: dict[int, list[int]] = {}
         for s, positions in _backwards(self, actions).items():
@@ -151,32 +113,15 @@ class _EarlyStep(Step):
         return found
 
 
-class _BeforeTheLastBackward(ReferencePipeline):
-    step_type = _EarlyStep
+@breaks("DPC-2", schedule="ZBVZeroBubble", tells="before the stage's last backward has begun")
+class BeforeTheWeightParts(Step):
+    """Gradients are averaged when the last input part has run; weight parts follow."""
 
-
-class BeforeTheLastBackward(ReferenceAdapter):
-    """Gradients are averaged after the last backward but one."""
-
-    pipeline = _BeforeTheLastBackward
-
-
-class _InputPartsStep(Step):
     def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
         found: dict[int, list[int]] = {}
         for s, positions in _backwards(self, actions, kinds=(Kind.B, Kind.I)).items():
             found.setdefault(positions[-1], []).append(s)
         return found
-
-
-class _BeforeTheWeightParts(ReferencePipeline):
-    step_type = _InputPartsStep
-
-
-class BeforeTheWeightParts(ReferenceAdapter):
-    """Gradients are averaged when the last input part has run; weight parts follow."""
-
-    pipeline = _BeforeTheWeightParts
 
 
 # ------------------------------------------------------- DPC-3: parameters that are not used alike
@@ -194,7 +139,10 @@ class _CountingStep(Step):
         return found
 
 
-class _FirstCountRemembered(ReferencePipeline):
+@breaks("DPC-3", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not")
+class FirstCountRemembered(ReferencePipeline):
+    """Gradients are averaged after as many backwards as there were in the first step."""
+
     step_type = _CountingStep
 
     def __init__(self, plan: Plan) -> None:
@@ -208,13 +156,10 @@ class _FirstCountRemembered(ReferencePipeline):
         return step
 
 
-class FirstCountRemembered(ReferenceAdapter):
-    """Gradients are averaged after as many backwards as there were in the first step."""
+@breaks("DPC-3", tells=r"(?s)the gradient of blocks\.\d\.[\w.]+ in stage \d is not .*missing")
+class UnusedLeftOut(Step):
+    """A replica that does not use a parameter gets no gradient of it, whatever the others have."""
 
-    pipeline = _FirstCountRemembered
-
-
-class _UnusedStep(Step):
     def _average(self, s: int) -> None:
         unused = [p for p in self.replicas[s].module.parameters() if p.grad is None]
         super()._average(s)
@@ -222,17 +167,10 @@ class _UnusedStep(Step):
             parameter.grad = None
 
 
-class _UnusedLeftOut(ReferencePipeline):
-    step_type = _UnusedStep
+@breaks("DPC-3", tells=r"the buffer of blocks\.\d\.norm\.running_\w+ in stage \d is not the reference's")
+class BuffersOfTheFirst(Step):
+    """After every step all replicas have the first one's buffers."""
 
-
-class UnusedLeftOut(ReferenceAdapter):
-    """A replica that does not use a parameter gets no gradient of it, whatever the others have."""
-
-    pipeline = _UnusedLeftOut
-
-
-class _BufferStep(Step):
     def run(self, actions: Sequence[Action]) -> Yield:
         done = super().run(actions)
         for replicas in self.replicas.values():
@@ -240,13 +178,3 @@ class _BufferStep(Step):
                 first = dist.get_global_rank(replicas.groups[0], 0)
                 dist.broadcast(buffer, first, group=replicas.groups[0])
         return done
-
-
-class _BuffersOfTheFirst(ReferencePipeline):
-    step_type = _BufferStep
-
-
-class BuffersOfTheFirst(ReferenceAdapter):
-    """After every step all replicas have the first one's buffers."""
-
-    pipeline = _BuffersOfTheFirst

@@ -1,6 +1,6 @@
 """Defects that users reported of real engines, made again: of stages, gradients and losses.
 
-The registry links each to its report.
+Its label links each to its report.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from torch.autograd.graph import GradientEdge, Node
 
 from pipeconform.adapter import Batch, Mode, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..backward import WeightPart
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
 def _parameters_behind(node: Node, path: frozenset[Node]) -> set[Tensor]:
@@ -67,17 +68,23 @@ class _ByParameterStage(Stage):
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-class _SharedCountedTwice(ReferencePipeline):
+@breaks("FWD-13", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/180952")
+class SharedCountedTwice(ReferencePipeline):
+    """A split backward counts twice what a parameter gets that is used twice on one path.
+
+    A parameter used in two places on one path: the later place's gradient flows through the earlier one too.
+    """
+
     stage_type = _ByParameterStage
 
 
-class SharedCountedTwice(ReferenceAdapter):
-    """A parameter used in two places on one path: the later place's gradient flows through the earlier one too."""
+@breaks("SPL-1", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/170277")
+class OutputsSummed(_ByParameterStage):
+    """A split backward adds up the gradients of a node's outputs.
 
-    pipeline = _SharedCountedTwice
+    A node with several outputs: their gradients are added up and given to the first.
+    """
 
-
-class _SummingStage(_ByParameterStage):
     def edges(self, node: Node, gradients: Sequence[Tensor | None]) -> list[tuple[GradientEdge, Tensor]]:
         there = [gradient for gradient in gradients if gradient is not None]
         total = there[0]
@@ -86,31 +93,23 @@ class _SummingStage(_ByParameterStage):
         return [(GradientEdge(node, 0), total)]
 
 
-class _OutputsSummed(ReferencePipeline):
-    stage_type = _SummingStage
+@breaks(
+    "TRN-1",
+    schedule="GPipe",
+    status="error",
+    tells=r"microbatch \d",
+    source="https://github.com/deepspeedai/DeepSpeed/issues/3900",
+)
+class LatestLossOnly(Stage):
+    """One variable holds the losses of all microbatches.
 
+    One variable holds the loss: every backward begins at the microbatch that came last.
+    """
 
-class OutputsSummed(ReferenceAdapter):
-    """A node with several outputs: their gradients are added up and given to the first."""
-
-    pipeline = _OutputsSummed
-
-
-class _LatestLossStage(Stage):
     def end_in(self, microbatch: int, loss: Tensor) -> None:
         super().end_in(microbatch, loss)
         for saved in self._in_flight.values():
             saved.outputs = [loss]
-
-
-class _LatestLossOnly(ReferencePipeline):
-    stage_type = _LatestLossStage
-
-
-class LatestLossOnly(ReferenceAdapter):
-    """One variable holds the loss: every backward begins at the microbatch that came last."""
-
-    pipeline = _LatestLossOnly
 
 
 class _StructuredStage(Stage):
@@ -126,39 +125,47 @@ class _StructuredStage(Stage):
         return output
 
 
-class _DetachingStage(_StructuredStage):
+@breaks("FWD-11", source="https://github.com/pytorch/PiPPy/pull/738")
+class StructuredWithoutBackward(_StructuredStage):
+    """Models that return more than one value get no gradients.
+
+    Where the model returns more than one value, the loss is not found and nothing goes back.
+    """
+
     def end_in(self, microbatch: int, loss: Tensor) -> None:
         super().end_in(microbatch, loss.detach() if self.structured else loss)
 
 
-class _StructuredWithoutBackward(ReferencePipeline):
-    stage_type = _DetachingStage
+@breaks(
+    "FWD-11",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/PiPPy/issues/135",
+)
+class OutputsCounted(_StructuredStage):
+    """As many gradients as outputs are asked for in the last stage.
 
+    The last stage must have as many gradients as outputs; there is one, the loss's.
+    """
 
-class StructuredWithoutBackward(ReferenceAdapter):
-    """Where the model returns more than one value, the loss is not found and nothing goes back."""
-
-    pipeline = _StructuredWithoutBackward
-
-
-class _CountingStage(_StructuredStage):
     def end_in(self, microbatch: int, loss: Tensor) -> None:
         if self.structured:
             raise AssertionError("the output has other entries than its gradient")
         super().end_in(microbatch, loss)
 
 
-class _OutputsCounted(ReferencePipeline):
-    stage_type = _CountingStage
+@breaks(
+    "FWD-12",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/pytorch/issues/152827",
+)
+class InputGradientDemanded(Stage):
+    """An input without a gradient is an error.
 
+    Every input that could have a gradient must have one to send back, whether it was used or not.
+    """
 
-class OutputsCounted(ReferenceAdapter):
-    """The last stage must have as many gradients as outputs; there is one, the loss's."""
-
-    pipeline = _OutputsCounted
-
-
-class _InputDemandingStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         wanted = [leaf is not None for leaf in self._in_flight[microbatch].inputs]
         found = super().backward(microbatch, gradients)
@@ -168,17 +175,18 @@ class _InputDemandingStage(Stage):
         return found
 
 
-class _InputGradientDemanded(ReferencePipeline):
-    stage_type = _InputDemandingStage
+@breaks(
+    "FWD-5",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/PiPPy/pull/1029",
+)
+class NoGradientRefused(Stage):
+    """An output that requires no gradient is an error.
 
+    The backward begins at every output, and one does not require a gradient.
+    """
 
-class InputGradientDemanded(ReferenceAdapter):
-    """Every input that could have a gradient must have one to send back, whether it was used or not."""
-
-    pipeline = _InputGradientDemanded
-
-
-class _AllOutputsStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         for output in self._in_flight[microbatch].outputs:
             if not output.requires_grad:
@@ -186,17 +194,13 @@ class _AllOutputsStage(Stage):
         return super().backward(microbatch, gradients)
 
 
-class _NoGradientRefused(ReferencePipeline):
-    stage_type = _AllOutputsStage
+@breaks("TRN-1", source="https://github.com/pytorch/PiPPy/issues/945")
+class ParametersForgotten(Stage):
+    """The backward accumulates nothing in parameters.
 
+    The backward asks for the gradients of the inputs, and accumulates none in parameters.
+    """
 
-class NoGradientRefused(ReferenceAdapter):
-    """The backward begins at every output, and one does not require a gradient."""
-
-    pipeline = _NoGradientRefused
-
-
-class _InputsOnlyStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         before = [(p, p.grad) for p in self.module.parameters()]
         for parameter, _ in before:
@@ -207,41 +211,41 @@ class _InputsOnlyStage(Stage):
         return found
 
 
-class _ParametersForgotten(ReferencePipeline):
-    stage_type = _InputsOnlyStage
+@breaks("TRN-2", source="https://github.com/deepspeedai/DeepSpeed/issues/4661")
+class LossesZero(ReferencePipeline):
+    """The losses that are returned are zero.
 
+    The loss that is returned is where the sum was meant to be kept, and is not.
+    """
 
-class ParametersForgotten(ReferenceAdapter):
-    """The backward asks for the gradients of the inputs, and accumulates none in parameters."""
-
-    pipeline = _ParametersForgotten
-
-
-class _LossesZero(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         zeros = {k: torch.zeros_like(loss) for k, loss in done.losses.items()}
         return super().make_result(mode, batch, replace(done, losses=zeros))
 
 
-class LossesZero(ReferenceAdapter):
-    """The loss that is returned is where the sum was meant to be kept, and is not."""
+@breaks(
+    "FWD-9",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/pytorch/pull/136416",
+)
+class KwargsForFirstOnly(ReferencePipeline):
+    """Stages after the first get no keyword arguments."""
 
-    pipeline = _LossesZero
-
-
-class _KwargsForFirstOnly(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         return replace(work, kwargs={s: rows for s, rows in work.kwargs.items() if s == 0})
 
 
-class KwargsForFirstOnly(ReferenceAdapter):
-    """Stages after the first are called without keyword arguments."""
+@breaks(
+    "FWD-15",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/pytorch/torchtitan/issues/3112",
+)
+class ObjectsInBackward(Stage):
+    """Arguments that are no tensors break the backward."""
 
-    pipeline = _KwargsForFirstOnly
-
-
-class _TensorsOnlyStage(Stage):
     objects = False
 
     def forward(
@@ -254,13 +258,3 @@ class _TensorsOnlyStage(Stage):
         if self.objects:
             raise AttributeError("'bool' object has no attribute 'requires_grad'")
         return super().backward(microbatch, gradients)
-
-
-class _ObjectsInBackward(ReferencePipeline):
-    stage_type = _TensorsOnlyStage
-
-
-class ObjectsInBackward(ReferenceAdapter):
-    """The backward takes all arguments of the forward for tensors."""
-
-    pipeline = _ObjectsInBackward

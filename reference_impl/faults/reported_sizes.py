@@ -16,10 +16,17 @@ from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..link import Failure, Link
 from ..microbatches import split
 from ..runtime import Step, Work, Yield
+from .fault import breaks
 from .wire import _each_tensor
 
 
-class _EvaluatedFirst(ReferencePipeline):
+@breaks("LIF-1", status="error", source="https://github.com/pytorch/pytorch/issues/162822")
+class EvaluatedFirst(ReferencePipeline):
+    """After an evaluation nothing can be trained.
+
+    What the backward needs is prepared in the first step, and that was an evaluation.
+    """
+
     prepared: bool | None = None
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -30,13 +37,13 @@ class _EvaluatedFirst(ReferencePipeline):
         return super().run(mode, batch)
 
 
-class EvaluatedFirst(ReferenceAdapter):
-    """What the backward needs is prepared in the first step, and that was an evaluation."""
+@breaks("LIF-1", source="https://github.com/deepspeedai/DeepSpeed/pull/6484")
+class EvaluationCountKept(ReferencePipeline):
+    """Evaluation runs as many microbatches as training.
 
-    pipeline = _EvaluatedFirst
+    Evaluation runs as many microbatches as training did, whatever it was asked for.
+    """
 
-
-class _EvaluationCountKept(ReferencePipeline):
     trained: int | None = None
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -47,29 +54,24 @@ class _EvaluationCountKept(ReferencePipeline):
         return super().run(mode, batch)
 
 
-class EvaluationCountKept(ReferenceAdapter):
-    """Evaluation runs as many microbatches as training did, whatever it was asked for."""
+@breaks(
+    "SCH-6",
+    status="hung",
+    tells="no rank makes progress",
+    source="https://github.com/pytorch/torchtitan/issues/775",
+)
+class FewHang(Step):
+    """Fewer microbatches than ranks make the first rank wait for ever.
 
-    pipeline = _EvaluationCountKept
+    The warm-up is as long as there are ranks; with fewer microbatches it waits for one that never comes.
+    """
 
-
-class _FewHangStep(Step):
     def run(self, actions: Sequence[Action]) -> Yield:
         done = super().run(actions)
         ranks = len(set(self.placement))
         if self.position == 0 and ranks > 1 and len(self.work.targets) < ranks:
             self.link.receive(source=1)
         return done
-
-
-class _FewHang(ReferencePipeline):
-    step_type = _FewHangStep
-
-
-class FewHang(ReferenceAdapter):
-    """The warm-up is as long as there are ranks; with fewer microbatches it waits for one that never comes."""
-
-    pipeline = _FewHang
 
 
 class _SizedLink(Link):
@@ -122,13 +124,23 @@ class _SizedPipeline(ReferencePipeline):
         return link
 
 
+@breaks("LIF-1", status="error", source="https://github.com/hpcaitech/ColossalAI/issues/5940")
 class FirstSizesKept(ReferenceAdapter):
-    """Buffers have the sizes of the first step; a step with others is an error."""
+    """A step of another size than the first is an error.
+
+    Buffers have the sizes of the first step; a step with others is an error.
+    """
 
     pipeline = _SizedPipeline
 
 
-class _UnevenBuffers(_SizedPipeline):
+@breaks("FWD-2", status="error", source="https://github.com/pytorch/pytorch/issues/126600")
+class UnevenBuffers(_SizedPipeline):
+    """Shorter microbatches are received as long as the first.
+
+    All buffers of a step are as long as its first microbatch; a shorter one is followed by what was there.
+    """
+
     link_type = _RepeatingLink
 
     def make_link(self) -> Link:
@@ -136,20 +148,11 @@ class _UnevenBuffers(_SizedPipeline):
         return super().make_link()
 
 
-class UnevenBuffers(ReferenceAdapter):
-    """All buffers of a step are as long as its first microbatch; a shorter one is followed by what was there."""
+@breaks("LIF-1", status="error", source="https://github.com/deepspeedai/DeepSpeed/issues/3045")
+class EvaluationSizeKept(_SizedPipeline):
+    """A step of another size than the first gets activations of the first's."""
 
-    pipeline = _UnevenBuffers
-
-
-class _EvaluationSizeKept(_SizedPipeline):
     link_type = _RepeatingLink
-
-
-class EvaluationSizeKept(ReferenceAdapter):
-    """Later steps' activations are received into buffers of the first step's sizes."""
-
-    pipeline = _EvaluationSizeKept
 
 
 def _chunks(batch_size: int, num_microbatches: int) -> list[int]:
@@ -158,7 +161,13 @@ def _chunks(batch_size: int, num_microbatches: int) -> list[int]:
     return [min(size, batch_size - begin) for begin in range(0, batch_size, size)]
 
 
-class _FewerChunks(ReferencePipeline):
+@breaks("FWD-2", status="error", source="https://github.com/pytorch/PiPPy/pull/192")
+class FewerChunks(ReferencePipeline):
+    """Batches are cut by torch.chunk.
+
+    Batches are cut by torch.chunk, which may make fewer parts than it is asked for.
+    """
+
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work, dim = super().make_work(mode, batch), batch.batch_dim
         sizes = _chunks(sum(target.shape[dim] for target in work.targets), batch.num_microbatches)
@@ -168,41 +177,26 @@ class _FewerChunks(ReferencePipeline):
         return replace(work, inputs=inputs, kwargs=kwargs, targets=cut(batch.target))
 
 
-class FewerChunks(ReferenceAdapter):
-    """Batches are cut by torch.chunk, which may make fewer parts than it is asked for."""
-
-    pipeline = _FewerChunks
-
-
 def _cut_off(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
-class _TwoTensorsLink(Link):
+@breaks(
+    "FWD-4",
+    status="error",
+    tells=r"stage \d, microbatch \d",
+    source="https://github.com/deepspeedai/DeepSpeed/issues/969",
+)
+class ThirdTensorDropped(Link):
+    """Of more than two boundary tensors the rest is dropped."""
+
     def send(self, value: Any, *, to: int) -> None:
         super().send(value[:2] if isinstance(value, tuple) else value, to=to)
 
 
-class _ThirdTensorDropped(ReferencePipeline):
-    link_type = _TwoTensorsLink
+@breaks("FWD-1", status="error", source="https://github.com/pytorch/PiPPy/issues/1054")
+class BatchOfOneSqueezed(Link):
+    """A microbatch of one sample loses its batch dimension."""
 
-
-class ThirdTensorDropped(ReferenceAdapter):
-    """Two tensors cross a boundary; more are forgotten."""
-
-    pipeline = _ThirdTensorDropped
-
-
-class _SqueezingLink(Link):
     def send(self, value: Any, *, to: int) -> None:
         super().send(_each_tensor(lambda leaf: leaf.squeeze(0), value), to=to)
-
-
-class _BatchOfOneSqueezed(ReferencePipeline):
-    link_type = _SqueezingLink
-
-
-class BatchOfOneSqueezed(ReferenceAdapter):
-    """A microbatch of one sample loses its batch dimension on the way."""
-
-    pipeline = _BatchOfOneSqueezed

@@ -12,11 +12,18 @@ from torch import Tensor
 
 from pipeconform.adapter import Batch, Mode, Plan, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 
-class _KeepingStage(Stage):
+@breaks("LIF-3")
+class OutputsKept(Stage):
+    """Outputs are kept until the next step.
+
+    Every stage's outputs stay where they are until those of the next step take their places.
+    """
+
     outputs: dict[int, Any] | None = None
 
     def forward(
@@ -27,41 +34,37 @@ class _KeepingStage(Stage):
         return output
 
 
-class _OutputsKept(ReferencePipeline):
-    stage_type = _KeepingStage
+@breaks("LIF-3")
+class ThreadsLeft(ReferencePipeline):
+    """Every pipeline starts a thread that nobody ends.
 
+    A watching thread is started at build time, and nobody tells it to end.
+    """
 
-class OutputsKept(ReferenceAdapter):
-    """Every stage's outputs stay where they are until those of the next step take their places."""
-
-    pipeline = _OutputsKept
-
-
-class _ThreadsLeft(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
-class ThreadsLeft(ReferenceAdapter):
-    """A watching thread is started at build time, and nobody tells it to end."""
+@breaks("LIF-3")
+class GroupsLeft(ReferencePipeline):
+    """Every pipeline makes a process group of its own.
 
-    pipeline = _ThreadsLeft
+    A process group is made at build time and not destroyed by close().
+    """
 
-
-class _GroupsLeft(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.own = dist.new_group(list(plan.ranks.pipeline_ranks))
 
 
-class GroupsLeft(ReferenceAdapter):
-    """A process group is made at build time and not destroyed by close()."""
+@breaks("LIF-3")
+class StepsCollected(ReferencePipeline):
+    """Something of every step is kept.
 
-    pipeline = _GroupsLeft
+    A number is kept of every step, for statistics that nobody reads.
+    """
 
-
-class _StepsCollected(ReferencePipeline):
     history: list[Tensor]
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -70,14 +73,14 @@ class _StepsCollected(ReferencePipeline):
         return result
 
 
-class StepsCollected(ReferenceAdapter):
-    """A number is kept of every step, for statistics that nobody reads."""
+@breaks("LIF-7", source="https://github.com/pytorch/pytorch/issues/128910")
+class GraphsKeptInStep(Stage):
+    """Graphs are kept until the step ends.
 
-    pipeline = _StepsCollected
+    Graphs are retained by the backward and dropped when the step ends: memory grows with m.
 
-
-class _HoardingStage(Stage):
-    """Runs whole backwards as two parts, and forgets neither before the step ends."""
+    Runs whole backwards as two parts, and forgets neither before the step ends.
+    """
 
     hoard: tuple[Any, ...] = ()
 
@@ -92,37 +95,24 @@ class _HoardingStage(Stage):
         self.hoard = ()
 
 
-class _GraphsKeptInStep(ReferencePipeline):
-    stage_type = _HoardingStage
+@breaks("LIF-8")
+class ClosedOnce(ReferencePipeline):
+    """The second close() raises.
 
+    close() removes what the second close() looks for.
+    """
 
-class GraphsKeptInStep(ReferenceAdapter):
-    """Graphs are retained by the backward and dropped when the step ends: memory grows with m."""
-
-    pipeline = _GraphsKeptInStep
-
-
-class _ClosedOnce(ReferencePipeline):
     def close(self) -> None:
         super().close()
         del self.stages
 
 
-class ClosedOnce(ReferenceAdapter):
-    """close() removes what the second close() looks for."""
+@breaks("LIF-8", status="error")
+class GroupDestroyed(ReferencePipeline):
+    """close() destroys the caller's group."""
 
-    pipeline = _ClosedOnce
-
-
-class _GroupDestroyed(ReferencePipeline):
     def close(self) -> None:
         super().close()
         group = self.plan.ranks.pipeline_group
         if group is not None and self.modules and group in dist.distributed_c10d._world.pg_map:
             dist.destroy_process_group(group)
-
-
-class GroupDestroyed(ReferenceAdapter):
-    """close() destroys the group that it was given."""
-
-    pipeline = _GroupDestroyed

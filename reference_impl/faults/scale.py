@@ -13,6 +13,7 @@ from pipeconform.adapter import Batch, Mode, StepResult
 from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
 class _NotDivided(ReferencePipeline):
@@ -20,52 +21,49 @@ class _NotDivided(ReferencePipeline):
         return replace(super().make_work(mode, batch), divisor=1)
 
 
+@breaks("TRN-3", source="https://github.com/deepspeedai/DeepSpeed/issues/7773")
 class NotDivided(ReferenceAdapter):
-    """A mean loss is not divided by m: gradients grow with m."""
+    """A mean loss is not divided by the number of microbatches."""
 
     pipeline = _NotDivided
 
 
-class _SumDivided(ReferencePipeline):
+@breaks("TRN-3", source="https://github.com/areal-project/AReaL/pull/1273")
+class SumDivided(ReferencePipeline):
+    """A sum-reduced loss is divided by the number of microbatches."""
+
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         return replace(super().make_work(mode, batch), divisor=batch.num_microbatches)
 
 
-class SumDivided(ReferenceAdapter):
-    """A sum-reduced loss is divided by m too."""
+@breaks("LIF-1", source="https://github.com/deepspeedai/DeepSpeed/pull/4859")
+class FirstCountKept(ReferencePipeline):
+    """Every step's loss is divided by the first step's m.
 
-    pipeline = _SumDivided
+    A mean loss is divided by the m that the pipeline was built for, whatever this step's is.
+    """
 
-
-class _FirstCountKept(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         return replace(super().make_work(mode, batch), divisor=self.plan.num_microbatches)
 
 
-class FirstCountKept(ReferenceAdapter):
-    """A mean loss is divided by the m that the pipeline was built for, whatever this step's is."""
+@breaks("TRN-3", source="https://github.com/deepspeedai/DeepSpeed/pull/8154")
+class OneStageScaled(Stage):
+    """Stage 0 scales its gradients by 1/4, all others are right.
 
-    pipeline = _FirstCountKept
+    Stage 0 alone scales what it contributes; the losses are exact and all other stages right.
+    """
 
-
-class _ScaledStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         if self.index == 0:
             gradients = [None if g is None else g / 4 for g in gradients]
         return super().backward(microbatch, gradients)
 
 
-class _OneStageScaled(ReferencePipeline):
-    stage_type = _ScaledStage
+@breaks("TRN-2")
+class LossesDivided(ReferencePipeline):
+    """The losses are returned divided by the number of microbatches."""
 
-
-class OneStageScaled(ReferenceAdapter):
-    """Stage 0 alone scales what it contributes; the losses are exact and all other stages right."""
-
-    pipeline = _OneStageScaled
-
-
-class _LossesDivided(ReferencePipeline):
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         m = batch.num_microbatches
         return super().make_result(
@@ -73,13 +71,13 @@ class _LossesDivided(ReferencePipeline):
         )
 
 
-class LossesDivided(ReferenceAdapter):
-    """What is returned is loss/m, the value that the backward began with."""
+@breaks("TRN-4", source="https://github.com/pytorch/torchtitan/issues/1733")
+class EarlierRescaled(_NotDivided):
+    """The division rescales gradients accumulated before.
 
-    pipeline = _LossesDivided
+    The division by m happens at the end of the step, on the sum with earlier gradients.
+    """
 
-
-class _EarlierRescaled(_NotDivided):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
         if mode is Mode.TRAIN and self.plan.loss.reduction == "mean":
@@ -89,9 +87,3 @@ class _EarlierRescaled(_NotDivided):
                         if parameter.grad is not None:
                             parameter.grad /= batch.num_microbatches
         return result
-
-
-class EarlierRescaled(ReferenceAdapter):
-    """The division by m happens at the end of the step, on the sum with earlier gradients."""
-
-    pipeline = _EarlierRescaled

@@ -12,13 +12,20 @@ from torch import Tensor
 from pipeconform.adapter import Batch, Mode, Placement, Plan, StepResult, placement_of
 from pipeconform.schedule import Action, Kind
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..runtime import Step, Yield
 from ..stage import Stage
 from ..tables import OFFERS
+from .fault import breaks
 
 
-class _RepeatingStage(Stage):
+@breaks("SCH-1")
+class ForwardRepeated(Stage):
+    """Every forward of a training step runs twice.
+
+    Every forward of a training step runs once more, and what comes out is thrown away.
+    """
+
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
@@ -29,17 +36,13 @@ class _RepeatingStage(Stage):
         return output
 
 
-class _ForwardRepeated(ReferencePipeline):
-    stage_type = _RepeatingStage
+@breaks("SCH-1", schedule="GPipe")
+class InputPartWasted(Stage):
+    """Input gradients are computed twice.
 
+    Every full backward has an input part before it, whose result nobody uses.
+    """
 
-class ForwardRepeated(ReferenceAdapter):
-    """Every forward of a training step runs once more, and what comes out is thrown away."""
-
-    pipeline = _ForwardRepeated
-
-
-class _TwiceBackwardStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         saved = self._in_flight[microbatch]
         roots = [(o, g) for o, g in zip(saved.outputs, gradients, strict=True) if g is not None]
@@ -47,16 +50,6 @@ class _TwiceBackwardStage(Stage):
         if leaves and roots:
             torch.autograd.grad([root for root, _ in roots], leaves, [g for _, g in roots], retain_graph=True)
         return super().backward(microbatch, gradients)
-
-
-class _InputPartWasted(ReferencePipeline):
-    stage_type = _TwiceBackwardStage
-
-
-class InputPartWasted(ReferenceAdapter):
-    """Every full backward has an input part before it, whose result nobody uses."""
-
-    pipeline = _InputPartWasted
 
 
 class _OtherSchedule(ReferencePipeline):
@@ -68,43 +61,45 @@ class _OtherSchedule(ReferencePipeline):
         super().__init__(replace(plan, schedule=self.other) if plan.trains else plan)
 
 
-class _GPipeInDisguise(_OtherSchedule):
+@breaks("SCH-2")
+class GPipeInDisguise(_OtherSchedule):
+    """What is called 1F1B runs as GPipe.
+
+    1F1B is called 1F1B, and all forwards run before the first backward.
+    """
+
     other = "GPipe"
 
 
-class GPipeInDisguise(ReferenceAdapter):
-    """1F1B is called 1F1B, and all forwards run before the first backward."""
+@breaks("SCH-3", schedule="ZB-H1")
+class GreedyWarmUp(_OtherSchedule):
+    """ZB-H1 warms up as long as ZB-H2.
 
-    pipeline = _GPipeInDisguise
+    ZB-H1 warms up with as many forwards as ZB-H2.
+    """
 
-
-class _GreedyWarmUp(_OtherSchedule):
     other = "ZB-H2"
 
 
-class GreedyWarmUp(ReferenceAdapter):
-    """ZB-H1 warms up with as many forwards as ZB-H2."""
+@breaks("SCH-3", schedule="ZBVZeroBubble")
+class WeightsLast(Step):
+    """All weight parts wait until the end of the step.
 
-    pipeline = _GreedyWarmUp
+    All weight parts wait until the end of the step, and hold their microbatches until then.
+    """
 
-
-class _LateStep(Step):
     def run(self, actions: Sequence[Action]) -> Yield:
         weights = [action for action in actions if action.kind is Kind.W]
         return super().run([action for action in actions if action.kind is not Kind.W] + weights)
 
 
-class _WeightsLast(ReferencePipeline):
-    step_type = _LateStep
+@breaks("SCH-6", status="error")
+class FewRefusedAlone(ReferencePipeline):
+    """The first rank alone refuses fewer microbatches than ranks.
 
+    The first rank refuses fewer microbatches than ranks, the others wait for it.
+    """
 
-class WeightsLast(ReferenceAdapter):
-    """All weight parts wait until the end of the step, and hold their microbatches until then."""
-
-    pipeline = _WeightsLast
-
-
-class _FewRefusedAlone(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if (
             batch.num_microbatches < len(self.plan.ranks.pipeline_ranks)
@@ -114,13 +109,13 @@ class _FewRefusedAlone(ReferencePipeline):
         return super().run(mode, batch)
 
 
-class FewRefusedAlone(ReferenceAdapter):
-    """The first rank refuses fewer microbatches than ranks, the others wait for it."""
+@breaks("SCH-6")
+class SingleDropped(ReferencePipeline):
+    """A single microbatch leaves no gradients.
 
-    pipeline = _FewRefusedAlone
+    With one microbatch the loop that keeps the gradients never runs.
+    """
 
-
-class _SingleDropped(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
         if mode is Mode.TRAIN and batch.num_microbatches == 1:
@@ -129,13 +124,13 @@ class _SingleDropped(ReferencePipeline):
         return result
 
 
-class SingleDropped(ReferenceAdapter):
-    """With one microbatch the loop that keeps the gradients never runs."""
+@breaks("SCH-7", schedule="ZBVZeroBubble")
+class LoopForV(ReferencePipeline):
+    """A V schedule's stages run as a loop.
 
-    pipeline = _SingleDropped
+    The stages of a V schedule are laid out as a loop.
+    """
 
-
-class _LoopForV(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         loop = placement_of(
             Placement.LOOP, num_ranks=len(plan.ranks.pipeline_ranks), num_stages=len(plan.stages)
@@ -143,13 +138,13 @@ class _LoopForV(ReferencePipeline):
         super().__init__(replace(plan, schedule="LoopedBFS", placement=loop))
 
 
-class LoopForV(ReferenceAdapter):
-    """The stages of a V schedule are laid out as a loop."""
+@breaks("SCH-8")
+class Misnumbered(ReferencePipeline):
+    """The declared table has the last rank's order wrong.
 
-    pipeline = _LoopForV
+    The table that is shown lists the last rank's first computation last.
+    """
 
-
-class _Misnumbered(ReferencePipeline):
     def table(self) -> str | None:
         text = super().table()
         if text is None:
@@ -159,13 +154,13 @@ class _Misnumbered(ReferencePipeline):
         return "\n".join([*rows, ",".join([*others, first])])
 
 
-class Misnumbered(ReferenceAdapter):
-    """The table that is shown lists the last rank's first computation last."""
+@breaks("SCH-9")
+class EvaluationRepeats(Stage):
+    """Evaluation runs forwards twice.
 
-    pipeline = _Misnumbered
+    Evaluation runs every forward but the first one twice.
+    """
 
-
-class _EvaluatingStage(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
@@ -174,16 +169,6 @@ class _EvaluatingStage(Stage):
             with torch.no_grad():
                 self.module(*(inputs if isinstance(inputs, tuple | list) else (inputs,)), **kwargs)
         return output
-
-
-class _EvaluationRepeats(ReferencePipeline):
-    stage_type = _EvaluatingStage
-
-
-class EvaluationRepeats(ReferenceAdapter):
-    """Evaluation runs every forward but the first one twice."""
-
-    pipeline = _EvaluationRepeats
 
 
 class _Declaring(ReferencePipeline):
@@ -203,38 +188,38 @@ class _Declaring(ReferencePipeline):
         )
 
 
-class _OneAtATime(_Declaring):
+@breaks("SCH-4")
+class OneAtATime(_Declaring):
+    """The declared table runs one microbatch after the other.
+
+    The declared table begins a microbatch when the one before has ended: a pipeline of one.
+    """
+
     pass
 
 
-class OneAtATime(ReferenceAdapter):
-    """The declared table begins a microbatch when the one before has ended: a pipeline of one."""
+@breaks("SCH-5", source="https://github.com/pytorch/pytorch/issues/172668")
+class OppositeOrders(_Declaring):
+    """The declared orders of neighbours wait for each other.
 
-    pipeline = _OneAtATime
+    The declared table lets neighbours take the microbatches in opposite orders: each waits for the other.
+    """
 
-
-class _OppositeOrders(_Declaring):
     def order(self, stage: int) -> Sequence[int]:
         forth = super().order(stage)
         return forth if stage % 2 == 0 else forth[::-1]
 
 
-class OppositeOrders(ReferenceAdapter):
-    """The declared table lets neighbours take the microbatches in opposite orders: each waits for the other."""
+@breaks("SCH-7", schedule="LoopedBFS")
+class PlacementIgnored(ReferencePipeline):
+    """Another placement than the schedule's is ignored.
 
-    pipeline = _OppositeOrders
+    Stages are laid out as the schedule wants them, whatever was asked for.
+    """
 
-
-class _PlacementIgnored(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         offer = OFFERS[plan.schedule]
         own = placement_of(
             offer.claim.placement, num_ranks=len(plan.ranks.pipeline_ranks), num_stages=len(plan.stages)
         )
         super().__init__(replace(plan, placement=own))
-
-
-class PlacementIgnored(ReferenceAdapter):
-    """Stages are laid out as the schedule wants them, whatever was asked for."""
-
-    pipeline = _PlacementIgnored

@@ -1,4 +1,4 @@
-"""Sharded wrappers that are wrong on purpose; `registry_sharding` says what each breaks.
+"""Sharded wrappers that are wrong on purpose; `breaks_promise` says what each breaks.
 
 Every class changes one thing in the reference's sharded wrapper, or in its shards.
 """
@@ -17,19 +17,28 @@ from torch import Tensor
 from ..errors import ReplicaError
 from ..sharded import Sharded, Unit
 from ..shards import Groups, Shard
+from .fault import breaks_promise
 
 __all__: list[str] = []
 
 
+@breaks_promise("DPW-39", tells="step 1")
 class StaleWholes(Sharded):
-    """Whole parameters that were kept for the backward are kept for the next step, too."""
+    """Whole parameters outlive the step.
+
+    Whole parameters that were kept for the backward are kept for the next step, too.
+    """
 
     def __call__(self, *args: Any) -> Any:
         return self.module(*args) if self.param_dtype is None else super().__call__(*args)
 
 
+@breaks_promise("DPW-39", tells="step 1")
 class PrefetchesOldValues(Sharded):
-    """What was asked for before the optimizer's step is what the next forward computes with."""
+    """Prefetched parameters are from before the step.
+
+    What was asked for before the optimizer's step is what the next forward computes with.
+    """
 
     def __call__(self, *args: Any) -> Any:
         if not self.sharding.forward_prefetch:
@@ -55,8 +64,12 @@ class _PaddingShard(_Parts):
         return part.roll(1) if padded and last else part
 
 
+@breaks_promise("DPW-39", tells="gradient of")
 class PaddingLeaks(Sharded):
-    """On the rank with the padding it comes first, and everything else one place later."""
+    """Padding gets in among the gradients.
+
+    On the rank with the padding it comes first, and everything else one place later.
+    """
 
     shard_class = _PaddingShard
 
@@ -68,8 +81,12 @@ class _RestShard(_Parts):
         return part.masked_fill(mine >= kept, 0)
 
 
+@breaks_promise("DPW-39", tells="gradient of")
 class RestForgotten(Sharded):
-    """Elements that are left over when parameters are divided by the ranks get no gradient."""
+    """What is left over by division gets no gradient.
+
+    Elements that are left over when parameters are divided by the ranks get no gradient.
+    """
 
     shard_class = _RestShard
 
@@ -83,8 +100,12 @@ class _SmallShard(_Parts):
         return part
 
 
+@breaks_promise("DPW-39", tells="gain.weight")
 class SmallReducedAlone(Sharded):
-    """A parameter that some ranks have nothing of keeps the gradient of the rank that has it."""
+    """Parameters that some lack are not reduced.
+
+    A parameter that some ranks have nothing of keeps the gradient of the rank that has it.
+    """
 
     shard_class = _SmallShard
 
@@ -95,8 +116,12 @@ class _InnerShard(_Parts):
         return part / self.groups.ranks if inner else part
 
 
+@breaks_promise("DPW-39", tells="middle.first")
 class InnerDividedTwice(Sharded):
-    """Gradients of a unit inside another are divided for both."""
+    """Nested units are divided twice.
+
+    Gradients of a unit inside another are divided for both.
+    """
 
     shard_class = _InnerShard
 
@@ -106,8 +131,9 @@ class _SummedShard(_Parts):
         return part * self.groups.ranks if self.groups.over is None else part
 
 
+@breaks_promise("DPW-39", tells="gradient of")
 class UnshardedSummed(Sharded):
-    """Where every rank has all, gradients are summed."""
+    """Without sharding gradients are summed."""
 
     shard_class = _SummedShard
 
@@ -124,8 +150,12 @@ class _ApartShard(Shard):
             self.groups = groups
 
 
+@breaks_promise("DPW-39", tells="gradient of")
 class ReducedInOneGroup(Sharded):
-    """Hybrid: gradients are averaged over the ranks that share a copy, and not over the copies."""
+    """Copies of a hybrid are not averaged.
+
+    Hybrid: gradients are averaged over the ranks that share a copy, and not over the copies.
+    """
 
     shard_class = _ApartShard
 
@@ -139,14 +169,22 @@ class _WrongGroupShard(Shard):
         return part
 
 
+@breaks_promise("DPW-39", tells="expert")
 class ExpertsOfAllAveraged(Sharded):
-    """The gradients of experts are averaged over all ranks, whoever has them."""
+    """Experts are averaged over all ranks.
+
+    The gradients of experts are averaged over all ranks, whoever has them.
+    """
 
     shard_class = _WrongGroupShard
 
 
+@breaks_promise("DPW-39", tells="apart")
 class IgnoredAveraged(Sharded):
-    """The gradients of what is ignored are averaged nevertheless."""
+    """Ignored parameters are averaged.
+
+    The gradients of what is ignored are averaged nevertheless.
+    """
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -159,8 +197,12 @@ def _average(parameter: Tensor) -> None:
     parameter.grad.div_(dist.get_world_size())  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-39", tells="apart")
 class IgnoredSharded(Sharded):
-    """What is ignored is sharded like everything else."""
+    """Ignored parameters are sharded.
+
+    What is ignored is sharded like everything else.
+    """
 
     def __init__(self, *args: Any, ignored: object, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -173,8 +215,12 @@ class _ForgetfulShard(Shard):
         super().post_backward(gradient, synchronises=synchronises)
 
 
+@breaks_promise("DPW-39", tells="gradient of")
 class AccumulatedForgotten(Sharded):
-    """What passes added up that did not synchronise is dropped by the one that does."""
+    """What was accumulated is dropped.
+
+    What passes added up that did not synchronise is dropped by the one that does.
+    """
 
     shard_class = _ForgetfulShard
 
@@ -192,21 +238,33 @@ class _RepeatingShard(Shard):
             self.pending, self.kept = self.pending + self.kept, None
 
 
+@breaks_promise("DPW-39", tells="step 1")
 class AccumulatedAgain(Sharded):
-    """What was accumulated and reduced in one step is there again in the next."""
+    """What was accumulated comes again.
+
+    What was accumulated and reduced in one step is there again in the next.
+    """
 
     shard_class = _RepeatingShard
 
 
+@breaks_promise("DPW-39", tells="output 0")
 class ComputesInSingle(Sharded):
-    """Parameters are gathered in single precision, whatever they are."""
+    """Computes in single precision.
+
+    Parameters are gathered in single precision, whatever they are.
+    """
 
     def __init__(self, *args: Any, param_dtype: torch.dtype | None, **how: Any) -> None:
         super().__init__(*args, param_dtype=param_dtype or torch.float32, **how)
 
 
+@breaks_promise("DPW-39", tells="step 1")
 class CompiledKeepsFirst(Sharded):
-    """Compiled parts go on with the parameters that they were compiled with."""
+    """Compiled parts keep their first parameters.
+
+    Compiled parts go on with the parameters that they were compiled with.
+    """
 
     def arrived(self, unit: Unit) -> None:
         super().arrived(unit)
@@ -226,8 +284,12 @@ class _OffloadedShard(Shard):
         return super().given() if self._copy is None else self._copy
 
 
+@breaks_promise("DPW-40", tells="step 1")
 class OffloadedOnce(Sharded):
-    """The device keeps its first copy of what is offloaded; the optimizer's steps never come back."""
+    """Offloaded shards are copied once.
+
+    The device keeps its first copy of what is offloaded; the optimizer's steps never come back.
+    """
 
     shard_class = _OffloadedShard
 
@@ -243,8 +305,12 @@ class _LastGradientShard(Shard):
         self.offloads = offload
 
 
+@breaks_promise("DPW-40", tells="gradient of")
 class OffloadedOverwritten(Sharded):
-    """A gradient that is offloaded overwrites what was added up before."""
+    """Offloaded gradients are overwritten.
+
+    A gradient that is offloaded overwrites what was added up before.
+    """
 
     shard_class = _LastGradientShard
 
@@ -259,8 +325,9 @@ class _HastyShard(Shard):
         return super().unshard()
 
 
+@breaks_promise("DPW-41", tells="output 0")
 class GatheredUnwaited(Sharded):
-    """Parameters are used before they have all arrived."""
+    """Parameters are used before they arrived."""
 
     shard_class = _HastyShard
 
@@ -281,14 +348,22 @@ class _UnfinishedShard(Shard):
         return part / self.groups.ranks
 
 
+@breaks_promise("DPW-41", tells="gradient of")
 class ReducedUnwaited(Sharded):
-    """A reduction that is not over in time is left out."""
+    """A late reduction is left out.
+
+    A reduction that is not over in time is left out.
+    """
 
     shard_class = _UnfinishedShard
 
 
+@breaks_promise("DPW-35", tells="ranks saved")
 class CutsOfTheSaver(Sharded):
-    """Shards are cut as the ranks that saved the state have them, which the saved state tells."""
+    """Shards are cut as the saver had them.
+
+    Shards are cut as the ranks that saved the state have them, which the saved state tells.
+    """
 
     def full_state(self) -> dict[str, Tensor]:
         found: OrderedDict[str, Tensor] = OrderedDict(super().full_state())
@@ -305,8 +380,12 @@ class CutsOfTheSaver(Sharded):
             shard.part[: len(own)].copy_(own)
 
 
+@breaks_promise("DPW-43", tells="once it is|after loading")
 class FirstPartForAll(Sharded):
-    """Every rank keeps the first part of what is materialised after the module was wrapped."""
+    """Every rank materialises the first part.
+
+    Every rank keeps the first part of what is materialised after the module was wrapped.
+    """
 
     def materialise(self, device: torch.device | None = None) -> None:
         super().materialise(device)
@@ -314,8 +393,12 @@ class FirstPartForAll(Sharded):
             dist.broadcast(shard.part, 0)
 
 
+@breaks_promise("DPW-42", tells="raised nothing")
 class HybridAnyhow(Sharded):
-    """A hybrid of ranks that are no pairs is quietly sharded over all."""
+    """What is refused by contract is let pass.
+
+    A hybrid of ranks that are no pairs is quietly sharded over all.
+    """
 
     def _groups(self) -> Groups:
         try:
@@ -324,8 +407,12 @@ class HybridAnyhow(Sharded):
             return Groups(over=dist.group.WORLD, across=None)
 
 
+@breaks_promise("DPW-42", tells="in its message")
 class HybridUnexplained(Sharded):
-    """A hybrid of ranks that are no pairs is refused without saying why."""
+    """The refusal does not say why.
+
+    A hybrid of ranks that are no pairs is refused without saying why.
+    """
 
     def _groups(self) -> Groups:
         try:
@@ -334,8 +421,12 @@ class HybridUnexplained(Sharded):
             raise ReplicaError("cannot be sharded like that") from None
 
 
+@breaks_promise("DPW-42", status="hung", tells="progress")
 class HybridRefusedByOne(Sharded):
-    """The last rank alone refuses a hybrid of ranks that are no pairs."""
+    """One rank refuses, the others go on.
+
+    The last rank alone refuses a hybrid of ranks that are no pairs.
+    """
 
     def _groups(self) -> Groups:
         try:

@@ -7,11 +7,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..stage import Stage
+from .fault import breaks
 
 
-class _ForgettingStage(Stage):
+@breaks("SPL-2", schedule="ZB-H1")
+class WholeAmongParts(Stage):
+    """A whole backward among split ones loses its weight part.
+
+    While weight parts wait, a whole backward is taken for an input part, and its weight part never comes.
+    """
+
     def left(self, num_microbatches: int) -> tuple[int, ...]:
         return ()
 
@@ -19,16 +26,6 @@ class _ForgettingStage(Stage):
         if self._weight_parts:
             return self.backward_input(microbatch, gradients)
         return super().backward(microbatch, gradients)
-
-
-class _WholeAmongParts(ReferencePipeline):
-    stage_type = _ForgettingStage
-
-
-class WholeAmongParts(ReferenceAdapter):
-    """While weight parts wait, a whole backward is taken for an input part, and its weight part never comes."""
-
-    pipeline = _WholeAmongParts
 
 
 class _HoardingStage(Stage):
@@ -41,33 +38,35 @@ class _HoardingStage(Stage):
         super().backward_weight(microbatch)
 
 
-class _GraphsHoarded(ReferencePipeline):
+@breaks("SPL-2", schedule="ZB-H1")
+class GraphsHoarded(ReferencePipeline):
+    """Graphs are kept for ever.
+
+    Weight parts that have run are kept, and every graph with them, for ever.
+    """
+
     stage_type = _HoardingStage
 
 
-class GraphsHoarded(ReferenceAdapter):
-    """Weight parts that have run are kept, and every graph with them, for ever."""
+@breaks("SPL-5", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/136766")
+class WeightPartsKept(_HoardingStage):
+    """Graphs are kept until the end of the step.
 
-    pipeline = _GraphsHoarded
+    Weight parts that have run are kept until the step ends: memory grows with m.
+    """
 
-
-class _TidyingStage(_HoardingStage):
     def clear(self) -> None:
         super().clear()
         self.hoard.clear()
 
 
-class _WeightPartsKept(ReferencePipeline):
-    stage_type = _TidyingStage
+@breaks("SPL-3")
+class DeferredForgotten(Stage):
+    """Whole backwards forget deferred-weight functions.
 
+    Deferred-weight functions are known to schedules with weight parts only.
+    """
 
-class WeightPartsKept(ReferenceAdapter):
-    """Weight parts that have run are kept until the step ends: memory grows with m."""
-
-    pipeline = _WeightPartsKept
-
-
-class _WholeOnlyStage(Stage):
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         builder, self._dw_builder = self._dw_builder, None
         try:
@@ -76,17 +75,13 @@ class _WholeOnlyStage(Stage):
             self._dw_builder = builder
 
 
-class _DeferredForgotten(ReferencePipeline):
-    stage_type = _WholeOnlyStage
+@breaks("SPL-3", schedule="ZB-H1")
+class DeferredTwice(Stage):
+    """Deferred-weight functions run twice.
 
+    A deferred-weight function runs at the input part, as if the backward were whole, and at the weight part.
+    """
 
-class DeferredForgotten(ReferenceAdapter):
-    """Deferred-weight functions are known to schedules with weight parts only."""
-
-    pipeline = _DeferredForgotten
-
-
-class _EagerStage(Stage):
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         found = super().backward_input(microbatch, gradients)
         if self._dw_builder is not None:
@@ -94,63 +89,38 @@ class _EagerStage(Stage):
         return found
 
 
-class _DeferredTwice(ReferencePipeline):
-    stage_type = _EagerStage
+@breaks("SPL-4", schedule="ZB-H1")
+class NothingToDo(Stage):
+    """Weight parts that are not due are ignored.
 
+    A weight part for which there is nothing to do is taken to be done.
+    """
 
-class DeferredTwice(ReferenceAdapter):
-    """A deferred-weight function runs at the input part, as if the backward were whole, and at the weight part."""
-
-    pipeline = _DeferredTwice
-
-
-class _PatientStage(Stage):
     def backward_weight(self, microbatch: int) -> None:
         if microbatch in self._weight_parts:
             super().backward_weight(microbatch)
 
 
-class _NothingToDo(ReferencePipeline):
-    stage_type = _PatientStage
+@breaks("SPL-4", schedule="ZB-H1")
+class BareKeys(Stage):
+    """The error is a bare key.
 
+    What is asked for too early or too late is looked up, and the answer is the key that is missing.
+    """
 
-class NothingToDo(ReferenceAdapter):
-    """A weight part for which there is nothing to do is taken to be done."""
-
-    pipeline = _NothingToDo
-
-
-class _TerseStage(Stage):
     def backward_weight(self, microbatch: int) -> None:
         if microbatch not in self._weight_parts:
             raise KeyError(microbatch)
         super().backward_weight(microbatch)
 
 
-class _BareKeys(ReferencePipeline):
-    stage_type = _TerseStage
+@breaks("SPL-1", schedule="InterleavedZeroBubble")
+class IndependentDropped(Stage):
+    """Outputs that no input reaches are forgotten when the backward is split."""
 
-
-class BareKeys(ReferenceAdapter):
-    """What is asked for too early or too late is looked up, and the answer is the key that is missing."""
-
-    pipeline = _BareKeys
-
-
-class _PathOnlyStage(Stage):
     def backward_weight(self, microbatch: int) -> None:
         part = getattr(self._weight_parts.get(microbatch), "__self__", None)
         if part is not None and part.path:
             part.roots.clear()
             part.gradients.clear()
         super().backward_weight(microbatch)
-
-
-class _IndependentDropped(ReferencePipeline):
-    stage_type = _PathOnlyStage
-
-
-class IndependentDropped(ReferenceAdapter):
-    """An output that does not depend on the stage's inputs is not followed to its parameters."""
-
-    pipeline = _IndependentDropped

@@ -11,12 +11,16 @@ from torch import nn
 
 from pipeconform.adapter import Batch, Mode, StepResult
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..runtime import Work, Yield
 from ..stage import Stage
+from .fault import breaks
 
 
-class _Reversed(ReferencePipeline):
+@breaks("DPC-9", tells=r"the (output|loss) of microbatch \d is not the reference's")
+class OtherOrderOnLaterReplicas(ReferencePipeline):
+    """All replicas but the first run their microbatches from the last to the first: each alone is right."""
+
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
         if not self.plan.ranks.replica:
@@ -36,24 +40,15 @@ class _Reversed(ReferencePipeline):
         return super().make_result(mode, batch, done)
 
 
-class OtherOrderOnLaterReplicas(ReferenceAdapter):
-    """All replicas but the first run their microbatches from the last to the first: each alone is right."""
+@breaks("DPC-9", tells=r"the buffer of blocks\.\d\.norm\.running_\w+ in stage \d is not the reference's")
+class NormsOnTheirOwn(ReferencePipeline):
+    """Batch norms lose the group over which they are to be synchronised."""
 
-    pipeline = _Reversed
-
-
-class _Alone(ReferencePipeline):
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
         for part in module.modules():
             if hasattr(part, "over"):
                 object.__setattr__(part, "over", None)
         return super().make_replicated(index, module)
-
-
-class NormsOnTheirOwn(ReferenceAdapter):
-    """Batch norms lose the group over which they are to be synchronised."""
-
-    pipeline = _Alone
 
 
 class _TwiceStage(Stage):
@@ -67,23 +62,17 @@ class _TwiceStage(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-class _Twice(ReferencePipeline):
+@breaks("DPC-9", tells=r"the buffer of blocks\.\d\.norm\.\w+ in stage \d is not the reference's")
+class TriedFirst(ReferencePipeline):
+    """Every stage runs the first microbatch once to see what comes out, on all replicas alike."""
+
     stage_type = _TwiceStage
 
 
-class TriedFirst(ReferenceAdapter):
-    """Every stage runs the first microbatch once to see what comes out, on all replicas alike."""
+@breaks("DPC-9", status="hung")
+class TriedOnOneReplica(ReferencePipeline):
+    """Only the first replica runs the first microbatch once more: the others' statistics are a forward behind."""
 
-    pipeline = _Twice
-
-
-class _TwiceOnOne(ReferencePipeline):
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         kind = Stage if self.plan.ranks.replica else _TwiceStage
         return kind(module, index=index, batch_dim=self.plan.batch_dim)
-
-
-class TriedOnOneReplica(ReferenceAdapter):
-    """Only the first replica runs the first microbatch once more: the others' statistics are a forward behind."""
-
-    pipeline = _TwiceOnOne

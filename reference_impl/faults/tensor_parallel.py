@@ -16,9 +16,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from pipeconform.adapter import Batch, Mode, StepResult
 from pipeconform.stage_wrapping import wrapped
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..runtime import Work
 from ..stage import Stage
+from .fault import breaks
 
 Named = Mapping[int, Mapping[str, Tensor | None]]
 
@@ -45,18 +46,20 @@ def _from_the_next(part: Tensor, group: ProcessGroup) -> Tensor:
 # ------------------------------------------------------------------- DPC-7: stages that are cut
 
 
-class _LocalParts(ReferencePipeline):
+@breaks(
+    "DPC-7", tells=r"parameter blocks\.\d\.[\w.]+ of stage \d is .* on rank \d, its gradient a plain tensor"
+)
+class LocalPartsAsWholes(ReferencePipeline):
+    """Gradients are returned as plain tensors: nothing says that they are parts."""
+
     def gradients(self) -> Named:
         return _changed(super().gradients(), lambda gradient: gradient.to_local())
 
 
-class LocalPartsAsWholes(ReferenceAdapter):
-    """Gradients are returned as plain tensors: nothing says that they are parts."""
+@breaks("DPC-7", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+class PartialTakenForWhole(ReferencePipeline):
+    """What every rank contributes to a gradient is taken for the gradient; the contributions are never added up."""
 
-    pipeline = _LocalParts
-
-
-class _PartialAsWhole(ReferencePipeline):
     def gradients(self) -> Named:
         def taken(gradient: DTensor) -> Tensor:
             if not any(one.is_partial() for one in gradient.placements):
@@ -68,13 +71,10 @@ class _PartialAsWhole(ReferencePipeline):
         return _changed(super().gradients(), taken)
 
 
-class PartialTakenForWhole(ReferenceAdapter):
-    """What every rank contributes to a gradient is taken for the gradient; the contributions are never added up."""
+@breaks("DPC-7", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+class AveragedOverParts(ReferencePipeline):
+    """The ranks that have a stage's parts are taken for replicas: their gradients are averaged."""
 
-    pipeline = _PartialAsWhole
-
-
-class _AveragedOverParts(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
         mesh = self.plan.ranks.mesh
@@ -87,13 +87,10 @@ class _AveragedOverParts(ReferencePipeline):
         return result
 
 
-class AveragedOverParts(ReferenceAdapter):
-    """The ranks that have a stage's parts are taken for replicas: their gradients are averaged."""
+@breaks("DPC-7", tells=r"the (output of microbatch \d|gradient of [\w.]+ in stage \d) is not the reference's")
+class OtherDataOnEveryPart(ReferencePipeline):
+    """Every part of a stage works on another microbatch, as replicas would."""
 
-    pipeline = _AveragedOverParts
-
-
-class _OtherData(ReferencePipeline):
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work, t = super().make_work(mode, batch), self.plan.ranks.tensor_rank
 
@@ -103,13 +100,13 @@ class _OtherData(ReferencePipeline):
         return dataclasses.replace(work, inputs=rolled(work.inputs), targets=rolled(work.targets))
 
 
-class OtherDataOnEveryPart(ReferenceAdapter):
-    """Every part of a stage works on another microbatch, as replicas would."""
+@breaks(
+    "DPC-7",
+    tells=r"(?s)the (output of microbatch \d|(gradient|parameter) of [\w.]+ in stage \d) is not the reference's",
+)
+class PartsOfTheNeighbour(ReferencePipeline):
+    """Every rank has the part of the next one: the layers of a block still fit together."""
 
-    pipeline = _OtherData
-
-
-class _Exchanged(ReferencePipeline):
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
         made, mesh = super().make_replicated(index, module), self.plan.ranks.mesh
         for parameter in made.parameters() if mesh is not None else ():
@@ -120,24 +117,20 @@ class _Exchanged(ReferencePipeline):
         return made
 
 
-class PartsOfTheNeighbour(ReferenceAdapter):
-    """Every rank has the part of the next one: the layers of a block still fit together."""
+@breaks("DPC-7", tells=r"parameter blocks\.\d\.[\w.]+ of stage \d is a plain tensor on rank \d")
+class NotCut(ReferencePipeline):
+    """Every rank has the whole of its stages."""
 
-    pipeline = _Exchanged
-
-
-class _NotCut(ReferencePipeline):
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
         return wrapped(dataclasses.replace(self.plan, tensor_parallel=None), index, module)
 
 
-class NotCut(ReferenceAdapter):
-    """Every rank has the whole of its stages."""
+@breaks(
+    "DPC-7", tells=r"parameter blocks\.\d\.[\w.]+ of stage \d is .*, which has part \d of 2; the plan cuts it"
+)
+class AxesExchanged(ReferencePipeline):
+    """Stages are cut over the replicas, and their gradients are averaged over the parts."""
 
-    pipeline = _NotCut
-
-
-class _AxesTurned(ReferencePipeline):
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
         ranks = self.plan.ranks
         if ranks.mesh is None or ranks.mesh.ndim == 1:
@@ -151,12 +144,6 @@ class _AxesTurned(ReferencePipeline):
         )
         plan = dataclasses.replace(self.plan, ranks=dataclasses.replace(ranks, mesh=turned))
         return wrapped(plan, index, module)
-
-
-class AxesExchanged(ReferenceAdapter):
-    """Stages are cut over the replicas, and their gradients are averaged over the parts."""
-
-    pipeline = _AxesTurned
 
 
 # ------------------------------------------------------------- FWD-19: tensors that cross, cut
@@ -176,42 +163,40 @@ class _TakenOtherwise(ReferencePipeline):
         raise NotImplementedError
 
 
-class _PlacementLost(_TakenOtherwise):
+@breaks("FWD-19", tells="the input of stage 1 is a plain tensor .* handed over as a DTensor placed")
+class PlacementLost(_TakenOtherwise):
+    """A stage is given the part that was sent, as a plain tensor."""
+
     def taken(self, value: DTensor) -> Tensor:
         part: Tensor = value.to_local()
         return part
 
 
-class PlacementLost(ReferenceAdapter):
-    """A stage is given the part that was sent, as a plain tensor."""
+@breaks(
+    "FWD-19", tells=r"the input of stage 1 is a DTensor placed R .* handed over as a DTensor placed S\(\d\)"
+)
+class PartAsWhole(_TakenOtherwise):
+    """A stage is given the part that was sent as if every rank had been sent the same."""
 
-    pipeline = _PlacementLost
-
-
-class _PartAsWhole(_TakenOtherwise):
     def taken(self, value: DTensor) -> Tensor:
         made: Tensor = DTensor.from_local(value.to_local(), value.device_mesh, [Replicate()])
         return made
 
 
-class PartAsWhole(ReferenceAdapter):
-    """A stage is given the part that was sent as if every rank had been sent the same."""
+@breaks(
+    "FWD-19", tells=r"the input of stage 1 is a DTensor placed R .* handed over as a DTensor placed S\(\d\)"
+)
+class GatheredOnTheWay(_TakenOtherwise):
+    """A stage is given the whole tensor on every rank: right values, and more memory than was planned for."""
 
-    pipeline = _PartAsWhole
-
-
-class _Gathered(_TakenOtherwise):
     def taken(self, value: DTensor) -> Tensor:
         return value.redistribute(placements=[Replicate()])
 
 
-class GatheredOnTheWay(ReferenceAdapter):
-    """A stage is given the whole tensor on every rank: right values, and more memory than was planned for."""
+@breaks("FWD-19", tells=r"input 0 of stage 1 \(microbatch \d\) did not arrive unchanged")
+class PartsExchanged(_TakenOtherwise):
+    """A stage's ranks are each given the part of the next one."""
 
-    pipeline = _Gathered
-
-
-class _PartsExchanged(_TakenOtherwise):
     def taken(self, value: DTensor) -> Tensor:
         (placement,), num = value.placements, value.device_mesh.size()
         if not isinstance(placement, Shard) or value.shape[placement.dim] % num:
@@ -222,9 +207,3 @@ class _PartsExchanged(_TakenOtherwise):
             part + (other - part.detach()), value.device_mesh, value.placements, run_check=False
         )
         return made
-
-
-class PartsExchanged(ReferenceAdapter):
-    """A stage's ranks are each given the part of the next one."""
-
-    pipeline = _PartsExchanged

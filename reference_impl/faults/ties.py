@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..front_end import Ties
 from ..link import Link
+from .fault import breaks
 
 
-class _StagesKeepTheirOwn(ReferencePipeline):
+@breaks("TRN-8", schedule="Interleaved1F1B", tells=r"gradient of tied in stage \d")
+class StagesKeepTheirOwn(ReferencePipeline):
+    """Stages of one rank that share a parameter keep their own gradients.
+
+    Stages of one rank that are to hold a parameter together hold equal ones, each with its part of the gradient.
+    """
+
     def share_parameters(self) -> None:
         pass
 
 
-class StagesKeepTheirOwn(ReferenceAdapter):
-    """Stages of one rank that are to hold a parameter together hold equal ones, each with its part of the gradient."""
+@breaks("TRN-8", tells=r"gradient of tied in stage \d")
+class RanksKeepTheirOwn(ReferencePipeline):
+    """Ranks that share a parameter keep their own gradients."""
 
-    pipeline = _StagesKeepTheirOwn
-
-
-class _RanksKeepTheirOwn(ReferencePipeline):
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
         return super().make_ties(())
-
-
-class RanksKeepTheirOwn(ReferenceAdapter):
-    """Nobody adds up what ranks that hold a parameter together have."""
-
-    pipeline = _RanksKeepTheirOwn
 
 
 class _OneSidedTies(Ties):
@@ -40,12 +38,12 @@ class _OneSidedTies(Ties):
                 parameter.grad = own
 
 
-class _FirstHolderOnly(ReferencePipeline):
+@breaks("TRN-8", tells="gradient of tied in stage [1-9]")
+class FirstHolderOnly(ReferencePipeline):
+    """Only the first rank that shares a parameter gets the sum.
+
+    The sum is made on the first of the ranks that hold a parameter, and never reaches the others.
+    """
+
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
         return _OneSidedTies(shared, self.modules, placement=self.placement, position=self.position)
-
-
-class FirstHolderOnly(ReferenceAdapter):
-    """The sum is made on the first of the ranks that hold a parameter, and never reaches the others."""
-
-    pipeline = _FirstHolderOnly

@@ -13,13 +13,14 @@ from torch import Tensor, fx, nn
 
 from pipeconform.adapter import Boundary, Split
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
+from ..adapter import ReferencePipeline
 from ..containers import map_leaves
 from ..errors import SplitError
 from ..front_end import Ties
 from ..metadata import BoundaryMeta
 from ..stage import Stage
 from ..tracing import TracedPipe, TracedStage
+from .fault import breaks
 
 
 def _outputs_changed(pipe: TracedPipe, changed: Callable[[int, fx.Node], bool]) -> TracedPipe:
@@ -35,16 +36,16 @@ def _outputs_changed(pipe: TracedPipe, changed: Callable[[int, fx.Node], bool]) 
     return pipe
 
 
-class _CutsDetached(ReferencePipeline):
+@breaks("TRC-1")
+class CutsDetached(ReferencePipeline):
+    """What crosses the first cut is traced without its graph.
+
+    What crosses the first cut is traced without its graph: stage 0 gets no gradient.
+    """
+
     def make_traced(self, split: Split) -> TracedPipe | None:
         pipe = super().make_traced(split)
         return pipe and _outputs_changed(pipe, lambda s, node: s == 0 and node.op != "placeholder")
-
-
-class CutsDetached(ReferenceAdapter):
-    """What crosses the first cut is traced without its graph: stage 0 gets no gradient."""
-
-    pipeline = _CutsDetached
 
 
 class _Wrapped(nn.Module):
@@ -56,7 +57,13 @@ class _Wrapped(nn.Module):
         return self.submod(*args, **kwargs)
 
 
-class _NamesPrefixed(ReferencePipeline):
+@breaks("TRC-2", source="https://github.com/pytorch/PiPPy/pull/915")
+class NamesPrefixed(ReferencePipeline):
+    """The keys of a stage's state dict have a prefix.
+
+    Stages are wrapped, and their state dicts have other keys than the model's.
+    """
+
     def make_traced(self, split: Split) -> TracedPipe | None:
         pipe = super().make_traced(split)
         wrapped = tuple(_Wrapped(module) for module in pipe.modules) if pipe else ()
@@ -66,33 +73,27 @@ class _NamesPrefixed(ReferencePipeline):
         return super().make_ties(())
 
 
-class NamesPrefixed(ReferenceAdapter):
-    """Stages are wrapped, and their state dicts have other keys than the model's."""
+@breaks("TRC-3")
+class SkipsDetached(ReferencePipeline):
+    """A skip connection carries no gradient.
 
-    pipeline = _NamesPrefixed
+    A skip connection carries values but no gradient back.
+    """
 
-
-class _SkipsDetached(ReferencePipeline):
     def make_traced(self, split: Split) -> TracedPipe | None:
         pipe = super().make_traced(split)
         return pipe and _outputs_changed(pipe, lambda s, node: node.op == "placeholder")
 
 
-class SkipsDetached(ReferenceAdapter):
-    """A skip connection carries values but no gradient back."""
+@breaks("TRC-3", source="https://github.com/pytorch/PiPPy/issues/32")
+class TiesNotAdded(ReferencePipeline):
+    """Ranks that share a parameter keep their own gradients.
 
-    pipeline = _SkipsDetached
+    A parameter of several ranks keeps its own part of the gradient on each of them.
+    """
 
-
-class _TiesNotAdded(ReferencePipeline):
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
         return super().make_ties(())
-
-
-class TiesNotAdded(ReferenceAdapter):
-    """A parameter of several ranks keeps its own part of the gradient on each of them."""
-
-    pipeline = _TiesNotAdded
 
 
 class _FrozenModeStage(TracedStage):
@@ -102,20 +103,26 @@ class _FrozenModeStage(TracedStage):
             yield
 
 
-class _ModeFrozen(ReferencePipeline):
+@breaks("TRC-3")
+class ModeFrozen(ReferencePipeline):
+    """Stages stay in the mode they were traced in.
+
+    Traced stages stay in the mode they were traced in: batch norm evaluates with the batch's statistics.
+    """
+
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         if self.traced is None:
             return super().make_stage(index, module)
         return _FrozenModeStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
 
 
-class ModeFrozen(ReferenceAdapter):
-    """Traced stages stay in the mode they were traced in: batch norm evaluates with the batch's statistics."""
+@breaks("TRC-4")
+class NearestPointTaken(ReferencePipeline):
+    """A split point nobody knows is taken for the nearest.
 
-    pipeline = _ModeFrozen
+    A split point that names no submodule is taken to mean the nearest name.
+    """
 
-
-class _NearestPointTaken(ReferencePipeline):
     def make_traced(self, split: Split) -> TracedPipe | None:
         known = [name for name, _ in self.plan.model().named_modules() if name]
         free = [name for name in known if name not in {point.module for point in split.points}]
@@ -126,28 +133,19 @@ class _NearestPointTaken(ReferencePipeline):
         return super().make_traced(replace(split, points=points))
 
 
-class NearestPointTaken(ReferenceAdapter):
-    """A split point that names no submodule is taken to mean the nearest name."""
-
-    pipeline = _NearestPointTaken
-
-
 def _nearest(name: str, known: Sequence[str]) -> str:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
 
 
-class _PointNotNamed(ReferencePipeline):
+@breaks("TRC-4")
+class PointNotNamed(ReferencePipeline):
+    """The error about a wrong split point does not name it."""
+
     def make_traced(self, split: Split) -> TracedPipe | None:
         try:
             return super().make_traced(split)
         except SplitError:
             raise ValueError("the model cannot be split as asked") from None
-
-
-class PointNotNamed(ReferenceAdapter):
-    """The error about a wrong split point does not say which one."""
-
-    pipeline = _PointNotNamed
 
 
 class _ForgetfulStage(TracedStage):
@@ -158,17 +156,17 @@ class _ForgetfulStage(TracedStage):
         return Stage.forward(self, microbatch, inputs, kwargs, **how)
 
 
-class _BeyondTracedLost(ReferencePipeline):
+@breaks("TRC-5")
+class BeyondTracedLost(ReferencePipeline):
+    """Of microbatches larger than traced the rest is lost.
+
+    Buffers have the traced shape: of a larger microbatch the rest arrives as zeros.
+    """
+
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         if self.traced is None:
             return super().make_stage(index, module)
         return _ForgetfulStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
-
-
-class BeyondTracedLost(ReferenceAdapter):
-    """Buffers have the traced shape: of a larger microbatch the rest arrives as zeros."""
-
-    pipeline = _BeyondTracedLost
 
 
 def _within(leaf: Tensor, shape: Sequence[int]) -> Tensor:
@@ -189,29 +187,26 @@ class _ConfusedStage(TracedStage):
             raise ValueError(f"{place} is {was}, but {there} was traced{rest}") from None
 
 
-class _ShapesExchanged(ReferencePipeline):
+@breaks("TRC-5", tells="the error says it the other way round")
+class ShapesExchanged(ReferencePipeline):
+    """The error about another shape takes the traced one for the one that is there."""
+
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         if self.traced is None:
             return super().make_stage(index, module)
         return _ConfusedStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
 
 
-class ShapesExchanged(ReferenceAdapter):
-    """The error about a microbatch of another shape takes the traced one for the one that is there."""
+@breaks("TRC-5")
+class DtypeGuessed(ReferencePipeline):
+    """The dtype known before the first step is another one.
 
-    pipeline = _ShapesExchanged
+    What is said of boundaries before the first step has another dtype.
+    """
 
-
-class _DtypeGuessed(ReferencePipeline):
     def boundaries(self) -> Sequence[Boundary]:
         guess = {torch.float64: torch.float32, torch.float32: torch.float64}
         return [
             replace(one, tensors=tuple(replace(t, dtype=guess.get(t.dtype, t.dtype)) for t in one.tensors))
             for one in super().boundaries()
         ]
-
-
-class DtypeGuessed(ReferenceAdapter):
-    """What is said of boundaries before the first step has another dtype."""
-
-    pipeline = _DtypeGuessed

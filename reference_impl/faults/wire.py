@@ -10,10 +10,10 @@ from torch import Tensor
 
 from pipeconform.schedule import Action
 
-from ..adapter import ReferenceAdapter, ReferencePipeline
 from ..containers import leaves_of, map_leaves
 from ..link import Failure, Link
 from ..runtime import Step, Yield
+from .fault import breaks
 
 
 def _each_tensor(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -29,8 +29,14 @@ def _each_tensor(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     return value if isinstance(value, Failure) else map_leaves(change, value)
 
 
-class _StaleLink(Link):
-    """Remembers, per sender, what came last; every second message is ignored in its favour."""
+@breaks("FWD-1")
+class StaleActivation(Link):
+    """Every second message delivers the activation of the one before.
+
+    A receive is taken to be complete too early: the buffer still holds the microbatch before.
+
+    Remembers, per sender, what came last; every second message is ignored in its favour.
+    """
 
     last: tuple[Any, ...] = ()
 
@@ -43,18 +49,12 @@ class _StaleLink(Link):
         return value
 
 
-class _StaleActivation(ReferencePipeline):
-    link_type = _StaleLink
+@breaks("TRN-1", schedule="GPipe")
+class BufferReused(Link):
+    """One buffer receives all microbatches, also while earlier ones need it.
 
-
-class StaleActivation(ReferenceAdapter):
-    """A receive is taken to be complete too early: the buffer still holds the microbatch before."""
-
-    pipeline = _StaleActivation
-
-
-class _OneBufferLink(Link):
-    """Delivers every message of the same look into the same memory."""
+    Delivers every message of the same look into the same memory.
+    """
 
     first: Any = None
 
@@ -69,47 +69,35 @@ class _OneBufferLink(Link):
         return self.first
 
 
-class _BufferReused(ReferencePipeline):
-    link_type = _OneBufferLink
+@breaks("FWD-1")
+class RoundedToBfloat16(Link):
+    """Activations travel in bfloat16.
 
+    Floats are sent in bfloat16 and converted back.
+    """
 
-class BufferReused(ReferenceAdapter):
-    """One receive buffer per stage, although several microbatches are in flight."""
-
-    pipeline = _BufferReused
-
-
-class _RoundingLink(Link):
     def send(self, value: Any, *, to: int) -> None:
         super().send(_each_tensor(_rounded, value), to=to)
 
 
-class _RoundedToBfloat16(ReferencePipeline):
-    link_type = _RoundingLink
+@breaks("FWD-7", source="https://github.com/pytorch/pytorch/issues/62283")
+class Scrambled(Link):
+    """A transposed tensor's memory is sent as if it were in order.
 
+    Strides are forgotten: memory is sent as it lies and read as if it were contiguous.
+    """
 
-class RoundedToBfloat16(ReferenceAdapter):
-    """Floats are sent in bfloat16 and converted back."""
-
-    pipeline = _RoundedToBfloat16
-
-
-class _ScramblingLink(Link):
     def send(self, value: Any, *, to: int) -> None:
         super().send(_each_tensor(_in_memory_order, value), to=to)
 
 
-class _Scrambled(ReferencePipeline):
-    link_type = _ScramblingLink
+@breaks("FWD-14")
+class OutputsFreed(Link):
+    """A stage's output is freed as soon as it is sent.
 
+    A stage's output is freed once it is sent, although an in-place operation needs it for its backward.
+    """
 
-class Scrambled(ReferenceAdapter):
-    """Strides are forgotten: memory is sent as it lies and read as if it were contiguous."""
-
-    pipeline = _Scrambled
-
-
-class _FreeingLink(Link):
     def send(self, value: Any, *, to: int) -> None:
         super().send(value, to=to)
         self.wait()
@@ -118,35 +106,27 @@ class _FreeingLink(Link):
                 leaf.data.zero_()  # behind autograd's back, as freeing the memory is
 
 
-class _OutputsFreed(ReferencePipeline):
-    link_type = _FreeingLink
+@breaks("FWD-5")
+class MasksLost(Link):
+    """Tensors that are not floating arrive as zeros.
 
+    Integer and bool tensors are allocated on the receiver and never filled.
+    """
 
-class OutputsFreed(ReferenceAdapter):
-    """A stage's output is freed once it is sent, although an in-place operation needs it for its backward."""
-
-    pipeline = _OutputsFreed
-
-
-class _FloatsOnlyLink(Link):
     def send(self, value: Any, *, to: int) -> None:
         super().send(
             _each_tensor(lambda t: t if t.is_floating_point() else torch.zeros_like(t), value), to=to
         )
 
 
-class _MasksLost(ReferencePipeline):
-    link_type = _FloatsOnlyLink
+@breaks("FWD-4")
+class OnlyFirstRefreshed(Link):
+    """Further tensors of a boundary stay those of microbatch 0.
 
+    A boundary is taken for one tensor; the others are those that came first.
 
-class MasksLost(ReferenceAdapter):
-    """Integer and bool tensors are allocated on the receiver and never filled."""
-
-    pipeline = _MasksLost
-
-
-class _FirstOnlyLink(Link):
-    """After the first message of a kind only the first tensor is renewed."""
+    After the first message of a kind only the first tensor is renewed.
+    """
 
     first: Any = None
 
@@ -159,62 +139,34 @@ class _FirstOnlyLink(Link):
         return type(value)([value[0], *self.first[1:]])
 
 
-class _OnlyFirstRefreshed(ReferencePipeline):
-    link_type = _FirstOnlyLink
+@breaks("FWD-6")
+class WrongHalf(Link):
+    """Every 16-bit type of float travels as the other one."""
 
-
-class OnlyFirstRefreshed(ReferenceAdapter):
-    """A boundary is taken for one tensor; the others are those that came first."""
-
-    pipeline = _OnlyFirstRefreshed
-
-
-class _WrongHalfLink(Link):
     def send(self, value: Any, *, to: int) -> None:
         super().send(_each_tensor(_other_half, value), to=to)
 
 
-class _WrongHalf(ReferencePipeline):
-    link_type = _WrongHalfLink
+@breaks("FWD-1", status="error", source="https://github.com/pytorch/PiPPy/pull/1014")
+class PositionTakenForProcess(Link):
+    """A position is taken for a process.
 
+    Right only for a pipeline that is the world.
+    """
 
-class WrongHalf(ReferenceAdapter):
-    """bfloat16 travels as float16, and float16 as bfloat16."""
-
-    pipeline = _WrongHalf
-
-
-class _PositionLink(Link):
     def process(self, position: int) -> int:
         return position
 
 
-class _PositionTakenForProcess(ReferencePipeline):
-    link_type = _PositionLink
+@breaks("TRN-1", status="hung")
+class Unmatched(Step):
+    """The first rank waits for a message that nobody sends."""
 
-
-class PositionTakenForProcess(ReferenceAdapter):
-    """Right only for a pipeline that is the world."""
-
-    pipeline = _PositionTakenForProcess
-
-
-class _WaitingStep(Step):
     def run(self, actions: Sequence[Action]) -> Yield:
         done = super().run(actions)
         if self.position == 0 and len(set(self.placement)) > 1:
             self.link.receive(source=1)
         return done
-
-
-class _Unmatched(ReferencePipeline):
-    step_type = _WaitingStep
-
-
-class Unmatched(ReferenceAdapter):
-    """One receive too many on the first rank."""
-
-    pipeline = _Unmatched
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -19,23 +19,34 @@ from ..communication_hooks import Hook, all_reduce_hook
 from ..data_parallel import DataParallel
 from ..gradient_buckets import Bucket
 from ..replica_state import broadcast
+from .fault import breaks_promise
 from .wrappers import AfterPass
 
 __all__: list[str] = []
 
 
+@breaks_promise("DPW-15", tells="running_mean|seen")
 class BuffersLeftAlone(DataParallel):
+    """Buffers are not broadcast."""
+
     def synchronise_buffers(self) -> None:
         pass
 
 
+@breaks_promise("DPW-15", tells="running_mean|seen")
 class BuffersAlways(DataParallel):
+    """Buffers are broadcast although switched off."""
+
     def synchronise_buffers(self) -> None:
         broadcast(self._buffers_kept().values(), self.group)
 
 
+@breaks_promise("DPW-15", tells="seen")
 class BuffersOfThen(DataParallel):
-    """Broadcasts the buffers that there were when it was made."""
+    """Buffers assigned anew are missed.
+
+    Broadcasts the buffers that there were when it was made.
+    """
 
     def __init__(self, module: nn.Module, **how: Any) -> None:
         self._then: dict[str, Tensor] = {}
@@ -57,12 +68,18 @@ class _Hooked(DataParallel):
         raise NotImplementedError
 
 
+@breaks_promise("DPW-16", tells="gradient of")
 class CompressedSum(_Hooked):
+    """A built-in hook's result is not divided."""
+
     def _other(self, hook: Hook) -> Hook:
         return lambda state, bucket: hook(state, bucket).then(lambda f: f.value() * self.group.size())
 
 
+@breaks_promise("DPW-17", tells="gradient of")
 class HookResultIgnored(_Hooked):
+    """The hook's result is ignored."""
+
     def _other(self, hook: Hook) -> Hook:
         def other(state: Any, bucket: Bucket) -> Future[Tensor]:
             mine = bucket.buffer.clone()
@@ -73,13 +90,19 @@ class HookResultIgnored(_Hooked):
         return other
 
 
+@breaks_promise("DPW-17", tells="given 0 elements")
 class HookForFirstPass(DataParallel):
+    """The hook is lost with the first buckets."""
+
     def _settle(self, holders: Mapping[str, int]) -> None:
         super()._settle(holders)
         self._hook = None
 
 
+@breaks_promise("DPW-17", tells="elements of gradients")
 class HookTwice(_Hooked):
+    """The hook is called twice for a bucket."""
+
     def _other(self, hook: Hook) -> Hook:
         def other(state: Any, bucket: Bucket) -> Future[Tensor]:
             mine = bucket.buffer.clone()
@@ -90,23 +113,35 @@ class HookTwice(_Hooked):
         return other
 
 
+@breaks_promise("DPW-18", tells="raised nothing")
 class AnythingIsAHook(DataParallel):
+    """Everything is accepted as a hook."""
+
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
         if callable(hook):
             self._hook = (all_reduce_hook, self.group)
 
 
+@breaks_promise("DPW-19", tells="gradient of")
 class JoinByAll(DataParallel):
+    """Division is always by all ranks."""
+
     def join(self, *, divide_by_initial: bool = True, raise_early: bool = False) -> Any:
         return super().join(divide_by_initial=True, raise_early=raise_early)
 
 
+@breaks_promise("DPW-19", tells="gradient of")
 class JoinByPresent(DataParallel):
+    """Division is always by the ranks present."""
+
     def join(self, *, divide_by_initial: bool = True, raise_early: bool = False) -> Any:
         return super().join(divide_by_initial=False, raise_early=raise_early)
 
 
+@breaks_promise("DPW-19", tells="after join")
 class JoinEndsApart(DataParallel):
+    """Ranks end with their own parameters."""
+
     @contextmanager
     def join(self, *, divide_by_initial: bool = True, raise_early: bool = False) -> Iterator[None]:
         own: dict[str, Tensor] = {}
@@ -118,20 +153,30 @@ class JoinEndsApart(DataParallel):
                 parameter.copy_(own[name])
 
 
+@breaks_promise("DPW-19", tells="gradient of")
 class StandInAddsOwn(DataParallel):
-    """A rank without batches hands in its last gradients again."""
+    """Ranks without batches repeat their last.
+
+    A rank without batches hands in its last gradients again.
+    """
 
     def _stand_in(self, what: int) -> None:
         self._expect_all()
         self.end_pass()
 
 
+@breaks_promise("DPW-20", tells="raised nothing")
 class EarlyEndLetPass(DataParallel):
+    """Uneven inputs are let pass."""
+
     def join(self, *, divide_by_initial: bool = True, raise_early: bool = False) -> Any:
         return super().join(divide_by_initial=divide_by_initial, raise_early=False)
 
 
+@breaks_promise("DPW-21", tells="gradient of")
 class ForwardsAveraged(AfterPass):
+    """Two forwards count as half each."""
+
     forwards = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -146,8 +191,13 @@ class ForwardsAveraged(AfterPass):
         parameter.grad.div_(max(1, self.forwards))  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-23", tells="gradient of enter")
+@breaks_promise("DPW-22", tells="gradient of enter")
 class RecomputedLocal(DataParallel):
-    """Parameters of parts that run again inside the backward pass are not averaged."""
+    """Recomputed parts are not averaged.
+
+    Parameters of parts that run again inside the backward pass are not averaged.
+    """
 
     def __init__(self, module: nn.Module, **how: Any) -> None:
         super().__init__(module, **how)
@@ -166,14 +216,21 @@ class RecomputedLocal(DataParallel):
         }
 
 
+@breaks_promise("DPW-24", tells="the output is")
 class MappingsBecomeTuples(DataParallel):
+    """Dicts come back as tuples."""
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
         return tuple(result.values()) if isinstance(result, dict) else result
 
 
+@breaks_promise("DPW-24", tells="gradient of")
 class DataclassesUnread(DataParallel):
-    """Tensors in a dataclass are not found, and the pass not begun."""
+    """Tensors in dataclasses are not found.
+
+    Tensors in a dataclass are not found, and the pass not begun.
+    """
 
     reads = True
 
@@ -187,8 +244,12 @@ class DataclassesUnread(DataParallel):
             super().begin_pass()
 
 
+@breaks_promise("DPW-44", tells="gradient of")
 class ReferencesUnread(DataParallel):
-    """A remote reference is passed on unread, and the pass not begun."""
+    """What is referred to is not found.
+
+    A remote reference is passed on unread, and the pass not begun.
+    """
 
     reads = True
 
@@ -202,16 +263,24 @@ class ReferencesUnread(DataParallel):
             super().begin_pass()
 
 
+@breaks_promise("DPW-44", tells="the output is")
 class ReferencesFollowed(DataParallel):
-    """What is referred to comes back instead of the reference."""
+    """Outputs come back without their reference.
+
+    What is referred to comes back instead of the reference.
+    """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
         return result.to_here() if isinstance(result, rpc.RRef) else result
 
 
+@breaks_promise("DPW-25", tells="conv.weight")
 class MemoryOrder(AfterPass):
-    """Takes gradients from the bucket in the order of memory."""
+    """Gradients are copied in memory order.
+
+    Takes gradients from the bucket in the order of memory.
+    """
 
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         gradient = parameter.grad
@@ -219,13 +288,19 @@ class MemoryOrder(AfterPass):
             parameter.grad = gradient.contiguous().as_strided(parameter.shape, parameter.stride())
 
 
+@breaks_promise("DPW-26", tells="table.weight")
 class SparseSummed(AfterPass):
+    """Sparse gradients are not divided."""
+
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         if parameter.grad is not None and parameter.grad.is_sparse:
             parameter.grad = parameter.grad * self.group.size()
 
 
+@breaks_promise("DPW-26", tells="table.weight")
 class SparseLocal(DataParallel):
+    """Sparse gradients are not reduced."""
+
     def _holders(self, *, lenient: bool) -> dict[str, int]:
         return {
             n: 0 if n in self._sparse else count for n, count in super()._holders(lenient=lenient).items()

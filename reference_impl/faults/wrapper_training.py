@@ -22,20 +22,28 @@ from ..replica_log import Log
 from ..replica_outputs import tensors_in
 from ..replica_precision import MixedPrecision
 from ..replica_state import broadcast
+from .fault import breaks_promise
 from .wrappers import AfterPass
 
 __all__: list[str] = []
 
 
+@breaks_promise("DPW-27", tells="after step [12]")
 class InfinityAtHome(AfterPass):
-    """What is infinite on one rank is zero on the others, as if it were the first rank's business to look."""
+    """Ranks whose own gradients are finite take the step.
+
+    What is infinite on one rank is zero on the others, as if it were the first rank's business to look.
+    """
 
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         if dist.get_rank():
             parameter.grad.nan_to_num_(0.0, 0.0, 0.0)  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-27", tells="after step 1")
 class InfinityCutOff(AfterPass):
+    """Infinite gradients are made zero."""
+
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         parameter.grad.nan_to_num_(0.0, 0.0, 0.0)  # type: ignore[union-attr]
 
@@ -50,42 +58,62 @@ class _OtherPrecision(DataParallel):
         raise NotImplementedError
 
 
+@breaks_promise("DPW-28", tells="probe")
 class ReducedAsComputed(_OtherPrecision):
+    """Gradients are reduced as they are computed."""
+
     def _other(self, mixed: MixedPrecision) -> MixedPrecision:
         return dataclasses.replace(mixed, reduce_dtype=mixed.param_dtype)
 
 
+@breaks_promise("DPW-28", tells="probe")
 class ReducedInFull(_OtherPrecision):
+    """Gradients are reduced in full precision."""
+
     def _other(self, mixed: MixedPrecision) -> MixedPrecision:
         return dataclasses.replace(mixed, reduce_dtype=None)
 
 
+@breaks_promise("DPW-28", tells="the output is")
 class ComputedInFull(_OtherPrecision):
+    """The forward computes in full precision."""
+
     def _other(self, mixed: MixedPrecision) -> MixedPrecision:
         return dataclasses.replace(mixed, param_dtype=None)
 
 
+@breaks_promise("DPW-28", tells="the output is")
 class BuffersInFull(_OtherPrecision):
+    """Buffers are not cast."""
+
     def _other(self, mixed: MixedPrecision) -> MixedPrecision:
         return dataclasses.replace(mixed, buffer_dtype=None)
 
 
+@breaks_promise("DPW-29", tells="leave.weight")
 class DelayedForEver(DataParallel):
-    """What is delayed is taken for ignored."""
+    """What is delayed is never reduced."""
 
     def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
         ignored = options.ignored | options.delayed
         super().__init__(module, options=dataclasses.replace(options, ignored=ignored), **how)
 
 
+@breaks_promise("DPW-29", tells="leave.weight")
 class DelayedSummed(AfterPass):
+    """What is delayed is not divided."""
+
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         if name in self.options.delayed:
             parameter.grad.mul_(self.group.size())  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-30", tells="after step 0")
 class StepBeforeReduction(DataParallel):
-    """Steps are taken with each rank's own gradient."""
+    """Steps are taken with own gradients.
+
+    Steps are taken with each rank's own gradient.
+    """
 
     def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], Optimizer]) -> None:
         for parameter in self._parameters_kept.values():
@@ -97,7 +125,10 @@ def _step(optimizer: Optimizer, _: Tensor) -> None:
     optimizer.step()
 
 
+@breaks_promise("DPW-30", tells="after step 0")
 class StepTwice(DataParallel):
+    """Every step is taken twice."""
+
     def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], Optimizer]) -> None:
         super().step_in_backward(optimizer_of)
         for name, parameter in self._parameters_kept.items():
@@ -110,8 +141,12 @@ def _both(one: Callable[[], Any], other: Callable[[], Any]) -> None:
     other()
 
 
+@breaks_promise("DPW-31", tells="step 2")
 class OldDivisor(AfterPass):
-    """Means are over the ranks that there were at first."""
+    """Means are over the ranks of before.
+
+    Means are over the ranks that there were at first.
+    """
 
     first = 0
 
@@ -124,19 +159,29 @@ class OldDivisor(AfterPass):
             parameter.grad.mul_(self.group.size() / self.first)  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-31", tells="given 0 elements")
 class HookLostWithGroup(DataParallel):
+    """The hook is lost with the group."""
+
     def change_group(self, group: ProcessGroup) -> None:
         super().change_group(group)
         self._hook = None
 
 
+@breaks_promise("DPW-31", status="hung", tells="progress")
 class OldGroup(DataParallel):
+    """The old group is waited for."""
+
     def change_group(self, group: ProcessGroup) -> None:
         pass
 
 
+@breaks_promise("DPW-32", status="error", tells="no gradient")
 class AnyBackwardEnds(DataParallel):
-    """Gradients of inputs end the pass, too, and are taken for a backward that reaches no parameter."""
+    """Gradients of inputs end the pass.
+
+    Gradients of inputs end the pass, too, and are taken for a backward that reaches no parameter.
+    """
 
     def _backward_ended(self) -> None:
         self.end_pass()
@@ -154,22 +199,33 @@ class _Sink(torch.autograd.Function):
         return tuple(gradient.detach() for gradient in gradients)
 
 
+@breaks_promise("DPW-32", tells="gradient of")
 class SecondOrderLost(DataParallel):
-    """Gradients go through a function of the wrapper's that cannot be differentiated itself."""
+    """Gradients of gradients are lost.
+
+    Gradients go through a function of the wrapper's that cannot be differentiated itself.
+    """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
         return _Sink.apply(result)[0] if isinstance(result, Tensor) else result  # type: ignore[no-untyped-call]
 
 
+@breaks_promise("DPW-33", status="error", tells="is a view")
 class OutputsAreViews(DataParallel):
+    """Outputs cannot be modified."""
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
         return _Sink.apply(result, result.sum())[0] if isinstance(result, Tensor) else result  # type: ignore[no-untyped-call]
 
 
+@breaks_promise("DPW-33", tells="gradient of")
 class OutputsShared(DataParallel):
-    """Gradients are scaled by what the outputs are when backward comes, not by what they were."""
+    """Gradients follow what becomes of the outputs.
+
+    Gradients are scaled by what the outputs are when backward comes, not by what they were.
+    """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
@@ -185,35 +241,54 @@ def _ratio(now: Tensor, then: Tensor, gradient: Tensor) -> Tensor:
     return gradient * (now / then)
 
 
+@breaks_promise("DPW-34", tells="seen|running")
 class BufferHookMissed(DataParallel):
+    """The hook is not called."""
+
     def synchronise_buffers(self) -> None:
         broadcast(self._buffers_kept().values(), self.group)
 
 
+@breaks_promise("DPW-34", tells="seen|running")
 class BufferHookAlwaysBefore(DataParallel):
+    """The hook is always called before."""
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.options = dataclasses.replace(self.options, buffers_when="before_forward")
         return super().forward(*args, **kwargs)
 
 
+@breaks_promise("DPW-35", tells="module.enter")
 class SavedWithPrefix(DataParallel):
+    """Names have a prefix of the wrapper's."""
+
     def full_state(self) -> Mapping[str, Tensor]:
         return {f"module.{name}": value for name, value in super().full_state().items()}
 
 
+@breaks_promise("DPW-35", tells="running_mean")
 class SavedWithoutBuffers(DataParallel):
+    """Buffers are not saved."""
+
     def full_state(self) -> Mapping[str, Tensor]:
         return dict(self.module.named_parameters(remove_duplicate=False))
 
 
+@breaks_promise("DPW-35", tells="after loading")
 class LoadedOnOneRank(DataParallel):
+    """Only the first rank loads."""
+
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
         if dist.get_rank() == 0:
             super().load_full_state(state)
 
 
+@breaks_promise("DPW-35", tells="ranks saved")
 class OtherWorldsSkipped(DataParallel):
-    """What another number of ranks saved is left where it is, without a word."""
+    """What other numbers of ranks saved is skipped.
+
+    What another number of ranks saved is left where it is, without a word.
+    """
 
     def full_state(self) -> Mapping[str, Tensor]:
         found: OrderedDict[str, Tensor] = OrderedDict(super().full_state())
@@ -225,13 +300,20 @@ class OtherWorldsSkipped(DataParallel):
             super().load_full_state(state)
 
 
+@breaks_promise("DPW-36", tells="raised nothing")
 class PickledAnywhere(DataParallel):
+    """A pickle leaves out the process group."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(type(self), options=self.options, broadcasts=False), (self.module,)
 
 
+@breaks_promise("DPW-36", tells="step 1")
 class PickledAlone(DataParallel):
-    """What comes back from a pickle knows of no other replicas."""
+    """After a pickle nothing is reduced.
+
+    What comes back from a pickle knows of no other replicas.
+    """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.alone = True
@@ -240,7 +322,10 @@ class PickledAlone(DataParallel):
         return *super().__reduce__(), {}
 
 
+@breaks_promise("DPW-37", tells="rank is told")
 class LogOfOthers(DataParallel):
+    """Every rank tells about the first."""
+
     def logged(self) -> dict[str, object]:
         return {**super().logged(), "rank": 0}
 
@@ -250,12 +335,18 @@ class _AnyRate(Log):
         pass
 
 
+@breaks_promise("DPW-37", tells="raised nothing")
 class AnyRate(DataParallel):
+    """Any rate is accepted."""
+
     def __init__(self, module: nn.Module, **how: Any) -> None:
         super().__init__(module, **how)
         self.log = _AnyRate()
 
 
+@breaks_promise("DPW-38", tells="raised nothing")
 class AnyDevice(DataParallel):
+    """Device arguments are not looked at."""
+
     def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
         super().__init__(module, options=dataclasses.replace(options, device=None), **how)

@@ -1,4 +1,4 @@
-"""Data-parallel wrappers that are wrong on purpose about gradients; `registry_wrappers` says what each breaks.
+"""Data-parallel wrappers that are wrong on purpose about gradients; `breaks_promise` says what each breaks.
 
 Every class changes one thing in the reference's wrapper.
 """
@@ -20,6 +20,7 @@ from ..data_parallel import DataParallel, Options
 from ..errors import ReplicaError
 from ..gradient_buckets import Bucket
 from ..replica_state import broadcast, verify
+from .fault import breaks_promise
 
 __all__ = ["AfterPass"]
 
@@ -40,27 +41,42 @@ class AfterPass(DataParallel):
         raise NotImplementedError
 
 
+@breaks_promise("DPW-1", tells="gradient of")
 class Summed(AfterPass):
+    """Gradients are summed over the replicas."""
+
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         parameter.grad.mul_(self.group.size())  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-1", tells="gradient of")
 class NeverReduced(DataParallel):
+    """Gradients are never reduced."""
+
     def begin_pass(self) -> None:
         pass
 
 
+@breaks_promise("DPW-1", tells="gradient of")
 class OneRankFewer(AfterPass):
+    """Sums are divided by one rank too few."""
+
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         parameter.grad.mul_(self.group.size() / max(1, self.group.size() - 1))  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-2", tells="not the first rank's")
 class OwnValues(DataParallel):
+    """Every rank keeps its own initial values."""
+
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
         verify(tensors, self.group)
 
 
+@breaks_promise("DPW-2", tells="norm.running_mean")
 class OwnBuffers(DataParallel):
+    """Buffers begin as they are on each rank."""
+
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
         verify(tensors, self.group)
         broadcast((t for t in tensors.values() if isinstance(t, nn.Parameter)), self.group)
@@ -70,14 +86,21 @@ class OwnBuffers(DataParallel):
             super().synchronise_buffers()
 
 
+@breaks_promise("DPW-3", status="crashed", tells="died")
 class ShapesUnread(DataParallel):
-    """Compares the number of parameters only, so that the broadcast mixes them up, or waits."""
+    """Shapes are not compared, and the broadcast fails.
+
+    Compares the number of parameters only, so that the broadcast mixes them up, or waits.
+    """
 
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
         broadcast(tensors.values(), self.group)
 
 
+@breaks_promise("DPW-3", status="hung", tells="progress")
 class FirstRankUntold(DataParallel):
+    """The first rank goes on alone and waits."""
+
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
         try:
             verify(tensors, self.group)
@@ -87,7 +110,10 @@ class FirstRankUntold(DataParallel):
         broadcast(tensors.values(), self.group)
 
 
+@breaks_promise("DPW-3", tells="in its message")
 class MismatchUnnamed(DataParallel):
+    """The error does not name the parameter."""
+
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
         try:
             verify(tensors, self.group)
@@ -96,46 +122,70 @@ class MismatchUnnamed(DataParallel):
         broadcast(tensors.values(), self.group)
 
 
+@breaks_promise("DPW-4", tells="gradient of")
 class SinglePrecision(AfterPass):
+    """Gradients go through single precision."""
+
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         parameter.grad = parameter.grad.float().to(parameter.dtype)  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-5", tells="enter.weight")
 class SharedTwice(AfterPass):
+    """A parameter with two names counts twice."""
+
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         names = [n for n, p in self.module.named_parameters(remove_duplicate=False) if p is parameter]
         parameter.grad.mul_(len(names))  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-5", tells="kept.weight")
 class FrozenTrained(DataParallel):
+    """Frozen parameters are trained."""
+
     def __init__(self, module: nn.Module, **how: Any) -> None:
         super().__init__(module.requires_grad_(True), **how)
 
 
+@breaks_promise("DPW-6", tells="own changes when")
 class NothingIgnored(DataParallel):
+    """What was to be ignored is kept in step."""
+
     def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
         super().__init__(module, options=dataclasses.replace(options, ignored=frozenset()), **how)
 
 
+@breaks_promise("DPW-6", tells="own_seen")
 class IgnoredBuffersBroadcast(DataParallel):
+    """Ignored buffers are broadcast."""
+
     def _buffers_kept(self) -> dict[str, Tensor]:
         return dict(self.module.named_buffers())
 
 
+@breaks_promise("DPW-7", tells="gradient of")
 class NoSyncLeaks(DataParallel):
+    """After no_sync nothing is reduced any more."""
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         self._synchronises = False
         yield
 
 
+@breaks_promise("DPW-7", tells=r"pass 0 \(no\)")
 class NoSyncForgotten(DataParallel):
+    """Passes inside no_sync are reduced."""
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         yield
 
 
+@breaks_promise("DPW-7", tells=r"\(nested\)")
 class InnerContextEnds(DataParallel):
+    """The inner of two contexts ends the outer."""
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         self._synchronises = False
@@ -145,7 +195,11 @@ class InnerContextEnds(DataParallel):
             self._synchronises = True
 
 
+@breaks_promise("DPW-14", tells="step 2")
+@breaks_promise("DPW-7", tells="gradient of")
 class AccumulatedDropped(DataParallel):
+    """What added up is dropped."""
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._synchronises and torch.is_grad_enabled():
             for parameter in self._parameters_kept.values():
@@ -153,7 +207,10 @@ class AccumulatedDropped(DataParallel):
         return super().forward(*args, **kwargs)
 
 
+@breaks_promise("DPW-8", tells=r"\((back|for)ward_inside\)")
 class BackwardDecides(DataParallel):
+    """Where the backward runs decides."""
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         before, self._synchronises = self._synchronises, True
         try:
@@ -166,24 +223,33 @@ class BackwardDecides(DataParallel):
             super().begin_pass()
 
 
+@breaks_promise("DPW-9", tells="towers")
 class UnusedStale(DataParallel):
-    """A rank that has no gradient of a parameter keeps none, whatever the others have."""
+    """A rank without a gradient does not get the mean.
+
+    A rank that has no gradient of a parameter keeps none, whatever the others have.
+    """
 
     def _holders(self, *, lenient: bool) -> dict[str, int]:
         holders = super()._holders(lenient=lenient)
         return {name: count if name in self._arrivals else 0 for name, count in holders.items()}
 
 
+@breaks_promise("DPW-9", tells="gradient of")
 class NothingReachedLeft(DataParallel):
-    """A backward that reaches no parameter is taken for gradients of inputs, and no part in the reduction taken."""
+    """Who reaches no parameter reduces none.
+
+    A backward that reaches no parameter is taken for gradients of inputs, and no part in the reduction taken.
+    """
 
     def _backward_ended(self) -> None:
         self._added.clear()
         super()._backward_ended()
 
 
+@breaks_promise("DPW-9", tells="towers")
 class UnusedByUsers(DataParallel):
-    """Means are over the ranks that used a parameter."""
+    """Means are over the ranks that used it."""
 
     def end_pass(self, *, lenient: bool = False) -> None:
         due, self._counted = self._in_pass, dict[str, int]()
@@ -198,15 +264,23 @@ class UnusedByUsers(DataParallel):
         return self._counted
 
 
+@breaks_promise("DPW-10", status="hung", tells="progress")
 class StaticByEachRank(DataParallel):
-    """What a static graph reaches is learned by every rank for itself."""
+    """Every rank learns its own graph.
+
+    What a static graph reaches is learned by every rank for itself.
+    """
 
     def _settle(self, holders: Mapping[str, int]) -> None:
         super()._settle({name: int(name in self._arrivals) for name in holders})
 
 
+@breaks_promise("DPW-10", tells="step 0")
 class StaticFirstForgotten(DataParallel):
-    """The first pass of a static graph is not reduced."""
+    """The first pass is not reduced.
+
+    The first pass of a static graph is not reduced.
+    """
 
     def begin_pass(self) -> None:
         if self.options.static_graph and not self._settled:
@@ -215,7 +289,10 @@ class StaticFirstForgotten(DataParallel):
             super().begin_pass()
 
 
+@breaks_promise("DPW-11", tells="in its message")
 class UnusedUnnamed(DataParallel):
+    """The error does not name the parameter."""
+
     def _holders(self, *, lenient: bool) -> dict[str, int]:
         try:
             return super()._holders(lenient=lenient)
@@ -223,8 +300,9 @@ class UnusedUnnamed(DataParallel):
             raise ReplicaError("some parameter was not used") from None
 
 
+@breaks_promise("DPW-11", tells="towers.b")
 class UnusedAsOnes(AfterPass):
-    """A parameter that nobody used is moved nevertheless."""
+    """An unused parameter gets a gradient of ones."""
 
     def _holders(self, *, lenient: bool) -> dict[str, int]:
         return dict.fromkeys(self._parameters_kept, self.attendance.present)
@@ -234,7 +312,10 @@ class UnusedAsOnes(AfterPass):
             parameter.grad.fill_(1)  # type: ignore[union-attr]
 
 
+@breaks_promise("DPW-12", tells="gradient of")
 class LastBucketLocal(DataParallel):
+    """The last bucket is never reduced."""
+
     def __init__(self, module: nn.Module, **how: Any) -> None:
         super().__init__(module, **how)
         self._hook = (_not_the_last, self.group)
@@ -248,7 +329,10 @@ def _not_the_last(group: Any, bucket: Bucket) -> Future[Tensor]:
     return done
 
 
+@breaks_promise("DPW-12", tells="step 1")
 class RebuiltOneShort(DataParallel):
+    """The rebuilt buckets lack the last."""
+
     def _settle(self, holders: Mapping[str, int]) -> None:
         super()._settle(holders)
         if len(self._buckets) > 1:
@@ -261,8 +345,12 @@ class RebuiltOneShort(DataParallel):
             self._arrivals[name] = 1
 
 
+@breaks_promise("DPW-13", tells="step [12]")
 class ViewsTwice(DataParallel):
-    """A gradient that lives in its bucket is added to it once more."""
+    """A gradient in its bucket is added once more.
+
+    A gradient that lives in its bucket is added to it once more.
+    """
 
     def _put(self, bucket: Bucket, name: str) -> None:
         gradient = bucket.parameters[name].grad

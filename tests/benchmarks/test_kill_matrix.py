@@ -2,9 +2,9 @@
 
 import msgspec
 import pytest
-from pipeconform.reference_impl import mutants
 from pipeconform.reference_impl.faults import FAULTS
 
+from benchmarks import mutants
 from benchmarks.kill_matrix.page import page
 from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, append, read
 from benchmarks.kill_matrix.running import run_faults, run_mutants

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from pipeconform.reference_impl.mutants.operators import mutated, mutations
 
+from benchmarks.mutants.operators import mutated, mutations
 from benchmarks.own_mutants import running
 from benchmarks.own_mutants.drawing import MODULES, ROOT, drawn, reaching
 from benchmarks.own_mutants.operators import of_the_product

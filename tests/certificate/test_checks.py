@@ -5,8 +5,7 @@ import pytest
 
 from pipeconform.certificate.checks import check_contents
 from pipeconform.certificate.contents import claims_of_result, digest_of
-from pipeconform.certificate.decision import reasons_against
-from pipeconform.certificate.weakening import weakening
+from pipeconform.certificate.decision import reasons_against, weakening
 from pipeconform.report.result import Expectations
 from pipeconform.spec import certification_level, mandatory
 from tests.certificate.conftest import violated

@@ -17,7 +17,7 @@ from pipeconform.spec import certification_level, mandatory
 from pipeconform.wrapper import WrapperClaims
 
 LEVEL = certification_level("wrapper")
-SUMMED = "pipeconform.reference_impl.faults.registry_wrappers:Summed"
+SUMMED = "pipeconform.reference_impl.faults.faulty_wrappers:Summed"
 ROWS = [row.id for row in mandatory(LEVEL)]
 
 

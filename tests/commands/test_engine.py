@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.campaign.options import Options
 from pipeconform.commands.engine import arguments, drive
 
 
 @pytest.fixture
 def command(tmp_path):
     def build(**others):
-        return arguments(
-            options={"impl": "torch", "profile": "smoke", "examples": None}, out=tmp_path, **others
-        )
+        return arguments(Options(implementation="torch", profile="smoke"), out=tmp_path, **others)
 
     return build
 

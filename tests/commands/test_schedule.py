@@ -1,7 +1,6 @@
 """``pipeconform schedule`` as a user types it: verdicts with proofs, times, pictures, and plain errors."""
 
 import json
-import sys
 
 import pytest
 
@@ -272,27 +271,22 @@ def test_the_terminal_can_be_coloured_and_cut(typed):
 
 
 def test_pictures_and_traces_are_written(typed, tmp_path):
-    pytest.importorskip("resvg_py", reason="the extra pipeconform[draw] is not installed")
-    files = ["--svg", "t.svg", "--png", "t.png", "--trace", "t.json", "--title", "mine & yours"]
+    files = ["--svg", "t.svg", "--trace", "t.json", "--title", "mine & yours"]
 
     code, out, _ = typed("draw", "--name", "zb_v", "-p", 2, "-v", 2, "-m", 4, *files)
 
-    assert (code, out) == (0, "written: t.svg\nwritten: t.png\nwritten: t.json\n")
+    assert (code, out) == (0, "written: t.svg\nwritten: t.json\n")
     assert "mine &amp; yours" in (tmp_path / "t.svg").read_text()
-    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert len([event for event in events if event["ph"] == "X"]) == 4 * 4 * 3
 
 
-def test_a_png_without_its_renderer_is_refused_with_the_remedy(typed, monkeypatch):
-    monkeypatch.setitem(sys.modules, "resvg_py", None)
+def test_a_picture_that_is_to_be_a_png_is_refused_with_the_remedy(typed, tmp_path):
+    code, out, err = typed("draw", "--name", "gpipe", "-p", 2, "-m", 2, "--svg", "t.png")
 
-    code, _, err = typed("draw", "--name", "gpipe", "-p", 2, "-m", 2, "--png", "t.png")
-
-    assert (code, err) == (
-        2,
-        "pipeconform: PNG pictures need resvg-py and a font: pip install 'pipeconform[draw]', or draw --svg\n",
-    )
+    assert (code, out) == (2, "")
+    assert err == "pipeconform: --svg t.png: pictures are written as SVG; choose a name that ends in .svg\n"
+    assert not (tmp_path / "t.png").exists()
 
 
 # list

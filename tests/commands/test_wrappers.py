@@ -17,7 +17,7 @@ from tests.report.conftest import make
 
 __all__ = ["make"]
 
-FAULT = "pipeconform.reference_impl.faults.registry_wrappers:Summed"
+FAULT = "pipeconform.reference_impl.faults.faulty_wrappers:Summed"
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ srun and kubectl are not here to be asked: what is checked of their files is wha
 import re
 import shlex
 
+import click
 import pytest
 from torch.distributed.run import get_args_parser
 
@@ -51,7 +52,12 @@ OTHERS = {"--dist", "--pipeconform-expectations"}  # of pytest-xdist, and of pyt
 
 def options_of(command):
     found = {one for parameter in command.params for one in (*parameter.opts, *parameter.secondary_opts)}
-    return found.union(*(options_of(one) for one in getattr(command, "commands", {}).values()))
+    if not isinstance(command, click.Group):
+        return found
+    context = click.Context(command)
+    return found.union(
+        *(options_of(command.get_command(context, name)) for name in command.list_commands(context))
+    )
 
 
 @pytest.mark.parametrize("name", ["clusters.md", "attach.md", "gating.md"])

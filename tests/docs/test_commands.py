@@ -36,7 +36,7 @@ def unknown(command):
     """What the command line does not know of a command: a name, or options."""
     found, words = pipeconform, shlex.split(command)[1:]
     while isinstance(found, click.Group) and words and not words[0].startswith("-"):
-        known = found.commands.get(words[0])
+        known = found.get_command(click.Context(found), words[0])
         if known is None:
             return [words[0]]
         found, words = known, words[1:]

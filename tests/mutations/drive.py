@@ -28,7 +28,7 @@ from pipeconform.certificate.contents import packed
 from pipeconform.certificate.package import write_package
 from pipeconform.commands.replay import read_stored
 from pipeconform.commands.schedule_text import describe, verdict
-from pipeconform.commands.verify import _verdict
+from pipeconform.commands.verify import verdict_lines
 from pipeconform.errors import PipeconformError
 from pipeconform.gate.comparison import compare
 from pipeconform.gate.comparison_text import FORMATS, render_comparison
@@ -144,7 +144,7 @@ def packages(folder: Path) -> Files:
         checked = check_package(target)
         for doubt in checked.doubts:
             str(doubt)
-        _verdict(checked, "unsigned")
+        verdict_lines(checked, "unsigned")
 
     names = ["certificate.json", "canaries.json", "judged.json", "environment.json", "result.json"]
     members = [

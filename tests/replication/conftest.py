@@ -12,6 +12,6 @@ from pipeconform.run.pools import Pools
 
 @pytest.fixture(scope="session")
 def pools() -> Iterator[Pools]:
-    faults = "pipeconform.reference_impl.faults.registry_wrappers"
+    faults = "pipeconform.reference_impl.faults.faulty_wrappers"
     with Pools(preload=(*PRELOAD, faults, "pipeconform.adapters.torch_wrappers")) as pools:
         yield pools

@@ -7,7 +7,7 @@ from importlib import resources
 
 import msgspec
 import pytest
-from pipeconform.reference_impl.faults.registry_wrappers import WRAPPER_FAULTS
+from pipeconform.reference_impl.faults import WRAPPER_FAULTS
 
 from pipeconform.case.wrapper_case import Pass, Regroup, Step, Uneven, WrapperCase, decode_case
 from pipeconform.errors import BadCaseError, UnknownNameError

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from msgspec import structs
-from pipeconform.reference_impl.faults.registry_wrappers import WRAPPER_FAULTS, WrapperFault
+from pipeconform.reference_impl.faults import WRAPPER_FAULTS, Fault
 
 from pipeconform.replication.campaign import WrapperCampaign, describe
 from pipeconform.replication.implementations import WRAPPERS
@@ -50,7 +50,7 @@ def test_the_reference_meets_every_requirement(pools: Pools, identifier: str) ->
 
 
 @pytest.mark.parametrize("fault", first_of_each(WRAPPER_FAULTS, lambda fault: fault.requirement))
-def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: WrapperFault) -> None:
+def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Fault) -> None:
     campaign = _campaign(pools, fault.reference)
     seen = []
     for case in WRAPPER_JUDGEMENTS[fault.requirement].drawn(campaign.description.claims, seed=0):
@@ -63,9 +63,7 @@ def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Wra
     pytest.fail(f"{fault.requirement} did not catch it as {fault.expected_status}; seen: {seen}")
 
 
-@pytest.mark.parametrize(
-    "where", ["registry_wrappers:OtherWorldsSkipped", "registry_sharding:CutsOfTheSaver"]
-)
+@pytest.mark.parametrize("where", ["faulty_wrappers:OtherWorldsSkipped", "faulty_wrappers:CutsOfTheSaver"])
 def test_what_depends_on_the_savers_number_of_ranks_shows_between_worlds_only(
     pools: Pools, where: str
 ) -> None:

@@ -8,11 +8,12 @@ from types import MappingProxyType
 
 from markupsafe import Markup
 
+from pipeconform import svg
 from pipeconform.case.blocks import AnyBlock
 from pipeconform.case.case import Case, Stage
 from pipeconform.case.perturbations import Perturbation
-from pipeconform.report.html import svg
 from pipeconform.report.html.claims import Owners
+from pipeconform.report.html.figure import figure
 
 __all__ = ["block_words", "draw_case", "stage_notes"]
 
@@ -78,9 +79,7 @@ def draw_case(
     for s, stage in enumerate(case.model.stages):
         for rank in sorted(owners[s]):
             parts += _stage(case, s, stage, layout=layout, rank=rank, bad=s == bad_stage)
-    return svg.picture(
-        parts, width=width, height=layout.lane_top(case.num_ranks), title=_title(case), cls="case"
-    )
+    return figure(parts, width=width, height=layout.lane_top(case.num_ranks), title=_title(case), cls="case")
 
 
 def _title(case: Case) -> str:

@@ -23,10 +23,9 @@ from pipeconform.report.html.status import EXPECTED, StatusView, status_view
 from pipeconform.report.html.timeline import Plot, executed_plot, named_plot
 from pipeconform.report.html.waits import WaitsView, waits_view
 from pipeconform.report.html.wrapper_case import where_of, wrapper_facts, wrapper_steps
-from pipeconform.report.reservation import reservation
 from pipeconform.report.result import Implementation, Violation
 from pipeconform.report.summary import Group, replay_line
-from pipeconform.report.words import under
+from pipeconform.report.words import reservation, under
 from pipeconform.schedule import Kind
 from pipeconform.showing import shown
 from pipeconform.spec import Requirement
@@ -321,11 +320,11 @@ def _suspected(plot: Plot, violation: Violation, place: Place) -> Iterator[tuple
     stage = _stage(violation, place)
     rank = place.pipeline_rank(case_in(violation))
     for lane, cells in enumerate(plot.lanes):
-        for cell in cells:
+        for at, cell in enumerate(cells):
             if (
                 cell.kind in kinds
                 and (stage is None or cell.stage == stage)
                 and (stage is not None or rank is None or lane == rank)
                 and place.microbatch in (None, cell.microbatch)
             ):
-                yield lane, cell.position
+                yield lane, at

@@ -8,9 +8,11 @@ from html import escape
 
 from markupsafe import Markup
 
-from pipeconform.report.html import svg
-from pipeconform.report.html.timeline import Placed, Plot
+from pipeconform import svg
+from pipeconform.report.html.figure import figure
+from pipeconform.report.html.timeline import Plot
 from pipeconform.schedule import Kind
+from pipeconform.schedule.drawing import Cell
 
 __all__ = ["MEANING", "Marks", "draw_gantt", "waits"]
 
@@ -73,7 +75,7 @@ def draw_gantt(plot: Plot, *, labels: Sequence[str], marks: Marks, title: str) -
         shapes += _cells(lane, unit=unit, y=y, suspects=suspects)
     if marks.wrong is not None:
         shapes.append(_pointer(plot.lanes[marks.wrong[0]], marks, unit=unit, y=tops[pointed]))
-    return svg.picture(shapes, width=width, height=height, title=title, cls="gantt")
+    return figure(shapes, width=width, height=height, title=title, cls="gantt")
 
 
 def _axis(plot: Plot, *, unit: float, height: float) -> Iterator[str]:
@@ -95,16 +97,16 @@ def _waits(plot: Plot, rank: int, labels: Sequence[str], *, unit: float) -> Iter
         yield (f'<rect x="{svg.number(x)}" width="{svg.number(width)}"><title>{escape(title)}</title></rect>')
 
 
-def _cells(lane: Sequence[Placed], *, unit: float, y: float, suspects: Collection[int]) -> Iterator[str]:
+def _cells(lane: Sequence[Cell], *, unit: float, y: float, suspects: Collection[int]) -> Iterator[str]:
     """A lane's computations, those of a kind in one group, and their names.
 
     The groups are moved to the lane and the style sheet says how high a box is: what is left is short.
     """
     boxes: dict[tuple[Kind, int], list[str]] = {}
     names: dict[int, list[str]] = {}
-    for cell in lane:
+    for at, cell in enumerate(lane):
         x, width = cell.start * unit, (cell.end - cell.start) * unit
-        cls = ' class="suspect"' if cell.position in suspects else ""
+        cls = ' class="suspect"' if at in suspects else ""
         box = f'<rect x="{svg.number(x + 1)}" width="{svg.number(max(width - 2, 0.5))}"{cls}/>'
         boxes.setdefault((cell.kind, cell.part), []).append(box)
         names.setdefault(cell.part, []).append(f'<text x="{svg.number(x + width / 2)}">{cell.label}</text>')
@@ -117,7 +119,7 @@ def _cells(lane: Sequence[Placed], *, unit: float, y: float, suspects: Collectio
         yield svg.group(several, cls="names", at=(_LEFT, y + middle + 4))
 
 
-def _pointer(lane: Sequence[Placed], marks: Marks, *, unit: float, y: float) -> str:
+def _pointer(lane: Sequence[Cell], marks: Marks, *, unit: float, y: float) -> str:
     """The first wrong computation, framed and named; an empty frame where one is missing at the end."""
     assert marks.wrong is not None
     at = marks.wrong[1]
@@ -142,7 +144,7 @@ def waits(plot: Plot, rank: int, *, labels: Sequence[str]) -> Iterator[Wait]:
         free = max(free, cell.end)
 
 
-def _source(plot: Plot, cell: Placed, *, labels: Sequence[str]) -> str:
+def _source(plot: Plot, cell: Cell, *, labels: Sequence[str]) -> str:
     """The computation whose result this one takes."""
     kinds, stage = ((Kind.F,), cell.stage - 1) if cell.kind is Kind.F else (_BACKWARD, cell.stage + 1)
     for other, lane in enumerate(plot.lanes):

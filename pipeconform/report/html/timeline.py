@@ -15,10 +15,10 @@ from pipeconform.errors import PipeconformError
 from pipeconform.report.html.claims import family_of
 from pipeconform.report.html.place import Place, case_in
 from pipeconform.report.result import Implementation, Violation
-from pipeconform.schedule import Action, Kind, Table, simulate
-from pipeconform.schedule.drawing import cells
+from pipeconform.schedule import Action, Kind, Table, generate, simulate
+from pipeconform.schedule.drawing import Cell, cells
 
-__all__ = ["Placed", "Plot", "executed_plot", "named_plot"]
+__all__ = ["Plot", "executed_plot", "named_plot"]
 
 _UNTIMED = 1.0  # units that a computation takes in a picture where no clock can be kept
 _MOST = 4_000
@@ -26,30 +26,10 @@ _MOST = 4_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
-    """One computation on the common clock."""
-
-    kind: Kind
-    stage: int
-    microbatch: int
-    position: int
-    """Its index among its rank's computations."""
-    start: float
-    end: float
-    part: int = 0
-    """0 alone, 1 the forward of an overlapped pair, 2 its backward."""
-
-    @property
-    def label(self) -> str:
-        """As tables write it: ``1B2``."""
-        return f"{self.stage}{self.kind.name}{self.microbatch}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plot:
     """Per pipeline rank its computations, in order."""
 
-    lanes: tuple[tuple[Placed, ...], ...]
+    lanes: tuple[tuple[Cell, ...], ...]
     makespan: float
     timed: bool
     """False where the order cannot be run on paper: then computations stand one after the other."""
@@ -93,8 +73,6 @@ def _run_of(case: Case, place: Place) -> Train | Eval | None:
 
 @functools.lru_cache(maxsize=512)
 def _named(name: str, p: int, v: int, m: int, forward_only: bool) -> Plot | None:
-    from pipeconform.schedule import generate
-
     try:
         table = generate(name, num_ranks=p, stages_per_rank=v, num_microbatches=m)
     except PipeconformError:  # the family has no table of this size
@@ -129,36 +107,18 @@ def _timed(lanes: Sequence[Sequence[Action]], *, num_stages: int) -> Plot | None
 
 def _plot(table: Table) -> Plot:
     simulation = simulate(table)
-    lanes: list[list[Placed]] = [[] for _ in range(table.num_ranks)]
+    lanes: list[list[Cell]] = [[] for _ in range(table.num_ranks)]
     for cell in cells(simulation):
-        lane = lanes[cell.rank]
-        lane.append(
-            Placed(
-                kind=cell.kind,
-                stage=cell.stage,
-                microbatch=cell.microbatch,
-                position=len(lane),
-                start=cell.start,
-                end=cell.end,
-                part=cell.part,
-            )
-        )
+        lanes[cell.rank].append(cell)
     return Plot(lanes=tuple(map(tuple, lanes)), makespan=simulation.makespan, timed=True)
 
 
 def _in_order(lanes: Sequence[Sequence[Action]]) -> Plot:
     placed = tuple(
         tuple(
-            Placed(
-                kind=action.kind,
-                stage=action.stage,
-                microbatch=action.microbatch or 0,
-                position=position,
-                start=position * _UNTIMED,
-                end=(position + 1) * _UNTIMED,
-            )
-            for position, action in enumerate(lane)
+            Cell(rank, action.kind, action.stage, action.microbatch or 0, at * _UNTIMED, (at + 1) * _UNTIMED)
+            for at, action in enumerate(lane)
         )
-        for lane in lanes
+        for rank, lane in enumerate(lanes)
     )
     return Plot(lanes=placed, makespan=max(map(len, placed), default=0) * _UNTIMED, timed=False)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from pipeconform.report.html import svg
+from pipeconform import svg
+from pipeconform.report.html.figure import figure
 from pipeconform.run.waiting import Place, circle_of, waiting_of
 from pipeconform.showing import shown
 
@@ -65,7 +66,7 @@ def _draw(places: Sequence[Place], circle: Sequence[int]) -> Markup:
     for place in places:
         parts += _box(place, _MARGIN + at[place.rank] * (_BOX + _GAP), side, bad=place.rank in circle)
     width = 2 * _MARGIN + len(places) * (_BOX + _GAP) - _GAP
-    return svg.picture(
+    return figure(
         parts,
         width=width,
         height=2 * side + _HIGH,

@@ -11,9 +11,10 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from .operators import Mutation, mutations
+from benchmarks.mutants.operators import Mutation, mutations
+from pipeconform import reference_impl
 
-__all__ = ["MODULES", "SEED", "Mutant", "drawn", "mutant", "source_of"]
+__all__ = ["MODULES", "REFERENCE", "SEED", "Mutant", "drawn", "mutant", "source_of"]
 
 SEED = 0
 MODULES = (
@@ -34,7 +35,8 @@ MODULES = (
 """What is mutated: everything that a pipeline over several processes runs, but for replicas of stages, about
 which there is no requirement yet. Schedules' tables have mutants of their own (``tests/schedule``)."""
 
-_FOLDER = Path(__file__).parent.parent
+REFERENCE = Path(reference_impl.__file__).parent
+"""The reference's package."""
 _DIGITS = 8
 
 
@@ -63,7 +65,7 @@ class Mutant:
 
 def source_of(module: str) -> str:
     """The source of one of `MODULES`."""
-    return (_FOLDER / f"{module}.py").read_text()
+    return (REFERENCE / f"{module}.py").read_text()
 
 
 @functools.cache

@@ -5,11 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from pipeconform.report.canary_view import CanaryLine, CanaryView, canary_table
+from pipeconform.certificate.contents import Canary
+from pipeconform.commands.canaries import CanaryView, canary_table
 
 
 def line(name="not-divided", *, requirement="TRN-3", expected="failed", detected=True, shown=("failed: x",)):
-    return CanaryLine(
+    return Canary(
         fault=name,
         requirement=requirement,
         schedule="1F1B",

@@ -3,11 +3,11 @@
 import ast
 
 import pytest
-from pipeconform.reference_impl import mutants
 from pipeconform.reference_impl.adapter import ReferenceAdapter
-from pipeconform.reference_impl.mutants.drawing import source_of
-from pipeconform.reference_impl.mutants.operators import OPERATORS, mutated, mutations
 
+from benchmarks import mutants
+from benchmarks.mutants.drawing import source_of
+from benchmarks.mutants.operators import OPERATORS, mutated, mutations
 from pipeconform.run.implementation import load
 
 SOURCE = '''

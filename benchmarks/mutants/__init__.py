@@ -1,6 +1,6 @@
 """Mutants of the reference: one small syntactic change each, made by rule and drawn by a hash, none by hand.
 
-``pipeconform.reference_impl.mutants:NAME`` is what ``--impl`` takes. `operators` says what is changed, `drawing`
+``benchmarks.mutants:NAME`` is what ``--impl`` takes. `operators` says what is changed, `drawing`
 which changes are taken, `loading` imports a whole reference of its own around the changed module.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .drawing import MODULES, SEED, Mutant, drawn, mutant
-from .loading import adapter_of
+from benchmarks.mutants.drawing import MODULES, SEED, Mutant, drawn, mutant
+from benchmarks.mutants.loading import adapter_of
 
 __all__ = ["MODULES", "SEED", "Mutant", "drawn", "mutant"]
 

@@ -12,16 +12,13 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from .drawing import Mutant, source_of
-from .operators import mutated
+from benchmarks.mutants.drawing import REFERENCE, Mutant, source_of
+from benchmarks.mutants.operators import mutated
 
 __all__ = ["adapter_of"]
-
-_FOLDER = Path(__file__).parent.parent
 
 
 def adapter_of(mutant: Mutant) -> Any:
@@ -60,10 +57,10 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname == self._package:
             return importlib.util.spec_from_file_location(
-                fullname, _FOLDER / "__init__.py", submodule_search_locations=[str(_FOLDER)]
+                fullname, REFERENCE / "__init__.py", submodule_search_locations=[str(REFERENCE)]
             )
         if fullname == f"{self._package}.{self._mutant.module}":
-            file = str(_FOLDER / f"{self._mutant.module}.py")
+            file = str(REFERENCE / f"{self._mutant.module}.py")
             return importlib.util.spec_from_file_location(
                 fullname, file, loader=_Loader(fullname, file, self._mutant)
             )

@@ -1,0 +1,76 @@
+"""Verifying a package: its files, its signature, and a sample of its cases executed again."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeconform.campaign.options import Options
+from pipeconform.certificate.checks import Checked, check_package, list_of
+from pipeconform.certificate.package import Doubt
+from pipeconform.certificate.rerun import rerun as execute_again
+from pipeconform.certificate.rerun import sample
+from pipeconform.certificate.signature import SIGNATURE_SUFFIX, verify_signature
+from pipeconform.errors import BadPackageError, UsageError
+from pipeconform.run.implementation import resolve
+from pipeconform.run.supported import require_supported_torch
+from pipeconform.spec import certification_level
+
+__all__ = ["Verified", "verify_package"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What was found, and what was executed for it."""
+
+    checked: Checked
+    executed: int = 0
+    """Judgements that were made again."""
+    sample_seed: int | None = None
+    """With it the same sample is drawn again; None where nothing was executed."""
+
+
+def verify_package(
+    package: Path,
+    *,
+    rerun: int = 0,
+    options: Options | None = None,
+    sample_seed: int | None = None,
+    public_key: Path | None = None,
+) -> Verified:
+    """Check a package; with `rerun`, judge that many of the level's cases again on the implementation of `options`.
+
+    With `public_key`, a signature that is missing or wrong is a doubt.
+
+    Raises:
+        BadPackageError: the package cannot be read at all.
+        UsageError: the implementation cannot be used.
+        HarnessError: the harness failed.
+    """
+    checked = check_package(package)
+    if public_key is not None:
+        checked = _signature_checked(checked, package, public_key)
+    if not rerun or options is None or checked.contents is None:
+        return Verified(checked=checked)
+    try:
+        level = certification_level(checked.contents.certificate.level)
+        expected = list_of(level, checked.contents)
+    except UsageError:
+        return Verified(checked=checked)  # a doubt says why: there is no list to choose from
+    require_supported_torch()
+    resolve(options.implementation)
+    seed = secrets.randbits(64) if sample_seed is None else sample_seed
+    samples = sample(expected, checked.contents, rerun, rng=random.Random(seed))  # noqa: S311 - seeded by secrets
+    doubts = execute_again(samples, checked.contents, options=options)
+    checked = replace(checked, doubts=(*checked.doubts, *doubts))
+    return Verified(checked=checked, executed=len(samples), sample_seed=seed)
+
+
+def _signature_checked(checked: Checked, package: Path, public_key: Path) -> Checked:
+    try:
+        return replace(checked, signed_by=verify_signature(package, public_key=public_key))
+    except BadPackageError as error:
+        doubt = Doubt(file=package.name + SIGNATURE_SUFFIX, text=str(error))
+        return replace(checked, doubts=(*checked.doubts, doubt))

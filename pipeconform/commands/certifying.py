@@ -1,0 +1,274 @@
+"""Certifying an implementation: the run of a level's list, the canaries, and the package made of both."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeconform.attach.session import attached_devices, kept_controller
+from pipeconform.campaign.kept import read_judged
+from pipeconform.campaign.options import Options
+from pipeconform.campaign.setup import say
+from pipeconform.certificate.bounds import require_bounded
+from pipeconform.certificate.canaries import faults_of
+from pipeconform.certificate.checks import check_contents
+from pipeconform.certificate.contents import (
+    Canary,
+    Certificate,
+    Contents,
+    adapter_name,
+    claims_of_result,
+    digest_of,
+    packed,
+)
+from pipeconform.certificate.decision import reasons_against, weakening
+from pipeconform.certificate.drawing import PROFILE, SEED, num_draws
+from pipeconform.certificate.engine import engine_in, engine_text
+from pipeconform.certificate.machine import machine_environment
+from pipeconform.certificate.package import SUFFIX, write_package
+from pipeconform.certificate.parts import parse_shard, schedules_of_shard
+from pipeconform.commands.canaries import watched_canaries
+from pipeconform.commands.engine import Ended, arguments, drive
+from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
+from pipeconform.replication.either import any_campaign_of, description_in, kind_of
+from pipeconform.report.console import SafeConsole
+from pipeconform.report.location import DEFAULT_OUT
+from pipeconform.report.result import Result, read_result
+from pipeconform.report.summary import render_summary
+from pipeconform.report.words import returned_unclaimed
+from pipeconform.spec import CertificationLevel, certification_level, mandatory
+from pipeconform.spec.wrappers import Kind
+
+__all__ = ["Certified", "certified"]
+
+_LOG_WIDTH = 110
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certified:
+    """What a certification came to."""
+
+    package: Path
+    granted: bool
+    reasons: tuple[str, ...]
+    """Why the level was not granted."""
+
+
+def certified(
+    options: Options,
+    level: CertificationLevel,
+    *,
+    out: Path | None,
+    shard: str | None,
+    workers: str | None,
+    live: bool,
+    log: Callable[[str], object],
+) -> Certified:
+    """Certify the implementation of `options`; the other arguments are those of `certify_implementation`."""
+    impl, attach = options.implementation, options.attach
+    ids = tuple(row.id for row in mandatory(level))
+    description, source, kind, engine = _described(impl)
+    if kind != level.kind:
+        raise UsageError(f"level {level.title} is granted to a {level.kind}, and {impl} is a {kind}")
+    if shard is not None and kind == "wrapper":
+        raise UsageError("--shard divides schedules, and a wrapper has none; leave it out")
+    require_bounded(description.claims if kind == "wrapper" else description.capabilities)
+    if not source.name:
+        raise UsageError(
+            f"--impl {impl}: Python cannot tell the file that defines it, and a certificate names its contents; "
+            f"put the adapter into a .py file"
+        )
+    target = out or Path(_name(description.name, level.name, shard))
+    _check_writable(target)
+    work = DEFAULT_OUT / ".".join(["certify", level.name, *([shard.replace("/", "-of-")] if shard else [])])
+    on_these = replace(options, ranks=(1, level.max_ranks))
+    listed = replace(
+        on_these,
+        profile=PROFILE,
+        requirements=ids,
+        schedules=() if shard is None else _part(description, shard),
+        seed=SEED,
+        examples=None if kind == "wrapper" else num_draws(level, description.capabilities),
+        keep_cases=work / "kept",
+    )
+    with ExitStack() as stack:
+        if attach is not None:
+            there = attached_devices(
+                options.device, backend=options.backend, ranks_per_device=options.ranks_per_device
+            )
+            # for the run and the canaries: agents that are sent home do not come back
+            stack.enter_context(kept_controller(attach, devices=there, largest=level.max_ranks, say=say))
+        result = _judge(listed, work=work, workers=workers, live=live)
+        log("running the canaries: implementations that are wrong on purpose")
+        canaries = watched_canaries(
+            faults_of(ids),
+            options=on_these,
+            console=SafeConsole(quiet=not live),
+            shard=shard or "",
+            run_id=result.run.ids[0],
+        )
+    caught = sum(canary.detected for canary in canaries)
+    log(f"{caught} of {len(canaries)} faults detected")
+    contents = _contents(result, level, canaries, work=work, source=source, engine=engine, shard=shard or "")
+    return _written(contents, target, work=work, log=log)
+
+
+def _described(impl: str) -> tuple[Any, Any, Kind, Any]:
+    """What it says of itself, its source file, what it is and which files are behind it."""
+    with any_campaign_of(Options(implementation=impl)) as campaign:
+        return description_in(campaign), campaign.source, kind_of(campaign), engine_in(campaign)
+
+
+def _part(description: Any, shard: str) -> tuple[str, ...]:
+    number, total = parse_shard(shard)
+    claimed = [claim.name for claim in description.capabilities.schedules]
+    return schedules_of_shard(claimed, number=number, total=total)
+
+
+def _name(implementation: str, level: str, shard: str | None) -> str:
+    """A file name from what an adapter calls itself."""
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", implementation).strip("-.") or "implementation"
+    part = f"-{shard.replace('/', '-of-')}" if shard else ""
+    return f"{plain}-{level}{part}{SUFFIX}"
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse before anything runs what could not be kept afterwards."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise BadPackageError(
+            f"cannot write {path}: {error.strerror or error}; choose another --out"
+        ) from error
+
+
+def _judge(options: Options, *, work: Path, workers: str | None, live: bool) -> Result:
+    shutil.rmtree(work, ignore_errors=True)  # cases of an earlier run would not be this one's
+    ended = drive(arguments(options, out=work, workers=workers, live=live))
+    _require_end(ended)
+    result = read_result(work)
+    if ended.interrupted:
+        raise click.Abort
+    broken = next((cell for cell in result.cells if cell.status == "error" and not cell.violations), None)
+    if broken is not None:
+        raise HarnessError(
+            f"{broken.requirement} under {broken.schedule} could not be judged: {broken.reason.splitlines()[0]}"
+        )
+    if not any(cell.is_judged for cell in result.cells):
+        raise NothingJudgedError("nothing was judged: the implementation claims nothing that the level needs")
+    return result
+
+
+def _require_end(ended: Ended) -> None:
+    if ended.gave_up:
+        raise HarnessError(ended.gave_up)
+    if ended.usage:
+        raise UsageError("\n".join(ended.usage))
+    if ended.failures:
+        raise HarnessError(f"the suites failed: {ended.failures[0]}")
+
+
+def _contents(
+    result: Result,
+    level: CertificationLevel,
+    canaries: tuple[Canary, ...],
+    *,
+    work: Path,
+    source: Any,
+    engine: Any,
+    shard: str,
+) -> Contents:
+    machine = machine_environment(result.environment, run_id=result.run.ids[0], engine=engine)
+    judged, cases = read_judged(work / "kept")
+    one = result.implementation
+    reasons = (
+        (f"shard {shard} decides nothing; merge all of them",) if shard else reasons_against(level, result)
+    )
+    others = {"logs/summary.txt": _summary(result), "logs/junit.xml": (work / "junit.xml").read_bytes()}
+    if source.name:
+        others[adapter_name(source.name)] = source.text
+    return Contents(
+        certificate=Certificate(
+            level=level.name,
+            standard_version=result.standard_version,
+            product_version=result.product_version,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            implementation=one.name,
+            version=one.version,
+            reference=one.reference,
+            source_digest=one.source_digest,
+            seed=result.run.seed,
+            draws=result.run.corpus,
+            shard=shard,
+            granted=not reasons,
+            reasons=reasons,
+            weakening=weakening(result),
+            engine=engine,
+            claims_digest=digest_of(claims_of_result(result)),
+            run_ids=result.run.ids,
+            environment_digests=(digest_of(machine),),
+        ),
+        result=result,
+        environment=(machine,),
+        canaries=canaries,
+        judged=judged,
+        cases=cases,
+        others=others,
+    )
+
+
+def _summary(result: Result) -> bytes:
+    console = SafeConsole(file=io.StringIO(), width=_LOG_WIDTH, color_system=None)
+    render_summary(result, console, where=None)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text.encode()
+
+
+def _written(contents: Contents, target: Path, *, work: Path, log: Callable[[str], object]) -> Certified:
+    try:
+        write_package(packed(contents), target)
+    except BadPackageError as error:
+        raise BadPackageError(f"{error}; the run is kept in {work}") from error
+    checked = check_contents(contents)
+    for doubt in checked.doubts:
+        log(f"doubt: {doubt}")
+    for claim in contents.certificate.weakening:
+        log(f"claimed, with which less is seen: {claim}")
+    log(f"engine: {engine_text(contents.certificate.engine)}")
+    log(_decision(contents, granted=checked.granted, reasons=checked.reasons))
+    log(f"package: {target}")
+    sys.stdout.flush()
+    return Certified(
+        package=target,
+        granted=checked.granted,
+        reasons=(*checked.reasons, *(str(doubt) for doubt in checked.doubts)),
+    )
+
+
+def _decision(contents: Contents, *, granted: bool, reasons: tuple[str, ...]) -> str:
+    certificate = contents.certificate
+    title = certification_level(certificate.level).title
+    name = f"{certificate.implementation} {certificate.version}"
+    if granted:
+        said = f"GRANTED: {name} is certified for level {title}, standard {certificate.standard_version}"
+        return "\n".join([said, *(f"  it {line}" for line in returned_unclaimed(contents.result.cells))])
+    if certificate.shard:
+        return f"shard {certificate.shard} of level {title} for {name} is done; 'pipeconform merge' decides"
+    lines = [
+        f"NOT GRANTED: {name} is not certified for level {title}",
+        *(f"  {reason}" for reason in reasons),
+    ]
+    return "\n".join(lines)
