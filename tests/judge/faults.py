@@ -159,8 +159,8 @@ def _longer(made: Evidence) -> Evidence:
 
 def _departures(evidence: Evidence) -> Iterator[Finding]:
     """SCH-2 for one family, whatever others would say."""
-    for step, size, families in schedules._named_runs(evidence):
-        yield from schedules._departures(step, executed(evidence, step), families[0], size)
+    for step, size, families in schedules.named_runs(evidence):
+        yield from schedules.departures(step, executed(evidence, step), families[0], size)
 
 
 WEIGHT = ("gradients", 0, "stages.0.blocks.0.weight")
@@ -254,7 +254,7 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
         lambda: _moved(evidence_of("by hand"), 1, ("steps", 0, "gradients", 1, "blocks.0.weight")),
     ),
     "a deferred function that ran twice": (
-        split_backward._miscounted,
+        split_backward.wrongly_counted,
         lambda: _put(
             evidence_of("deferred"),
             0,
