@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeconform.spec.catalogue import Promise
 
-__all__ = ["ASYNCHRONOUS", "DECLARED", "FULL_MODEL", "ORDINARY"]
+__all__ = ["ASYNCHRONOUS", "DECLARED", "FULL_MODEL", "NO_PROMISE", "ORDINARY"]
 
 FULL_MODEL = Promise(
     "GPipe (arXiv:1811.06965): a pipeline computes what the model computes",
@@ -26,3 +26,6 @@ ASYNCHRONOUS = Promise(
     "https://docs.pytorch.org/docs/stable/distributed.html#synchronous-and-asynchronous-collective-operations",
 )
 """Of whoever communicates while it computes."""
+
+NO_PROMISE = Promise("no promise known")
+"""Of a requirement that stands by its reason alone."""

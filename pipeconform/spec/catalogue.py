@@ -36,7 +36,6 @@ __all__ = [
     "chapters_of",
     "in_order",
     "named",
-    "no_promise",
     "requirement",
     "requirements",
     "stated",
@@ -68,13 +67,6 @@ class Promise(msgspec.Struct, frozen=True):
     text: str
     link: str = ""
     """Where it can be read; empty if it has no public page."""
-    known: bool = True
-    """False: nobody is known to have promised it."""
-
-
-def no_promise(reason: str) -> Promise:
-    """The place of a promise where none is known, and why the requirement stands nevertheless."""
-    return Promise(f"no promise known: {reason}", known=False)
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):

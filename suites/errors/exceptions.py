@@ -22,9 +22,9 @@ from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.training import losses_and_gradients_are_right
 from pipeconform.observe.observation import RESUMED
 from pipeconform.run.verdict import Raised, Stuck
-from pipeconform.spec.catalogue import MUST, SHOULD, no_promise
+from pipeconform.spec.catalogue import MUST, SHOULD
 
-from ..promises import DECLARED
+from ..promises import DECLARED, NO_PROMISE
 
 
 @after_mistakes(
@@ -53,7 +53,7 @@ def exceptions_of_the_model(aftermath: Aftermath) -> Iterator[Outcome]:
     about=(Focus.RAISES, Focus.WRONG_SHAPE, Focus.MISPLANNED),
     observe=("recovery",),
     nothing="no rank raised an error after which it could recover",
-    promise=no_promise("whoever catches an error has no other processes"),
+    promise=NO_PROMISE,
 )
 def after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
     """When an error has ended a step, or the building of a pipeline, on all ranks, a new pipeline in the same
@@ -87,7 +87,7 @@ def after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
     observe=("loneliness",),
     condition=SEVERAL_RANKS,
     nothing="no rank raised an error for which another one could wait",
-    promise=no_promise("nothing else wakes the other ranks before the time-out of their process group"),
+    promise=NO_PROMISE,
 )
 def nobody_waits_for_who_failed(aftermath: Aftermath) -> Iterator[Outcome]:
     """When an exception ends a step on one rank, and its process lives on with its connections open, the step
@@ -105,7 +105,7 @@ def nobody_waits_for_who_failed(aftermath: Aftermath) -> Iterator[Outcome]:
     title="Nobody dies",
     level=MUST,
     about=MISTAKEN,
-    promise=no_promise("a process that is gone cannot say what was wrong"),
+    promise=NO_PROMISE,
 )
 def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
     """No process ends (by an abort, a segmentation fault, or an exit) from any of the mistakes of this chapter.
@@ -124,7 +124,7 @@ def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
     observe=("resumption",),
     promised=True,
     nothing="no promised error about a batch was raised on all ranks",
-    promise=no_promise("a batch that was refused before anything was sent left nothing behind"),
+    promise=NO_PROMISE,
 )
 def the_same_pipeline_after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
     """When a batch was refused on all ranks, by an error that is declared, the same pipeline works: once

@@ -16,9 +16,9 @@ from pipeconform.judge.residue import grown, kept_by, lived_on_by
 from pipeconform.judge.training import gradients_are_right, losses_and_gradients_are_right, state_is_right
 from pipeconform.observe.observation import Watched
 from pipeconform.schedule.families import Size
-from pipeconform.spec.catalogue import MUST, Promise, no_promise
+from pipeconform.spec.catalogue import MUST, Promise
 
-from ..promises import FULL_MODEL
+from ..promises import FULL_MODEL, NO_PROMISE
 
 _ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
 
@@ -87,7 +87,7 @@ def determinism(evidence: Evidence) -> Iterator[Finding]:
     title="Building changes nothing",
     level=MUST,
     about=(Focus.PLAIN, Focus.BUFFERS, Focus.DROPOUT, Focus.FROZEN),
-    promise=no_promise("what building changes, its caller does not see"),
+    promise=NO_PROMISE,
 )
 def building_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
     """Building a pipeline does not change parameters, buffers, random state, gradient flags, training mode or
