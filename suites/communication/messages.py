@@ -25,7 +25,7 @@ from pipeconform.judge.replay import circle
 from pipeconform.judge.training import gradients_are_right, values_and_gradients_are_right
 from pipeconform.spec.catalogue import MUST, SHOULD, Promise
 
-from ..promises import FULL_MODEL
+from ..promises import FULL_MODEL, documented, paper
 
 _recorded = partial(
     requirement,
@@ -45,13 +45,12 @@ _recorded = partial(
     title="Matched messages",
     level=MUST,
     promise=(
-        Promise(
+        documented(
             "torch.distributed documentation, point-to-point communication",
-            "https://docs.pytorch.org/docs/stable/distributed.html#point-to-point-communication",
+            "distributed.html#point-to-point-communication",
         ),
-        Promise(
-            "torch.distributed documentation, collective functions",
-            "https://docs.pytorch.org/docs/stable/distributed.html#collective-functions",
+        documented(
+            "torch.distributed documentation, collective functions", "distributed.html#collective-functions"
         ),
     ),
 )
@@ -105,14 +104,11 @@ def matched_messages(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     condition=BYSTANDER,
     promise=(
-        Promise(
+        documented(
             "torch.distributed.pipelining.PipelineStage documentation, group: the process group for communication",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
+            "distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
         ),
-        Promise(
-            "torch.distributed documentation, groups",
-            "https://docs.pytorch.org/docs/stable/distributed.html#groups",
-        ),
+        documented("torch.distributed documentation, groups", "distributed.html#groups"),
     ),
 )
 def the_given_group(evidence: Evidence) -> Iterator[Finding]:
@@ -146,9 +142,9 @@ def the_given_group(evidence: Evidence) -> Iterator[Finding]:
             "NCCL user guide, streams and group calls",
             "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/groups.html",
         ),
-        Promise(
+        documented(
             "torch.distributed.batch_isend_irecv documentation",
-            "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv",
+            "distributed.html#torch.distributed.batch_isend_irecv",
         ),
     ),
 )
@@ -175,9 +171,8 @@ def no_waiting_in_a_circle(evidence: Evidence) -> Iterator[Finding]:
     "COM-4",
     title="Memory in flight",
     level=MUST,
-    promise=Promise(
-        "torch.distributed documentation, isend and irecv",
-        "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.isend",
+    promise=documented(
+        "torch.distributed documentation, isend and irecv", "distributed.html#torch.distributed.isend"
     ),
 )
 def memory_in_flight(evidence: Evidence) -> Iterator[Finding]:
@@ -206,9 +201,8 @@ def memory_in_flight(evidence: Evidence) -> Iterator[Finding]:
     "COM-5",
     title="No more than needed",
     level=SHOULD,
-    promise=Promise(
-        "GPipe (arXiv:1811.06965), section 2.2: only boundary tensors cross between neighbouring partitions",
-        "https://arxiv.org/abs/1811.06965",
+    promise=paper(
+        "GPipe (arXiv:1811.06965), section 2.2: only boundary tensors cross between neighbouring partitions"
     ),
 )
 def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
@@ -253,9 +247,9 @@ def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
     condition=DELAY,
     promise=(
         FULL_MODEL,
-        Promise(
+        documented(
             "torch.distributed documentation, isend and irecv: a result may be used once its request has completed",
-            "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.isend",
+            "distributed.html#torch.distributed.isend",
         ),
     ),
 )
@@ -273,9 +267,7 @@ def independent_of_timing(evidence: Evidence) -> Iterator[Finding]:
     "COM-7",
     title="What is needed crosses",
     level=MUST,
-    promise=Promise(
-        "definition of pipeline parallelism, arXiv:1811.06965", "https://arxiv.org/abs/1811.06965"
-    ),
+    promise=paper("definition of pipeline parallelism, arXiv:1811.06965"),
 )
 def what_is_needed_crosses(evidence: Evidence) -> Iterator[Finding]:
     """In every step, what a stage needs from a stage on another rank comes from there: from rank to rank at

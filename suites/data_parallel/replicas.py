@@ -20,9 +20,9 @@ from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.reductions import reduced_once
 from pipeconform.judge.tensor_parallel import cut_as_planned, values_within_bounds
 from pipeconform.judge.training import buffers_are_right, gradients_are_right
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import ASYNCHRONOUS
+from ..promises import ASYNCHRONOUS, documented, in_source, paper
 
 
 @requirement(
@@ -35,14 +35,11 @@ from ..promises import ASYNCHRONOUS
     by_schedule=True,
     condition=SEVERAL_REPLICAS,
     promise=(
-        Promise(
+        documented(
             "torch.nn.parallel.DistributedDataParallel documentation",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+            "generated/torch.nn.parallel.DistributedDataParallel.html",
         ),
-        Promise(
-            "torch.distributed.fsdp.fully_shard documentation",
-            "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
-        ),
+        documented("torch.distributed.fsdp.fully_shard documentation", "distributed.fsdp.fully_shard.html"),
     ),
 )
 def the_mean_over_replicas(evidence: Evidence) -> Iterator[Finding]:
@@ -67,17 +64,17 @@ def the_mean_over_replicas(evidence: Evidence) -> Iterator[Finding]:
     observe=TIMELINE | {"reductions"},
     condition=SEVERAL_REPLICAS,
     promise=(
-        Promise(
+        documented(
             "torch.nn.parallel.DistributedDataParallel.no_sync documentation",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
+            "generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
         ),
-        Promise(
+        documented(
             "FSDPModule.set_requires_gradient_sync documentation",
-            "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html#torch.distributed.fsdp.FSDPModule.set_requires_gradient_sync",
+            "distributed.fsdp.fully_shard.html#torch.distributed.fsdp.FSDPModule.set_requires_gradient_sync",
         ),
-        Promise(
+        in_source(
             "torch.distributed.pipelining, backward_maybe_with_nosync: reduced on the last step",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/stage.py",
+            "distributed/pipelining/stage.py",
         ),
     ),
 )
@@ -108,9 +105,9 @@ def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     costly=True,
     condition=SEVERAL_REPLICAS,
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, find_unused_parameters",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def parameters_that_are_not_used_alike(evidence: Evidence) -> Iterator[Finding]:
@@ -134,10 +131,10 @@ def parameters_that_are_not_used_alike(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     costly=True,
     condition=SEVERAL_REPLICAS,
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, gradient_as_bucket_view, static_graph, "
         "register_comm_hook",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def accumulation_and_options(evidence: Evidence) -> Iterator[Finding]:
@@ -162,10 +159,7 @@ def accumulation_and_options(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     costly=True,
     condition=SEVERAL_REPLICAS,
-    promise=Promise(
-        "Megatron-LM (arXiv:1909.08053), embeddings of the first and the last stage",
-        "https://arxiv.org/abs/1909.08053",
-    ),
+    promise=paper("Megatron-LM (arXiv:1909.08053), embeddings of the first and the last stage"),
 )
 def tied_weights_in_replicas(evidence: Evidence) -> Iterator[Finding]:
     """A weight that stages of different ranks hold together has, in every one of them and in every replica, the
@@ -218,11 +212,8 @@ def late_replicas(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     costly=True,
     promise=(
-        Promise(
-            "torch.distributed.tensor.parallel documentation",
-            "https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html",
-        ),
-        Promise("Megatron-LM (arXiv:1909.08053)", "https://arxiv.org/abs/1909.08053"),
+        documented("torch.distributed.tensor.parallel documentation", "distributed.tensor.parallel.html"),
+        paper("Megatron-LM (arXiv:1909.08053)"),
     ),
 )
 def tensor_parallel_stages(evidence: Evidence) -> Iterator[Finding]:
@@ -251,9 +242,8 @@ def tensor_parallel_stages(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     any_schedule=True,
     condition=SEVERAL_REPLICAS,
-    promise=Promise(
-        "torch.distributed.fsdp.fully_shard documentation",
-        "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+    promise=documented(
+        "torch.distributed.fsdp.fully_shard documentation", "distributed.fsdp.fully_shard.html"
     ),
 )
 def shards(evidence: Evidence) -> Iterator[Finding]:
@@ -282,10 +272,7 @@ def shards(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     costly=True,
     condition=SEVERAL_REPLICAS,
-    promise=Promise(
-        "torch.nn.SyncBatchNorm documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
-    ),
+    promise=documented("torch.nn.SyncBatchNorm documentation", "generated/torch.nn.SyncBatchNorm.html"),
 )
 def synchronised_batch_norm(evidence: Evidence) -> Iterator[Finding]:
     """A batch norm inside a stage that takes its statistics over all replicas sees the same microbatch of all

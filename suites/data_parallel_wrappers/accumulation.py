@@ -8,11 +8,11 @@ from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.replication.judge import WrapperEvidence, is_right
 from pipeconform.replication.judgement import requirement, under
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
 
-from ..promises import ORDINARY
+from ..promises import ORDINARY, documented
 
 
 def _accumulated(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -35,9 +35,9 @@ def _accumulated(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_accumulated,
     needs=(F.NO_SYNC,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel.no_sync documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
+        "generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
     ),
 )
 def accumulation(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -60,9 +60,9 @@ def _forward_decides(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_forward_decides,
     needs=(F.NO_SYNC, F.FORWARD_DECIDES),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel.no_sync documentation, warning",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
+        "generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
     ),
 )
 def where_the_forward_ran_decides(evidence: WrapperEvidence) -> Iterator[Finding]:

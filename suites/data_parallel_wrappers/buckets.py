@@ -8,9 +8,11 @@ from pipeconform.case.wrapper_case import Step, WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.replication.judge import WrapperEvidence, is_right
 from pipeconform.replication.judgement import TINY, requirement, under
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+
+from ..promises import documented
 
 
 def _buckets(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -26,9 +28,9 @@ def _buckets(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_buckets,
     needs=(F.BUCKETS,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, bucket_cap_mb",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def any_size_of_buckets(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -53,9 +55,9 @@ def _views(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_views,
     needs=(F.BUCKET_VIEW,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, gradient_as_bucket_view",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def gradients_as_views(evidence: WrapperEvidence) -> Iterator[Finding]:

@@ -8,9 +8,11 @@ from pipeconform.case.wrapper_case import Step, WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.replication.judge import WrapperEvidence, is_right
 from pipeconform.replication.judgement import requirement
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+
+from ..promises import documented
 
 
 def _buffers(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -27,9 +29,9 @@ def _buffers(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_buffers,
     needs=(F.BROADCASTS_BUFFERS,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, broadcast_buffers",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def buffers(evidence: WrapperEvidence) -> Iterator[Finding]:

@@ -8,11 +8,11 @@ from pipeconform.case.wrapper_case import Step, WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.replication.judge import WrapperEvidence, differing, failures, is_right, refused
 from pipeconform.replication.judgement import requirement, under
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
 
-from ..promises import ORDINARY
+from ..promises import ORDINARY, documented, in_source
 
 
 def _mean(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -27,9 +27,9 @@ def _mean(claims: WrapperClaims) -> Iterator[WrapperCase]:
     title="The mean gradient",
     level=MUST,
     cases=_mean,
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def the_mean_gradient(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -55,9 +55,9 @@ def _begin(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_begin,
     needs=(F.BROADCASTS,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def replicas_begin_equal(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -91,9 +91,9 @@ def _shapes(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_shapes,
     needs=(F.VERIFIES,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, init_sync: the shapes of parameters are verified",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def other_shapes_are_refused(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -115,9 +115,9 @@ def _dtypes(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_dtypes,
     needs=(F.SEVERAL_DTYPES,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, note on different types of parameters",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def several_dtypes(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -157,14 +157,11 @@ def _ignored(claims: WrapperClaims) -> Iterator[WrapperCase]:
     cases=_ignored,
     needs=(F.IGNORES,),
     promise=(
-        Promise(
+        in_source(
             "torch.nn.parallel.DistributedDataParallel, parameters and buffers to ignore",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/parallel/distributed.py",
+            "nn/parallel/distributed.py",
         ),
-        Promise(
-            "fully_shard, ignored_params",
-            "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
-        ),
+        documented("fully_shard, ignored_params", "distributed.fsdp.fully_shard.html"),
     ),
 )
 def what_is_ignored_stays_the_user_s(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -186,9 +183,9 @@ def _zeroed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     cases=_zeroed,
     promise=(
         ORDINARY,
-        Promise(
+        documented(
             "torch.optim.Optimizer.zero_grad documentation, set_to_none",
-            "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
+            "generated/torch.optim.Optimizer.zero_grad.html",
         ),
     ),
 )
@@ -211,9 +208,9 @@ def _channels_last(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_channels_last,
     needs=(F.CHANNELS_LAST,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, warning on strides: channels_last is allowed",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def channels_last(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -235,10 +232,7 @@ def _sparse(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_sparse,
     needs=(F.SPARSE,),
-    promise=Promise(
-        "torch.nn.Embedding documentation, sparse",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
-    ),
+    promise=documented("torch.nn.Embedding documentation, sparse", "generated/torch.nn.Embedding.html"),
 )
 def sparse_gradients(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Sparse gradients of embeddings are averaged over replicas that looked up other rows.

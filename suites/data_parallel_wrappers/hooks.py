@@ -8,9 +8,11 @@ from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.replication.judge import MISUSE, WrapperEvidence, hook_is_used, is_right, refused
 from pipeconform.replication.judgement import requirement, under
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+
+from ..promises import documented
 
 
 def _hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -24,10 +26,7 @@ def _hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_hooks,
     needs=(F.HOOKS,),
-    promise=Promise(
-        "torch.distributed.algorithms.ddp_comm_hooks documentation",
-        "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html",
-    ),
+    promise=documented("torch.distributed.algorithms.ddp_comm_hooks documentation", "ddp_comm_hooks.html"),
 )
 def built_in_hooks(evidence: WrapperEvidence) -> Iterator[Finding]:
     """The built-in communication hooks give the mean: a plain all-reduce as without a hook, a compressed one
@@ -49,9 +48,9 @@ def _user_hook(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_user_hook,
     needs=(F.HOOKS,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel.register_comm_hook documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.register_comm_hook",
+        "generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.register_comm_hook",
     ),
 )
 def a_user_s_hook(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -74,9 +73,9 @@ def _wrong_hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_wrong_hooks,
     needs=(F.HOOKS,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel.register_comm_hook documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.register_comm_hook",
+        "generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.register_comm_hook",
     ),
 )
 def what_is_no_hook_is_refused(evidence: WrapperEvidence) -> Iterator[Finding]:

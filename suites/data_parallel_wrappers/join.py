@@ -8,9 +8,11 @@ from pipeconform.case.wrapper_case import Pass, Step, Uneven, WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.replication.judge import WrapperEvidence, is_right, refused
 from pipeconform.replication.judgement import requirement, under
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+
+from ..promises import documented
 
 
 def _join(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -31,9 +33,9 @@ def _join(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_join,
     needs=(F.JOIN,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel.join documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.join",
+        "generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.join",
     ),
 )
 def uneven_inputs(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -56,9 +58,9 @@ def _early(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_early,
     needs=(F.JOIN,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel.join documentation, throw_on_early_termination",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.join",
+        "generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.join",
     ),
 )
 def uneven_inputs_as_an_error(evidence: WrapperEvidence) -> Iterator[Finding]:

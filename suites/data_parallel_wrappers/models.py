@@ -8,11 +8,11 @@ from pipeconform.case.wrapper_case import Step, WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.replication.judge import WrapperEvidence, is_right
 from pipeconform.replication.judgement import requirement, under
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
 
-from ..promises import ORDINARY
+from ..promises import ORDINARY, documented, in_source
 
 
 def _checkpointed(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -32,12 +32,10 @@ def _checkpointed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     cases=_checkpointed,
     needs=(F.CHECKPOINT,),
     promise=(
-        Promise(
-            "torch.utils.checkpoint documentation", "https://docs.pytorch.org/docs/stable/checkpoint.html"
-        ),
-        Promise(
+        documented("torch.utils.checkpoint documentation", "checkpoint.html"),
+        documented(
             "torch.nn.parallel.DistributedDataParallel documentation, note on checkpointing",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+            "generated/torch.nn.parallel.DistributedDataParallel.html",
         ),
     ),
 )
@@ -66,13 +64,10 @@ def _reentrant(claims: WrapperClaims) -> Iterator[WrapperCase]:
     cases=_reentrant,
     needs=(F.REENTRANT,),
     promise=(
-        Promise(
-            "torch.utils.checkpoint documentation, use_reentrant",
-            "https://docs.pytorch.org/docs/stable/checkpoint.html",
-        ),
-        Promise(
+        documented("torch.utils.checkpoint documentation, use_reentrant", "checkpoint.html"),
+        documented(
             "torch.nn.parallel.DistributedDataParallel documentation, note on checkpointing",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+            "generated/torch.nn.parallel.DistributedDataParallel.html",
         ),
     ),
 )
@@ -98,9 +93,9 @@ def _structured(claims: WrapperClaims) -> Iterator[WrapperCase]:
     needs=(F.STRUCTURED,),
     promise=(
         ORDINARY,
-        Promise(
+        documented(
             "torch.nn.parallel.DistributedDataParallel documentation, find_unused_parameters: all returned tensors",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+            "generated/torch.nn.parallel.DistributedDataParallel.html",
         ),
     ),
 )
@@ -124,9 +119,9 @@ def _references(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_references,
     needs=(F.REFERENCES,),
-    promise=Promise(
+    promise=in_source(
         "torch.nn.parallel.DistributedDataParallel, which unpacks a torch.distributed.rpc.RRef that is returned",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/parallel/distributed.py",
+        "nn/parallel/distributed.py",
     ),
 )
 def outputs_that_are_remote_references(evidence: WrapperEvidence) -> Iterator[Finding]:

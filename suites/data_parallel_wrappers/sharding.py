@@ -15,10 +15,10 @@ from pipeconform.replication.sharded_grid import (
     pairwise_cases,
     refused_cases,
 )
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapperFeature as F
 
-from ..promises import ASYNCHRONOUS
+from ..promises import ASYNCHRONOUS, documented
 
 
 @requirement(
@@ -29,11 +29,8 @@ from ..promises import ASYNCHRONOUS
     every=every_case,
     needs=(F.SHARDS,),
     promise=(
-        Promise("torch.distributed.fsdp documentation", "https://docs.pytorch.org/docs/stable/fsdp.html"),
-        Promise(
-            "torch.distributed.fsdp.fully_shard documentation",
-            "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
-        ),
+        documented("torch.distributed.fsdp documentation", "fsdp.html"),
+        documented("torch.distributed.fsdp.fully_shard documentation", "distributed.fsdp.fully_shard.html"),
     ),
 )
 def sharded_training(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -54,10 +51,7 @@ def sharded_training(evidence: WrapperEvidence) -> Iterator[Finding]:
     level=MUST,
     cases=offloaded_cases,
     needs=(F.SHARDS, F.OFFLOADS),
-    promise=Promise(
-        "torch.distributed.fsdp documentation, CPUOffloadPolicy and CPUOffload",
-        "https://docs.pytorch.org/docs/stable/fsdp.html",
-    ),
+    promise=documented("torch.distributed.fsdp documentation, CPUOffloadPolicy and CPUOffload", "fsdp.html"),
 )
 def sharded_training_with_offloading(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Likewise where shards and their gradients are kept in the host's memory.
@@ -90,9 +84,9 @@ def sharded_training_with_a_late_rank(evidence: WrapperEvidence) -> Iterator[Fin
     level=MUST,
     cases=refused_cases,
     needs=(F.SHARDS, F.REFUSES),
-    promise=Promise(
+    promise=documented(
         "torch.distributed.fsdp.FullyShardedDataParallel documentation, use_orig_params",
-        "https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel",
+        "fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel",
     ),
 )
 def combinations_that_are_refused(evidence: WrapperEvidence) -> Iterator[Finding]:

@@ -20,9 +20,11 @@ from pipeconform.replication.judge import (
 from pipeconform.replication.judge_state import state_travels
 from pipeconform.replication.judgement import requirement, under
 from pipeconform.replication.sharded_grid import nested_cases, states_between_worlds
-from pipeconform.spec.catalogue import MUST, SHOULD, Promise
+from pipeconform.spec.catalogue import MUST, SHOULD
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+
+from ..promises import documented, in_source
 
 
 def _regrouped(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -42,9 +44,8 @@ def _regrouped(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_regrouped,
     needs=(F.OTHER_GROUP,),
-    promise=Promise(
-        "torch.nn.parallel.DistributedDataParallel._update_process_group",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/parallel/distributed.py",
+    promise=in_source(
+        "torch.nn.parallel.DistributedDataParallel._update_process_group", "nn/parallel/distributed.py"
     ),
 )
 def another_process_group(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -69,9 +70,8 @@ def _buffer_hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_buffer_hooks,
     needs=(F.BUFFER_HOOKS,),
-    promise=Promise(
-        "torch.nn.parallel.DistributedDataParallel._register_buffer_comm_hook",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/parallel/distributed.py",
+    promise=in_source(
+        "torch.nn.parallel.DistributedDataParallel._register_buffer_comm_hook", "nn/parallel/distributed.py"
     ),
 )
 def hooks_for_buffers(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -109,9 +109,9 @@ def _states(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_states,
     needs=(F.FULL_STATE,),
-    promise=Promise(
+    promise=documented(
         "torch.distributed.checkpoint.state_dict documentation",
-        "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict.get_model_state_dict",
+        "distributed.checkpoint.html#torch.distributed.checkpoint.state_dict.get_model_state_dict",
     ),
 )
 def state_for_any_number_of_ranks(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -137,9 +137,8 @@ def _pickled(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_pickled,
     needs=(F.PICKLED,),
-    promise=Promise(
-        "torch.nn.parallel.DistributedDataParallel, __getstate__",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/parallel/distributed.py",
+    promise=in_source(
+        "torch.nn.parallel.DistributedDataParallel, __getstate__", "nn/parallel/distributed.py"
     ),
 )
 def pickling(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -166,9 +165,9 @@ def _logged(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=SHOULD,
     cases=_logged,
     needs=(F.LOGGED,),
-    promise=Promise(
+    promise=in_source(
         "torch.nn.parallel.DistributedDataParallel, _get_ddp_logging_data and _set_ddp_runtime_logging_sample_rate",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/parallel/distributed.py",
+        "nn/parallel/distributed.py",
     ),
 )
 def what_it_tells_about_itself(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -206,9 +205,9 @@ def _devices(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_devices,
     needs=(F.DEVICES,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, device_ids and output_device",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def devices_that_do_not_fit(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -248,13 +247,13 @@ def _deferred(claims: WrapperClaims) -> Iterator[WrapperCase]:
     cases=_deferred,
     needs=(F.DEFERRED,),
     promise=(
-        Promise(
+        documented(
             "torch.distributed.fsdp.fully_shard documentation, meta device",
-            "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+            "distributed.fsdp.fully_shard.html",
         ),
-        Promise(
+        documented(
             "FullyShardedDataParallel documentation, param_init_fn",
-            "https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel",
+            "fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel",
         ),
     ),
 )

@@ -12,9 +12,11 @@ from pipeconform.judge.evidence import Finding
 from pipeconform.judge.numerics import compare
 from pipeconform.replication.judge import WrapperEvidence, is_right
 from pipeconform.replication.judgement import requirement, under
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+
+from ..promises import documented, in_source
 
 
 def _scaled(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -35,14 +37,8 @@ def _scaled(claims: WrapperClaims) -> Iterator[WrapperCase]:
     cases=_scaled,
     needs=(F.GRADIENT_SCALER,),
     promise=(
-        Promise(
-            "torch.amp.GradScaler documentation",
-            "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",
-        ),
-        Promise(
-            "ShardedGradScaler",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/sharded_grad_scaler.py",
-        ),
+        documented("torch.amp.GradScaler documentation", "amp.html#gradient-scaling"),
+        in_source("ShardedGradScaler", "distributed/fsdp/sharded_grad_scaler.py"),
     ),
 )
 def one_infinite_gradient(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -102,13 +98,13 @@ def _mixed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     cases=_mixed,
     needs=(F.MIXED_PRECISION,),
     promise=(
-        Promise(
+        documented(
             "torch.distributed.fsdp, MixedPrecision documentation",
-            "https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.MixedPrecision",
+            "fsdp.html#torch.distributed.fsdp.MixedPrecision",
         ),
-        Promise(
+        documented(
             "MixedPrecisionPolicy documentation",
-            "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html#torch.distributed.fsdp.MixedPrecisionPolicy",
+            "distributed.fsdp.fully_shard.html#torch.distributed.fsdp.MixedPrecisionPolicy",
         ),
     ),
 )
@@ -158,9 +154,9 @@ def _delayed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_delayed,
     needs=(F.DELAYED,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, delay_all_reduce_named_params",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def delayed_reductions(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -186,13 +182,13 @@ def _in_backward(claims: WrapperClaims) -> Iterator[WrapperCase]:
     cases=_in_backward,
     needs=(F.STEP_IN_BACKWARD,),
     promise=(
-        Promise(
+        in_source(
             "torch.distributed.optim._apply_optimizer_in_backward",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/optim/apply_optimizer_in_backward.py",
+            "distributed/optim/apply_optimizer_in_backward.py",
         ),
-        Promise(
+        documented(
             "torch.Tensor.register_post_accumulate_grad_hook documentation",
-            "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_post_accumulate_grad_hook.html",
+            "generated/torch.Tensor.register_post_accumulate_grad_hook.html",
         ),
     ),
 )
@@ -216,9 +212,8 @@ def _penalised(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_penalised,
     needs=(F.DOUBLE_BACKWARD,),
-    promise=Promise(
-        "torch.autograd.grad documentation, create_graph",
-        "https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html",
+    promise=documented(
+        "torch.autograd.grad documentation, create_graph", "generated/torch.autograd.grad.html"
     ),
 )
 def gradients_of_gradients(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -248,9 +243,9 @@ def _modified(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_modified,
     needs=(F.MODIFIED_OUTPUTS,),
-    promise=Promise(
+    promise=in_source(
         "torch.nn.parallel.DistributedDataParallel, _set_ddp_sink_clone: outputs may be modified in place",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/parallel/distributed.py",
+        "nn/parallel/distributed.py",
     ),
 )
 def outputs_modified_in_place(evidence: WrapperEvidence) -> Iterator[Finding]:

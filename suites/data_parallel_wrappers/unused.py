@@ -11,9 +11,11 @@ from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.replication.judge import WrapperEvidence, is_right, refused
 from pipeconform.replication.judgement import requirement, under
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+
+from ..promises import documented
 
 
 def _towers(*uses: tuple[str, ...]) -> tuple[Step, ...]:
@@ -41,9 +43,9 @@ def _unused(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_unused,
     needs=(F.FIND_UNUSED,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, find_unused_parameters",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def unused_parameters_are_found(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -69,9 +71,9 @@ def _static(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_static,
     needs=(F.STATIC_GRAPH,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation, static_graph",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def a_static_graph(evidence: WrapperEvidence) -> Iterator[Finding]:
@@ -93,9 +95,9 @@ def _unexpected(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_unexpected,
     needs=(F.NEEDS_ALL,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.parallel.DistributedDataParallel documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
     ),
 )
 def an_unexpected_unused_parameter(evidence: WrapperEvidence) -> Iterator[Finding]:

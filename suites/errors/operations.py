@@ -8,7 +8,9 @@ from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.split_backward import mistakes_are_refused
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import in_source
 
 
 @requirement(
@@ -18,9 +20,9 @@ from pipeconform.spec.catalogue import MUST, Promise
     about=(Focus.OUT_OF_ORDER,),
     trains=True,
     any_schedule=True,
-    promise=Promise(
+    promise=in_source(
         "torch.distributed.pipelining, forward_one_chunk and backward_one_chunk",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/stage.py",
+        "distributed/pipelining/stage.py",
     ),
 )
 def operations_out_of_order_are_refused(evidence: Evidence) -> Iterator[Finding]:

@@ -10,9 +10,9 @@ from pipeconform.judge.conditions import SEVERAL_STAGES
 from pipeconform.judge.judgement import LONELINESS, after_mistakes
 from pipeconform.judge.misplanned import plans_are_refused
 from pipeconform.judge.outcome import Outcome
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import DECLARED, FULL_MODEL
+from ..promises import DECLARED, FULL_MODEL, documented, in_source
 
 
 @after_mistakes(
@@ -25,9 +25,9 @@ from ..promises import DECLARED, FULL_MODEL
     promise=(
         DECLARED,
         FULL_MODEL,
-        Promise(
+        documented(
             "torch.distributed.pipelining, PipelineStage(input_args=…, output_args=…)",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
+            "distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
         ),
     ),
 )
@@ -52,9 +52,9 @@ def stages_that_disagree(aftermath: Aftermath) -> Iterator[Outcome]:
     promise=(
         DECLARED,
         FULL_MODEL,
-        Promise(
+        in_source(
             "torch.distributed.pipelining, PipelineStage and get_schedule_class",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/schedules.py",
+            "distributed/pipelining/schedules.py",
         ),
     ),
 )

@@ -8,9 +8,9 @@ from pipeconform.case.focus import Focus
 from pipeconform.judge.aftermath import Aftermath, answers_are_right
 from pipeconform.judge.judgement import after_mistakes
 from pipeconform.judge.outcome import Outcome
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import DECLARED, FULL_MODEL
+from ..promises import DECLARED, FULL_MODEL, in_source
 
 
 @after_mistakes(
@@ -21,9 +21,8 @@ from ..promises import DECLARED, FULL_MODEL
     promise=(
         DECLARED,
         FULL_MODEL,
-        Promise(
-            "torch.distributed.pipelining, TORCH_DISTRIBUTED_DEBUG=DETAIL",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/stage.py",
+        in_source(
+            "torch.distributed.pipelining, TORCH_DISTRIBUTED_DEBUG=DETAIL", "distributed/pipelining/stage.py"
         ),
     ),
 )
@@ -47,9 +46,8 @@ def wrong_input_shapes(aftermath: Aftermath) -> Iterator[Outcome]:
     promise=(
         DECLARED,
         FULL_MODEL,
-        Promise(
-            "torch.distributed.pipelining, TORCH_DISTRIBUTED_DEBUG=DETAIL",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/stage.py",
+        in_source(
+            "torch.distributed.pipelining, TORCH_DISTRIBUTED_DEBUG=DETAIL", "distributed/pipelining/stage.py"
         ),
     ),
 )

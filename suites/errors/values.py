@@ -8,9 +8,9 @@ from pipeconform.case.focus import Focus
 from pipeconform.judge.aftermath import Aftermath, answers_are_right
 from pipeconform.judge.judgement import after_mistakes
 from pipeconform.judge.outcome import Outcome
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import DECLARED, FULL_MODEL
+from ..promises import DECLARED, FULL_MODEL, documented, in_source
 
 
 @after_mistakes(
@@ -21,9 +21,9 @@ from ..promises import DECLARED, FULL_MODEL
     promise=(
         DECLARED,
         FULL_MODEL,
-        Promise(
+        in_source(
             "torch.distributed.pipelining, validate_and_normalize_to_tuple",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/_utils.py",
+            "distributed/pipelining/_utils.py",
         ),
     ),
 )
@@ -46,10 +46,7 @@ def missing_surplus_and_foreign_values(aftermath: Aftermath) -> Iterator[Outcome
     promise=(
         DECLARED,
         FULL_MODEL,
-        Promise(
-            "torch.Tensor.register_hook documentation",
-            "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.register_hook.html",
-        ),
+        documented("torch.Tensor.register_hook documentation", "generated/torch.Tensor.register_hook.html"),
     ),
 )
 def gradients_that_a_hook_changes(aftermath: Aftermath) -> Iterator[Outcome]:
@@ -71,10 +68,7 @@ def gradients_that_a_hook_changes(aftermath: Aftermath) -> Iterator[Outcome]:
     promise=(
         DECLARED,
         FULL_MODEL,
-        Promise(
-            "torch.distributed.pipelining.microbatch",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/microbatch.py",
-        ),
+        in_source("torch.distributed.pipelining.microbatch", "distributed/pipelining/microbatch.py"),
     ),
 )
 def batches_that_cannot_be_split(aftermath: Aftermath) -> Iterator[Outcome]:

@@ -22,7 +22,7 @@ from pipeconform.judge.tensor_parallel import as_handed, boundary_cut, placement
 from pipeconform.judge.training import gradients_are_right
 from pipeconform.spec.catalogue import MUST, Promise
 
-from ..promises import FULL_MODEL
+from ..promises import FULL_MODEL, documented, in_source, paper
 
 _CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
 
@@ -33,9 +33,9 @@ _CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
     level=MUST,
     about=(Focus.BOUNDARY,),
     condition=SEVERAL_STAGES,
-    promise=Promise(
+    promise=documented(
         "torch.distributed.pipelining documentation, PipelineStage",
-        "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
+        "distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
     ),
 )
 def containers_mean_what_they_say(evidence: Evidence) -> Iterator[Finding]:
@@ -93,9 +93,9 @@ def boundary_dtypes_are_exact(evidence: Evidence) -> Iterator[Finding]:
     title="Keyword arguments",
     level=MUST,
     about=(Focus.KWARGS,),
-    promise=Promise(
+    promise=documented(
         "torch.distributed.pipelining documentation, PipelineSchedule.step",
-        "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
+        "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
     ),
 )
 def keyword_arguments_reach_their_stage(evidence: Evidence) -> Iterator[Finding]:
@@ -118,9 +118,9 @@ def keyword_arguments_reach_their_stage(evidence: Evidence) -> Iterator[Finding]
     condition=SEVERAL_STAGES,
     promise=(
         FULL_MODEL,
-        Promise(
+        documented(
             "torch.Tensor documentation, views: strides belong to a tensor's form and not to its value",
-            "https://docs.pytorch.org/docs/stable/tensor_view.html",
+            "tensor_view.html",
         ),
     ),
 )
@@ -140,9 +140,9 @@ def views_arrive_or_are_refused(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.SHAPES,),
     condition=SEVERAL_STAGES,
-    promise=Promise(
+    promise=documented(
         "torch.distributed.pipelining documentation, PipelineStage: outputs are tensors of any shape",
-        "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
+        "distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
     ),
 )
 def any_number_of_dimensions_and_any_size(evidence: Evidence) -> Iterator[Finding]:
@@ -162,10 +162,7 @@ def any_number_of_dimensions_and_any_size(evidence: Evidence) -> Iterator[Findin
     level=MUST,
     about=(Focus.SKIP,),
     condition=SEVERAL_STAGES,
-    promise=Promise(
-        "GPipe's skip connections as in torchgpipe (arXiv:2004.09910), section 3.2",
-        "https://arxiv.org/abs/2004.09910",
-    ),
+    promise=paper("GPipe's skip connections as in torchgpipe (arXiv:2004.09910), section 3.2"),
 )
 def skip_connections(evidence: Evidence) -> Iterator[Finding]:
     """A tensor that one stage makes and stages further on use, handed on unchanged by the stages between,
@@ -184,9 +181,8 @@ def skip_connections(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.IGNORED,),
     condition=SEVERAL_STAGES,
-    promise=Promise(
-        "torch.autograd: the gradient of what was not used is None",
-        "https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html",
+    promise=documented(
+        "torch.autograd: the gradient of what was not used is None", "generated/torch.autograd.grad.html"
     ),
 )
 def ignored_inputs_and_outputs(evidence: Evidence) -> Iterator[Finding]:
@@ -209,7 +205,7 @@ def ignored_inputs_and_outputs(evidence: Evidence) -> Iterator[Finding]:
     echoes=True,
     any_schedule=True,
     condition=SEVERAL_STAGES,
-    promise=Promise("FP8 Formats for Deep Learning (arXiv:2209.05433)", "https://arxiv.org/abs/2209.05433"),
+    promise=paper("FP8 Formats for Deep Learning (arXiv:2209.05433)"),
 )
 def float8_is_exact_or_refused(evidence: Evidence) -> Iterator[Finding]:
     """A boundary tensor in float8 arrives bit for bit, or an error says that it is not supported and every rank
@@ -247,9 +243,9 @@ def objects_reach_their_stage_whole(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.RULES,),
     any_schedule=True,
     promise=(
-        Promise(
+        documented(
             "torch.distributed.pipelining documentation, kwargs_chunk_spec",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
         ),
         Promise("pipeconform.adapter.Plan.kwarg_rules"),
     ),
@@ -270,9 +266,9 @@ def split_rules_of_keyword_arguments(evidence: Evidence) -> Iterator[Finding]:
     title="Another batch dimension",
     level=MUST,
     about=(Focus.BATCH_DIM,),
-    promise=Promise(
+    promise=documented(
         "torch.distributed.pipelining documentation, args_chunk_spec and output_merge_spec",
-        "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+        "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
     ),
 )
 def another_batch_dimension(evidence: Evidence) -> Iterator[Finding]:
@@ -293,14 +289,11 @@ def another_batch_dimension(evidence: Evidence) -> Iterator[Finding]:
     costly=True,
     condition=SEVERAL_STAGES,
     promise=(
-        Promise(
+        documented(
             "torch.distributed.tensor documentation, DTensor.from_local",
-            "https://docs.pytorch.org/docs/stable/distributed.tensor.html#torch.distributed.tensor.DTensor.from_local",
+            "distributed.tensor.html#torch.distributed.tensor.DTensor.from_local",
         ),
-        Promise(
-            "torch.distributed.pipelining.PipelineStage, get_mesh",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/stage.py",
-        ),
+        in_source("torch.distributed.pipelining.PipelineStage, get_mesh", "distributed/pipelining/stage.py"),
     ),
 )
 def dtensors_keep_their_placement(evidence: Evidence) -> Iterator[Finding]:

@@ -20,6 +20,8 @@ from pipeconform.judge.judgement import requirement
 from pipeconform.judge.training import gradients_are_right, losses_and_gradients_are_right, losses_are_right
 from pipeconform.spec.catalogue import MUST, Promise
 
+from ..promises import documented, paper
+
 
 @requirement(
     "FWD-1",
@@ -27,10 +29,7 @@ from pipeconform.spec.catalogue import MUST, Promise
     level=MUST,
     about=(Focus.PLAIN,),
     nothing="neither an output nor a loss is returned, which are all that a caller has of the outputs",
-    promise=Promise(
-        "GPipe (arXiv:1811.06965), section 2.3: pipelining does not change what is computed",
-        "https://arxiv.org/abs/1811.06965",
-    ),
+    promise=paper("GPipe (arXiv:1811.06965), section 2.3: pipelining does not change what is computed"),
 )
 def outputs_equal_the_unpipelined_models(evidence: Evidence) -> Iterator[Finding]:
     """Each microbatch's output equals, bit for bit, the output of the unpipelined model for the same
@@ -53,9 +52,8 @@ def outputs_equal_the_unpipelined_models(evidence: Evidence) -> Iterator[Finding
     needs=(Feature.OUTPUTS,),
     tolerates=(Focus.UNEVEN,),
     condition=UNEVEN_BATCH,
-    promise=Promise(
-        "torch.distributed.pipelining documentation, microbatch utilities",
-        "https://docs.pytorch.org/docs/stable/distributed.pipelining.html",
+    promise=documented(
+        "torch.distributed.pipelining documentation, microbatch utilities", "distributed.pipelining.html"
     ),
 )
 def merged_output_has_the_batchs_order_and_length(evidence: Evidence) -> Iterator[Finding]:
@@ -78,9 +76,7 @@ def merged_output_has_the_batchs_order_and_length(evidence: Evidence) -> Iterato
     about=(Focus.PLAIN,),
     needs=(Feature.OUTPUTS,),
     condition=SOMEBODY_ELSE,
-    promise=Promise(
-        "Zero Bubble Pipeline Parallelism (arXiv:2401.10241), V placement", "https://arxiv.org/abs/2401.10241"
-    ),
+    promise=paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241), V placement"),
 )
 def outputs_appear_where_declared(evidence: Evidence) -> Iterator[Finding]:
     """Outputs appear on the ranks that the contract declares, and nowhere else.
@@ -112,9 +108,9 @@ def outputs_appear_where_declared(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.MERGES,),
     promise=(
-        Promise(
+        documented(
             "torch.distributed.pipelining schedules, output_merge_spec",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
         ),
         Promise("pipeconform.adapter.Plan.output_rules"),
     ),
@@ -137,9 +133,8 @@ def outputs_are_merged_by_their_own_rules(evidence: Evidence) -> Iterator[Findin
     level=MUST,
     about=(Focus.STRUCTURED,),
     needs=(Feature.OUTPUTS,),
-    promise=Promise(
-        "torch.distributed.pipelining, note on the model output type",
-        "https://docs.pytorch.org/docs/stable/distributed.pipelining.html",
+    promise=documented(
+        "torch.distributed.pipelining, note on the model output type", "distributed.pipelining.html"
     ),
 )
 def structured_outputs_keep_their_structure(evidence: Evidence) -> Iterator[Finding]:

@@ -14,9 +14,9 @@ from pipeconform.judge.forward import (
 )
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.training import gradients_are_right, losses_are_right
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import FULL_MODEL
+from ..promises import FULL_MODEL, documented, in_source
 
 
 @requirement(
@@ -26,10 +26,7 @@ from ..promises import FULL_MODEL
     about=(Focus.SHARED,),
     promise=(
         FULL_MODEL,
-        Promise(
-            "torch.autograd: gradients accumulate",
-            "https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html",
-        ),
+        documented("torch.autograd: gradients accumulate", "generated/torch.autograd.backward.html"),
     ),
 )
 def shared_parameters_in_a_stage(evidence: Evidence) -> Iterator[Finding]:
@@ -46,9 +43,9 @@ def shared_parameters_in_a_stage(evidence: Evidence) -> Iterator[Finding]:
     title="In-place operations",
     level=MUST,
     about=(Focus.INPLACE,),
-    promise=Promise(
+    promise=documented(
         "Autograd mechanics, in-place operations with autograd: no gradient is silently wrong",
-        "https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd",
+        "notes/autograd.html#in-place-operations-with-autograd",
     ),
 )
 def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
@@ -65,9 +62,9 @@ def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
     title="The model's own hooks",
     level=MUST,
     about=(Focus.HOOKS,),
-    promise=Promise(
+    promise=documented(
         "torch.nn.Module documentation, forward hooks",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook",
+        "generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook",
     ),
 )
 def the_models_own_hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
@@ -110,12 +107,12 @@ def the_models_own_hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.COMPILED,),
     tolerates=(Focus.COMPILED,),
-    echoes=True,
+    echoes=True,  # a schedule looks at the stages of its own rank
     refusal=compilation_is_named,
     costly=True,
-    promise=Promise(
+    promise=in_source(
         "torch.distributed.pipelining schedules, torch.compile compatibility",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/schedules.py",
+        "distributed/pipelining/schedules.py",
     ),
 )
 def compiled_stages(evidence: Evidence) -> Iterator[Finding]:
@@ -135,9 +132,7 @@ def compiled_stages(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.AUTOCAST,),
     any_schedule=True,
-    promise=Promise(
-        "torch.autocast documentation", "https://docs.pytorch.org/docs/stable/amp.html#torch.autocast"
-    ),
+    promise=documented("torch.autocast documentation", "amp.html#torch.autocast"),
 )
 def autocast(evidence: Evidence) -> Iterator[Finding]:
     """A step under torch.autocast has the reference's dtypes and values at every boundary, and its gradients.

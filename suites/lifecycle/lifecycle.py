@@ -18,7 +18,7 @@ from pipeconform.observe.observation import Watched
 from pipeconform.schedule.families import Size
 from pipeconform.spec.catalogue import MUST, Promise
 
-from ..promises import FULL_MODEL, NO_PROMISE
+from ..promises import FULL_MODEL, NO_PROMISE, documented, in_source, paper
 
 _ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
 
@@ -31,13 +31,12 @@ _ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
     among=(Focus.DROPOUT,),
     promise=(
         FULL_MODEL,
-        Promise(
-            "torch.nn.Module.eval documentation",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.eval",
+        documented(
+            "torch.nn.Module.eval documentation", "generated/torch.nn.Module.html#torch.nn.Module.eval"
         ),
-        Promise(
+        in_source(
             "torch.distributed.pipelining documentation, PipelineSchedule.eval: forward only",
-            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/schedules.py",
+            "distributed/pipelining/schedules.py",
         ),
     ),
 )
@@ -69,9 +68,9 @@ def any_order_of_training_and_evaluation(evidence: Evidence) -> Iterator[Finding
     level=MUST,
     about=(Focus.PLAIN, Focus.DROPOUT),
     repeats=True,
-    promise=Promise(
+    promise=documented(
         "torch reproducibility notes: the same operations with the same seeds on one machine",
-        "https://docs.pytorch.org/docs/stable/notes/randomness.html",
+        "notes/randomness.html",
     ),
 )
 def determinism(evidence: Evidence) -> Iterator[Finding]:
@@ -107,9 +106,8 @@ def building_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
     title="Nothing is differentiated in evaluation",
     level=MUST,
     about=(Focus.GUARDED,),
-    promise=Promise(
-        "torch.inference_mode documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html",
+    promise=documented(
+        "torch.inference_mode documentation", "generated/torch.autograd.grad_mode.inference_mode.html"
     ),
 )
 def evaluation_differentiates_nothing(evidence: Evidence) -> Iterator[Finding]:
@@ -149,9 +147,9 @@ def evaluation_differentiates_nothing(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.LOAD,),
     needs=(Feature.STATE,),
     any_schedule=True,
-    promise=Promise(
+    promise=documented(
         "torch.nn.Module.state_dict documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.state_dict",
+        "generated/torch.nn.Module.html#torch.nn.Module.state_dict",
     ),
 )
 def state_is_the_whole_models(evidence: Evidence) -> Iterator[Finding]:
@@ -177,9 +175,9 @@ def state_is_the_whole_models(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.PLAIN,),
     observe=_ROUNDS,
     any_schedule=True,
-    promise=Promise(
+    promise=documented(
         "Autograd mechanics, saved tensors: the graph is freed by the backward",
-        "https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors",
+        "notes/autograd.html#saved-tensors",
     ),
 )
 def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
@@ -232,8 +230,8 @@ def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
     observe=TIMELINE | {"memory"},
     named=True,
     promise=(
-        Promise("DAPPLE (arXiv:2007.01045)", "https://arxiv.org/abs/2007.01045"),
-        Promise("PipeDream-2BW (arXiv:2006.09503)", "https://arxiv.org/abs/2006.09503"),
+        paper("DAPPLE (arXiv:2007.01045)"),
+        paper("PipeDream-2BW (arXiv:2006.09503)"),
     ),
 )
 def activations_are_bounded(evidence: Evidence) -> Iterator[Finding]:

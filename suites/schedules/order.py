@@ -23,6 +23,8 @@ from pipeconform.judge.schedules import (
 from pipeconform.judge.timeline import executed
 from pipeconform.spec.catalogue import MUST, Promise
 
+from ..promises import in_source, paper
+
 
 @requirement(
     "SCH-1",
@@ -31,11 +33,8 @@ from pipeconform.spec.catalogue import MUST, Promise
     about=(Focus.PLAIN,),
     observe=TIMELINE,
     promise=(
-        Promise("GPipe (arXiv:1811.06965)", "https://arxiv.org/abs/1811.06965"),
-        Promise(
-            "Zero Bubble Pipeline Parallelism (arXiv:2401.10241), section 2",
-            "https://arxiv.org/abs/2401.10241",
-        ),
+        paper("GPipe (arXiv:1811.06965)"),
+        paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241), section 2"),
     ),
 )
 def every_computation_runs_once(evidence: Evidence) -> Iterator[Finding]:
@@ -92,9 +91,9 @@ def the_order_is_the_named_schedules(evidence: Evidence) -> Iterator[Finding]:
     observe=TIMELINE,
     named=True,
     promise=(
-        Promise("PipeDream-2BW (arXiv:2006.09503)", "https://arxiv.org/abs/2006.09503"),
-        Promise("DAPPLE (arXiv:2007.01045)", "https://arxiv.org/abs/2007.01045"),
-        Promise("Zero Bubble Pipeline Parallelism (arXiv:2401.10241)", "https://arxiv.org/abs/2401.10241"),
+        paper("PipeDream-2BW (arXiv:2006.09503)"),
+        paper("DAPPLE (arXiv:2007.01045)"),
+        paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241)"),
     ),
 )
 def no_rank_holds_more_than_the_bound(evidence: Evidence) -> Iterator[Finding]:
@@ -133,8 +132,8 @@ def no_rank_holds_more_than_the_bound(evidence: Evidence) -> Iterator[Finding]:
     refuses=(Focus.MISPLACED,),
     condition=SEVERAL_RANKS,
     promise=(
-        Promise("arXiv:2104.04473 (loop)", "https://arxiv.org/abs/2104.04473"),
-        Promise("arXiv:2401.10241 (V)", "https://arxiv.org/abs/2401.10241"),
+        paper("arXiv:2104.04473 (loop)"),
+        paper("arXiv:2401.10241 (V)"),
     ),
 )
 def stages_run_where_they_are_placed(evidence: Evidence) -> Iterator[Finding]:
@@ -177,9 +176,9 @@ def stages_run_where_they_are_placed(evidence: Evidence) -> Iterator[Finding]:
     observe=TIMELINE,
     needs=(Feature.EVAL,),
     condition=EVALUATION,
-    promise=Promise(
+    promise=in_source(
         "torch.distributed.pipelining documentation, PipelineSchedule.eval",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/schedules.py",
+        "distributed/pipelining/schedules.py",
     ),
 )
 def every_schedule_evaluates(evidence: Evidence) -> Iterator[Finding]:

@@ -17,6 +17,8 @@ from pipeconform.schedule import Rule, lower, to_csv, verify
 from pipeconform.schedule.families import Size
 from pipeconform.spec.catalogue import MUST, Promise
 
+from ..promises import in_source
+
 
 @requirement(
     "SCH-4",
@@ -95,9 +97,8 @@ def the_declared_table_cannot_deadlock(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     observe=TIMELINE,
     needs=(Feature.DECLARED_TABLE,),
-    promise=Promise(
-        "torch.distributed.pipelining, pipeline_order and _dump_csv",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/schedules.py",
+    promise=in_source(
+        "torch.distributed.pipelining, pipeline_order and _dump_csv", "distributed/pipelining/schedules.py"
     ),
 )
 def the_declared_table_is_what_runs(evidence: Evidence) -> Iterator[Finding]:

@@ -13,7 +13,9 @@ from pipeconform.judge.schedules import counted_once, possible_order
 from pipeconform.judge.split_backward import held_by, still_alive
 from pipeconform.judge.timeline import executed
 from pipeconform.judge.training import gradients_are_right
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import paper
 
 
 @requirement(
@@ -23,9 +25,7 @@ from pipeconform.spec.catalogue import MUST, Promise
     about=(Focus.PLAIN, Focus.VIEWS, Focus.SHARED, Focus.TIED, Focus.GRAPHS, Focus.FROZEN, Focus.NO_GRAD),
     trains=True,
     splits=True,
-    promise=Promise(
-        "Zero Bubble Pipeline Parallelism (arXiv:2401.10241)", "https://arxiv.org/abs/2401.10241"
-    ),
+    promise=paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241)"),
 )
 def split_backward_equals_the_full_one(evidence: Evidence) -> Iterator[Finding]:
     """Computing input gradients first and weight gradients later gives the same gradients as the full backward
@@ -47,11 +47,8 @@ def split_backward_equals_the_full_one(evidence: Evidence) -> Iterator[Finding]:
     splits=True,
     observe=TIMELINE | {"memory"},
     promise=(
-        Promise(
-            "Zero Bubble Pipeline Parallelism (arXiv:2401.10241), section 2",
-            "https://arxiv.org/abs/2401.10241",
-        ),
-        Promise("DualPipe (arXiv:2412.19437)", "https://arxiv.org/abs/2412.19437"),
+        paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241), section 2"),
+        paper("DualPipe (arXiv:2412.19437)"),
     ),
 )
 def each_weight_part_runs_once(evidence: Evidence) -> Iterator[Finding]:
@@ -90,11 +87,8 @@ def each_weight_part_runs_once(evidence: Evidence) -> Iterator[Finding]:
     splits=True,
     observe=TIMELINE | {"memory"},
     promise=(
-        Promise(
-            "Zero Bubble Pipeline Parallelism (arXiv:2401.10241), section 2",
-            "https://arxiv.org/abs/2401.10241",
-        ),
-        Promise("Controllable Memory (arXiv:2405.15362)", "https://arxiv.org/abs/2405.15362"),
+        paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241), section 2"),
+        paper("Controllable Memory (arXiv:2405.15362)"),
     ),
 )
 def memory_is_released_after_the_weight_part(evidence: Evidence) -> Iterator[Finding]:

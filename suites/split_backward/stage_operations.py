@@ -9,7 +9,9 @@ from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.split_backward import mistakes_are_refused, wrongly_counted
 from pipeconform.judge.training import gradients_are_right
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import in_source
 
 
 @requirement(
@@ -18,9 +20,8 @@ from pipeconform.spec.catalogue import MUST, Promise
     level=MUST,
     about=(Focus.DEFERRED,),
     trains=True,
-    promise=Promise(
-        "torch.distributed.pipelining, PipelineStage(dw_builder=…)",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/stage.py",
+    promise=in_source(
+        "torch.distributed.pipelining, PipelineStage(dw_builder=…)", "distributed/pipelining/stage.py"
     ),
 )
 def deferred_weight_functions_run_once(evidence: Evidence) -> Iterator[Finding]:
@@ -42,9 +43,9 @@ def deferred_weight_functions_run_once(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.DISORDER,),
     trains=True,
     splits=True,
-    promise=Promise(
+    promise=in_source(
         "torch.distributed.pipelining, backward_weight_one_chunk: a chunk without a stored input part is refused",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/stage.py",
+        "distributed/pipelining/stage.py",
     ),
 )
 def weight_parts_that_are_not_due_are_refused(evidence: Evidence) -> Iterator[Finding]:

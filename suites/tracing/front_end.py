@@ -19,9 +19,9 @@ from pipeconform.judge.tracing import (
     stages_equal_the_model,
     tensors_in_words,
 )
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import FULL_MODEL
+from ..promises import FULL_MODEL, documented, in_source
 
 
 @requirement(
@@ -33,9 +33,9 @@ from ..promises import FULL_MODEL
     costly=True,
     promise=(
         FULL_MODEL,
-        Promise(
+        documented(
             "torch.distributed.pipelining.pipeline documentation: the module is split by a specification or a policy",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.pipeline",
+            "distributed.pipelining.html#torch.distributed.pipelining.pipeline",
         ),
     ),
 )
@@ -56,9 +56,9 @@ def stages_together_equal_the_model(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.WHOLE, Focus.WHOLE_CONTENTS),
     any_schedule=True,
     costly=True,
-    promise=Promise(
+    promise=documented(
         "torch.distributed.pipelining documentation, how the pipeline API splits a model, on names",
-        "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#how-does-the-pipeline-api-split-a-model",
+        "distributed.pipelining.html#how-does-the-pipeline-api-split-a-model",
     ),
 )
 def qualified_names(evidence: Evidence) -> Iterator[Finding]:
@@ -107,9 +107,9 @@ def qualified_names(evidence: Evidence) -> Iterator[Finding]:
     costly=True,
     promise=(
         FULL_MODEL,
-        Promise(
+        documented(
             "torch.distributed.pipelining.pipeline documentation",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.pipeline",
+            "distributed.pipelining.html#torch.distributed.pipelining.pipeline",
         ),
     ),
 )
@@ -133,14 +133,11 @@ def what_a_front_end_must_follow(evidence: Evidence) -> Iterator[Finding]:
     any_schedule=True,
     costly=True,
     promise=(
-        Promise(
+        documented(
             "torch.distributed.pipelining.pipeline documentation, split_spec: submodule names mark where to split",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.pipeline",
+            "distributed.pipelining.html#torch.distributed.pipelining.pipeline",
         ),
-        Promise(
-            "torch.export documentation, data-dependent control flow is an error",
-            "https://docs.pytorch.org/docs/stable/export.html",
-        ),
+        documented("torch.export documentation, data-dependent control flow is an error", "export.html"),
     ),
 )
 def what_cannot_be_split(evidence: Evidence) -> Iterator[Finding]:
@@ -169,9 +166,9 @@ def what_cannot_be_split(evidence: Evidence) -> Iterator[Finding]:
     refusal=shapes_are_told_apart,
     any_schedule=True,
     costly=True,
-    promise=Promise(
+    promise=in_source(
         "torch.distributed.pipelining, PipeliningMetadataError: raised on metadata mismatches",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/_utils.py",
+        "distributed/pipelining/_utils.py",
     ),
 )
 def known_shapes(evidence: Evidence) -> Iterator[Finding]:

@@ -20,6 +20,8 @@ from pipeconform.judge.training import (
 )
 from pipeconform.spec.catalogue import MUST, Promise
 
+from ..promises import documented, in_source, paper
+
 _CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
 
 
@@ -29,10 +31,7 @@ _CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
     level=MUST,
     about=(Focus.PLAIN,),
     trains=True,
-    promise=Promise(
-        "GPipe (arXiv:1811.06965), section 2.3: gradients are consistent with one device",
-        "https://arxiv.org/abs/1811.06965",
-    ),
+    promise=paper("GPipe (arXiv:1811.06965), section 2.3: gradients are consistent with one device"),
 )
 def gradients_equal_the_references(evidence: Evidence) -> Iterator[Finding]:
     """Every parameter gradient of every stage equals the reference's within its numeric class, after the first
@@ -50,11 +49,11 @@ def gradients_equal_the_references(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.PLAIN, Focus.SUM),
     trains=True,
     promise=(
-        Promise(
+        documented(
             "torch.distributed.pipelining documentation, scale_grads",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
         ),
-        Promise("Megatron-LM (arXiv:2104.04473)", "https://arxiv.org/abs/2104.04473"),
+        paper("Megatron-LM (arXiv:2104.04473)"),
     ),
 )
 def gradient_scale(evidence: Evidence) -> Iterator[Finding]:
@@ -86,10 +85,7 @@ def gradient_scale(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.ACCUMULATE,),
     trains=True,
-    promise=Promise(
-        "torch.autograd: gradients accumulate",
-        "https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html",
-    ),
+    promise=documented("torch.autograd: gradients accumulate", "generated/torch.autograd.backward.html"),
 )
 def accumulation_over_steps(evidence: Evidence) -> Iterator[Finding]:
     """A step scales only what it contributed: gradients accumulated earlier are not rescaled, and k steps
@@ -107,10 +103,7 @@ def accumulation_over_steps(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.INPUTS,),
     trains=True,
     among=(Focus.KWARGS,),
-    promise=Promise(
-        "torch.distributed.pipelining, _split_tensor",
-        "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/pipelining/microbatch.py",
-    ),
+    promise=in_source("torch.distributed.pipelining, _split_tensor", "distributed/pipelining/microbatch.py"),
 )
 def input_gradients(evidence: Evidence) -> Iterator[Finding]:
     """Inputs of the first stage, and keyword arguments of any stage, that require a gradient receive it, scaled
@@ -128,9 +121,9 @@ def input_gradients(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.GRADIENT_LAYOUT, Focus.IGNORED),
     trains=True,
     condition=SEVERAL_STAGES,
-    promise=Promise(
+    promise=documented(
         "torch.Tensor.sum and expand: the gradient of a sum is an expanded tensor",
-        "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.expand.html",
+        "generated/torch.Tensor.expand.html",
     ),
 )
 def boundary_gradients_of_any_layout(evidence: Evidence) -> Iterator[Finding]:
@@ -151,13 +144,8 @@ def boundary_gradients_of_any_layout(evidence: Evidence) -> Iterator[Finding]:
     tolerates=(Focus.REENTRANT,),
     echoes=True,
     promise=(
-        Promise(
-            "torch.utils.checkpoint documentation", "https://docs.pytorch.org/docs/stable/checkpoint.html"
-        ),
-        Promise(
-            "Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174)",
-            "https://arxiv.org/abs/1604.06174",
-        ),
+        documented("torch.utils.checkpoint documentation", "checkpoint.html"),
+        paper("Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174)"),
     ),
 )
 def activation_checkpointing(evidence: Evidence) -> Iterator[Finding]:
@@ -224,14 +212,8 @@ def module_state_survives(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     needs=(Feature.GRADIENT_NORM,),
     promise=(
-        Promise(
-            "On the difficulty of training recurrent neural networks (arXiv:1211.5063), section 3.2",
-            "https://arxiv.org/abs/1211.5063",
-        ),
-        Promise(
-            "torch.nn.utils.clip_grad_norm_",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html",
-        ),
+        paper("On the difficulty of training recurrent neural networks (arXiv:1211.5063), section 3.2"),
+        documented("torch.nn.utils.clip_grad_norm_", "generated/torch.nn.utils.clip_grad_norm_.html"),
     ),
 )
 def gradient_norm_over_stages(evidence: Evidence) -> Iterator[Finding]:

@@ -8,7 +8,9 @@ from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.training import gradients_are_right, losses_are_right
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import documented, paper
 
 
 @requirement(
@@ -17,9 +19,9 @@ from pipeconform.spec.catalogue import MUST, Promise
     level=MUST,
     about=(Focus.PLAIN, Focus.SUM),
     trains=True,
-    promise=Promise(
+    promise=documented(
         "torch.distributed.pipelining documentation, PipelineSchedule.step(losses=…)",
-        "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
+        "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
     ),
 )
 def losses_are_right_and_in_order(evidence: Evidence) -> Iterator[Finding]:
@@ -37,13 +39,13 @@ def losses_are_right_and_in_order(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.TARGETS,),
     trains=True,
     promise=(
-        Promise(
+        documented(
             "torch.distributed.pipelining documentation, PipelineSchedule.step(target=…, loss_kwargs=…)",
-            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
+            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
         ),
-        Promise(
+        documented(
             "torch.nn.CrossEntropyLoss documentation, ignore_index",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",
+            "generated/torch.nn.CrossEntropyLoss.html",
         ),
     ),
 )
@@ -63,9 +65,7 @@ def loss_functions_and_targets(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.AUXILIARY,),
     trains=True,
-    promise=Promise(
-        "Switch Transformers (arXiv:2101.03961), section 2.2", "https://arxiv.org/abs/2101.03961"
-    ),
+    promise=paper("Switch Transformers (arXiv:2101.03961), section 2.2"),
 )
 def auxiliary_losses(evidence: Evidence) -> Iterator[Finding]:
     """A loss that a stage in the middle adds in its backward, by a custom autograd function, contributes its

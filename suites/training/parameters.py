@@ -16,9 +16,9 @@ from pipeconform.judge.training import (
     updates_are_right,
 )
 from pipeconform.observe.array import Array
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import FULL_MODEL
+from ..promises import FULL_MODEL, documented, paper
 
 
 @requirement(
@@ -29,9 +29,9 @@ from ..promises import FULL_MODEL
     trains=True,
     promise=(
         FULL_MODEL,
-        Promise(
+        documented(
             "Autograd mechanics, setting requires_grad: a frozen parameter has no gradient",
-            "https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad",
+            "notes/autograd.html#setting-requires-grad",
         ),
     ),
 )
@@ -53,9 +53,8 @@ def frozen_parameters(evidence: Evidence) -> Iterator[Finding]:
     trains=True,
     promise=(
         FULL_MODEL,
-        Promise(
-            "torch.autograd: the gradient of what was not used is None",
-            "https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html",
+        documented(
+            "torch.autograd: the gradient of what was not used is None", "generated/torch.autograd.grad.html"
         ),
     ),
 )
@@ -73,10 +72,7 @@ def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.BUFFERS,),
     needs=(Feature.STATE,),
-    promise=Promise(
-        "torch.nn.BatchNorm1d documentation",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm1d.html",
-    ),
+    promise=documented("torch.nn.BatchNorm1d documentation", "generated/torch.nn.BatchNorm1d.html"),
 )
 def buffers(evidence: Evidence) -> Iterator[Finding]:
     """Running statistics and counts equal those of the reference run microbatch by microbatch; set-up and
@@ -93,9 +89,9 @@ def buffers(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.DROPOUT,),
     trains=True,
-    promise=Promise(
+    promise=documented(
         "torch.nn.Dropout documentation: elements are chosen anew, independently, on every forward call",
-        "https://docs.pytorch.org/docs/stable/generated/torch.nn.Dropout.html",
+        "generated/torch.nn.Dropout.html",
     ),
 )
 def dropout(evidence: Evidence) -> Iterator[Finding]:
@@ -127,10 +123,7 @@ def dropout(evidence: Evidence) -> Iterator[Finding]:
     needs=(Feature.STATE,),
     promise=(
         FULL_MODEL,
-        Promise(
-            "torch.optim.SGD and torch.optim.Adam documentation",
-            "https://docs.pytorch.org/docs/stable/optim.html",
-        ),
+        documented("torch.optim.SGD and torch.optim.Adam documentation", "optim.html"),
     ),
 )
 def optimizer_steps(evidence: Evidence) -> Iterator[Finding]:
@@ -147,10 +140,7 @@ def optimizer_steps(evidence: Evidence) -> Iterator[Finding]:
     title="Tied weights",
     level=MUST,
     about=(Focus.TIED, Focus.TIED_STAGES),
-    promise=Promise(
-        "Using the Output Embedding to Improve Language Models (arXiv:1608.05859)",
-        "https://arxiv.org/abs/1608.05859",
-    ),
+    promise=paper("Using the Output Embedding to Improve Language Models (arXiv:1608.05859)"),
 )
 def tied_weights(evidence: Evidence) -> Iterator[Finding]:
     """A weight, or a bias, that two modules of a stage share has the sum of both gradients, once, and one name.
