@@ -35,22 +35,22 @@ def paper(text: str) -> Promise:
 
 
 FULL_MODEL = paper("GPipe (arXiv:1811.06965): a pipeline computes what the model computes")
-"""Of every pipeline."""
+"""What every pipeline promises."""
 
 DECLARED = Promise("pipeconform.adapter.ErrorContract: the error that the implementation declares")
-"""The implementation's own word."""
+"""What the implementation promises itself."""
 
 ORDINARY = documented(
     "torch.nn.parallel.DistributedDataParallel documentation, note: a wrapped model may be treated as an ordinary one",
     "generated/torch.nn.parallel.DistributedDataParallel.html",
 )
-"""Of every wrapper."""
+"""What every wrapper promises."""
 
 ASYNCHRONOUS = documented(
     "torch.distributed documentation, asynchronous collective functions: a result is there once its work has completed",
     "distributed.html#synchronous-and-asynchronous-collective-operations",
 )
-"""Of whoever communicates while it computes."""
+"""What communication promises that goes on beside the computation."""
 
 NO_PROMISE = Promise("no promise known")
-"""Of a requirement that stands by its reason alone."""
+"""For a requirement that has a reason, and no promise that it could rest on."""

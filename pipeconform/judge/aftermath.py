@@ -26,7 +26,10 @@ __all__ = [
     "Aftermath",
     "answers_are_right",
     "deaths_and_hangs",
+    "done_wrong",
+    "is_due",
     "outcome_of",
+    "worded",
 ]
 
 _LEARNT = frozenset(
@@ -141,6 +144,7 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
 
 
 def done_wrong(aftermath: Aftermath) -> str:
+    """What was done wrong on purpose, in words."""
     if aftermath.case.world.misplan is not None:
         return aftermath.case.world.misplan.told()
     step, mistake = aftermath.mistake()
@@ -157,6 +161,7 @@ def _answers(aftermath: Aftermath) -> Iterator[Finding]:
 
 
 def is_due(case: Case, step: int, mistake: Mistake) -> bool:
+    """Whether the promised error is due: some mistakes show only beside an earlier step or another microbatch."""
     first = next(index for index, one in enumerate(case.program) if isinstance(one, Train))
     return step > first or mistake.microbatch is not None or mistake.kind not in _LEARNT
 
@@ -241,6 +246,7 @@ def _of_others(
 
 
 def worded(finding: Finding, *, kind: str, message: str) -> Finding:
+    """A finding in other words."""
     return Finding(
         kind=kind,
         message=message,

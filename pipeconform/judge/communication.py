@@ -1,4 +1,4 @@
-"""What was sent and received: matched, on the given group, without circles, memory left alone, no more than needed."""
+"""What was sent and received, as recorded: who talks to whom, what crosses, and what that needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.observation import StepExpected
 from pipeconform.observe.traffic.records import Operation, Traffic
 
-__all__ = []
+__all__ = [
+    "DESCRIPTION_BYTES",
+    "about_operation",
+    "exchange_of",
+    "needed_between",
+    "step_of",
+    "traffic_of",
+]
 
 DESCRIPTION_BYTES = 1024
 """What may go with every boundary tensor, or gradient of one, to describe it."""
@@ -50,18 +57,17 @@ def traffic_of(evidence: Evidence) -> dict[int, Traffic]:
 
 
 def exchange_of(evidence: Evidence) -> Exchange:
+    """The recorded communication of all ranks, matched."""
     return exchange(traffic_of(evidence), carried_by(evidence))
 
 
-def look_of(operation: Operation) -> tuple[str, int]:
-    return operation.name, operation.peer
-
-
 def step_of(evidence: Evidence, operation: Operation) -> int | None:
+    """The step of the program in which an operation was issued; None for one before or after."""
     return operation.step if 0 <= operation.step < len(evidence.case.program) else None
 
 
 def about_operation(evidence: Evidence, found: Exchange, operand: Operand, kind: str, text: str) -> Finding:
+    """A finding about one operation, with the stage and microbatch that it carries."""
     step, cargo = step_of(evidence, found.operation(operand)), found.carried.get(operand)
     return Finding(
         kind=kind,

@@ -11,7 +11,12 @@ from pipeconform.judge.messages import Exchange
 from pipeconform.judge.timeline import recogniser
 from pipeconform.observe.observation import StepExpected
 
-__all__ = []
+__all__ = [
+    "Where",
+    "something_else_is_used",
+    "stays_on_one_rank",
+    "too_little_crosses",
+]
 
 _DIFFERENTIABLE = ("float", "bfloat", "complex")
 _FROM_THE_ROOT = {"broadcast_", "scatter_"}

@@ -1,4 +1,4 @@
-"""Judgements of chapter DPC: replicas of a pipeline, each with data of its own.
+"""Replicas of a pipeline, each with data of its own.
 
 Every replica is judged like a pipeline of its own, with the oracle's mean in the place of its gradients; where
 ranks hold parts, so is the oracle's value cut.
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from pipeconform.judge.oracle import Bounds
 
 __all__ = [
-    "added_up",
+    "Shards",
+    "cut_alike",
+    "first_values",
     "gradients_are_the_mean",
+    "hook_is_called",
+    "of_each_replica",
     "part_of",
     "replicas_of",
 ]
@@ -174,6 +178,7 @@ def _alike(evidence: Evidence) -> Iterator[Finding]:
 
 
 def first_values(array: Array | None) -> str:
+    """The first values of a tensor, in words."""
     if array is None:
         return "none"
     values: Any = array.tensor().reshape(-1)[:4].tolist()

@@ -1,4 +1,4 @@
-"""Judgements of chapter FWD: values through the forward pass."""
+"""Outputs and boundary tensors against the oracle's."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = [
     "boundaries_arrive",
     "compilation_is_named",
     "containers_are_kept",
+    "gradients_with_hooks",
     "holders",
     "leaves_by_microbatch",
     "merges_are_right",

@@ -1,4 +1,4 @@
-"""Judgements of chapter LIF: orders of steps, determinism, building."""
+"""What evaluation leaves behind, what states name, and whether executions repeat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pipeconform.judge.numerics import compare
 from pipeconform.observe.observation import Named, Observation, StepExpected
 
 __all__ = [
+    "names_of_state",
     "repeats_exactly",
+    "traces_of_evaluation",
 ]
 
 

@@ -9,12 +9,15 @@ from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.observe.observation import Event, Named, Reduction, StepExpected, StepShown
 
-__all__ = []
+__all__ = [
+    "reduced_once",
+]
 
 
 def reduced_once(
     evidence: Evidence, expected: StepExpected, step: StepShown, s: int, *, rank: int
 ) -> Iterator[Finding]:
+    """What is wrong with the reductions of one stage's gradients in one step."""
     if step.reductions is None or step.events is None:
         raise HarnessError(f"rank {rank} was asked for its reductions and recorded none")
     found = [one for one in step.reductions if one.stage == s]

@@ -1,4 +1,4 @@
-"""Judgements of chapter LIF about what is kept: during a step, after it, after more steps, after closing."""
+"""What ranks keep: after a step, after more steps and pipelines, and after closing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Finding, shown_step
 from pipeconform.observe.observation import NUM_ROUNDS, WARM_UP, Census, Kept, LivedOn, Observation
 
-__all__ = []
+__all__ = [
+    "grown",
+    "kept_by",
+    "lived_on_by",
+]
 
 
 def grown(found: tuple[Census, ...], what: str, rank: int) -> Iterator[Finding]:
@@ -31,6 +35,7 @@ def grown(found: tuple[Census, ...], what: str, rank: int) -> Iterator[Finding]:
 
 
 def kept_by(one: Observation, step: int) -> Kept:
+    """What a rank kept in a step."""
     found = shown_step(one, step).kept
     if found is None:
         raise HarnessError(f"rank {one.rank} was asked what it keeps and recorded nothing")
@@ -38,6 +43,7 @@ def kept_by(one: Observation, step: int) -> Kept:
 
 
 def lived_on_by(one: Observation) -> LivedOn:
+    """What a rank had after more steps and more pipelines."""
     if one.lived_on is None:
         raise HarnessError(f"rank {one.rank} was asked to live on and recorded nothing")
     return one.lived_on

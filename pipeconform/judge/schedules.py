@@ -1,4 +1,4 @@
-"""Judgements of chapter SCH: what ran, in which order, and what was said about it."""
+"""What ran, in which order, and what was declared about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from pipeconform.schedule import Action, Family, Kind, Rule, Table, differences,
 from pipeconform.schedule.families import Size
 
 __all__ = [
+    "bounds_of",
+    "counted_once",
+    "declared_in_flight",
+    "departures",
+    "is_declared_for",
     "is_named",
+    "most_in_flight",
+    "named_runs",
+    "possible_order",
+    "read_table",
+    "undeclared",
 ]
 
 _BACKWARD = (Kind.B, Kind.I, Kind.W)
@@ -115,6 +125,7 @@ def _needs(s: int, kind: Kind, k: int | None) -> tuple[tuple[int, Kind, int | No
 
 
 def departures(step: int, ranks: tuple[Executed, ...], family: Family, size: Size) -> Iterator[Finding]:
+    """Where ranks compute in another order than a family's table, up to what its definition leaves free."""
     p, v, m = size
     table = family.generate(num_ranks=p, stages_per_rank=v, num_microbatches=m)
     due = expected_order(table, ranks)
@@ -178,11 +189,13 @@ def most_in_flight(
 
 
 def bounds_of(families: list[Family], rank: int, size: Size) -> Iterator[tuple[Kind, int]]:
+    """How many forwards a rank may hold up to the input part and up to the weight part."""
     yield Kind.I, max(family.in_flight_input(rank, size) for family in families)
     yield Kind.W, max(family.in_flight_weight(rank, size) for family in families)
 
 
 def declared_in_flight(evidence: Evidence) -> Iterator[Finding]:
+    """Where the declared table lets a rank hold more than the named schedule's bound."""
     for step, size, families in named_runs(evidence):
         for one in evidence.members:
             table, _ = read_table(evidence, one.table)
@@ -234,6 +247,7 @@ def read_table(evidence: Evidence, text: str | None) -> tuple[Table | None, str]
 
 
 def undeclared(table: Table, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
+    """Where ranks compute something else than the declared table."""
     due = expected_order(table, ranks)
     for one in ranks:
         want = due[one.pipeline_rank]

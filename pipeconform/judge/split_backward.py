@@ -1,4 +1,4 @@
-"""Judgements of chapter SPL: input and weight gradients apart."""
+"""Weight parts, deferred functions, and operations that are called when they are not due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from pipeconform.judge.timeline import Executed
 from pipeconform.observe.observation import Answered, Held
 
 __all__ = [
+    "held_by",
     "mistakes_are_refused",
+    "still_alive",
+    "wrongly_counted",
 ]
 
 _WORDS = re.compile(r"chunk|micro-?\s?batch", re.IGNORECASE)
@@ -28,6 +31,7 @@ def held_by(evidence: Evidence, one: Executed, step: int) -> Iterator[Held]:
 
 
 def still_alive(one: Executed, held: Held, step: int, *, kind: str, when: str) -> Finding:
+    """A finding about tensors that are alive although their backward has run."""
     s, k = one.calls[held.call]
     what = f"{held.tensors} tensor{'s' if held.tensors > 1 else ''}"
     return Finding(
@@ -42,6 +46,7 @@ def still_alive(one: Executed, held: Held, step: int, *, kind: str, when: str) -
 
 
 def wrongly_counted(evidence: Evidence) -> Iterator[Finding]:
+    """Where a deferred-weight builder, or a function that it returned, did not run once per microbatch."""
     for expected in evidence.runs(Train):
         for s, right in expected.hook_counts.items():
             for one in evidence.owners(s):

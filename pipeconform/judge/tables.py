@@ -1,4 +1,4 @@
-"""Judgements of chapter SCH that a declared table alone decides: its bubble and its freedom from deadlock."""
+"""What a declared table alone decides: its bubble and its freedom from deadlock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from pipeconform.schedule import (
 )
 from pipeconform.schedule.families import Size
 
-__all__ = []
+__all__ = [
+    "about_table",
+    "bubbles_too_large",
+    "judgeable_table",
+    "stuck_in",
+]
 
 
 def bubbles_too_large(table: Table, families: list[Family], size: Size) -> Iterator[Finding]:
@@ -32,11 +37,13 @@ def bubbles_too_large(table: Table, families: list[Family], size: Size) -> Itera
 
 
 def stuck_in(table: Table) -> list[Violation]:
+    """Why a table does not run to its end; empty where it does."""
     found = verify(table, strictest=Delivery.ORDERED)
     return [violation for violation in found if violation.rule in (Rule.DEADLOCK, Rule.MATCHING)]
 
 
 def about_table(kind: str, violation: Violation) -> Finding:
+    """A finding about the declared table."""
     return Finding(kind=kind, message=f"in the declared table, {violation}")
 
 

@@ -1,4 +1,4 @@
-"""Judgements of stages that are cut over ranks, of tensors that cross cut, and of statistics that replicas share.
+"""Stages that are cut over ranks, of tensors that cross cut, and of statistics that replicas share.
 
 Another order of additions is right here, in the forward too: what is not the oracle's bit for bit is held to the
 bounds of running error analysis.
@@ -25,7 +25,13 @@ from pipeconform.observe.observation import (
     Structure,
 )
 
-__all__ = []
+__all__ = [
+    "as_handed",
+    "boundary_cut",
+    "cut_as_planned",
+    "placements_kept",
+    "values_within_bounds",
+]
 
 
 def values_within_bounds(evidence: Evidence) -> Iterator[Finding]:

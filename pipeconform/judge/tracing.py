@@ -1,4 +1,4 @@
-"""Judgements of chapter TRC: stages that a front end makes by splitting the whole model.
+"""Stages that a front end makes by splitting the whole model.
 
 Where a front end cuts is partly its own affair, so nothing here is compared stage by stage: values are
 compared by the model's qualified names, whichever stage holds them.
@@ -19,14 +19,20 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Reference
 
 __all__ = [
+    "aliases_in",
+    "boundary_agrees",
     "refusal_is_clear",
     "shapes_are_told_apart",
+    "some_of",
+    "split_mistake",
     "stages_equal_the_model",
+    "tensors_in_words",
 ]
 
 
 @functools.lru_cache(maxsize=64)
 def aliases_in(case: Case) -> dict[str, str]:
+    """Every name of a parameter or buffer of the whole model: to the first name of the same tensor."""
     from pipeconform.case.whole import aliases_of
 
     return aliases_of(case)
@@ -141,6 +147,7 @@ def refusal_is_clear(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
 
 
 def split_mistake(case: Case) -> str:
+    """What is wrong with the split point, in words."""
     from pipeconform.case.whole import split_of
 
     split, plan = case.model.split, split_of(case)
@@ -155,9 +162,11 @@ def split_mistake(case: Case) -> str:
 
 
 def tensors_in_words(known: Known) -> str:
+    """Dtypes and shapes in words."""
     return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in known.tensors)
 
 
 def some_of(names: Sequence[str]) -> str:
+    """The first names of many."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more

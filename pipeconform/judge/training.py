@@ -1,4 +1,4 @@
-"""Judgements of chapter TRN: losses, gradients, buffers and updates."""
+"""Losses, gradients, buffers and updates against the oracle's."""
 
 from __future__ import annotations
 

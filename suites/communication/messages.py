@@ -11,7 +11,6 @@ from pipeconform.judge.communication import (
     DESCRIPTION_BYTES,
     about_operation,
     exchange_of,
-    look_of,
     needed_between,
     step_of,
     traffic_of,
@@ -86,7 +85,10 @@ def matched_messages(evidence: Evidence) -> Iterator[Finding]:
             yield about_operation(evidence, found, message.receive, kind, text)
     for collective in found.collectives:
         operands = collective.operands
-        looks = {rank: look_of(found.operation(operand)) for rank, operand in operands.items()}
+        looks = {
+            rank: (one.name, one.peer)
+            for rank, one in ((rank, found.operation(operand)) for rank, operand in operands.items())
+        }
         if set(looks) != set(collective.members) or len(set(looks.values())) > 1:
             operand = min(operands.values())
             shown = "; ".join(
