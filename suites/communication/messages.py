@@ -84,17 +84,11 @@ def matched_messages(evidence: Evidence) -> Iterator[Finding]:
             text = f"rank {message.send[0]}'s {sent} is taken by rank {message.receive[0]}'s {taken}"
             yield about_operation(evidence, found, message.receive, kind, text)
     for collective in found.collectives:
-        operands = collective.operands
-        looks = {
-            rank: (one.name, one.peer)
-            for rank, one in ((rank, found.operation(operand)) for rank, operand in operands.items())
-        }
-        if set(looks) != set(collective.members) or len(set(looks.values())) > 1:
-            operand = min(operands.values())
-            shown = "; ".join(
-                f"rank {member}: {found.operation(operands[member]) if member in looks else 'nothing'}"
-                for member in collective.members
-            )
+        issued = {rank: found.operation(operand) for rank, operand in collective.operands.items()}
+        alike = len({(one.name, one.peer) for one in issued.values()}) < 2
+        if set(issued) != set(collective.members) or not alike:
+            operand = min(collective.operands.values())
+            shown = "; ".join(f"rank {rank}: {issued.get(rank, 'nothing')}" for rank in collective.members)
             yield about_operation(
                 evidence, found, operand, "collectives differ", f"members come with {shown}"
             )

@@ -17,7 +17,6 @@ from typing import Any
 
 from pipeconform.judge import (
     communication,
-    crossing,
     data_parallel,
     forward,
     lifecycle,
@@ -40,7 +39,6 @@ _ELSEWHERE = tuple(f"{SUITES}.{chapter}." for chapter in ("data_parallel_wrapper
 """Chapters that are judged by other evidence: tests/replication, tests/judge/test_aftermath.py."""
 MODULES = (
     communication,
-    crossing,
     data_parallel,
     forward,
     lifecycle,
