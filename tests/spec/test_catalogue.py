@@ -77,6 +77,26 @@ def test_reading_the_standard_and_its_judgements_loads_neither_torch_nor_hypothe
         "assert len(all_requirements()) == len(JUDGEMENTS) + len(WRAPPER_JUDGEMENTS)\n"
         "print(*{'torch', 'hypothesis', 'pytest'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
-    assert done.stdout.strip() == ""
+    assert _last_line(code) == ""
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "TRN-4"]])
+def test_nor_do_the_commands_that_print_it(arguments):
+    code = (
+        "import sys\n"
+        "from pipeconform.cli import main\n"
+        "try:\n"
+        f"    main({arguments})\n"
+        "except SystemExit as ended:\n"
+        "    assert not ended.code\n"
+        "print()\n"
+        "print(*{'torch', 'hypothesis', 'pytest'} & set(sys.modules))"
+    )
+
+    assert _last_line(code) == ""
+
+
+def _last_line(code):
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return done.stdout.removesuffix("\n").rpartition("\n")[2]
