@@ -6,18 +6,21 @@ Hypothesis until a run is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pipeconform.session.items import SuiteFile
     from pipeconform.session.run import PytestRun
 
 _ANY_NUMBER = 1_000_000
 _RUN: pytest.StashKey[PytestRun] = pytest.StashKey()
-_JUDGES = frozenset({"pipeconform_judge", "pipeconform_judge_wrapper"})
-"""Fixtures of the suites' tests."""
+_REFUSED: pytest.StashKey[bool] = pytest.StashKey()
+"""Set where the suites were to be collected and no implementation was named."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,16 +69,10 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; start a run when an implementation is named.
+    """Register the marker of tests on ranks; start a run when an implementation is named.
 
     Last of all plugins, because a live run takes the place of pytest's own reporter.
     """
-    config.addinivalue_line(
-        "markers", "pipeconform_requirement(id): the requirement of the standard that a test judges"
-    )
-    config.addinivalue_line(
-        "markers", "pipeconform_wrapper_requirement(id): likewise, of a data-parallel wrapper"
-    )
     for name in _ranks_markers(config):
         config.addinivalue_line(
             "markers",
@@ -112,19 +109,32 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         run.close()
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per requirement, schedule and variant."""
-    if not _JUDGES & set(metafunc.fixturenames):
-        return
-    run = metafunc.config.stash.get(_RUN, None)
-    if run is not None:
-        run.parametrize(metafunc)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
+    """Collect the requirements that stand in a file of the suites."""
+    if file_path.suffix != ".py" or _suites() not in file_path.parents:
+        return None
+    run = parent.config.stash.get(_RUN, None)
+    if run is None:
+        parent.config.stash[_REFUSED] = True
+        return None
+    from pipeconform.session.items import SuiteFile
+
+    found: SuiteFile = SuiteFile.from_parent(parent, path=file_path, run=run)
+    return found
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@functools.cache
+def _suites() -> Path:
+    """The folder of the suites."""
+    spec = find_spec("pipeconform.suites")
+    assert spec is not None, "the suites are installed with the plugin"
+    assert spec.origin is not None, "they are a package"
+    return Path(spec.origin).parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
     """Refuse the suites without an implementation: once, not for each of their files."""
-    asking = any(_JUDGES & set(getattr(item, "fixturenames", ())) for item in items)
-    if asking and config.stash.get(_RUN, None) is None:
+    if config.stash.get(_REFUSED, False):
         raise pytest.UsageError(
             "pipeconform's suites judge an implementation: give --pipeconform-impl "
             "(a built-in name such as 'torch', package.module:Object or path/to/file.py:Object)"
@@ -147,17 +157,3 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def _ranks_markers(config: pytest.Config) -> tuple[str, ...]:
     """The marker's names: a short one only where it is asked for, since other plugins may have it, too."""
     return tuple(filter(None, ("pipeconform_ranks", config.getini("pipeconform_ranks_marker"))))
-
-
-@pytest.fixture
-def pipeconform_judge(request: pytest.FixtureRequest) -> Callable[[], None]:
-    """Judge the test's requirement; calling it fails the test with the smallest counter-examples."""
-    run = request.config.stash[_RUN]
-    return lambda: run.judge(request.node)
-
-
-@pytest.fixture
-def pipeconform_judge_wrapper(request: pytest.FixtureRequest) -> Callable[[], None]:
-    """Likewise, in the suites about data-parallel wrappers."""
-    run = request.config.stash[_RUN]
-    return lambda: run.judge(request.node)

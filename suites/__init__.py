@@ -1,1 +1,21 @@
-"""The standard, executable: one folder per chapter, one short test per requirement."""
+"""The standard, executable: a package per chapter, a function per requirement.
+
+A function's docstring is what is demanded and why; its decorator names the level, the promise that the requirement
+rests on, and the cases; its body judges what the ranks showed.
+"""
+
+__all__ = ["CHAPTERS"]
+
+CHAPTERS = (
+    "forward",
+    "training",
+    "split_backward",
+    "schedules",
+    "errors",
+    "communication",
+    "lifecycle",
+    "data_parallel",
+    "tracing",
+    "data_parallel_wrappers",
+)
+"""In the order of the standard."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.report.result import Result, read_result
+from pipeconform.spec import requirements
 
 SMALL = (
     "--pipeconform-profile=smoke",
@@ -74,6 +76,16 @@ def test_the_suites_ask_for_an_implementation(tmp_path) -> None:
 
     assert done.returncode == 4
     assert (done.stdout + done.stderr).count("give --pipeconform-impl") == 1
+
+
+def test_every_requirement_is_collected_once_where_it_stands(tmp_path) -> None:
+    done = _suites(
+        tmp_path, "--collect-only", "--pipeconform-impl=reference", "--pipeconform-schedules=gpipe"
+    )
+    found = re.findall(r"(\w+/\w+)\.py::(\w+)\[([A-Z]+-\d+):GPipe:default\]", done.stdout)
+
+    assert ("training/gradients", "gradients_equal_the_references", "TRN-1") in found
+    assert sorted(identifier for *_, identifier in found) == sorted(row.id for row in requirements())
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.mutants.operators import Mutation, mutations
 from benchmarks.own_mutants.operators import of_the_product
 
-__all__ = ["MODULES", "Mutant", "drawn", "modules", "reaching", "source_of"]
+__all__ = ["MODULES", "Mutant", "drawn", "modules", "place_of", "reaching", "source_of"]
 
 ROOT = Path(__file__).parents[2]
 _REACH = Path(__file__).with_name("reach.toml")
@@ -40,13 +40,20 @@ def _reach() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(files) for name, files in tomllib.loads(_REACH.read_text()).items()}
 
 
+def place_of(module: str) -> Path:
+    """Where a module or package stands; the suites stand beside the product's package."""
+    names = module.split(".")
+    return ROOT.joinpath(*(names[1:] if names[1:2] == ["suites"] else names))
+
+
 def modules(within: str = "") -> tuple[str, ...]:
     """Every module that is mutated; those whose name begins with `within`, as ``judge``."""
     found = []
     for name in _reach():
-        path = ROOT.joinpath(*name.split("."))
+        path = place_of(name)
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-        found += [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+        parts = [file.relative_to(path).with_suffix("").parts for file in files] if path.is_dir() else [()]
+        found += [".".join((name, *inside)) for inside in parts]
     prefix = f"pipeconform.{within}"
     wanted = (one for one in found if one.startswith(prefix) and not one.endswith("__init__"))
     return tuple(dict.fromkeys(wanted))
@@ -57,7 +64,7 @@ MODULES = modules()
 
 def source_of(module: str) -> str:
     """The module's text."""
-    return ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
+    return place_of(module).with_suffix(".py").read_text()
 
 
 def reaching(module: str) -> tuple[str, ...]:

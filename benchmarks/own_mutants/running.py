@@ -24,7 +24,7 @@ from types import CodeType, ModuleType
 import msgspec
 
 from benchmarks.mutants.operators import mutated
-from benchmarks.own_mutants.drawing import ROOT, Mutant, reaching, source_of
+from benchmarks.own_mutants.drawing import ROOT, Mutant, place_of, reaching, source_of
 from benchmarks.own_mutants.operators import of_the_product
 
 __all__ = ["Record", "read", "run", "tried"]
@@ -208,7 +208,7 @@ class _Finder(MetaPathFinder):
         if self._mutant is None or fullname != self._mutant.module:
             return None
         self.found = True
-        file = str(ROOT.joinpath(*fullname.split(".")).with_suffix(".py"))
+        file = str(place_of(fullname).with_suffix(".py"))
         return importlib.util.spec_from_file_location(
             fullname, file, loader=_Loader(fullname, file, self._mutant)
         )

@@ -88,6 +88,8 @@ def describe_requirement(
     parts.append("")
     for name, text in rows.items():
         parts += textwrap.wrap(text, width, initial_indent=f"{name:<11}", subsequent_indent=" " * 11)
+        if name == "Source":
+            parts += [f"{'':<11}{link}" for link in requirement.links]
     return "\n".join(parts)
 
 

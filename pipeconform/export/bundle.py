@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pipeconform.errors import UsageError
+from pipeconform.spec.catalogue import statements
 
 __all__ = ["absolute", "imported_by", "sources_of"]
 
@@ -36,6 +37,8 @@ def sources_of(modules: Iterable[str]) -> dict[str, Path]:
         found[f"{place}/__init__.py" if is_package else f"{place}.py"] = path
         if is_package:
             found |= {f"{place}/{one.name}": one for one in path.parent.glob("*.toml")}
+        if name == statements.__module__:  # which loads the suites by name
+            waiting += statements()
         if name != _PACKAGE:
             waiting += _followed(name)
         waiting.append(name.rpartition(".")[0])

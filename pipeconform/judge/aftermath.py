@@ -19,18 +19,17 @@ from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.observe.observation import RESUMED, Failed
+from pipeconform.observe.observation import Failed
 from pipeconform.run.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
 
 __all__ = [
     "Aftermath",
     "answers_are_right",
     "deaths_and_hangs",
-    "nobody_dies",
-    "nobody_waits",
+    "done_wrong",
+    "is_due",
     "outcome_of",
-    "pipelines_recover",
-    "processes_recover",
+    "worded",
 ]
 
 _LEARNT = frozenset(
@@ -111,71 +110,6 @@ def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
         yield outcome_of(aftermath, Status.FAILED, finding)
 
 
-def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
-    """No process ends, whatever else happens (ERR-13)."""
-    aftermath.gauge.count(len(aftermath.verdicts))
-    yield from (one for one in deaths_and_hangs(aftermath) if one.status is not Status.HUNG)
-
-
-def nobody_waits(aftermath: Aftermath) -> Iterator[Outcome]:
-    """Nobody waits for ever for a rank that failed and stays connected (ERR-14)."""
-    aftermath.gauge.count(len(aftermath.verdicts) if aftermath.failed else 0)
-    yield from (one for one in deaths_and_hangs(aftermath) if one.status is not Status.CRASHED)
-
-
-def processes_recover(aftermath: Aftermath) -> Iterator[Outcome]:
-    """After the error a new pipeline in the same processes gives right values (ERR-11)."""
-    ended = list(deaths_and_hangs(aftermath))
-    if ended:
-        yield from ended
-        return
-    assert aftermath.evidence is not None
-    # where no rank failed there was no error to recover from
-    evidence = aftermath.evidence if aftermath.failed else aftermath.evidence.uncounted
-    found = [
-        *forward.outputs_are_right(evidence),
-        *training.losses_and_gradients_are_right(evidence),
-    ]
-    for finding in found[:1]:
-        text = f"after {_told(aftermath)}, and an error, a new pipeline is wrong: {finding.message}"
-        yield outcome_of(
-            aftermath, Status.FAILED, _as(finding, kind=f"after an error: {finding.kind}", message=text)
-        )
-
-
-def pipelines_recover(aftermath: Aftermath) -> Iterator[Outcome]:
-    """After a promised error about a batch, on all ranks, the same pipeline gives right values (ERR-15).
-
-    Whoever died or waits in the mistaken step is the matter of other requirements; so is who should have raised and
-    did not.
-    """
-    step, mistake = aftermath.mistake()
-    if not aftermath.errors.promised(mistake.kind) or not _is_due(aftermath.case, step, mistake):
-        return
-    for rank, one in enumerate(aftermath.verdicts):
-        if isinstance(one, Raised):  # what ended the mistaken step itself is among `failed`
-            text = (
-                f"after {_told(aftermath)}, and an error, the same pipeline fails: {one.type}: {one.message}"
-            )
-            finding = Finding(kind=f"after an error: raised {one.type}", message=text, step=step, rank=rank)
-            yield outcome_of(aftermath, Status.ERROR, finding)
-            return
-    for rank, one in enumerate(aftermath.verdicts):
-        if isinstance(one, Stuck) and RESUMED in one.doing:
-            told = f"after {_told(aftermath)}, and an error, the same pipeline waits for ever: {one.why}"
-            text = f"{told}\n{aftermath.verdicts.describe()}\n{one.stack}".rstrip()
-            finding = Finding(kind="after an error: hang", message=text, step=step, rank=rank)
-            yield outcome_of(aftermath, Status.HUNG, finding)
-            return
-    if aftermath.evidence is None or not set(aftermath.case.world.pipeline_ranks) <= set(aftermath.failed):
-        return
-    for finding in training.losses_and_gradients_are_right(aftermath.evidence):
-        text = f"after {_told(aftermath)}, and an error, the same pipeline is wrong: {finding.message}"
-        kind = f"after an error: {finding.kind}"
-        yield outcome_of(aftermath, Status.FAILED, _as(finding, kind=kind, message=text))
-        return
-
-
 def outcome_of(aftermath: Aftermath, status: Status, finding: Finding) -> Outcome:
     """A finding with what became of every rank."""
     return Outcome(status, finding, verdicts=aftermath.ends.describe())
@@ -186,7 +120,7 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
     ends = aftermath.ends
     for rank, one in enumerate(ends):
         if isinstance(one, Died):
-            text = f"rank {rank} died ({one.how}), when {_told(aftermath)}\n{ends.describe()}"
+            text = f"rank {rank} died ({one.how}), when {done_wrong(aftermath)}\n{ends.describe()}"
             yield outcome_of(
                 aftermath, Status.CRASHED, Finding(kind=f"died: {one.how}", message=text, rank=rank)
             )
@@ -194,7 +128,7 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
     for rank, one in enumerate(ends):
         if isinstance(one, Raised) and rank not in aftermath.failed:
             # the case without the mistake, executed after it
-            text = f"after {_told(aftermath)}, a new pipeline fails: {one.type}: {one.message}\n{ends.describe()}"
+            text = f"after {done_wrong(aftermath)}, a new pipeline fails: {one.type}: {one.message}\n{ends.describe()}"
             kind = f"after an error: raised {one.type}"
             yield outcome_of(aftermath, Status.ERROR, Finding(kind=kind, message=text, rank=rank))
             return
@@ -202,14 +136,15 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
         if isinstance(one, Stuck):
             others = sorted(aftermath.failed)
             first = f"rank {', '.join(map(str, others))} raised" if others else "nobody raised"
-            text = f"rank {rank} waits for ever, when {_told(aftermath)} and {first}: {one.why}\n{ends.describe()}"
+            text = f"rank {rank} waits for ever, when {done_wrong(aftermath)} and {first}: {one.why}\n{ends.describe()}"
             kind = "others left waiting" if others else "hang"
             finding = Finding(kind=kind, message=f"{text}\n{one.stack}".rstrip(), rank=rank)
             yield outcome_of(aftermath, Status.HUNG, finding)
             return
 
 
-def _told(aftermath: Aftermath) -> str:
+def done_wrong(aftermath: Aftermath) -> str:
+    """What was done wrong on purpose, in words."""
     if aftermath.case.world.misplan is not None:
         return aftermath.case.world.misplan.in_words()
     step, mistake = aftermath.mistake()
@@ -218,14 +153,15 @@ def _told(aftermath: Aftermath) -> str:
 
 def _answers(aftermath: Aftermath) -> Iterator[Finding]:
     step, mistake = aftermath.mistake()
-    promised = aftermath.errors.promised(mistake.kind) if _is_due(aftermath.case, step, mistake) else ()
+    promised = aftermath.errors.promised(mistake.kind) if is_due(aftermath.case, step, mistake) else ()
     if promised:
         yield from _kept(aftermath, step, mistake, promised)
     elif not aftermath.failed:
         yield from _unnoticed(aftermath, step, mistake)
 
 
-def _is_due(case: Case, step: int, mistake: Mistake) -> bool:
+def is_due(case: Case, step: int, mistake: Mistake) -> bool:
+    """Whether the promised error is due: some mistakes show only beside an earlier step or another microbatch."""
     first = next(index for index, one in enumerate(case.program) if isinstance(one, Train))
     return step > first or mistake.microbatch is not None or mistake.kind not in _LEARNT
 
@@ -234,7 +170,7 @@ def _unnoticed(aftermath: Aftermath, step: int, mistake: Mistake) -> Iterator[Fi
     """Nobody raised: it is right if the model itself gives the same."""
     evidence = aftermath.as_mistaken()
     if evidence.expected.failed is not None:
-        text = f"nobody raised, although {_told(aftermath)}; the model by itself raises {evidence.expected.failed}"
+        text = f"nobody raised, although {done_wrong(aftermath)}; the model by itself raises {evidence.expected.failed}"
         yield Finding(kind=f"{mistake.kind}: accepted", message=text, step=step, stage=mistake.stage)
         return
     alone = [evidence] if aftermath.case.world.replicas is None else list(replicas_of(evidence))
@@ -242,8 +178,8 @@ def _unnoticed(aftermath: Aftermath, step: int, mistake: Mistake) -> Iterator[Fi
     if evidence.capabilities.loss_over == "microbatch" or mistake.kind not in _BROADCAST:
         wrong += itertools.chain.from_iterable(map(training.losses_and_gradients_are_right, alone))
     for finding in wrong[:1]:
-        text = f"nobody raised, although {_told(aftermath)}, and the result is not the model's: {finding.message}"
-        yield _as(finding, kind=f"{mistake.kind}: silent wrong result", message=text)
+        text = f"nobody raised, although {done_wrong(aftermath)}, and the result is not the model's: {finding.message}"
+        yield worded(finding, kind=f"{mistake.kind}: silent wrong result", message=text)
 
 
 def _kept(aftermath: Aftermath, step: int, mistake: Mistake, promised: tuple[str, ...]) -> Iterator[Finding]:
@@ -253,7 +189,7 @@ def _kept(aftermath: Aftermath, step: int, mistake: Mistake, promised: tuple[str
     names = " or ".join(promised)
 
     def finding(kind: str, text: str, rank: int | None = None) -> Finding:
-        text = f"{_told(aftermath)}; {text}"
+        text = f"{done_wrong(aftermath)}; {text}"
         return Finding(
             kind=f"{mistake.kind}: {kind}",
             message=text,
@@ -309,7 +245,8 @@ def _of_others(
             return
 
 
-def _as(finding: Finding, *, kind: str, message: str) -> Finding:
+def worded(finding: Finding, *, kind: str, message: str) -> Finding:
+    """A finding in other words."""
     return Finding(
         kind=kind,
         message=message,

@@ -6,13 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from pipeconform.case.case import Eval
-from pipeconform.judge.cargo import carried_by
 from pipeconform.judge.evidence import Evidence, Finding
-from pipeconform.judge.messages import Exchange, exchange
+from pipeconform.judge.messages import Exchange
 from pipeconform.judge.timeline import recogniser
 from pipeconform.observe.observation import StepExpected
 
-__all__ = ["everything_crosses"]
+__all__ = [
+    "Where",
+    "something_else_is_used",
+    "stays_on_one_rank",
+    "too_little_crosses",
+]
 
 _DIFFERENTIABLE = ("float", "bfloat", "complex")
 _FROM_THE_ROOT = {"broadcast_", "scatter_"}
@@ -22,19 +26,7 @@ _Pair = tuple[int, int]
 """Sender and receiver, as ranks of the world."""
 
 
-def everything_crosses(evidence: Evidence) -> Iterator[Finding]:
-    """Between ranks, each boundary's values and gradients crossed, and stages worked on what came (COM-7)."""
-    found = exchange(
-        {one.rank: one.traffic for one in evidence.shown if one.traffic is not None}, carried_by(evidence)
-    )
-    for expected in evidence.runs():
-        where = _Where(evidence, expected)
-        short = list(_too_little(evidence, expected, where, found))
-        yield from short or _something_else(evidence, expected, where)
-        yield from _stays(evidence, expected, where)
-
-
-class _Where:
+class Where:
     """Where a step's computations ran: pipeline ranks by stage and microbatch."""
 
     def __init__(self, evidence: Evidence, expected: StepExpected) -> None:
@@ -59,8 +51,8 @@ class _Where:
         return next(iter(ran)) if len(ran) == 1 else None
 
 
-def _too_little(
-    evidence: Evidence, expected: StepExpected, where: _Where, found: Exchange
+def too_little_crosses(
+    evidence: Evidence, expected: StepExpected, where: Where, found: Exchange
 ) -> Iterator[Finding]:
     """Fewer bytes than the tensors have that must cross."""
     ranks, crossed = evidence.case.world.pipeline_ranks, _crossed(found, expected.step)
@@ -106,7 +98,7 @@ def _crossed(found: Exchange, step: int) -> Counter[_Pair]:
     return total
 
 
-def _something_else(evidence: Evidence, expected: StepExpected, where: _Where) -> Iterator[Finding]:
+def something_else_is_used(evidence: Evidence, expected: StepExpected, where: Where) -> Iterator[Finding]:
     """A stage worked on inputs that no operation brought to its rank."""
     for one in evidence.members:
         if one.traffic is None or one.pipeline_rank is None:
@@ -136,7 +128,7 @@ def _something_else(evidence: Evidence, expected: StepExpected, where: _Where) -
                 break
 
 
-def _stays(evidence: Evidence, expected: StepExpected, where: _Where) -> Iterator[Finding]:
+def stays_on_one_rank(evidence: Evidence, expected: StepExpected, where: Where) -> Iterator[Finding]:
     """Where stages have two owners: a microbatch whose stages one rank computes, or both ranks do."""
     members, placement = evidence.case.world.pipeline_ranks, evidence.placement
     for s in range(evidence.case.num_stages):

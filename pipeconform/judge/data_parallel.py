@@ -1,4 +1,4 @@
-"""Judgements of chapter DPC: replicas of a pipeline, each with data of its own.
+"""Replicas of a pipeline, each with data of its own.
 
 Every replica is judged like a pipeline of its own, with the oracle's mean in the place of its gradients; where
 ranks hold parts, so is the oracle's value cut.
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -18,20 +18,21 @@ from pipeconform.case.case import Optimize, Train
 from pipeconform.judge import training
 from pipeconform.judge.evidence import Evidence, Finding, Judge, Numbers, shown_step
 from pipeconform.judge.forward import holders, leaves_by_microbatch, outputs_are_right
-from pipeconform.judge.oracle import Bounds
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, Sharding, StepExpected, StepShown
 
+if TYPE_CHECKING:
+    from pipeconform.judge.oracle import Bounds
+
 __all__ = [
-    "added_up",
-    "contents_are_right",
+    "Shards",
+    "cut_alike",
+    "first_values",
     "gradients_are_the_mean",
-    "options_change_nothing",
+    "hook_is_called",
+    "of_each_replica",
     "part_of",
     "replicas_of",
-    "shards_are_the_references",
-    "ties_stay_equal",
-    "timing_changes_nothing",
 ]
 
 Shards = dict[int, dict[str, Sharding]]
@@ -139,7 +140,7 @@ def _replaced(gradients: dict[int, Named], sums: Mapping[tuple[int, str], Array]
     }
 
 
-def _each(*judges: Judge) -> Judge:
+def of_each_replica(*judges: Judge) -> Judge:
     """Judge every replica by all of `judges`."""
 
     def each(evidence: Evidence) -> Iterator[Finding]:
@@ -167,7 +168,7 @@ def _alike(evidence: Evidence) -> Iterator[Finding]:
                     text = (
                         f"the {what[:-1]} of {name} in stage {s} is not the same on all replicas: "
                         + "; ".join(
-                            f"rank {one.rank} has {_shown(own.get(name))}"
+                            f"rank {one.rank} has {first_values(own.get(name))}"
                             for one, own in zip(owners, held, strict=True)
                         )
                     )
@@ -176,7 +177,8 @@ def _alike(evidence: Evidence) -> Iterator[Finding]:
                     )
 
 
-def _shown(array: Array | None) -> str:
+def first_values(array: Array | None) -> str:
+    """The first values of a tensor, in words."""
     if array is None:
         return "none"
     values: Any = array.tensor().reshape(-1)[:4].tolist()
@@ -218,7 +220,7 @@ def _is_near(evidence: Evidence, finding: Finding) -> bool:
     return True
 
 
-_EVERYTHING = _each(_outputs, training.losses_and_gradients_are_right, training.updates_are_right)
+_EVERYTHING = of_each_replica(_outputs, training.losses_and_gradients_are_right, training.updates_are_right)
 
 
 def gradients_are_the_mean(evidence: Evidence) -> Iterator[Finding]:
@@ -227,22 +229,7 @@ def gradients_are_the_mean(evidence: Evidence) -> Iterator[Finding]:
     yield from _alike(evidence)
 
 
-def contents_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Unused and frozen parameters, buffers, another m in the next step (DPC-3)."""
-    yield from _each(training.buffers_are_right)(evidence)
-    yield from gradients_are_the_mean(evidence)
-
-
-def options_change_nothing(evidence: Evidence) -> Iterator[Finding]:
-    """Accumulation over steps and the wrapper's options (DPC-4)."""
-    replicas = evidence.case.world.replicas
-    assert replicas is not None
-    for one in replicas_of(evidence) if replicas.hook else ():
-        yield from _hook_is_called(one)
-    yield from gradients_are_the_mean(evidence)
-
-
-def _hook_is_called(evidence: Evidence) -> Iterator[Finding]:
+def hook_is_called(evidence: Evidence) -> Iterator[Finding]:
     """In every training step the hook is given all gradients of a stage that has any."""
     for expected in evidence.runs(Train):
         for s, gradients in expected.gradients.items():
@@ -257,43 +244,7 @@ def _hook_is_called(evidence: Evidence) -> Iterator[Finding]:
                     )
 
 
-def ties_stay_equal(evidence: Evidence) -> Iterator[Finding]:
-    """A tied weight is the same in every stage and replica that has it, and right, after every step (DPC-5)."""
-    for expected in evidence.runs((Train, Optimize)):
-        held = {
-            (one.rank, s): shown_step(one, expected.step).parameters.get(s, {}).get("tied")
-            for one in evidence.members
-            for s in evidence.case.model.tied
-            if one.pipeline_rank in evidence.placement[s]
-        }
-        evidence.compared(len(held))
-        if len(set(held.values())) > 1:
-            text = "the tied weight is not the same everywhere: " + "; ".join(
-                f"rank {rank}, stage {s} has {_shown(array)}" for (rank, s), array in held.items()
-            )
-            rank, s = next(iter(held))
-            yield Finding(kind="ties differ", message=text, step=expected.step, rank=rank, stage=s)
-    yield from gradients_are_the_mean(evidence)
-
-
-def timing_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
-    """Delays change nothing (DPC-6)."""
-    yield from gradients_are_the_mean(evidence)
-
-
-def shards_are_the_references(evidence: Evidence) -> Iterator[Finding]:
-    """Every shard is that of the reference, under the builder's name; gradients are cut as parameters (DPC-8)."""
-    for one in evidence.members:
-        for step in one.steps:
-            for s, gradients in step.gradients.items():
-                evidence.compared(len(step.parameters.get(s, {})))
-                yield from _cut_alike(
-                    one.rank, step, s, gradients, replica=evidence.case.world.replica_of(one.rank)
-                )
-    yield from gradients_are_the_mean(evidence)
-
-
-def _cut_alike(
+def cut_alike(
     rank: int, step: StepShown, s: int, gradients: Named, *, replica: int | None
 ) -> Iterator[Finding]:
     """A parameter is held in parts, this rank's is the one of its replica, and the gradient is cut in the same way."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pipeconform.adapter import Capabilities, Placement, laid_out
 from pipeconform.case.build.data import split_sizes
@@ -17,9 +18,11 @@ from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge, Uncounted
 from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude, measure
-from pipeconform.judge.oracle import Bounds
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown
+
+if TYPE_CHECKING:
+    from pipeconform.judge.oracle import Bounds
 
 __all__ = ["Evidence", "Finding", "Judge", "Numbers", "held", "missing", "shown_step", "unheld"]
 

@@ -1,12 +1,10 @@
-"""Judgements of chapter FWD: values through the forward pass."""
+"""Outputs and boundary tensors against the oracle's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-import torch
 
 from pipeconform.adapter import Feature
 from pipeconform.case.build.merges import merged, rules_of
@@ -21,13 +19,12 @@ __all__ = [
     "boundaries_arrive",
     "compilation_is_named",
     "containers_are_kept",
+    "gradients_with_hooks",
     "holders",
-    "hooks_run_once",
     "leaves_by_microbatch",
     "merges_are_right",
     "outputs_are_due",
     "outputs_are_right",
-    "outputs_only_where_declared",
     "tensors_without_gradient_arrive",
 ]
 
@@ -184,6 +181,8 @@ def _rows_in_order(
     evidence: Evidence, expected: StepExpected, one: Observation, output: Structure
 ) -> Iterator[Finding]:
     """Every sample of the output is nearest to the same sample of the reference, however it was split."""
+    import torch
+
     dim = evidence.case.model.batch_dim
     own = held(shown_step(one, expected.step), len(expected.outputs))
     rights = torch.cat([expected.outputs[k].leaves()[0].tensor() for k in own], dim)
@@ -239,27 +238,6 @@ _MERGED = {
     "whole": "by showing once what is the same in every microbatch",
     "total": "by the user's function",
 }
-
-
-def outputs_only_where_declared(evidence: Evidence) -> Iterator[Finding]:
-    """Ranks that are declared to hold outputs have them; no other rank has any."""
-    holders = evidence.result_ranks(evidence.capabilities.outputs_on)
-    for expected in evidence.runs():
-        for one in evidence.shown:
-            has = shown_step(one, expected.step).output is not None
-            should = one.pipeline_rank in holders
-            evidence.compared()
-            if has != should:
-                text = (
-                    "returned no output, but is declared to" if should else "returned an output, but must not"
-                )
-                yield Finding(
-                    kind="output missing" if should else "output on the wrong rank",
-                    message=f"rank {one.rank} (pipeline rank {one.pipeline_rank}) {text}; outputs belong on "
-                    f"pipeline rank {', '.join(map(str, sorted(holders)))}",
-                    step=expected.step,
-                    rank=one.rank,
-                )
 
 
 def containers_are_kept(evidence: Evidence) -> Iterator[Finding]:
@@ -370,36 +348,7 @@ def compilation_is_named(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
         )
 
 
-def hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
-    """The model's own hooks run once per microbatch and direction, at every step alike."""
-    for expected in evidence.runs():
-        for s, right in expected.hook_counts.items():
-            owners = list(evidence.owners(s))
-            counts = [shown_step(one, expected.step).hook_counts.get(s, {}) for one in owners]
-            if evidence.capabilities.loss_over == "batch":
-                # a backward pass over the whole batch adds to each parameter once
-                m = len(evidence.sizes(expected.step))
-                right = {k: n // m if k == "post_accumulate_grad" else n for k, n in right.items()}  # noqa: PLW2901
-            for one in owners[:1]:
-                # several owners of a stage share its microbatches
-                mine = {kind: sum(each.get(kind, 0) for each in counts) for kind in right}
-                for kind, count in right.items():
-                    evidence.compared()
-                    if mine.get(kind, 0) != count:
-                        more = "more" if mine.get(kind, 0) > count else "fewer"
-                        yield Finding(
-                            kind=f"hooks ran {more} often",
-                            message=f"the {kind.replace('_', '-')} hook in stage {s} ran {mine.get(kind, 0)} times "
-                            f"for {len(evidence.sizes(expected.step))} microbatches; expected {count}",
-                            step=expected.step,
-                            rank=one.rank,
-                            stage=s,
-                        )
-    yield from outputs_are_right(evidence)
-    yield from _gradients_with_hooks(evidence)
-
-
-def _gradients_with_hooks(evidence: Evidence) -> Iterator[Finding]:
+def gradients_with_hooks(evidence: Evidence) -> Iterator[Finding]:
     """A tensor hook that was lost shows in the gradients, whatever the counts say."""
     numbers = Numbers(evidence=evidence)
     for expected in evidence.runs():

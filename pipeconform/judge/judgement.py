@@ -1,7 +1,11 @@
-"""How a requirement is judged: about which cases, drawn how, what is recorded. `judge.chapters` holds the rows."""
+"""How a requirement is judged: about which cases, drawn how, what is recorded.
+
+The decorators of this module make a `Judgement` of a function in ``suites/``, which states the requirement.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,17 +14,20 @@ from pipeconform.case.case import Case
 from pipeconform.case.draw.claimed import is_claimed
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus
-from pipeconform.judge import schedules, training
+from pipeconform.judge import schedules
 from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.conditions import Condition
 from pipeconform.judge.evidence import Evidence, Finding, Judge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.observe.observation import Watched
+from pipeconform.spec.catalogue import Level, Promise, Requirement, stated
 
-__all__ = ["LONELINESS", "TIMELINE", "Judgement", "about", "with_gradients"]
+__all__ = ["LONELINESS", "TIMELINE", "AfterJudge", "Judgement", "after_mistakes", "requirement"]
 
 TIMELINE: frozenset[Watched] = frozenset({"timeline"})
 LONELINESS: frozenset[Watched] = frozenset({"loneliness"})
+
+AfterJudge = Callable[[Aftermath], Iterator[Outcome]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +37,7 @@ class Judgement:
     A case is judged when one of its traits is in `about` and all of them are in `among`.
     """
 
+    requirement: Requirement
     judge: Judge
     about: frozenset[Focus]
     among: frozenset[Focus]
@@ -52,7 +60,7 @@ class Judgement:
     """The foci to draw cases from, if they are other than `about`."""
     observe: frozenset[Watched] = frozenset()
     """What the ranks must record besides the values."""
-    aftermath: Callable[[Aftermath], Iterator[Outcome]] | None = None
+    aftermath: AfterJudge | None = None
     """How cases are judged in which something is done wrong on purpose; `judge` is then not asked."""
     named: bool = False
     """Whether the schedule's claim must name the family that it belongs to."""
@@ -70,6 +78,11 @@ class Judgement:
     """Why cases that meet the condition may give nothing to compare."""
     refusal: Callable[[Case, Sequence[str]], Iterator[Finding]] | None = None
     """What is wrong with a refusal that is tolerated, by what the errors of the ranks say."""
+
+    @property
+    def line(self) -> int:
+        """The line of its file at which the requirement begins."""
+        return inspect.getsourcelines(self.aftermath or self.judge)[1]
 
     @property
     def wanted(self) -> frozenset[Focus]:
@@ -114,17 +127,112 @@ class Judgement:
         return tuple(f.value for f in Focus if f in self.wanted and f not in drawn)
 
 
-def about(*foci: Focus, judge: Judge, among: frozenset[Focus] = frozenset(), **others: object) -> Judgement:
-    """A row about these foci, and among them and `among`."""
-    own = frozenset(foci)
-    return Judgement(judge=judge, about=own, among=own | among, **others)  # type: ignore[arg-type]
+def requirement(
+    identifier: str,
+    *,
+    title: str,
+    level: Level,
+    promise: Promise | tuple[Promise, ...],
+    about: Iterable[Focus],
+    among: Iterable[Focus] = (),
+    needs: Iterable[Feature] = (),
+    tolerates: Iterable[Focus] = (),
+    refuses: Iterable[Focus] = (),
+    draws: Iterable[Focus] = (),
+    observe: Iterable[Watched] = (),
+    trains: bool = False,
+    splits: bool = False,
+    evaluates: bool = False,
+    repeats: bool = False,
+    echoes: bool = False,
+    named: bool = False,
+    any_schedule: bool = False,
+    costly: bool = False,
+    by_schedule: bool = False,
+    tolerates_errors: bool = False,
+    condition: Condition | None = None,
+    nothing: str = Judgement.nothing,
+    refusal: Callable[[Case, Sequence[str]], Iterator[Finding]] | None = None,
+    control: str = "",
+) -> Callable[[Judge], Judgement]:
+    """State a requirement: the function's docstring says what is demanded and why, its body judges it.
+
+    The fields of `Judgement` say what the arguments mean; cases may also have the subjects of `among`. Whoever may
+    refuse some of its subjects (`tolerates`) meets it by an error on every rank, too.
+    """
+    own = frozenset(about)
+
+    def judgement(judge: Judge) -> Judgement:
+        return Judgement(
+            requirement=stated(
+                judge,
+                identifier,
+                title=title,
+                level=level,
+                promise=promise,
+                tolerates_errors=tolerates_errors or bool(tolerates),
+                control=control,
+            ),
+            judge=judge,
+            about=own,
+            among=own.union(among),
+            needs=frozenset(needs),
+            tolerates=frozenset(tolerates),
+            refuses=frozenset(refuses),
+            draws=frozenset(draws),
+            observe=frozenset(observe),
+            trains=trains,
+            splits=splits,
+            evaluates=evaluates,
+            repeats=repeats,
+            echoes=echoes,
+            named=named,
+            any_schedule=any_schedule,
+            costly=costly,
+            by_schedule=by_schedule,
+            condition=condition,
+            nothing=nothing,
+            refusal=refusal,
+        )
+
+    return judgement
 
 
-def with_gradients(judge: Judge) -> Judge:
-    """What a case is about must be right in both directions."""
+def after_mistakes(
+    identifier: str,
+    *,
+    title: str,
+    level: Level,
+    promise: Promise | tuple[Promise, ...],
+    about: Iterable[Focus],
+    observe: Iterable[Watched] = (),
+    promised: bool = False,
+    condition: Condition | None = None,
+    nothing: str = "no rank was seen to end",
+    control: str = "",
+) -> Callable[[AfterJudge], Judgement]:
+    """State a requirement about cases in which something is done wrong on purpose: what the ranks do then is judged."""
+    own = frozenset(about)
 
-    def both(evidence: Evidence) -> Iterator[Finding]:
-        yield from judge(evidence)
-        yield from training.gradients_are_right(evidence)
+    def judgement(aftermath: AfterJudge) -> Judgement:
+        return Judgement(
+            requirement=stated(
+                aftermath, identifier, title=title, level=level, promise=promise, control=control
+            ),
+            judge=_unasked,
+            about=own,
+            among=own,
+            aftermath=aftermath,
+            trains=True,
+            any_schedule=True,
+            observe=frozenset(observe),
+            promised=promised,
+            condition=condition,
+            nothing=nothing,
+        )
 
-    return both
+    return judgement
+
+
+def _unasked(evidence: Evidence) -> Iterator[Finding]:
+    raise AssertionError(f"case {evidence.case.digest} has a mistake: only its aftermath is judged")

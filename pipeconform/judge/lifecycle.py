@@ -1,79 +1,22 @@
-"""Judgements of chapter LIF: orders of steps, determinism, building."""
+"""What evaluation leaves behind, what states name, and whether executions repeat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from pipeconform.case.case import Eval
-from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.numerics import compare
 from pipeconform.observe.observation import Named, Observation, StepExpected
 
 __all__ = [
-    "any_order_is_right",
-    "building_changes_nothing",
-    "evaluation_differentiates_nothing",
-    "nothing_by_itself",
+    "names_of_state",
     "repeats_exactly",
-    "state_is_the_whole_models",
+    "traces_of_evaluation",
 ]
 
 
-def any_order_is_right(evidence: Evidence) -> Iterator[Finding]:
-    """Whatever the order of training and evaluation, values are right and evaluation leaves no trace."""
-    yield from forward.outputs_are_right(evidence)
-    yield from training.losses_and_gradients_are_right(evidence)
-    for expected in evidence.runs(Eval):
-        for one in evidence.members:
-            yield from _traces(evidence, one, expected.step)
-        for one in evidence.members:
-            if shown_step(one, expected.step).rng_moved:
-                yield Finding(
-                    kind="evaluation consumed random numbers",
-                    message="evaluation moved the process's random state; the model draws nothing there",
-                    step=expected.step,
-                    rank=one.rank,
-                )
-
-
-def evaluation_differentiates_nothing(evidence: Evidence) -> Iterator[Finding]:
-    """No forward of an evaluation records a graph, no result of it needs a gradient, and values are right."""
-    for expected in evidence.runs(Eval):
-        for one in evidence.members:
-            shown = shown_step(one, expected.step)
-            evidence.compared(len(shown.forwards))
-            call = next((call for call in shown.forwards if call.grad_enabled), None)
-            if call is not None:
-                text = f"stage {call.stage} was evaluated with gradients switched on"
-                yield Finding(
-                    kind="evaluation records a graph",
-                    message=text,
-                    step=expected.step,
-                    rank=one.rank,
-                    stage=call.stage,
-                )
-            if shown.differentiable:
-                text = f"what the evaluation returned on rank {one.rank} requires a gradient"
-                yield Finding(
-                    kind="evaluation result requires grad", message=text, step=expected.step, rank=one.rank
-                )
-    yield from forward.outputs_are_right(evidence)
-    yield from training.gradients_are_right(evidence)
-
-
-def state_is_the_whole_models(evidence: Evidence) -> Iterator[Finding]:
-    """All stages' states together name every parameter and buffer once; what was loaded is what is there."""
-    for expected in evidence.expected.steps:
-        for one in evidence.members:
-            yield from _names(evidence, one, expected)
-    yield from training.state_is_right(evidence)
-    yield from forward.outputs_are_right(evidence)
-    yield from training.gradients_are_right(evidence)
-
-
-def _names(evidence: Evidence, one: Observation, expected: StepExpected) -> Iterator[Finding]:
+def names_of_state(evidence: Evidence, one: Observation, expected: StepExpected) -> Iterator[Finding]:
     """What a rank's state lacks, or holds although it does not belong there."""
     shown = shown_step(one, expected.step)
     held = {s: {**values, **shown.buffers.get(s, {})}.keys() for s, values in shown.parameters.items()}
@@ -93,12 +36,7 @@ def _names(evidence: Evidence, one: Observation, expected: StepExpected) -> Iter
                 yield Finding(kind=kind, message=text, step=expected.step, rank=one.rank, stage=s)
 
 
-def nothing_by_itself(evidence: Evidence) -> Iterator[Finding]:
-    """Determinism shows only when executions are compared; see `repeats_exactly`."""
-    yield from ()
-
-
-def _traces(evidence: Evidence, one: Observation, step: int) -> Iterator[Finding]:
+def traces_of_evaluation(evidence: Evidence, one: Observation, step: int) -> Iterator[Finding]:
     """What evaluation changed on one rank, against what the rank had before it; modules in training mode.
 
     Before the first step a rank had what the model was built with, and no gradient.
@@ -175,12 +113,3 @@ def repeats_exactly(
                     rank=one.rank,
                 )
                 break
-
-
-def building_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
-    """Building leaves parameters, buffers, random state, gradient flags, modes and hooks alone."""
-    for one in evidence.members:
-        evidence.compared()
-        for change in one.build_changes:
-            kind = "build moved the random state" if "random" in change else "build changed a module"
-            yield Finding(kind=kind, message=f"building changed something: {change}", rank=one.rank)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import torch
-
 from pipeconform.case.case import Train
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
 
@@ -20,6 +18,8 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
     squares, in whatever order, over ranks or not, is off by at most n unit round-offs, each square and the root by
     one more (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
     """
+    import torch
+
     for expected in evidence.runs(Train):
         found = [
             array.tensor().double()

@@ -5,32 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipeconform.case.case import Train
 from pipeconform.errors import HarnessError
-from pipeconform.judge.data_parallel import replicas_of
-from pipeconform.judge.evidence import Evidence, Finding, shown_step
-from pipeconform.judge.training import gradients_are_right
+from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.observe.observation import Event, Named, Reduction, StepExpected, StepShown
 
-__all__ = ["synchronised_once"]
+__all__ = [
+    "reduced_once",
+]
 
 
-def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
-    """Every stage's gradients are reduced once in a step, when its last backward has begun, and right (DPC-2)."""
-    num = len(evidence.case.world.pipelines)
-    for replica in replicas_of(evidence):
-        for expected in evidence.runs(Train):
-            for s in range(evidence.case.num_stages) if num > 1 else ():
-                for one in replica.owners(s):
-                    step = shown_step(one, expected.step)
-                    evidence.compared()
-                    yield from _stage(evidence, expected, step, s, rank=one.rank)
-        yield from gradients_are_right(replica.uncounted)
-
-
-def _stage(
+def reduced_once(
     evidence: Evidence, expected: StepExpected, step: StepShown, s: int, *, rank: int
 ) -> Iterator[Finding]:
+    """What is wrong with the reductions of one stage's gradients in one step."""
     if step.reductions is None or step.events is None:
         raise HarnessError(f"rank {rank} was asked for its reductions and recorded none")
     found = [one for one in step.reductions if one.stage == s]

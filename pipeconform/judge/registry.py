@@ -1,4 +1,4 @@
-"""Which judgement answers which requirement, about which cases: the chapters' rows in one table.
+"""Which judgement answers which requirement about pipelines, as the suites state them.
 
 The partition keeps accusations precise: a case about keyword arguments is judged by the requirement
 about keyword arguments, and not by every requirement that its failure would break as well.
@@ -6,28 +6,10 @@ about keyword arguments, and not by every requirement that its failure would bre
 
 from __future__ import annotations
 
-from pipeconform.judge.chapters.communication import COMMUNICATION
-from pipeconform.judge.chapters.data_parallel import DATA_PARALLEL
-from pipeconform.judge.chapters.errors import ERRORS
-from pipeconform.judge.chapters.forward import FORWARD
-from pipeconform.judge.chapters.lifecycle import LIFECYCLE
-from pipeconform.judge.chapters.schedules import SCHEDULES
-from pipeconform.judge.chapters.split_backward import SPLIT_BACKWARD
-from pipeconform.judge.chapters.tracing import TRACING
-from pipeconform.judge.chapters.training import TRAINING
 from pipeconform.judge.judgement import Judgement
+from pipeconform.spec.catalogue import in_order
 
 __all__ = ["JUDGEMENTS", "Judgement"]
 
-JUDGEMENTS: dict[str, Judgement] = {
-    **FORWARD,
-    **TRAINING,
-    **SPLIT_BACKWARD,
-    **SCHEDULES,
-    **DATA_PARALLEL,
-    **TRACING,
-    **ERRORS,
-    **COMMUNICATION,
-    **LIFECYCLE,
-}
-"""By requirement id."""
+JUDGEMENTS: dict[str, Judgement] = in_order(Judgement)
+"""By requirement id, in the order of the standard."""

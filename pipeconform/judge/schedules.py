@@ -1,4 +1,4 @@
-"""Judgements of chapter SCH: what ran, in which order, and what was said about it."""
+"""What ran, in which order, and what was declared about it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pipeconform.adapter import Placement, ScheduleClaim
 from pipeconform.case.case import Eval, Train
 from pipeconform.errors import BadTableError
-from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.named import accepted, expected_order, in_pair_order
-from pipeconform.judge.timeline import Executed, executed
-from pipeconform.schedule import Action, Family, Kind, Rule, Table, differences, from_csv, to_csv, verify
+from pipeconform.judge.timeline import Executed
+from pipeconform.schedule import Action, Family, Kind, Rule, Table, differences, from_csv, verify
 from pipeconform.schedule.families import Size
 
 __all__ = [
-    "declared_is_executed",
-    "edges_are_right",
-    "evaluation_is_right",
-    "everything_once",
-    "in_flight_is_bounded",
+    "bounds_of",
+    "counted_once",
+    "declared_in_flight",
+    "departures",
+    "is_declared_for",
     "is_named",
-    "order_is_the_named_one",
-    "placement_is_kept",
+    "most_in_flight",
+    "named_runs",
+    "possible_order",
+    "read_table",
+    "undeclared",
 ]
 
 _BACKWARD = (Kind.B, Kind.I, Kind.W)
@@ -32,16 +34,6 @@ _BACKWARD = (Kind.B, Kind.I, Kind.W)
 def is_named(claim: ScheduleClaim) -> bool:
     """Whether a claim names a family whose tables speak of the contract's stages (a two-direction one's do not)."""
     return claim.family is not None and claim.placement in (Placement.LOOP, Placement.V)
-
-
-def everything_once(evidence: Evidence) -> Iterator[Finding]:
-    """Every stage runs every microbatch once forwards and once backwards, in a possible order (SCH-1)."""
-    for expected in evidence.runs():
-        ranks = executed(evidence, expected.step)
-        yield from counted_once(evidence, expected.step, ranks)
-        for one in ranks:
-            evidence.compared(len(one.actions))
-            yield from possible_order(one, step=expected.step)
 
 
 def counted_once(evidence: Evidence, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
@@ -132,20 +124,8 @@ def _needs(s: int, kind: Kind, k: int | None) -> tuple[tuple[int, Kind, int | No
     return ((s, Kind.F, k), (s + 1, Kind.B, k), (s + 1, Kind.I, k))
 
 
-def order_is_the_named_one(evidence: Evidence) -> Iterator[Finding]:
-    """Every rank's order is the named schedule's, up to what its definition leaves free (SCH-2)."""
-    for step, size, families in _named_runs(evidence):
-        ranks = executed(evidence, step)
-        evidence.compared(len(ranks))
-        found: list[Finding] = []
-        for family in families:
-            found = list(_departures(step, ranks, family, size))
-            if not found:
-                break
-        yield from found
-
-
-def _departures(step: int, ranks: tuple[Executed, ...], family: Family, size: Size) -> Iterator[Finding]:
+def departures(step: int, ranks: tuple[Executed, ...], family: Family, size: Size) -> Iterator[Finding]:
+    """Where ranks compute in another order than a family's table, up to what its definition leaves free."""
     p, v, m = size
     table = family.generate(num_ranks=p, stages_per_rank=v, num_microbatches=m)
     due = expected_order(table, ranks)
@@ -187,27 +167,6 @@ def _table(ranks: Iterable[Iterable[Action]]) -> Table:
     return Table.build(list(ranks), placement=(0,), num_microbatches=1)
 
 
-def in_flight_is_bounded(evidence: Evidence) -> Iterator[Finding]:
-    """No rank holds more than the named schedule's bound, as executed and as declared (SCH-3)."""
-    for step, size, families in _named_runs(evidence):
-        for one in executed(evidence, step):
-            for until, bound in _bounds(families, one.pipeline_rank, size):
-                evidence.compared()
-                most, after = most_in_flight(one.actions, one.parts, until=until)
-                if most > bound:
-                    text = (
-                        f"pipeline rank {one.pipeline_rank} holds {most} microbatches up to {until.name} after "
-                        f"{after}; the bound of {families[0].title} is {bound} (p={size.num_ranks}, "
-                        f"v={size.stages_per_rank}, m={size.num_microbatches})"
-                    )
-                    position = one.actions.index(after) if after is not None else None
-                    yield Finding(
-                        kind="too many in flight", message=text, step=step, rank=one.rank, position=position
-                    )
-                    break
-    yield from _declared_in_flight(evidence)
-
-
 def most_in_flight(
     actions: Iterable[Action], parts: Mapping[tuple[int, int], str], *, until: Kind
 ) -> tuple[int, Action | None]:
@@ -229,19 +188,21 @@ def most_in_flight(
     return most, after
 
 
-def _bounds(families: list[Family], rank: int, size: Size) -> Iterator[tuple[Kind, int]]:
+def bounds_of(families: list[Family], rank: int, size: Size) -> Iterator[tuple[Kind, int]]:
+    """How many forwards a rank may hold up to the input part and up to the weight part."""
     yield Kind.I, max(family.in_flight_input(rank, size) for family in families)
     yield Kind.W, max(family.in_flight_weight(rank, size) for family in families)
 
 
-def _declared_in_flight(evidence: Evidence) -> Iterator[Finding]:
-    for step, size, families in _named_runs(evidence):
+def declared_in_flight(evidence: Evidence) -> Iterator[Finding]:
+    """Where the declared table lets a rank hold more than the named schedule's bound."""
+    for step, size, families in named_runs(evidence):
         for one in evidence.members:
-            table, _ = _declared(evidence, one.table)
-            if table is None or table.num_ranks != size.num_ranks or not _declared_for(evidence, step):
+            table, _ = read_table(evidence, one.table)
+            if table is None or table.num_ranks != size.num_ranks or not is_declared_for(evidence, step):
                 continue
             evidence.compared(size.num_ranks)
-            bounds = [dict(_bounds(families, rank, size)) for rank in range(size.num_ranks)]
+            bounds = [dict(bounds_of(families, rank, size)) for rank in range(size.num_ranks)]
             violations = verify(
                 table,
                 max_in_flight_input=[bound[Kind.I] for bound in bounds],
@@ -254,7 +215,7 @@ def _declared_in_flight(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
-def _named_runs(evidence: Evidence) -> Iterator[tuple[int, Size, list[Family]]]:
+def named_runs(evidence: Evidence) -> Iterator[tuple[int, Size, list[Family]]]:
     """The runs that the claim's name speaks of, with their size and the families that meet the name."""
     case = evidence.case
     claim = evidence.capabilities.schedule(case.schedule)
@@ -268,75 +229,13 @@ def _named_runs(evidence: Evidence) -> Iterator[tuple[int, Size, list[Family]]]:
             yield expected.step, size, families
 
 
-def edges_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """At an edge size that was not refused, outputs, gradients and the number of computations are right (SCH-6)."""
-    yield from training.values_and_gradients_are_right(evidence)
-    for expected in evidence.runs():
-        yield from counted_once(evidence, expected.step, executed(evidence, expected.step))
-
-
-def placement_is_kept(evidence: Evidence) -> Iterator[Finding]:
-    """Every stage computes on the ranks that own it; another placement is refused (SCH-7)."""
-    wrong = evidence.case.world.placement
-    if wrong:
-        evidence.compared()
-        text = f"{evidence.case.schedule} was given its stages as a {wrong} and ran; expected: an error on every rank"
-        yield Finding(kind="another placement accepted", message=text)
-        return
-    for expected in evidence.runs():
-        for one in executed(evidence, expected.step):
-            for s in sorted({action.stage for action in one.actions} | set(one.probes)):
-                owners = evidence.placement[s]
-                evidence.compared()
-                if one.pipeline_rank not in owners:
-                    ranks = ", ".join(map(str, sorted(owners)))
-                    text = f"stage {s} ran on pipeline rank {one.pipeline_rank}; it is placed on {ranks}"
-                    yield Finding(
-                        kind="stage on another rank",
-                        message=text,
-                        step=expected.step,
-                        rank=one.rank,
-                        stage=s,
-                        position=next((n for n, a in enumerate(one.actions) if a.stage == s), None),
-                    )
-
-
-def declared_is_executed(evidence: Evidence) -> Iterator[Finding]:
-    """The declared table can be read, is the same on all ranks, parses back, and is what runs (SCH-8)."""
-    texts = {one.rank: one.table for one in evidence.members}
-    evidence.compared(len(texts))
-    if len(set(texts.values())) > 1:
-        ranks = ", ".join(str(rank) for rank, text in texts.items() if text != texts[min(texts)])
-        told = f"rank {ranks} declares another table than rank {min(texts)}"
-        yield Finding(kind="declared tables differ", message=told)
-    for rank, text in texts.items():
-        table, reason = _declared(evidence, text)
-        if table is None:
-            yield Finding(kind="declared table unreadable", message=reason, rank=rank)
-            return
-        if table.num_ranks != evidence.case.num_ranks:
-            told = f"the declared table has {table.num_ranks} ranks instead of {evidence.case.num_ranks}"
-            yield Finding(kind="declared table of another size", message=told, rank=rank)
-            return
-        if _declared(evidence, to_csv(table))[0] != table:
-            yield Finding(
-                kind="declared table does not parse back", message="written again, it differs", rank=rank
-            )
-        for expected in evidence.runs(Train):
-            if _declared_for(evidence, expected.step):
-                ran = executed(evidence, expected.step)
-                evidence.compared(len(ran))
-                yield from _undeclared(table, expected.step, ran)
-        return
-
-
-def _declared_for(evidence: Evidence, step: int) -> bool:
+def is_declared_for(evidence: Evidence, step: int) -> bool:
     """Whether the declared table, which is about the m of the first run, is about this run too."""
     first = evidence.case.runs[0]
     return len(evidence.sizes(step)) == first.num_microbatches
 
 
-def _declared(evidence: Evidence, text: str | None) -> tuple[Table | None, str]:
+def read_table(evidence: Evidence, text: str | None) -> tuple[Table | None, str]:
     """A declared table, or None and the reason why there is none."""
     if text is None:
         return None, "table() returned None although the schedule trains"
@@ -347,7 +246,8 @@ def _declared(evidence: Evidence, text: str | None) -> tuple[Table | None, str]:
         return None, str(error)
 
 
-def _undeclared(table: Table, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
+def undeclared(table: Table, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
+    """Where ranks compute something else than the declared table."""
     due = expected_order(table, ranks)
     for one in ranks:
         want = due[one.pipeline_rank]
@@ -358,15 +258,3 @@ def _undeclared(table: Table, step: int, ranks: tuple[Executed, ...]) -> Iterato
             yield Finding(
                 kind="declared and executed differ", message=told, step=step, rank=one.rank, position=n
             )
-
-
-def evaluation_is_right(evidence: Evidence) -> Iterator[Finding]:
-    """Evaluation runs every forward once and no backward, and its outputs are right (SCH-9)."""
-    for expected in evidence.runs(Eval):
-        ranks = executed(evidence, expected.step)
-        yield from counted_once(evidence, expected.step, ranks)
-        for one in ranks:
-            yield from possible_order(one, step=expected.step)
-    for finding in forward.outputs_are_right(evidence.uncounted):
-        if finding.step is not None and isinstance(evidence.case.program[finding.step], Eval):
-            yield finding

@@ -1,4 +1,4 @@
-"""Judgements of chapter SPL: input and weight gradients apart."""
+"""Weight parts, deferred functions, and operations that are called when they are not due."""
 
 from __future__ import annotations
 
@@ -6,62 +6,23 @@ import re
 from collections.abc import Iterator
 
 from pipeconform.case.case import Train
-from pipeconform.case.draw.traits import traits
-from pipeconform.case.focus import Focus
 from pipeconform.errors import HarnessError
 from pipeconform.judge import training
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
-from pipeconform.judge.schedules import counted_once, possible_order
-from pipeconform.judge.timeline import Executed, executed
+from pipeconform.judge.timeline import Executed
 from pipeconform.observe.observation import Answered, Held
 
 __all__ = [
-    "deferred_functions_run_once",
+    "held_by",
     "mistakes_are_refused",
-    "nothing_kept_after_weights",
-    "weights_run_once",
+    "still_alive",
+    "wrongly_counted",
 ]
 
 _WORDS = re.compile(r"chunk|micro-?\s?batch", re.IGNORECASE)
 
 
-def weights_run_once(evidence: Evidence) -> Iterator[Finding]:
-    """Each weight part runs once, after its input part, gradients are right, nothing is left at the end (SPL-2)."""
-    if Focus.BY_HAND in traits(evidence.case):
-        yield from training.gradients_are_right(evidence)
-    for expected in evidence.runs(Train):
-        ranks = executed(evidence, expected.step)
-        for finding in counted_once(evidence, expected.step, ranks):
-            if "W" in finding.kind.split():
-                yield finding
-        for one in ranks:
-            evidence.compared(len(one.calls))
-            for finding in possible_order(one, step=expected.step):
-                if finding.kind == "W before I":
-                    yield finding
-            for held in _held(evidence, one, expected.step):
-                if held.before < 0:
-                    yield _kept(one, held, expected.step, kind="left over", when="when the step has ended")
-
-
-def nothing_kept_after_weights(evidence: Evidence) -> Iterator[Finding]:
-    """What a forward saved is gone when the weight part has run and the rank goes forward again (SPL-5)."""
-    for expected in evidence.runs(Train):
-        for one in executed(evidence, expected.step):
-            seen: set[int] = set()
-            evidence.compared(len(one.calls))
-            for held in _held(evidence, one, expected.step):
-                if held.call in seen:
-                    continue
-                seen.add(held.call)
-                when = "when the step has ended"
-                if held.before >= 0:
-                    later = one.calls.get(held.before)
-                    when = f"when {later[0]}F{later[1]} begins" if later else "when another forward begins"
-                yield _kept(one, held, expected.step, kind="kept after the weight part", when=when)
-
-
-def _held(evidence: Evidence, one: Executed, step: int) -> Iterator[Held]:
+def held_by(evidence: Evidence, one: Executed, step: int) -> Iterator[Held]:
     """What one rank kept of the forwards that count."""
     shown = next(shown_step(each, step) for each in evidence.members if each.rank == one.rank)
     if shown.held is None:
@@ -69,7 +30,8 @@ def _held(evidence: Evidence, one: Executed, step: int) -> Iterator[Held]:
     return (held for held in shown.held if held.call in one.calls)
 
 
-def _kept(one: Executed, held: Held, step: int, *, kind: str, when: str) -> Finding:
+def still_alive(one: Executed, held: Held, step: int, *, kind: str, when: str) -> Finding:
+    """A finding about tensors that are alive although their backward has run."""
     s, k = one.calls[held.call]
     what = f"{held.tensors} tensor{'s' if held.tensors > 1 else ''}"
     return Finding(
@@ -83,16 +45,8 @@ def _kept(one: Executed, held: Held, step: int, *, kind: str, when: str) -> Find
     )
 
 
-def deferred_functions_run_once(evidence: Evidence) -> Iterator[Finding]:
-    """A deferred-weight builder, and each function that it returned, ran once per microbatch (SPL-3).
-
-    What a builder finds is counted too: entries that no microbatch left are those of a dry run.
-    """
-    miscounted = list(_miscounted(evidence))
-    yield from miscounted or training.gradients_are_right(evidence.uncounted)
-
-
-def _miscounted(evidence: Evidence) -> Iterator[Finding]:
+def wrongly_counted(evidence: Evidence) -> Iterator[Finding]:
+    """Where a deferred-weight builder, or a function that it returned, did not run once per microbatch."""
     for expected in evidence.runs(Train):
         for s, right in expected.hook_counts.items():
             for one in evidence.owners(s):

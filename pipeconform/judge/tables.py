@@ -1,4 +1,4 @@
-"""Judgements of chapter SCH that a declared table alone decides: its bubble and its freedom from deadlock."""
+"""What a declared table alone decides: its bubble and its freedom from deadlock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterator
 
 from pipeconform.errors import BadTableError
 from pipeconform.judge.evidence import Evidence, Finding
-from pipeconform.judge.named import accepted
 from pipeconform.schedule import (
     Delivery,
     Family,
@@ -14,69 +13,41 @@ from pipeconform.schedule import (
     Table,
     Violation,
     from_csv,
-    lower,
     too_much_bubble,
     verify,
 )
 from pipeconform.schedule.families import Size
 
-__all__ = ["bubble_is_bounded", "nothing_waits_in_a_circle"]
+__all__ = [
+    "about_table",
+    "bubbles_too_large",
+    "judgeable_table",
+    "stuck_in",
+]
 
 
-def bubble_is_bounded(evidence: Evidence) -> Iterator[Finding]:
-    """The declared table, run on paper, idles no longer than the named schedule's formula allows (SCH-4)."""
-    table = yield from _declared(evidence)
-    claim = evidence.capabilities.schedule(evidence.case.schedule)
-    assert claim is not None
-    assert claim.family is not None
-    if table is None:
-        return
-    size = Size(
-        evidence.case.num_ranks, evidence.case.stages_per_rank, evidence.case.runs[0].num_microbatches
-    )
-    stuck = [v for v in verify(table) if v.rule is Rule.DEADLOCK]
-    if stuck:
-        yield _finding("declared table cannot be run", stuck[0])
-        return
-    families = [family for family in accepted(claim.family) if family.refusal(size) is None]
-    evidence.compared(len(families))
-    yield from _bubbles(table, families, size)
-
-
-def _bubbles(table: Table, families: list[Family], size: Size) -> Iterator[Finding]:
+def bubbles_too_large(table: Table, families: list[Family], size: Size) -> Iterator[Finding]:
     """The violations of the family that is violated least: either warm-up is interleaved 1F1B."""
     found: list[Violation] = []
     for family in families:
         found = list(too_much_bubble(table, family=family, size=size))
         if not found:
             return
-    yield from (_finding("bubble too large", violation) for violation in found[:1])
+    yield from (about_table("bubble too large", violation) for violation in found[:1])
 
 
-def nothing_waits_in_a_circle(evidence: Evidence) -> Iterator[Finding]:
-    """The declared table, completed with messages where it has none, runs to its end (SCH-5).
-
-    Under every delivery up to sends in order per pair of ranks: whether all of a rank's transfers share one
-    communicator no table says, and with one per pair of ranks such a table is right.
-    """
-    table = yield from _declared(evidence)
-    if table is None:
-        return
-    evidence.compared()
-    stuck = _stuck(table) or ([] if table.has_communication else _stuck(lower(table)))
-    yield from (_finding(f"declared table: {violation.rule.value}", violation) for violation in stuck[:1])
-
-
-def _stuck(table: Table) -> list[Violation]:
+def stuck_in(table: Table) -> list[Violation]:
+    """Why a table does not run to its end; empty where it does."""
     found = verify(table, strictest=Delivery.ORDERED)
     return [violation for violation in found if violation.rule in (Rule.DEADLOCK, Rule.MATCHING)]
 
 
-def _finding(kind: str, violation: Violation) -> Finding:
+def about_table(kind: str, violation: Violation) -> Finding:
+    """A finding about the declared table."""
     return Finding(kind=kind, message=f"in the declared table, {violation}")
 
 
-def _declared(evidence: Evidence) -> Generator[Finding, None, Table | None]:
+def judgeable_table(evidence: Evidence) -> Generator[Finding, None, Table | None]:
     """The table that the first rank declares; a finding and None where it is none whose order could be judged."""
     one = next(evidence.members)
     if one.table is None:
@@ -91,6 +62,6 @@ def _declared(evidence: Evidence) -> Generator[Finding, None, Table | None]:
         return None
     for violation in verify(table):
         if violation.rule in (Rule.RANGE, Rule.MULTISET):
-            yield _finding("declared table is incomplete", violation)
+            yield about_table("declared table is incomplete", violation)
             return None
     return table

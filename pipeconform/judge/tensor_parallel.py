@@ -1,4 +1,4 @@
-"""Judgements of stages that are cut over ranks, of tensors that cross cut, and of statistics that replicas share.
+"""Stages that are cut over ranks, of tensors that cross cut, and of statistics that replicas share.
 
 Another order of additions is right here, in the forward too: what is not the oracle's bit for bit is held to the
 bounds of running error analysis.
@@ -13,9 +13,9 @@ from msgspec import structs
 
 from pipeconform.case.tensor_parallel import cut_dim, layers_of
 from pipeconform.judge import training
-from pipeconform.judge.data_parallel import part_of, replicas_of
+from pipeconform.judge.data_parallel import part_of
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, shown_step
-from pipeconform.judge.forward import boundaries_arrive, holders, leaves_by_microbatch, outputs_are_due
+from pipeconform.judge.forward import holders, leaves_by_microbatch, outputs_are_due
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import (
     Reference,
@@ -25,10 +25,16 @@ from pipeconform.observe.observation import (
     Structure,
 )
 
-__all__ = ["boundaries_keep_their_placement", "norms_are_synchronised", "parts_are_right"]
+__all__ = [
+    "as_handed",
+    "boundary_cut",
+    "cut_as_planned",
+    "placements_kept",
+    "values_within_bounds",
+]
 
 
-def _values(evidence: Evidence) -> Iterator[Finding]:
+def values_within_bounds(evidence: Evidence) -> Iterator[Finding]:
     """Outputs within their bounds, losses, gradients and updates."""
     yield from _outputs(evidence)
     yield from training.losses_and_gradients_are_right(evidence)
@@ -64,17 +70,7 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
                         yield Finding(kind=kind, message=text, microbatch=k, mismatch=mismatch, **where)
 
 
-def parts_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Every rank holds its part of the reference's parameters and gradients, cut as the plan says (DPC-7)."""
-    for one in evidence.members:
-        for step in one.steps:
-            for s in step.parameters:
-                yield from _cut_as_planned(evidence, one.rank, step, s)
-    for replica in replicas_of(evidence):
-        yield from _values(replica)
-
-
-def _cut_as_planned(evidence: Evidence, rank: int, step: StepShown, s: int) -> Iterator[Finding]:
+def cut_as_planned(evidence: Evidence, rank: int, step: StepShown, s: int) -> Iterator[Finding]:
     """The last cut of a parameter is the plan's, at this rank's place; its gradient is cut likewise."""
     case = evidence.case
     tensor, world = case.world.tensor, case.world
@@ -124,27 +120,13 @@ def _shown(held: Sharding) -> str:
     return f"{', '.join(held.placements)} of {list(held.shape)}"
 
 
-def boundaries_keep_their_placement(evidence: Evidence) -> Iterator[Finding]:
-    """A tensor that is handed on cut arrives cut in the same way, on every rank, with its values (FWD-19)."""
-    tensor, world = evidence.case.world.tensor, evidence.case.world
-    assert tensor is not None
-    for number, one in enumerate(replicas_of(evidence)):
-        part = number // world.num_replicas
-        cut = _crossing(evidence, part)
-        yield from _placements(one, cut)
-        steps = tuple(_as_handed(step, cut) for step in one.expected.steps)
-        right = structs.replace(one.expected, steps=steps)
-        yield from boundaries_arrive(_with(one, right))
-        yield from _values(one)
-
-
 def _with(evidence: Evidence, expected: Reference) -> Evidence:
     import dataclasses
 
     return dataclasses.replace(evidence, expected=expected)
 
 
-def _crossing(evidence: Evidence, part: int) -> Sharding:
+def boundary_cut(evidence: Evidence, part: int) -> Sharding:
     """How a boundary tensor is cut for one rank; its shape is left open."""
     tensor, model = evidence.case.world.tensor, evidence.case.model
     assert tensor is not None
@@ -160,7 +142,7 @@ def _crossing(evidence: Evidence, part: int) -> Sharding:
     )
 
 
-def _as_handed(step: StepExpected, cut: Sharding) -> StepExpected:
+def as_handed(step: StepExpected, cut: Sharding) -> StepExpected:
     """The inputs of all stages but the first as parts."""
 
     def handed(value: Structure) -> Structure:
@@ -174,7 +156,7 @@ def _as_handed(step: StepExpected, cut: Sharding) -> StepExpected:
     return structs.replace(step, inputs=inputs)
 
 
-def _placements(evidence: Evidence, cut: Sharding) -> Iterator[Finding]:
+def placements_kept(evidence: Evidence, cut: Sharding) -> Iterator[Finding]:
     """Say first of all what is no `DTensor` any more, or placed otherwise; one finding per stage and step."""
     words: Mapping[tuple[str, ...] | None, str] = {None: "a plain tensor"}
     for expected in evidence.runs():
@@ -194,10 +176,3 @@ def _placements(evidence: Evidence, cut: Sharding) -> Iterator[Finding]:
                 )
                 kind = "placement lost" if found is None else "placed otherwise"
                 yield Finding(kind=kind, message=text, step=expected.step, rank=one.rank, stage=s)
-
-
-def norms_are_synchronised(evidence: Evidence) -> Iterator[Finding]:
-    """Statistics are those of a microbatch of all replicas together, forward and backward, once each (DPC-9)."""
-    for replica in replicas_of(evidence):
-        yield from training.buffers_are_right(replica)
-        yield from _values(replica)

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import torch
+from typing import TYPE_CHECKING
 
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Evidence
 from pipeconform.observe.observation import Event, Forward, Observation, StepShown, Structure
 from pipeconform.schedule import Action, Kind
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Executed", "executed", "executed_by", "recogniser"]
 
@@ -66,6 +68,8 @@ def recogniser(inputs: Sequence[Sequence[tuple[Structure, ...]]]) -> Recognise:
     half of the smallest distance between two of them (or between one and zero): values that differ by
     rounding are recognised, uninitialised memory and other data are not.
     """
+    import torch
+
     points = [[_point(leaves) for leaves in stage] for stage in inputs]
 
     def recognise(forward: Forward) -> tuple[int, ...]:
@@ -89,6 +93,8 @@ def recogniser(inputs: Sequence[Sequence[tuple[Structure, ...]]]) -> Recognise:
 
 
 def _point(inputs: tuple[Structure, ...]) -> torch.Tensor:
+    import torch
+
     leaves = [leaf.tensor().reshape(-1) for value in inputs for leaf in value.leaves()]
     return torch.cat([leaf.to(torch.float64) for leaf in leaves if not leaf.is_complex()] or [torch.empty(0)])
 

@@ -1,4 +1,4 @@
-"""Judgements of chapter TRC: stages that a front end makes by splitting the whole model.
+"""Stages that a front end makes by splitting the whole model.
 
 Where a front end cuts is partly its own affair, so nothing here is compared stage by stage: values are
 compared by the model's qualified names, whichever stage holds them.
@@ -11,9 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeconform.adapter import Feature
-from pipeconform.case.blocks import Shared
-from pipeconform.case.build import data
-from pipeconform.case.build.whole import aliases_of, as_traced, split_of
 from pipeconform.case.case import Case, Eval, Train
 from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, missing, shown_step
@@ -22,15 +19,23 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Reference
 
 __all__ = [
-    "keys_are_the_models",
+    "aliases_in",
+    "boundary_agrees",
     "refusal_is_clear",
-    "right_or_refused",
-    "shapes_are_known",
     "shapes_are_told_apart",
+    "some_of",
+    "split_mistake",
     "stages_equal_the_model",
+    "tensors_in_words",
 ]
 
-_aliases = functools.lru_cache(maxsize=64)(aliases_of)
+
+@functools.lru_cache(maxsize=64)
+def aliases_in(case: Case) -> dict[str, str]:
+    """Every name of a parameter or buffer of the whole model: to the first name of the same tensor."""
+    from pipeconform.case.build.whole import aliases_of
+
+    return aliases_of(case)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ def stages_equal_the_model(evidence: Evidence) -> Iterator[Finding]:
 
 def _named_are_right(evidence: Evidence, step: int, what: str, right: Named) -> Iterator[Finding]:
     """Every gradient or buffer of the model is right in every stage that holds it; the first that is not."""
-    numbers, aliases = Numbers(evidence=evidence), _aliases(evidence.case)
+    numbers, aliases = Numbers(evidence=evidence), aliases_in(evidence.case)
     held: dict[str, list[_Held]] = {}
     for one in evidence.members:
         shown: dict[int, Named] = getattr(shown_step(one, step), what)
@@ -93,62 +98,7 @@ def _named_are_right(evidence: Evidence, step: int, what: str, right: Named) -> 
                 return
 
 
-def keys_are_the_models(evidence: Evidence) -> Iterator[Finding]:
-    """State-dict keys of all stages are the model's: none foreign, none missing, none twice without being shared."""
-    aliases, split = _aliases(evidence.case), evidence.case.model.split
-    holders: dict[str, list[int]] = {}
-    for one in evidence.members:
-        for s, keys in one.keys.items():
-            evidence.compared(len(keys))
-            foreign = [key for key in keys if key not in aliases]
-            if foreign:
-                yield Finding(
-                    kind="foreign key",
-                    message=f"the state dict of stage {s} has {_some(foreign)}; the model's keys are like "
-                    f"{_some(sorted(aliases))}",
-                    rank=one.rank,
-                    stage=s,
-                )
-                return
-            for name in {aliases[key] for key in keys}:
-                holders.setdefault(name, []).append(s)
-    evidence.compared(len(set(aliases.values())))
-    absent = sorted(set(aliases.values()) - holders.keys())
-    if absent:
-        text = f"no stage has {_some(absent)} in its state dict"
-        yield Finding(kind="key missing", message=text)
-    # what the model uses more than once may stand on both sides of a cut
-    shared = evidence.case.has(Shared) or (split is not None and (split.tied or split.reused))
-    twice = [name for name, stages in sorted(holders.items()) if len(set(stages)) > 1]
-    if twice and not shared:
-        text = f"stages {sorted(set(holders[twice[0]]))} both have {twice[0]!r}; the model shares nothing"
-        yield Finding(kind="key twice", message=text)
-
-
-def shapes_are_known(evidence: Evidence) -> Iterator[Finding]:
-    """What every stage hands on is known before the first step; other shapes than those give right values too."""
-    said = {known.producer: (one.rank, known) for one in evidence.members for known in one.boundaries or ()}
-    for right in data.boundaries_of(as_traced(evidence.case)):
-        rank, known = said.get(right.producer, (None, None))
-        evidence.compared()
-        shape, dtype = right.tensors[0].shape, str(right.tensors[0].dtype).removeprefix("torch.")
-        if known is None or not known.tensors:
-            text = f"nobody knows what stage {right.producer} hands on"
-            yield Finding(kind="boundary unknown", message=text, rank=rank, stage=right.producer)
-        elif not _agrees(evidence.case, known, shape, dtype):
-            yield Finding(
-                kind="boundary known wrongly",
-                message=f"stage {right.producer} is said to hand on {_tensors(known)}; "
-                f"the model hands on {dtype}{list(shape)}",
-                rank=rank,
-                stage=right.producer,
-            )
-    if forward.outputs_are_due(evidence):
-        yield from forward.batch_order_is_kept(evidence)
-    yield from stages_equal_the_model(evidence)
-
-
-def _agrees(case: Case, known: Known, shape: tuple[int, ...], dtype: str) -> bool:
+def boundary_agrees(case: Case, known: Known, shape: tuple[int, ...], dtype: str) -> bool:
     """A policy may cut inside a block, where other values cross; their dtype is the model's."""
     split = case.model.split
     if split is not None and split.by == "policy":
@@ -158,6 +108,9 @@ def _agrees(case: Case, known: Known, shape: tuple[int, ...], dtype: str) -> boo
 
 def shapes_are_told_apart(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
     """An error about another shape does not take the traced one for the one that is there."""
+    from pipeconform.case.build import data
+    from pipeconform.case.build.whole import as_traced
+
     steps = [index for index, step in enumerate(case.program) if isinstance(step, Train | Eval)]
     shapes = [
         [tuple(one.args[0].shape) for one in data.make_batch(case, step).microbatches] for step in steps
@@ -176,19 +129,10 @@ def shapes_are_told_apart(case: Case, texts: Sequence[str]) -> Iterator[Finding]
                     return
 
 
-def right_or_refused(evidence: Evidence) -> Iterator[Finding]:
-    """A model that branches on values may be followed rightly; a wrong split point may not be accepted."""
-    split = evidence.case.model.split
-    if split is not None and split.wrong != "branch":
-        evidence.compared()
-        text = f"no rank raised an error, although {_mistake(evidence.case)}"
-        yield Finding(kind=f"{split.wrong} split point accepted", message=text)
-        return
-    yield from stages_equal_the_model(evidence)
-
-
 def refusal_is_clear(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
     """The error of every rank names the split point that is wrong; `texts` has what each rank said."""
+    from pipeconform.case.build.whole import split_of
+
     split, plan = case.model.split, split_of(case)
     if split is None or plan is None or split.wrong not in ("unknown", "uncalled", "empty"):
         return
@@ -197,12 +141,15 @@ def refusal_is_clear(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
         if name not in text:
             yield Finding(
                 kind=f"{split.wrong} split point not named",
-                message=f"{_mistake(case)}, but the error does not name it: {text.strip()[:200]!r}",
+                message=f"{split_mistake(case)}, but the error does not name it: {text.strip()[:200]!r}",
             )
             return
 
 
-def _mistake(case: Case) -> str:
+def split_mistake(case: Case) -> str:
+    """What is wrong with the split point, in words."""
+    from pipeconform.case.build.whole import split_of
+
     split, plan = case.model.split, split_of(case)
     assert split is not None
     assert plan is not None
@@ -214,10 +161,12 @@ def _mistake(case: Case) -> str:
     }[split.wrong]
 
 
-def _tensors(known: Known) -> str:
+def tensors_in_words(known: Known) -> str:
+    """Dtypes and shapes in words."""
     return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in known.tensors)
 
 
-def _some(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str]) -> str:
+    """The first names of many."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more

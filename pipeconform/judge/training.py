@@ -1,28 +1,26 @@
-"""Judgements of chapter TRN: losses, gradients, buffers and updates."""
+"""Losses, gradients, buffers and updates against the oracle's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from pipeconform.adapter import Feature
 from pipeconform.case.case import Load, Optimize, Step, Train
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, shown_step, unheld
 from pipeconform.judge.forward import outputs_are_right
-from pipeconform.judge.masks import masks_of
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Reference, StepExpected, StepShown
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = [
     "buffers_are_right",
-    "dropout_is_replayed",
     "gradients_are_right",
     "input_gradients_are_right",
     "losses_and_gradients_are_right",
     "losses_are_right",
-    "scale_is_right",
     "state_is_right",
     "uniform_ratio",
     "updates_are_right",
@@ -75,6 +73,8 @@ def _at(values: Sequence[Array | None], index: int) -> Array | None:
 
 
 def _flat(values: Named, names: list[str]) -> torch.Tensor:
+    import torch
+
     parts = [array.tensor().double().reshape(-1) for n in names if (array := values[n]) is not None]
     return torch.cat(parts)
 
@@ -84,6 +84,8 @@ def uniform_ratio(right: Named, mine: Named) -> float | None:
 
     Only words a violation that the bound has already established; accepts nothing.
     """
+    import torch
+
     names = [
         n for n, array in right.items() if array is not None and array.dtype.startswith(("float", "bfloat"))
     ]
@@ -109,25 +111,6 @@ def gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
         mine=lambda s: s.gradients,
         bound=lambda e: e.gradient_bounds,
     )
-
-
-def scale_is_right(evidence: Evidence) -> Iterator[Finding]:
-    """Every stage's gradients have the declared scale: no common factor separates them from the oracle's."""
-    wrong = {(f.step, f.stage, f.rank) for f in gradients_are_right(evidence)}
-    for expected in evidence.runs(Train):
-        for s, right in expected.gradients.items():
-            for one in evidence.owners(s):
-                ratio = uniform_ratio(right, shown_step(one, expected.step).gradients.get(s, {}))
-                if ratio is not None and (expected.step, s, one.rank) in wrong:
-                    m = len(evidence.sizes(expected.step))
-                    yield Finding(
-                        kind="scale",
-                        message=f"stage {s}'s gradients are {ratio:.6g} times the reference's (m = {m}, "
-                        f"{evidence.case.loss.reduction}-reduced loss)",
-                        step=expected.step,
-                        rank=one.rank,
-                        stage=s,
-                    )
 
 
 def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
@@ -180,6 +163,8 @@ def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 def _total_loss(evidence: Evidence, expected: StepExpected, mine: Array, rank: int) -> Iterator[Finding]:
     """The one number some engines return: the mean or the sum of the losses."""
+    import torch
+
     evidence.compared()
     losses = torch.stack([loss.tensor() for loss in expected.losses])
     mean = evidence.case.loss.reduction == "mean"
@@ -221,20 +206,6 @@ def values_and_gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
     """Outputs and gradients together, for requirements about what a module does inside a stage."""
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
-
-
-def dropout_is_replayed(evidence: Evidence) -> Iterator[Finding]:
-    """Losses and gradients are those of the masks that were drawn; microbatches draw different masks."""
-    yield from losses_and_gradients_are_right(evidence)
-    by_stage: dict[tuple[int, int], list[tuple[Array, ...]]] = {}
-    for (step, s, _), masks in masks_of(evidence.case, evidence.shown):
-        by_stage.setdefault((step, s), []).append(masks)
-    for (step, s), drawn in by_stage.items():
-        evidence.compared()
-        # 32 or more independent bits coincide by chance less often than once in 10⁹
-        if len(drawn) > 1 and drawn[0][0].size >= 32 and len(set(drawn)) == 1:
-            text = f"all {len(drawn)} microbatches used the same dropout mask in stage {s}"
-            yield Finding(kind="one dropout mask", message=text, step=step, stage=s)
 
 
 def input_gradients_are_right(evidence: Evidence) -> Iterator[Finding]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from pipeconform.adapter import MistakeKind
-from pipeconform.case.build.mistakes import DeliberateError, changed
+from pipeconform.case.build.mistakes import changed
 from pipeconform.case.case import Case
 from pipeconform.case.mistakes import Mistake
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.sides import dtype_pattern, exchanged, shape_pattern
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Failed, Structure
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Lacking", "lacking", "names_shape", "names_stage", "sent_wrongly"]
 
@@ -83,6 +85,8 @@ def _lacking(
             yield Lacking("rank not named", f"name rank {rank}")
         if not re.search(_DIRECTIONS[mistake.where], text, re.IGNORECASE):
             yield Lacking("direction not named", f"say that it happened in the {mistake.where}")
+        from pipeconform.case.build.mistakes import DeliberateError
+
         if not any(name.rpartition(".")[2] == DeliberateError.__name__ for name, _ in failed.causes):
             yield Lacking("cause lost", "have the model's own exception as its cause")
     if kind in (MistakeKind.EXCEPTION, MistakeKind.GRADIENT):
@@ -110,6 +114,7 @@ def _sides(case: Case, step: int, mistake: Mistake, text: str, expected: Evidenc
     """Expected and actual shape or dtype."""
     if mistake.where == "input" and mistake.how in ("batch", "flattened"):
         return  # a number of samples, which stands against that of the targets
+
     right = _right(mistake, step, expected)
     wrong = changed(right, mistake.how, batch_dim=case.model.batch_dim)
     if mistake.kind in (MistakeKind.INPUT_DTYPE, MistakeKind.OUTPUT_DTYPE):

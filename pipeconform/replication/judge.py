@@ -24,20 +24,18 @@ from pipeconform.run.frames import chain_lines
 from pipeconform.wrapper import WrapperClaims
 
 __all__ = [
+    "MISUSE",
     "WrapperEvidence",
     "WrapperJudge",
-    "begins_equal",
     "differing",
     "failures",
     "hook_is_used",
     "is_right",
     "refused",
-    "refuses_early_end",
-    "refuses_hook",
-    "refuses_shapes",
-    "right_or_refused_by_name",
 ]
 
+MISUSE = ("TypeError", "ValueError", "RuntimeError")
+"""What a wrapper raises about arguments that it cannot take."""
 _ROUND_OFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _OPERATIONS = {"float64": 256, "float32": 256, "float16": 16, "bfloat16": 16}
 
@@ -81,51 +79,6 @@ def is_right(evidence: WrapperEvidence) -> Iterator[Finding]:
         yield from found
         if found:
             return  # what follows from a wrong gradient is no defect of its own
-
-
-def begins_equal(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Replicas that were built with other values have the first rank's when they are wrapped; then all is right."""
-    raised = list(failures(evidence))
-    yield from raised
-    if raised:
-        return
-    ignored = evidence.case.options.ignored
-    first = {name: value for name, value in evidence.expected().initial[0].items() if name not in ignored}
-    for shown in evidence.shown:
-        for name, mismatch in differing(evidence, first, shown.initial):
-            text = f"rank {shown.rank}: {name} is not the first rank's after wrapping\n{mismatch.describe()}"
-            yield Finding(kind="replicas begin apart", message=text, rank=shown.rank, mismatch=mismatch)
-            return
-    yield from is_right(evidence)
-
-
-def refuses_shapes(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Every rank raises when it is wrapped; the message names the parameter, and a rank."""
-    yield from refused(evidence, where="wrap", words=(r"\benter\.weight\b|\benter\b", r"\brank"))
-
-
-def refuses_early_end(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Every rank raises when the first runs out of batches, and says so."""
-    yield from refused(evidence, where="step|end of join", words=(r"uneven|exhaust|no batches|early|joined",))
-
-
-def refuses_hook(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Registering raises `TypeError`, `ValueError` or `RuntimeError` on every rank, with words about hooks."""
-    types = ("TypeError", "ValueError", "RuntimeError")
-    yield from refused(evidence, where="hook|step 0", words=("hook|argument",), types=types)
-
-
-def right_or_refused_by_name(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A parameter without gradient is an error on every rank that names it, or its position; or all is right."""
-    if all(shown.failed is None for shown in evidence.shown):
-        yield from is_right(evidence)
-        return
-    expected = evidence.expected()
-    unused = [n for n in expected.parameters if n.startswith("towers.b")]
-    by_index = [str(expected.parameters.index(name)) for name in unused]
-    names = "|".join(re.escape(name) for name in unused)
-    words = rf"{names}|indices.*\b({'|'.join(by_index)})\b"
-    yield from refused(evidence, where="step", words=(words,))
 
 
 def hook_is_used(evidence: WrapperEvidence) -> Iterator[Finding]:

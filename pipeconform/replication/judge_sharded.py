@@ -9,9 +9,9 @@ import numpy as np
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.numerics import magnitude
 from pipeconform.observe.array import Array
-from pipeconform.replication.judge import WrapperEvidence, differing, is_right, refused
+from pipeconform.replication.judge import WrapperEvidence, differing, is_right
 
-__all__ = ["refuses_combination", "trains_like_ddp"]
+__all__ = ["is_of", "trains_like_ddp"]
 
 _HALF = 2.0**-26
 """Half of a double's digits: what steps make of rounding grows from one to the next, by no more than that in a few."""
@@ -35,17 +35,8 @@ def _room(value: Array) -> Array:
     return Array("float64", value.shape, np.full(value.shape, most).tobytes())
 
 
-def refuses_combination(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Every rank raises when it is wrapped, in the words that the wrapper documents."""
-    says = [
-        one.says
-        for one in evidence.claims.sharding.refusals
-        if one.says and _is_of(evidence, dict(one.combination))
-    ]
-    yield from refused(evidence, where="wrap", words=tuple(says))
-
-
-def _is_of(evidence: WrapperEvidence, combination: dict[str, str]) -> bool:
+def is_of(evidence: WrapperEvidence, combination: dict[str, str]) -> bool:
+    """Whether a case has the options of a combination."""
     case, sharding = evidence.case, evidence.case.options.sharding
     told = {
         "module": case.module,

@@ -1,19 +1,20 @@
-"""How a requirement of chapter DPW is judged: its cases, its judge, and what has to be claimed for it."""
+"""How a requirement about wrappers is judged: its cases, its judge, and what has to be claimed for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from msgspec import structs
 
 from pipeconform.case.wrapper_case import WrapperCase
-from pipeconform.replication import judge
 from pipeconform.replication.judge import WrapperJudge
+from pipeconform.spec.catalogue import Level, Promise, Requirement, stated
 from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperDescription, WrapperFeature
 
-__all__ = ["TINY", "Cases", "WrapperJudgement", "judged", "under", "why_not_judged"]
+__all__ = ["TINY", "Cases", "WrapperJudgement", "requirement", "under", "why_not_judged"]
 
 Cases = Callable[[WrapperClaims], Iterator[WrapperCase]]
 
@@ -35,12 +36,18 @@ _OPTIONS: Mapping[WrapperFeature, WrapOptions] = MappingProxyType(
 class WrapperJudgement:
     """How one requirement is judged: on every case that `cases` gives, smallest first."""
 
+    requirement: Requirement
     cases: Cases
     every: Cases | None = None
     """Instead, for a profile that runs whole grids of options and not only pairs of them."""
-    judge: WrapperJudge = judge.is_right
+    judge: WrapperJudge
     needs: frozenset[WrapperFeature] = frozenset()
     """What a wrapper must claim for the requirement to say anything about it."""
+
+    @property
+    def line(self) -> int:
+        """The line of its file at which the requirement begins."""
+        return inspect.getsourcelines(self.judge)[1]
 
     def drawn(self, claims: WrapperClaims, *, seed: int, whole_grid: bool = False) -> tuple[WrapperCase, ...]:
         """The cases inside the claims, each with values of its own; empty when what it needs is not claimed."""
@@ -51,9 +58,32 @@ class WrapperJudgement:
         return tuple(structs.replace(case, seed=1000 * seed + i) for i, case in enumerate(found))
 
 
-def judged(cases: Cases, *needs: WrapperFeature, by: WrapperJudge = judge.is_right) -> WrapperJudgement:
-    """A judgement of a requirement that needs these features."""
-    return WrapperJudgement(cases=cases, judge=by, needs=frozenset(needs))
+def requirement(
+    identifier: str,
+    *,
+    title: str,
+    level: Level,
+    promise: Promise | tuple[Promise, ...],
+    cases: Cases,
+    every: Cases | None = None,
+    needs: Iterable[WrapperFeature] = (),
+    control: str = "",
+) -> Callable[[WrapperJudge], WrapperJudgement]:
+    """State a requirement: the function's docstring says what is demanded and why, its body judges it.
+
+    The fields of `WrapperJudgement` say what the arguments mean.
+    """
+
+    def judgement(judge: WrapperJudge) -> WrapperJudgement:
+        return WrapperJudgement(
+            requirement=stated(judge, identifier, title=title, level=level, promise=promise, control=control),
+            cases=cases,
+            every=every,
+            judge=judge,
+            needs=frozenset(needs),
+        )
+
+    return judgement
 
 
 def under(case: WrapperCase, claims: WrapperClaims, *features: WrapperFeature) -> Iterator[WrapperCase]:

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import structs
 
 from pipeconform.case.wrapper_case import Pass, Slow, Step, WrapperCase
-from pipeconform.replication.sharded_modules import APART
 from pipeconform.sharding import Refusal, Sharding
 from pipeconform.wrapper import FloatName, WrapOptions, WrapperClaims
 from pipeconform.wrapper_tools.grids import covering, every_point
@@ -151,6 +150,8 @@ def _values(refusal: Refusal) -> dict[str, Any]:
 
 
 def _case(point: Mapping[str, Any]) -> WrapperCase:
+    from pipeconform.replication.sharded_modules import APART
+
     parameters, reduction = _PRECISIONS[point["precision"]]
     sharding = Sharding(
         strategy=point["strategy"],

@@ -26,10 +26,10 @@ from pipeconform.run.cache_folder import keep_hypothesis_files
 from pipeconform.run.cores import Cores
 from pipeconform.run.supported import require_supported_torch
 from pipeconform.session.gathered import Gathered
+from pipeconform.session.items import CELL, SuiteItem
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
 from pipeconform.showing import shown, shown_json, shown_line
-from pipeconform.spec.wrappers import any_requirement
 
 if TYPE_CHECKING:
     from pipeconform.report.progress import Progress
@@ -38,11 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PytestRun"]
 
-_CELL = "pipeconform_cell"
-_MARKERS = ("pipeconform_requirement", "pipeconform_wrapper_requirement")
-"""By which suite tests carry their requirement."""
-NOT_WANTED = object()
-"""Parameter of a suite test whose requirement was not asked for; deselected after collection."""
 _MOST_ENDS = 2  # workers, for each that there should be, that end in a row before anything is judged
 
 
@@ -160,39 +155,17 @@ class PytestRun:
         drop_ahead()
         self._stack.close()
 
-    def parametrize(self, metafunc: pytest.Metafunc) -> None:
-        """Spread a test over the schedules and variants; keep schedules together under xdist."""
-        found = map(metafunc.definition.get_closest_marker, _MARKERS)
-        marker = next((one for one in found if one is not None), None)
-        assert marker is not None, "a suite test carries its requirement"
-        params: list[Any] = [
-            pytest.param(cell, id=":".join(cell), marks=pytest.mark.xdist_group(group_of(*cell)))
-            for cell in self.judging.cells_of(any_requirement(marker.args[0]).id)
-        ]
-        metafunc.fixturenames.append(_CELL)
-        metafunc.parametrize(_CELL, params or [pytest.param(NOT_WANTED, id="not wanted")])
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item], config: pytest.Config) -> None:
-        """Drop the tests of requirements that were not asked for."""
-        absent = [item for item in items if _params(item).get(_CELL, ()) is NOT_WANTED]
-        if absent:
-            config.hook.pytest_deselected(items=absent)
-            items[:] = [item for item in items if item not in absent]
-
     # ------------------------------------------------------------------ judging
 
-    def judge(self, item: pytest.Item) -> None:
+    def judge(self, item: SuiteItem) -> None:
         """Judge one cell; fail, skip or pass the test accordingly."""
         if self.is_worker:
             self._cores.share_among(self._workers - self._in_folder.num_ended())
         try:
-            cell = self.judging.judge(*_params(item)[_CELL])
+            cell = self.judging.judge(*item.cell)
         except TooFewAgentsError as error:
             pytest.exit(f"the harness failed: {error}", returncode=3)
-        item.user_properties.append(
-            (_CELL, shown_json(msgspec.json.encode(cell).decode()))
-        )  # junit.xml has it
+        item.user_properties.append((CELL, shown_json(msgspec.json.encode(cell).decode())))  # for junit.xml
         if cell.status in ("not_claimed", "skipped", "nothing_compared"):
             pytest.skip(shown_line(f"{cell.status}: {cell.reason}"))
         if cell.is_expected:
@@ -257,7 +230,7 @@ class PytestRun:
         """Keep the cell that a report carries; a report that ended without one is an error of its cell."""
         if self.is_worker:
             return
-        carried = [value for key, value in report.user_properties if key == _CELL]
+        carried = [value for key, value in report.user_properties if key == CELL]
         if carried and report.when == "call":
             self._note(decode_cell(str(carried[-1])))
         elif report.failed and not carried and "[" in report.nodeid:
@@ -284,7 +257,7 @@ class PytestRun:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Begin to show progress."""
-        self._begin_view([str(_params(item)[_CELL][0]) for item in session.items if _CELL in _params(item)])
+        self._begin_view([item.cell[0] for item in session.items if isinstance(item, SuiteItem)])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
@@ -391,8 +364,3 @@ def _crash_of(report: pytest.TestReport) -> str:
     if crash is None:
         return "\n".join(report.longreprtext.strip().splitlines()[-5:])
     return f"{crash.message.partition(chr(10))[0]} ({Path(crash.path).name}, line {crash.lineno})"
-
-
-def _params(item: pytest.Item) -> dict[str, Any]:
-    callspec = getattr(item, "callspec", None)
-    return {} if callspec is None else callspec.params

@@ -1,4 +1,4 @@
-"""The standard as data: requirements in one TOML file per chapter, levels, profiles, change log."""
+"""The standard as data: requirements as the suites state them, levels, profiles, change log."""
 
 from __future__ import annotations
 

@@ -1,19 +1,53 @@
-"""Reading the catalogue of requirements."""
+"""The requirements as data, as the suites state them.
+
+A requirement stands in one place, in ``suites/``: what it demands, why, what it rests on, and how it is judged.
+`statements` loads that package, and is the only place that does. It goes by the package's name, because the suites
+import pipeconform; nothing of pipeconform imports them.
+"""
 
 from __future__ import annotations
 
 import functools
-import re
-import tomllib
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Iterable
 from enum import StrEnum
-from importlib import resources
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
 from pipeconform.errors import UnknownNameError
 
-__all__ = ["Chapter", "Level", "Requirement", "chapters", "named", "requirement", "requirements"]
+__all__ = [
+    "MUST",
+    "SHOULD",
+    "SUITES",
+    "Chapter",
+    "Heading",
+    "Kind",
+    "Level",
+    "Promise",
+    "Requirement",
+    "Statement",
+    "chapters",
+    "chapters_of",
+    "in_order",
+    "named",
+    "requirement",
+    "requirements",
+    "stated",
+    "statements",
+    "statements_in",
+]
+
+SUITES = "pipeconform.suites"
+"""The package that states the standard."""
+
+Kind = Literal["pipeline", "wrapper"]
+"""What an implementation is: of pipeline parallelism, or a wrapper of data-parallel modules."""
 
 
 class Level(StrEnum):
@@ -24,7 +58,18 @@ class Level(StrEnum):
     MAY = "MAY"
 
 
-class Requirement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+MUST, SHOULD = Level.MUST, Level.SHOULD
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """What a requirement rests on: who promised it, where."""
+
+    text: str
+    link: str = ""
+    """Where it can be read; empty if it has no public page."""
+
+
+class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     """One requirement of the standard."""
 
     id: str
@@ -32,9 +77,30 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     level: Level
     statement: str
     rationale: str
-    source: str
+    promise: tuple[Promise, ...]
     tolerates_errors: bool = False
     """An exception on every rank that took part also meets the requirement (a refusal is allowed)."""
+    control: str = ""
+    """The case without what the requirement adds, in words; empty: as the subjects of its cases say."""
+
+    @property
+    def source(self) -> str:
+        """What the requirement rests on, in words."""
+        return "; ".join(promise.text for promise in self.promise)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Where that can be read."""
+        return tuple(dict.fromkeys(promise.link for promise in self.promise if promise.link))
+
+
+class Heading(msgspec.Struct, frozen=True, kw_only=True):
+    """What the package of a chapter says about it, under the name ``CHAPTER``."""
+
+    id: str
+    title: str
+    kind: Kind = "pipeline"
+    """What is judged by its requirements."""
 
 
 class Chapter(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,40 +109,137 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     title: str
     requirements: tuple[Requirement, ...]
+    kind: Kind = "pipeline"
 
 
-def _number(identifier: str) -> tuple[str, int]:
-    chapter, _, number = identifier.partition("-")
-    return chapter, int(number)
+class Statement(Protocol):
+    """A requirement as it stands in a suite, with what judges it."""
+
+    @property
+    def requirement(self) -> Requirement:
+        """What it says."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The features that an implementation must claim to be judged by it."""
+        ...
+
+    @property
+    def line(self) -> int:
+        """The line of its file at which it begins."""
+        ...
+
+
+def stated(
+    function: object,
+    identifier: str,
+    *,
+    title: str,
+    level: Level,
+    promise: Promise | tuple[Promise, ...],
+    tolerates_errors: bool = False,
+    control: str = "",
+) -> Requirement:
+    """The requirement that a function of a suite states: its docstring has the sentence, and then the reason for it.
+
+    Raises:
+        ValueError: the docstring is anything but two paragraphs (``python -OO`` leaves none).
+    """
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    if len(paragraphs) != 2:
+        raise ValueError(f"{identifier}: expected two paragraphs, the sentence and the reason for it")
+    sentence, reason = (" ".join(paragraph.split()) for paragraph in paragraphs)
+    return Requirement(
+        id=identifier,
+        title=title,
+        level=level,
+        statement=sentence,
+        rationale=reason,
+        promise=promise if isinstance(promise, tuple) else (promise,),
+        tolerates_errors=tolerates_errors,
+        control=control,
+    )
+
+
+S = TypeVar("S", bound=Statement)
 
 
 @functools.cache
+def statements() -> dict[str, dict[str, Statement]]:
+    """What the suites state: by module, and by name as it stands there; chapters in the order of the standard."""
+    suites = importlib.import_module(SUITES)
+    found: dict[str, dict[str, Statement]] = {}
+    for name in suites.CHAPTERS:
+        chapter = importlib.import_module(f"{SUITES}.{name}")
+        for module in sorted(one.name for one in pkgutil.iter_modules(chapter.__path__)):
+            place = f"{chapter.__name__}.{module}"
+            found[place] = _stated_in(importlib.import_module(place))
+    return found
+
+
+def _stated_in(module: ModuleType) -> dict[str, Statement]:
+    return {
+        name: one
+        for name, one in vars(module).items()
+        if isinstance(getattr(one, "requirement", None), Requirement)
+    }
+
+
+def statements_in(path: Path) -> dict[str, Statement]:
+    """What one file of the suites states, by name; nothing for a file that states none."""
+    return statements().get(f"{SUITES}.{path.parent.name}.{path.stem}", {})
+
+
+@functools.cache
+def _all_chapters() -> tuple[Chapter, ...]:
+    suites = importlib.import_module(SUITES)
+    return tuple(_chapter(f"{SUITES}.{name}") for name in suites.CHAPTERS)
+
+
+def _chapter(package: str) -> Chapter:
+    heading: Heading = importlib.import_module(package).CHAPTER
+    rows = [
+        one.requirement
+        for module, found in statements().items()
+        if module.startswith(f"{package}.")
+        for one in found.values()
+    ]
+    rows.sort(key=lambda row: int(row.id.partition("-")[2]))
+    assert all(row.id.partition("-")[0] == heading.id for row in rows), f"{package} has a foreign requirement"
+    assert len({row.id for row in rows}) == len(rows), f"{package} states a requirement twice"
+    return Chapter(id=heading.id, title=heading.title, requirements=tuple(rows), kind=heading.kind)
+
+
+def in_order(kind: type[S]) -> dict[str, S]:
+    """The statements of one type by requirement, in the order of the standard."""
+    found = {
+        one.requirement.id: one
+        for own in statements().values()
+        for one in own.values()
+        if isinstance(one, kind)
+    }
+    return {
+        row.id: found[row.id]
+        for chapter in _all_chapters()
+        for row in chapter.requirements
+        if row.id in found
+    }
+
+
+def chapters_of(kind: Kind) -> tuple[Chapter, ...]:
+    """The chapters that an implementation of this kind is judged by, in the order of the standard."""
+    return tuple(chapter for chapter in _all_chapters() if chapter.kind == kind)
+
+
 def chapters() -> tuple[Chapter, ...]:
-    """All chapters, in the order of the standard."""
-    found = []
-    for name in (
-        "forward",
-        "training",
-        "split_backward",
-        "schedules",
-        "errors",
-        "communication",
-        "lifecycle",
-        "data_parallel",
-        "tracing",
-    ):
-        text = resources.files("pipeconform.spec").joinpath(f"{name}.toml").read_text("utf-8")
-        table = tomllib.loads(text)
-        identifier, title = table.pop("chapter"), table.pop("title")
-        rows = [msgspec.convert({"id": key, **row}, Requirement) for key, row in table.items()]
-        rows.sort(key=lambda row: _number(row.id))
-        assert all(re.fullmatch(rf"{identifier}-\d+", row.id) for row in rows)
-        found.append(Chapter(id=identifier, title=title, requirements=tuple(rows)))
-    return tuple(found)
+    """The chapters about pipelines."""
+    return chapters_of("pipeline")
 
 
+@functools.cache
 def requirements() -> tuple[Requirement, ...]:
-    """All requirements, in the order of the standard."""
+    """All requirements about pipelines, in the order of the standard."""
     return tuple(row for chapter in chapters() for row in chapter.requirements)
 
 

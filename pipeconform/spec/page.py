@@ -1,4 +1,4 @@
-"""The standard as a page of Markdown, made from the data it is kept in: ``python -m pipeconform.spec.page FILE``."""
+"""The standard as a page of Markdown, made from the suites: ``python -m pipeconform.spec.page FILE``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pipeconform.spec import (
     profiles,
     standard_versions,
 )
+from pipeconform.spec.catalogue import Promise
 from pipeconform.spec.levels import needed_claims
 from pipeconform.spec.wrappers import wrapper_chapter
 
@@ -35,7 +36,7 @@ def standard_page() -> str:
 
 def _head() -> Iterator[str]:
     count = sum(len(chapter.requirements) for chapter in chapters())
-    yield "<!-- Generated from pipeconform/spec by 'make standard'; change it there. -->"
+    yield "<!-- Generated from suites/ and pipeconform/spec by 'make standard'; change it there. -->"
     yield ""
     yield "# The standard"
     yield ""
@@ -128,8 +129,12 @@ def _requirement(row: Requirement) -> Iterator[str]:
     yield ""
     yield f"*Why:* {_plain(row.rationale)}"
     yield ""
-    yield f"*Source:* {_plain(row.source)}"
+    yield f"*Source:* {'; '.join(map(_linked, row.promise))}"
     yield ""
+
+
+def _linked(promise: Promise) -> str:
+    return f"[{_plain(promise.text)}]({promise.link})" if promise.link else _plain(promise.text)
 
 
 def _changes() -> Iterator[str]:

@@ -1,19 +1,19 @@
-"""The chapter about data-parallel wrappers.
+"""The whole standard: the chapters about pipelines and the one about data-parallel wrappers.
 
-It is a chapter of its own, not one of `chapters()`: those are judged of pipelines under each schedule that is
-claimed, this one of module wrappers, which have no schedule. Whatever reads results knows both.
+The latter is not one of `chapters()`: those are judged of pipelines under each schedule that is claimed, this one of
+module wrappers, which have no schedule. Whatever reads results knows both.
 """
 
 from __future__ import annotations
 
-import functools
-import tomllib
-from importlib import resources
-from typing import Literal
-
-import msgspec
-
-from pipeconform.spec.catalogue import Chapter, Requirement, chapters, named
+from pipeconform.spec.catalogue import (
+    Chapter,
+    Kind,
+    Requirement,
+    chapters_of,
+    named,
+    statements,
+)
 
 __all__ = [
     "Kind",
@@ -26,31 +26,17 @@ __all__ = [
     "wrapper_requirement",
 ]
 
-Kind = Literal["pipeline", "wrapper"]
-"""What an implementation is: of pipeline parallelism, or a wrapper of data-parallel modules."""
 
-
-@functools.cache
-def _table() -> dict[str, dict[str, str]]:
-    text = resources.files("pipeconform.spec").joinpath("data_parallel_wrappers.toml").read_text("utf-8")
-    rows: dict[str, dict[str, str]] = {k: v for k, v in tomllib.loads(text).items() if k.startswith("DPW-")}
-    return dict(sorted(rows.items(), key=lambda item: int(item[0].partition("-")[2])))
-
-
-@functools.cache
 def wrapper_chapter() -> Chapter:
     """Chapter DPW."""
-    rows = [
-        msgspec.convert({"id": key, **{k: v for k, v in row.items() if k != "capability"}}, Requirement)
-        for key, row in _table().items()
-    ]
-    return Chapter(id="DPW", title="Data-parallel wrappers", requirements=tuple(rows))
+    (chapter,) = chapters_of("wrapper")
+    return chapter
 
 
 def wrapper_capabilities() -> dict[str, frozenset[str]]:
     """By requirement what a wrapper must claim for it to be judged; empty for what every wrapper owes."""
-    listed = {key: row.get("capability", "") for key, row in _table().items()}
-    return {key: frozenset(filter(None, text.replace(",", " ").split())) for key, text in listed.items()}
+    needs = {one.requirement.id: one.needs for found in statements().values() for one in found.values()}
+    return {row.id: frozenset(map(str, needs[row.id])) for row in wrapper_chapter().requirements}
 
 
 def wrapper_requirement(identifier: str) -> Requirement:
@@ -60,11 +46,6 @@ def wrapper_requirement(identifier: str) -> Requirement:
         UnknownNameError: there is none; the message lists the nearest.
     """
     return named(identifier, wrapper_chapter().requirements)
-
-
-def chapters_of(kind: Kind) -> tuple[Chapter, ...]:
-    """The chapters that an implementation of this kind is judged by."""
-    return chapters() if kind == "pipeline" else (wrapper_chapter(),)
 
 
 def all_chapters() -> tuple[Chapter, ...]:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.mutants.operators import mutated, mutations
 from benchmarks.own_mutants import running
-from benchmarks.own_mutants.drawing import MODULES, ROOT, drawn, reaching
+from benchmarks.own_mutants.drawing import MODULES, ROOT, drawn, reaching, source_of
 from benchmarks.own_mutants.operators import of_the_product
 from benchmarks.own_mutants.page import page
 from benchmarks.own_mutants.running import Record, read, run
@@ -65,11 +65,7 @@ def test_every_module_has_tests_that_are_there(module):
 
 def test_every_module_that_is_mutated_parses_with_each_change_made():
     for mutant in drawn(seed=3, number=40):
-        tree = mutated(
-            ROOT.joinpath(*mutant.module.split(".")).with_suffix(".py").read_text(),
-            mutant.mutation.identity,
-            by=of_the_product,
-        )
+        tree = mutated(source_of(mutant.module), mutant.mutation.identity, by=of_the_product)
         assert ast.unparse(tree)
 
 

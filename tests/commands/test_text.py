@@ -11,6 +11,7 @@ from pipeconform.commands.list import list_requirements, list_schedules
 from pipeconform.commands.options import names
 from pipeconform.commands.show import describe_requirement
 from pipeconform.spec import Chapter, Level, Requirement
+from pipeconform.spec.catalogue import Promise
 
 ROW = Requirement(
     id="XYZ-1",
@@ -18,7 +19,7 @@ ROW = Requirement(
     level=Level.MUST,
     statement="Every output equals the reference's, whatever " + "it is " * 12 + "made of.",
     rationale="Anything else would be another model.",
-    source="a paper",
+    promise=(Promise("a paper"),),
 )
 
 

@@ -19,7 +19,19 @@ def test_what_is_imported_is_carried_with_its_packages():
 
 
 def test_what_a_package_reads_beside_its_modules_is_carried():
-    assert "pipeconform/spec/training.toml" in sources_of(["pipeconform.spec"])
+    assert "pipeconform/spec/levels.toml" in sources_of(["pipeconform.spec"])
+
+
+def test_with_the_catalogue_the_suites_are_carried_that_it_loads_by_name():
+    found = sources_of(["pipeconform.judge.registry"])
+
+    for name in (
+        "suites/__init__",
+        "suites/training/__init__",
+        "suites/training/gradients",
+        "judge/training",
+    ):
+        assert f"pipeconform/{name}.py" in found
 
 
 def test_the_package_s_own_names_are_not_followed():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import structs
 
-from pipeconform.adapter import Feature
+from pipeconform.adapter import Feature, Placement
 from pipeconform.case import blocks
 from pipeconform.case.case import Split, Train
 from pipeconform.judge import schedules, split_backward
@@ -16,6 +16,7 @@ from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.timeline import executed
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Observation, Structure
+from pipeconform.observe.traffic.records import Arrived
 from pipeconform.schedule import generate, to_csv
 from tests.case.examples import EVERYTHING, small_case, with_model
 from tests.judge import executions
@@ -33,6 +34,7 @@ from tests.judge.honest import (
 )
 from tests.judge.spoiling import Path, at, nudged, replaced
 from tests.judge.test_communication import recorded
+from tests.judge.test_crossing import crossed
 from tests.judge.test_tensor_parallel import crossing
 from tests.judge.test_tensor_parallel import evidence as cut
 from tests.judge.test_tracing import honest as traced
@@ -159,8 +161,8 @@ def _longer(made: Evidence) -> Evidence:
 
 def _departures(evidence: Evidence) -> Iterator[Finding]:
     """SCH-2 for one family, whatever others would say."""
-    for step, size, families in schedules._named_runs(evidence):
-        yield from schedules._departures(step, executed(evidence, step), families[0], size)
+    for step, size, families in schedules.named_runs(evidence):
+        yield from schedules.departures(step, executed(evidence, step), families[0], size)
 
 
 WEIGHT = ("gradients", 0, "stages.0.blocks.0.weight")
@@ -175,6 +177,24 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
         _of("COM-6"),
         lambda: _moved(evidence_of("plain"), 1, ("steps", 2, "output", "array")),
     ),
+    "a wrong gradient after a delay": (
+        _of("COM-6"),
+        lambda: _moved(evidence_of("plain"), 1, ("steps", 2, "gradients", 1, "blocks.0.weight")),
+    ),
+    "an input that did not come": (
+        _of("COM-7"),
+        lambda: crossed("S1 R1", "R0 S0", arrived=(Arrived(0, 1, 0, (False,)),)),
+    ),
+    "a microbatch that stays on one rank": (
+        _of("COM-7"),
+        lambda: crossed(
+            *("", ""),
+            ran=("0F0 1F0 1B0 0B0", "0F1 1F1 1B1 0B1"),
+            m=2,
+            placement=Placement.MIRROR,
+            arrived=(),
+        ),
+    ),
     "replicas that round otherwise": (_of("DPC-1"), _replicated_gradient),
     "late replicas that round otherwise": (_of("DPC-6"), _replicated_gradient),
     "tied weights that round otherwise": (_of("DPC-5"), _tied),
@@ -182,6 +202,18 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
     "a wrong output that is not returned, by its loss": (
         _of("FWD-1"),
         lambda: _moved(evidence_of("nothing returned"), 1, ("steps", 2, "losses", 1)),
+    ),
+    "a wrong output that is not returned, as the last stage gave it": (
+        _of("FWD-9"),
+        lambda: _moved(evidence_of("nothing returned"), 1, ("steps", 2, "forwards", 1, "output", "array")),
+    ),
+    "a wrong output of uneven microbatches": (
+        _of("FWD-2"),
+        lambda: _moved(honest(CASES["uneven"]), 1, ("steps", 0, "output", "array")),
+    ),
+    "a wrong gradient of uneven microbatches": (
+        _of("FWD-2"),
+        lambda: _moved(honest(CASES["uneven"]), 1, ("steps", 0, "gradients", 1, "blocks.0.weight")),
     ),
     "samples in another order": (_of("FWD-2"), _uneven),
     "microbatches in another order": (
@@ -254,7 +286,7 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
         lambda: _moved(evidence_of("by hand"), 1, ("steps", 0, "gradients", 1, "blocks.0.weight")),
     ),
     "a deferred function that ran twice": (
-        split_backward._miscounted,
+        split_backward.wrongly_counted,
         lambda: _put(
             evidence_of("deferred"),
             0,
@@ -328,6 +360,10 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
     ),
     "a wrong output of a front end's stages": (
         _of("TRC-1"),
+        lambda: _moved(_traced(), 1, ("steps", 2, "output", "array")),
+    ),
+    "a wrong output of what a front end must follow": (
+        _of("TRC-3"),
         lambda: _moved(_traced(), 1, ("steps", 2, "output", "array")),
     ),
     "a wrong loss of a front end's stages": (

@@ -1,4 +1,4 @@
-"""The links of judgements: every ``yield`` and ``yield from`` of the functions that chapters are judged by.
+"""The links of judgements: every ``yield`` and ``yield from`` of the suites and of the functions that they call.
 
 A judgement is a chain of generators. Which links a finding came through is read off the suspended generators, so
 that nobody has to take a link out to learn whether it is needed: a link through which all findings of a requirement
@@ -11,6 +11,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from types import GeneratorType, ModuleType
 from typing import Any
 
@@ -30,9 +31,12 @@ from pipeconform.judge import (
     training,
 )
 from pipeconform.judge.evidence import Evidence, Judge
+from pipeconform.spec.catalogue import SUITES, statements
 
 __all__ = ["Link", "all_links", "biting"]
 
+_ELSEWHERE = tuple(f"{SUITES}.{chapter}." for chapter in ("data_parallel_wrappers", "errors"))
+"""Chapters that are judged by other evidence: tests/replication, tests/judge/test_aftermath.py."""
 MODULES = (
     communication,
     data_parallel,
@@ -47,6 +51,7 @@ MODULES = (
     tensor_parallel,
     tracing,
     training,
+    *(import_module(name) for name in statements() if not name.startswith(_ELSEWHERE)),
 )
 
 

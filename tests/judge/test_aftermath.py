@@ -9,11 +9,15 @@ from pipeconform.adapter import ErrorContract
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.mistakes import Mistake
-from pipeconform.judge.aftermath import Aftermath, answers_are_right, nobody_dies, pipelines_recover
+from pipeconform.judge.aftermath import Aftermath, answers_are_right
 from pipeconform.judge.outcome import Status
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import RESUMED, Failed
 from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
 from tests.judge.honest import honest_example
+
+nobody_dies = JUDGEMENTS["ERR-13"].aftermath
+pipelines_recover = JUDGEMENTS["ERR-15"].aftermath
 
 CASE = Case(
     model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * 2),

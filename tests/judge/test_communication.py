@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from pipeconform.judge import communication
 from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.traffic.records import Layout
 from tests.judge.executions import evidence
 from tests.judge.recorded import traffic
+
+matched = JUDGEMENTS["COM-1"].judge
+only_the_given_group = JUDGEMENTS["COM-2"].judge
+gets_through = JUDGEMENTS["COM-3"].judge
+memory_in_flight_is_left_alone = JUDGEMENTS["COM-4"].judge
+no_more_than_needed = JUDGEMENTS["COM-5"].judge
 
 
 def recorded(*texts: str, members: tuple[int, ...] | None = None, **changes: Any) -> Evidence:
@@ -38,13 +44,13 @@ def told(findings: Iterable[Finding]) -> list[tuple[str, str]]:
 def test_matched_traffic_is_left_alone() -> None:
     found = recorded("S1 R1 C", "R0 S0 C")
 
-    assert told(communication.matched(found)) == []
-    assert told(communication.gets_through(found)) == []
-    assert told(communication.no_more_than_needed(found)) == []
+    assert told(matched(found)) == []
+    assert told(gets_through(found)) == []
+    assert told(no_more_than_needed(found)) == []
 
 
 def test_what_is_left_over_is_named_with_both_ends() -> None:
-    assert told(communication.matched(recorded("s1 r1#4", ""))) == [
+    assert told(matched(recorded("s1 r1#4", ""))) == [
         (
             "send without receive",
             "rank 0's send of float32[1] to rank 1, operation 0 is never received by rank 1",
@@ -65,13 +71,13 @@ def test_what_is_left_over_is_named_with_both_ends() -> None:
     ],
 )
 def test_both_ends_of_a_message_look_alike(layout: Layout, kind: str | None) -> None:
-    found = told(communication.matched(recorded("S1", "R0", layout=layout)))
+    found = told(matched(recorded("S1", "R0", layout=layout)))
 
     assert [one for one, _ in found] == ([] if kind is None else [kind])
 
 
 def test_members_issue_the_same_collectives() -> None:
-    ((kind, message),) = told(communication.matched(recorded("C C", "C")))
+    ((kind, message),) = told(matched(recorded("C C", "C")))
 
     assert kind == "collectives differ"
     assert message == "members come with rank 0: allreduce of float32[1], operation 1; rank 1: nothing"
@@ -86,7 +92,7 @@ def test_members_issue_the_same_collectives() -> None:
 )
 def test_other_groups_than_the_given_one_are_named(changes: dict[str, Any], what: str) -> None:
     found = recorded("S1", "R0", "", members=(0, 1), **changes)
-    first = next(communication.only_the_given_group(found))
+    first = next(only_the_given_group(found))
 
     assert first.kind == "another group"
     text = f"rank 0 uses {what} for its send of float32[1] to rank 1, operation 0; the pipeline's ranks are [0, 1]"
@@ -97,20 +103,20 @@ def test_other_groups_than_the_given_one_are_named(changes: dict[str, Any], what
 def test_a_group_of_some_of_the_members_may_be_used(default: str) -> None:
     """The default group too, where it has no other ranks: an engine without groups is not accused."""
     found = recorded("S1", "R0", groups={"given": (0, 1)}, default=default, given="another")
-    kinds = {one.kind for one in communication.only_the_given_group(found)}
+    kinds = {one.kind for one in only_the_given_group(found)}
 
     assert "another group" not in kinds
 
 
 def test_a_circle_is_the_finding_s_message() -> None:
-    ((kind, message),) = told(communication.gets_through(recorded("s1 r1 w0 w1", "s0 r0 w0 w1")))
+    ((kind, message),) = told(gets_through(recorded("s1 r1 w0 w1", "s0 r0 w0 w1")))
 
     assert kind == "circle in order"
     assert message.startswith("in order per communicator nobody gets on:\n  rank 0 serves its receive of")
 
 
 def test_memory_in_flight_and_waits_that_are_missing_are_named() -> None:
-    found = communication.memory_in_flight_is_left_alone(recorded("S1 r1", "R0 S0", overwritten=(0,)))
+    found = memory_in_flight_is_left_alone(recorded("S1 r1", "R0 S0", overwritten=(0,)))
 
     first, second = next(found), next(found)
     assert first.message == (
@@ -120,7 +126,7 @@ def test_memory_in_flight_and_waits_that_are_missing_are_named() -> None:
 
 
 def test_nobody_sends_himself_anything() -> None:
-    (found,) = told(communication.no_more_than_needed(recorded("S0 R0", "")))
+    (found,) = told(no_more_than_needed(recorded("S0 R0", "")))
 
     assert found == (
         "sent to itself",
@@ -130,10 +136,10 @@ def test_nobody_sends_himself_anything() -> None:
 
 def test_bytes_are_counted_per_step_and_direction() -> None:
     once = recorded("S1", "R0")
-    assert told(communication.no_more_than_needed(once)) == []
+    assert told(no_more_than_needed(once)) == []
 
     shown = structs.replace(once.shown[0], traffic=traffic("S1 " * 258, ranks=2))
-    found = told(communication.no_more_than_needed(replace(once, shown=(shown, once.shown[1]))))
+    found = told(no_more_than_needed(replace(once, shown=(shown, once.shown[1]))))
     assert found == [
         (
             "more bytes than needed",

@@ -19,13 +19,15 @@ from pipeconform.case.build import data
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import LossSpec, Optimize, Sgd, Train, World, Zero
 from pipeconform.case.replicas import Replicas
-from pipeconform.judge import training
 from pipeconform.judge.norms import gradient_norm_is_right
 from pipeconform.judge.oracle import reference
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import StepExpected
 from tests.case.examples import EVERYTHING
 from tests.judge.honest import TRAIN, changed, expecting, honest, plain_case, told
+
+scale_is_right = JUDGEMENTS["TRN-3"].judge
 
 UNEVEN = Train(batch_size=5, num_microbatches=3)
 """Microbatches of two, two and one samples."""
@@ -243,7 +245,7 @@ def test_all_of_a_stage_twice_is_told_as_a_factor():
     made = honest(plain_case())
     doubled = {n: Array.of(g.tensor() * 2) for n, g in made.shown[1].steps[0].gradients[1].items()}
     wrong = changed(made, rank=1, gradients={1: doubled})
-    (finding,) = training.scale_is_right(wrong)
+    (finding,) = scale_is_right(wrong)
 
     assert (finding.kind, finding.stage, finding.rank) == ("scale", 1, 1)
     assert "2 times the reference's" in finding.message

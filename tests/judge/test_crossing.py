@@ -7,11 +7,13 @@ from dataclasses import replace
 from msgspec import structs
 
 from pipeconform.adapter import Placement
-from pipeconform.judge.crossing import everything_crosses
 from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.traffic.records import Arrived
 from tests.judge.executions import evidence
 from tests.judge.recorded import traffic
+
+everything_crosses = JUDGEMENTS["COM-7"].judge
 
 TRAINED = ("0F0 0B0", "1F0 1B0")
 

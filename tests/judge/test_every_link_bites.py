@@ -20,7 +20,7 @@ NEEDLESS = {
     "refusal_is_clear": "judges words: tests/judge/test_tracing.py",
     "shapes_are_told_apart": "judges words: tests/judge/test_tracing.py",
     "repeats_exactly": "compares two executions: tests/judge/test_lifecycle.py",
-    "nothing_by_itself": "gives nothing",
+    "determinism": "gives nothing by itself",
 }
 """By function what is tested in another way."""
 UNREACHABLE = {

@@ -10,9 +10,11 @@ from pipeconform.case.replicas import Replicas
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.oracle import reference
-from pipeconform.judge.reductions import synchronised_once
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import Event, Observation, Reduction, StepShown
 from tests.case.examples import EVERYTHING, small_case
+
+synchronised_once = JUDGEMENTS["DPC-2"].judge
 
 VALUES = 12  # a linear map of three inputs to three outputs, and its bias
 PADDED = 16  # four rows in the place of three, shared by two ranks

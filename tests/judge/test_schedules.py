@@ -6,8 +6,15 @@ from pipeconform.adapter import Placement, ScheduleClaim
 from pipeconform.errors import UsageError
 from pipeconform.judge import schedules
 from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.schedule import Kind, family, generate, to_csv
 from tests.judge.executions import evidence, words
+
+everything_once = JUDGEMENTS["SCH-1"].judge
+order_is_the_named_one = JUDGEMENTS["SCH-2"].judge
+in_flight_is_bounded = JUDGEMENTS["SCH-3"].judge
+placement_is_kept = JUDGEMENTS["SCH-7"].judge
+declared_is_executed = JUDGEMENTS["SCH-8"].judge
 
 SIZES = [(2, 1, 4), (3, 1, 2), (2, 2, 4), (1, 2, 2), (2, 3, 4), (4, 2, 8)]
 FAMILIES = ("gpipe", "one_f_one_b", "interleaved_one_f_one_b", "looped_bfs", "interleaved_zero_bubble")
@@ -40,11 +47,11 @@ def test_every_familys_own_table_meets_every_requirement(name, table, v):
     made = _of(table, v, name, declared=to_csv(table))
 
     for judge in (
-        schedules.everything_once,
-        schedules.order_is_the_named_one,
-        schedules.in_flight_is_bounded,
-        schedules.placement_is_kept,
-        schedules.declared_is_executed,
+        everything_once,
+        order_is_the_named_one,
+        in_flight_is_bounded,
+        placement_is_kept,
+        declared_is_executed,
     ):
         assert list(judge(made)) == []
 
@@ -66,11 +73,11 @@ def test_every_familys_own_table_meets_every_requirement(name, table, v):
 def test_what_runs_too_often_too_seldom_or_too_early_is_found(text, kind):
     made = evidence("0F0 0F1 0B0 0B1", text, m=2)
 
-    assert kind in _kinds(schedules.everything_once, made)
+    assert kind in _kinds(everything_once, made)
 
 
 def test_a_finding_names_rank_stage_and_microbatch():
-    (found,) = schedules.everything_once(evidence("0F0 0F1 0B0 0B1", "1F0 1F1 1I0 1W0 1I1", m=2))
+    (found,) = everything_once(evidence("0F0 0F1 0B0 0B1", "1F0 1F1 1I0 1W0 1I1", m=2))
 
     assert found.where() == "step 0, rank 1, stage 1, microbatch 1"
     assert found.message == "stage 1, microbatch 1: it has an I and no W: its weight gradient is left over"
@@ -87,7 +94,7 @@ def test_a_finding_names_rank_stage_and_microbatch():
     ],
 )
 def test_a_finding_points_at_the_first_wrong_computation(text, position):
-    found = next(schedules.everything_once(evidence("0F0 0F1 0B0 0B1", text, m=2)))
+    found = next(everything_once(evidence("0F0 0F1 0B0 0B1", text, m=2)))
 
     assert found.rank == 1
     assert found.position == position
@@ -97,16 +104,16 @@ def test_a_stage_waits_for_the_one_before_it_on_the_same_rank():
     made = evidence("1F0 0F0 1B0 0B0", m=1, v=2)
     other = evidence("0F0 1F0 0B0 1B0", m=1, v=2)
 
-    assert _kinds(schedules.everything_once, made) == {"F before F"}
-    assert _kinds(schedules.everything_once, other) == {"B before B"}
+    assert _kinds(everything_once, made) == {"F before F"}
+    assert _kinds(everything_once, other) == {"B before B"}
 
 
 def test_evaluation_has_no_backward():
     good = evidence("0f0 0f1", "1f0 1f1", m=2, trains=False)
     bad = evidence("0f0 0f1", "1F0 1F1 1B1", m=2, trains=False)
 
-    assert list(schedules.everything_once(good)) == []
-    assert _kinds(schedules.everything_once, bad) == {"a backward where none is due"}
+    assert list(everything_once(good)) == []
+    assert _kinds(everything_once, bad) == {"a backward where none is due"}
 
 
 @pytest.mark.parametrize("name", ["one_f_one_b", "zb_v", "interleaved_zero_bubble"])
@@ -117,7 +124,7 @@ def test_two_computations_in_the_other_order_are_another_schedule(name):
     last = texts[-1].split()
     i = next(i for i in range(len(last) - 1) if "F" not in last[i] and "F" in last[i + 1])
     last[i], last[i + 1] = last[i + 1], last[i]
-    (found,) = schedules.order_is_the_named_one(_of(table, v, name, texts=[*texts[:-1], " ".join(last)]))
+    (found,) = order_is_the_named_one(_of(table, v, name, texts=[*texts[:-1], " ".join(last)]))
 
     assert found.kind == "not the named order"
     assert found.rank == 1
@@ -128,7 +135,7 @@ def test_two_computations_in_the_other_order_are_another_schedule(name):
 def test_a_computation_that_is_missing_at_the_end_is_pointed_at():
     made = evidence("0F0 0F1 0B0", "1F0 1F1 1B0 1B1", m=2, family="gpipe")
 
-    (found,) = schedules.order_is_the_named_one(made)
+    (found,) = order_is_the_named_one(made)
 
     assert found.position == 3
 
@@ -137,30 +144,30 @@ def test_backwards_come_in_any_order_where_that_is_free():
     reversed_gpipe = evidence("0F0 0F1 0B1 0B0", "1F0 1F1 1B1 1B0", m=2, family="gpipe")
     reversed_1f1b = evidence("0F0 0F1 0B1 0B0", "1F0 1F1 1B1 1B0", m=2, family="one_f_one_b")
 
-    assert list(schedules.order_is_the_named_one(reversed_gpipe)) == []
-    assert _kinds(schedules.order_is_the_named_one, reversed_1f1b) == {"not the named order"}
+    assert list(order_is_the_named_one(reversed_gpipe)) == []
+    assert _kinds(order_is_the_named_one, reversed_1f1b) == {"not the named order"}
 
 
 def test_either_warm_up_of_interleaved_1f1b_will_do():
     table = generate("interleaved_one_f_one_b_megatron", num_ranks=2, stages_per_rank=2, num_microbatches=2)
 
     assert table != generate("interleaved_one_f_one_b", num_ranks=2, stages_per_rank=2, num_microbatches=2)
-    assert list(schedules.order_is_the_named_one(_of(table, 2, "interleaved_one_f_one_b"))) == []
-    assert list(schedules.in_flight_is_bounded(_of(table, 2, "interleaved_one_f_one_b"))) == []
+    assert list(order_is_the_named_one(_of(table, 2, "interleaved_one_f_one_b"))) == []
+    assert list(in_flight_is_bounded(_of(table, 2, "interleaved_one_f_one_b"))) == []
 
 
 def test_stages_take_turns_freely_in_an_evaluation():
     by_stage = evidence("0f0 0f1 0f2 1f0 1f1 1f2", m=3, v=2, trains=False, family="forward_only")
     backwards = evidence("0f1 0f0 0f2 1f0 1f1 1f2", m=3, v=2, trains=False, family="forward_only")
 
-    assert list(schedules.order_is_the_named_one(by_stage)) == []
-    (found,) = schedules.order_is_the_named_one(backwards)
+    assert list(order_is_the_named_one(by_stage)) == []
+    (found,) = order_is_the_named_one(backwards)
     assert (found.kind, found.rank, found.position) == ("not the named order", 0, 0)
 
 
 def test_one_more_in_flight_is_one_too_many():
     texts = ("0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3", "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3")
-    (found,) = schedules.in_flight_is_bounded(evidence(*texts, m=4, family="one_f_one_b"))
+    (found,) = in_flight_is_bounded(evidence(*texts, m=4, family="one_f_one_b"))
 
     assert found.message == (
         "pipeline rank 0 holds 3 microbatches up to W after 0F2; the bound of 1F1B is 2 (p=2, v=1, m=4)"
@@ -173,16 +180,14 @@ def test_weights_that_wait_too_long_hold_their_microbatches():
     rank0, rank1 = words(table)
     late = " ".join(sorted(rank1.split(), key=lambda word: "W" in word))
 
-    assert _kinds(schedules.in_flight_is_bounded, _of(table, 1, "zb_h1", texts=[rank0, late])) == {
-        "too many in flight"
-    }
+    assert _kinds(in_flight_is_bounded, _of(table, 1, "zb_h1", texts=[rank0, late])) == {"too many in flight"}
 
 
 def test_a_declared_table_is_held_to_the_bound_too():
     greedy = to_csv(generate("gpipe", num_ranks=2, stages_per_rank=1, num_microbatches=4))
     table = generate("one_f_one_b", num_ranks=2, stages_per_rank=1, num_microbatches=4)
 
-    assert _kinds(schedules.in_flight_is_bounded, _of(table, 1, "one_f_one_b", declared=greedy)) == {
+    assert _kinds(in_flight_is_bounded, _of(table, 1, "one_f_one_b", declared=greedy)) == {
         "too many in flight, declared"
     }
 
@@ -198,7 +203,7 @@ def test_what_cannot_be_freed_visibly_is_not_counted():
 def test_a_stage_on_another_rank_is_found():
     made = evidence("0F0 3F0 3B0 0B0", "1F0 2F0 2B0 1B0", m=1, v=2)
 
-    found = list(schedules.placement_is_kept(made))
+    found = list(placement_is_kept(made))
 
     assert [(one.rank, one.stage) for one in found] == [(0, 3), (1, 2)]
     assert found[0].message == "stage 3 ran on pipeline rank 0; it is placed on 1"
@@ -218,14 +223,14 @@ def test_a_stage_on_another_rank_is_found():
 def test_a_declared_table_must_be_readable_and_true(table, kind):
     made = evidence("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", m=2, table=table)
 
-    assert _kinds(schedules.declared_is_executed, made) == {kind}
+    assert _kinds(declared_is_executed, made) == {kind}
 
 
 def test_idle_slots_and_sharding_actions_of_a_declared_table_are_not_computations():
     table = "0F0,0F1,,,0B0,0B1,0REDUCE_GRAD\n,1F0,1F1,1B0,1B1,1REDUCE_GRAD"
     made = evidence("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", m=2, table=table)
 
-    assert list(schedules.declared_is_executed(made)) == []
+    assert list(declared_is_executed(made)) == []
 
 
 def test_only_schedules_with_a_family_of_the_contracts_stages_are_named():

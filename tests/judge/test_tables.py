@@ -6,9 +6,12 @@ import pytest
 
 from pipeconform.adapter import Placement
 from pipeconform.errors import UsageError
-from pipeconform.judge.tables import bubble_is_bounded, nothing_waits_in_a_circle
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.schedule import families, generate, to_csv
 from tests.judge.executions import evidence
+
+bubble_is_bounded = JUDGEMENTS["SCH-4"].judge
+nothing_waits_in_a_circle = JUDGEMENTS["SCH-5"].judge
 
 CHAINS = [item for item in families() if item.placement != "bidirectional" and not item.forward_only]
 SIZES = list(itertools.product((1, 2, 3), (1, 2), (1, 2, 3, 6)))

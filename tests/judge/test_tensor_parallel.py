@@ -12,11 +12,14 @@ from pipeconform.case.tensor_parallel import TensorParallel, cut_dim, layers_of
 from pipeconform.judge.data_parallel import part_of
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.oracle import reference
-from pipeconform.judge.tensor_parallel import boundaries_keep_their_placement, parts_are_right
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Forward, Observation, Sharding, StepShown, Structure
 from tests.case.examples import EVERYTHING, small_case
 from tests.judge.honest import merged
+
+boundaries_keep_their_placement = JUDGEMENTS["FWD-19"].judge
+parts_are_right = JUDGEMENTS["DPC-7"].judge
 
 RANKS = 2
 TRAIN = Train(batch_size=2, num_microbatches=2)

@@ -14,9 +14,14 @@ from pipeconform.case.case import Case, Eval, Split, Stage, Train
 from pipeconform.judge import tracing
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.oracle import reference
+from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Observation, StepShown, Structure
 from tests.case.examples import EVERYTHING, small_case, with_model
+
+keys_are_the_models = JUDGEMENTS["TRC-2"].judge
+right_or_refused = JUDGEMENTS["TRC-4"].judge
+shapes_are_known = JUDGEMENTS["TRC-5"].judge
 
 CAPABILITIES = dataclasses.replace(EVERYTHING, scale=GradientScale(at="loss"))
 
@@ -80,7 +85,7 @@ def _kinds(findings) -> list[str]:
     return [finding.kind for finding in findings]
 
 
-JUDGES = (tracing.stages_equal_the_model, tracing.keys_are_the_models, tracing.shapes_are_known)
+JUDGES = (tracing.stages_equal_the_model, keys_are_the_models, shapes_are_known)
 
 
 @pytest.mark.parametrize("judge", JUDGES, ids=lambda judge: judge.__name__)
@@ -121,17 +126,17 @@ def test_gradients_under_a_foreign_name_are_missing() -> None:
     ],
 )
 def test_wrong_keys_are_found(keys: tuple[str, ...], kind: str) -> None:
-    assert _kinds(tracing.keys_are_the_models(_changed(honest(_case()), 0, keys={0: keys}))) == [kind]
+    assert _kinds(keys_are_the_models(_changed(honest(_case()), 0, keys={0: keys}))) == [kind]
 
 
 def test_a_shared_parameter_may_be_in_two_stages() -> None:
     case = _case(tied=True)
-    names = tuple(tracing.aliases_of(case))
+    names = tuple(tracing.aliases_in(case))
     first = tuple(name for name in names if name.startswith("stages.0"))
     second = tuple(name for name in names if name.startswith("stages.1"))
     evidence = _changed(_changed(honest(case), 0, keys={0: first}), 1, keys={1: second})
 
-    assert _kinds(tracing.keys_are_the_models(evidence)) == []
+    assert _kinds(keys_are_the_models(evidence)) == []
 
 
 def test_a_module_that_is_called_twice_may_be_cut_between_its_calls() -> None:
@@ -139,7 +144,7 @@ def test_a_module_that_is_called_twice_may_be_cut_between_its_calls() -> None:
     evidence = honest(shared)
     both = (*evidence.shown[0].keys[0], *evidence.shown[1].keys[1])
 
-    assert _kinds(tracing.keys_are_the_models(_changed(evidence, 1, keys={1: both}))) == []
+    assert _kinds(keys_are_the_models(_changed(evidence, 1, keys={1: both}))) == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +156,7 @@ def test_a_module_that_is_called_twice_may_be_cut_between_its_calls() -> None:
     ],
 )
 def test_what_is_said_of_boundaries_is_compared(boundaries: tuple[Known, ...], kind: str) -> None:
-    assert _kinds(tracing.shapes_are_known(_changed(honest(_case()), 0, boundaries=boundaries))) == [kind]
+    assert _kinds(shapes_are_known(_changed(honest(_case()), 0, boundaries=boundaries))) == [kind]
 
 
 def test_a_policy_may_cut_elsewhere_but_knows_the_dtype() -> None:
@@ -159,10 +164,8 @@ def test_a_policy_may_cut_elsewhere_but_knows_the_dtype() -> None:
     wrong = (Known(producer=0, consumer=1, tensors=(((2, 3), "float32"),)),)
     evidence = honest(_case(by="policy"))
 
-    assert _kinds(tracing.shapes_are_known(_changed(evidence, 0, boundaries=inside))) == []
-    assert _kinds(tracing.shapes_are_known(_changed(evidence, 0, boundaries=wrong))) == [
-        "boundary known wrongly"
-    ]
+    assert _kinds(shapes_are_known(_changed(evidence, 0, boundaries=inside))) == []
+    assert _kinds(shapes_are_known(_changed(evidence, 0, boundaries=wrong))) == ["boundary known wrongly"]
 
 
 def test_an_output_that_is_too_long_is_found() -> None:
@@ -171,18 +174,18 @@ def test_an_output_that_is_too_long_is_found() -> None:
     longer = Structure.of(torch.cat([first.output.leaves()[0].tensor()] * 2))
     steps = (msgspec.structs.replace(first, output=longer), *others)
 
-    assert "output length" in _kinds(tracing.shapes_are_known(_changed(evidence, 1, steps=steps)))
+    assert "output length" in _kinds(shapes_are_known(_changed(evidence, 1, steps=steps)))
 
 
 @pytest.mark.parametrize("wrong", ["unknown", "uncalled", "empty"])
 def test_a_wrong_point_that_is_accepted_is_found(wrong: str) -> None:
     evidence = dataclasses.replace(honest(_case()), case=_case(by="points", wrong=wrong))
 
-    assert _kinds(tracing.right_or_refused(evidence)) == [f"{wrong} split point accepted"]
+    assert _kinds(right_or_refused(evidence)) == [f"{wrong} split point accepted"]
 
 
 def test_a_branch_that_is_followed_rightly_is_right() -> None:
-    assert _kinds(tracing.right_or_refused(honest(_case(wrong="branch")))) == []
+    assert _kinds(right_or_refused(honest(_case(wrong="branch")))) == []
 
 
 def test_an_error_must_name_the_point() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from importlib import resources
-
 import msgspec
 import pytest
 from pipeconform.reference_impl.faults import WRAPPER_FAULTS
@@ -20,22 +17,11 @@ IDS = [row.id for row in wrapper_chapter().requirements]
 EVERYTHING = WrapperClaims(features=frozenset(WrapperFeature))
 
 
-def test_requirements_are_numbered_and_each_has_one_test_a_judgement_and_a_fault() -> None:
-    folder = resources.files("pipeconform.suites.data_parallel_wrappers")
-    texts = [path.read_text() for path in folder.iterdir() if path.name.startswith("test_")]
-    in_suite = [one for text in texts for one in re.findall(r'requirement\("(DPW-\d+)"\)', text)]
-
+def test_requirements_are_numbered_and_each_has_a_judgement_and_a_fault() -> None:
     assert [f"DPW-{i + 1}" for i in range(len(IDS))] == IDS
-    assert sorted(in_suite) == sorted(IDS)
     assert list(WRAPPER_JUDGEMENTS) == IDS
     assert {fault.requirement for fault in WRAPPER_FAULTS.values()} == set(IDS)
     assert len(WRAPPER_FAULTS) >= 40
-
-
-def test_what_a_judgement_needs_is_what_the_standard_says() -> None:
-    needs = {one: frozenset(map(str, j.needs)) for one, j in WRAPPER_JUDGEMENTS.items()}
-
-    assert needs == wrapper_capabilities()
 
 
 def test_without_claims_only_what_every_wrapper_owes_is_judged() -> None:

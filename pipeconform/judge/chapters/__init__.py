@@ -1,1 +1,0 @@
-"""Which judgement answers which requirement: a module per chapter, joined by `judge.registry`."""

@@ -1,0 +1,57 @@
+"""What pytest collects of the standard: a test per requirement, schedule and variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeconform.campaign.told import group_of
+from pipeconform.spec.catalogue import Statement, statements_in
+
+if TYPE_CHECKING:
+    from pipeconform.session.run import PytestRun
+
+__all__ = ["CELL", "SuiteFile", "SuiteItem"]
+
+CELL = "pipeconform_cell"
+"""The property of a report that has the cell as JSON."""
+
+
+class SuiteFile(pytest.File):
+    """A file of the suites."""
+
+    def __init__(self, *, run: PytestRun, **known: Any) -> None:
+        super().__init__(**known)
+        self._run = run
+
+    def collect(self) -> Iterator[SuiteItem]:
+        """A test for each cell that was asked for; the cells of a schedule stay together under xdist."""
+        for name, statement in statements_in(self.path).items():
+            for cell in self._run.judging.cells_of(statement.requirement.id):
+                item: SuiteItem = SuiteItem.from_parent(
+                    self, name=f"{name}[{':'.join(cell)}]", run=self._run, statement=statement, cell=cell
+                )
+                item.add_marker(pytest.mark.xdist_group(group_of(*cell)))
+                yield item
+
+
+class SuiteItem(pytest.Item):
+    """A requirement under one schedule, in one variant of the environment."""
+
+    def __init__(
+        self, *, run: PytestRun, statement: Statement, cell: tuple[str, str, str], **known: Any
+    ) -> None:
+        super().__init__(**known)
+        self._run, self._statement = run, statement
+        self.cell = cell
+
+    def runtest(self) -> None:
+        """Judge the cell; fail with the smallest counter-examples."""
+        self._run.judge(self)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where the requirement stands, and its test's name."""
+        return self.path, self._statement.line - 1, self.name

@@ -1,0 +1,287 @@
+"""Replicas of the pipeline: the mean of gradients, when it is taken, and what must not disturb it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.case.case import Optimize, Train
+from pipeconform.case.focus import Focus
+from pipeconform.judge.conditions import DELAY, SEVERAL_REPLICAS
+from pipeconform.judge.data_parallel import (
+    cut_alike,
+    first_values,
+    gradients_are_the_mean,
+    hook_is_called,
+    of_each_replica,
+    replicas_of,
+)
+from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.judgement import TIMELINE, requirement
+from pipeconform.judge.reductions import reduced_once
+from pipeconform.judge.tensor_parallel import cut_as_planned, values_within_bounds
+from pipeconform.judge.training import buffers_are_right, gradients_are_right
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import ASYNCHRONOUS, documented, in_source, paper
+
+
+@requirement(
+    "DPC-1",
+    title="The mean over replicas",
+    level=MUST,
+    about=(Focus.REPLICAS, Focus.SHARDED),
+    trains=True,
+    costly=True,
+    by_schedule=True,
+    condition=SEVERAL_REPLICAS,
+    promise=(
+        documented(
+            "torch.nn.parallel.DistributedDataParallel documentation",
+            "generated/torch.nn.parallel.DistributedDataParallel.html",
+        ),
+        documented("torch.distributed.fsdp.fully_shard documentation", "distributed.fsdp.fully_shard.html"),
+    ),
+)
+def the_mean_over_replicas(evidence: Evidence) -> Iterator[Finding]:
+    """Replicas of the pipeline that are given different data have their own outputs and losses, and after every
+    step the same gradients: the mean over the replicas of what each would have alone, on every stage, whether
+    the stages are replicated or sharded; parameters stay the same over all optimizer steps.
+
+    Replicas that are never synchronised train without an error, each on its share of the data; where all
+    replicas get the same data, nothing shows.
+    """
+    yield from gradients_are_the_mean(evidence)
+
+
+@requirement(
+    "DPC-2",
+    title="Synchronised once",
+    level=MUST,
+    about=(Focus.REPLICAS, Focus.SHARDED),
+    trains=True,
+    costly=True,
+    by_schedule=True,
+    observe=TIMELINE | {"reductions"},
+    condition=SEVERAL_REPLICAS,
+    promise=(
+        documented(
+            "torch.nn.parallel.DistributedDataParallel.no_sync documentation",
+            "generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
+        ),
+        documented(
+            "FSDPModule.set_requires_gradient_sync documentation",
+            "distributed.fsdp.fully_shard.html#torch.distributed.fsdp.FSDPModule.set_requires_gradient_sync",
+        ),
+        in_source(
+            "torch.distributed.pipelining, backward_maybe_with_nosync: reduced on the last step",
+            "distributed/pipelining/stage.py",
+        ),
+    ),
+)
+def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
+    """In every training step the gradients of a stage are added up over its replicas exactly once, in whatever
+    pieces, and not before its last backward, or weight part, of that step has begun, in whatever order the
+    schedule runs them; there is no synchronisation per microbatch.
+
+    A mean that is taken for every microbatch has the right value and m times the traffic; one that is taken
+    before the last backward lacks a microbatch, or is taken again.
+    """
+    num = len(evidence.case.world.pipelines)
+    for replica in replicas_of(evidence):
+        for expected in evidence.runs(Train):
+            for s in range(evidence.case.num_stages) if num > 1 else ():
+                for one in replica.owners(s):
+                    step = shown_step(one, expected.step)
+                    evidence.compared()
+                    yield from reduced_once(evidence, expected, step, s, rank=one.rank)
+        yield from gradients_are_right(replica.uncounted)
+
+
+@requirement(
+    "DPC-3",
+    title="Parameters that are not used alike",
+    level=MUST,
+    about=(Focus.REPLICA_CONTENTS,),
+    trains=True,
+    costly=True,
+    condition=SEVERAL_REPLICAS,
+    promise=documented(
+        "torch.nn.parallel.DistributedDataParallel documentation, find_unused_parameters",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
+    ),
+)
+def parameters_that_are_not_used_alike(evidence: Evidence) -> Iterator[Finding]:
+    """The mean is right where the number of microbatches changes between steps, where parameters or whole
+    stages are frozen, where a parameter is used by no microbatch, or by some microbatches of some replicas only
+    (the others count as zero; where none uses it, it has no gradient), and with buffers, which are each
+    replica's own.
+
+    A count of backwards that is remembered from an earlier step, or a bucket that waits for a gradient that
+    never comes, shows with such models only.
+    """
+    yield from of_each_replica(buffers_are_right)(evidence)
+    yield from gradients_are_the_mean(evidence)
+
+
+@requirement(
+    "DPC-4",
+    title="Accumulation and the wrapper's options",
+    level=MUST,
+    about=(Focus.REPLICA_OPTIONS,),
+    trains=True,
+    costly=True,
+    condition=SEVERAL_REPLICAS,
+    promise=documented(
+        "torch.nn.parallel.DistributedDataParallel documentation, gradient_as_bucket_view, static_graph, "
+        "register_comm_hook",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
+    ),
+)
+def accumulation_and_options(evidence: Evidence) -> Iterator[Finding]:
+    """The mean is right where gradients are accumulated over steps, and with what the wrapper offers and the
+    implementation claims: gradients that are views of their buckets, a communication hook of the user's (which
+    is given every gradient), a static graph.
+
+    Options change who writes a gradient, and where to; engines that reach into a wrapper know some of the ways.
+    """
+    replicas = evidence.case.world.replicas
+    assert replicas is not None
+    for one in replicas_of(evidence) if replicas.hook else ():
+        yield from hook_is_called(one)
+    yield from gradients_are_the_mean(evidence)
+
+
+@requirement(
+    "DPC-5",
+    title="Tied weights in replicas",
+    level=MUST,
+    about=(Focus.REPLICA_TIES,),
+    trains=True,
+    costly=True,
+    condition=SEVERAL_REPLICAS,
+    promise=paper("Megatron-LM (arXiv:1909.08053), embeddings of the first and the last stage"),
+)
+def tied_weights_in_replicas(evidence: Evidence) -> Iterator[Finding]:
+    """A weight that stages of different ranks hold together has, in every one of them and in every replica, the
+    sum over the stages of the mean over the replicas as its gradient, and the same value after every optimizer
+    step.
+
+    Two sums, over stages and over replicas, and one of them is easily taken in one replica only, or twice: the
+    copies drift apart.
+    """
+    for expected in evidence.runs((Train, Optimize)):
+        held = {
+            (one.rank, s): shown_step(one, expected.step).parameters.get(s, {}).get("tied")
+            for one in evidence.members
+            for s in evidence.case.model.tied
+            if one.pipeline_rank in evidence.placement[s]
+        }
+        evidence.compared(len(held))
+        if len(set(held.values())) > 1:
+            text = "the tied weight is not the same everywhere: " + "; ".join(
+                f"rank {rank}, stage {s} has {first_values(array)}" for (rank, s), array in held.items()
+            )
+            rank, s = next(iter(held))
+            yield Finding(kind="ties differ", message=text, step=expected.step, rank=rank, stage=s)
+    yield from gradients_are_the_mean(evidence)
+
+
+@requirement(
+    "DPC-6",
+    title="Replicas that are late",
+    level=MUST,
+    about=(Focus.REPLICA_DELAYS,),
+    trains=True,
+    costly=True,
+    condition=DELAY,
+    promise=ASYNCHRONOUS,
+)
+def late_replicas(evidence: Evidence) -> Iterator[Finding]:
+    """A delay of one replica, before or after a reduction, in a backward, or after the loss, changes nothing.
+
+    A reduction that is not waited for is mostly over by the time its result is read.
+    """
+    yield from gradients_are_the_mean(evidence)
+
+
+@requirement(
+    "DPC-7",
+    title="Tensor-parallel stages",
+    level=MUST,
+    about=(Focus.TENSOR,),
+    trains=True,
+    costly=True,
+    promise=(
+        documented("torch.distributed.tensor.parallel documentation", "distributed.tensor.parallel.html"),
+        paper("Megatron-LM (arXiv:1909.08053)"),
+    ),
+)
+def tensor_parallel_stages(evidence: Evidence) -> Iterator[Finding]:
+    """Stages whose linear maps are cut by columns or by rows over several ranks, with the main stream whole or
+    cut along the sequence in between, alone or together with replicas in fully_shard, have the reference's
+    outputs, losses, gradients and updates on every rank; every rank holds its part of every parameter, cut as
+    it was planned, and its gradient is cut in the same way, or, of a parameter that all ranks have whole, waits
+    to be added up.
+
+    The parts of a stage compute one thing together: parts with other data, a gradient that is averaged over
+    parts as if they were replicas, or a part that is taken for the whole give gradients of the right shape.
+    """
+    for one in evidence.members:
+        for step in one.steps:
+            for s in step.parameters:
+                yield from cut_as_planned(evidence, one.rank, step, s)
+    for replica in replicas_of(evidence):
+        yield from values_within_bounds(replica)
+
+
+@requirement(
+    "DPC-8",
+    title="Shards",
+    level=MUST,
+    about=(Focus.SHARDED,),
+    trains=True,
+    any_schedule=True,
+    condition=SEVERAL_REPLICAS,
+    promise=documented(
+        "torch.distributed.fsdp.fully_shard documentation", "distributed.fsdp.fully_shard.html"
+    ),
+)
+def shards(evidence: Evidence) -> Iterator[Finding]:
+    """Where stages are sharded, every rank holds its own replica's shard of every parameter, its gradient is
+    cut in the same way (placement, mesh and shape), every shard equals that of the reference, and state and
+    gradients have the builder's names.
+
+    Checkpoints and optimizers work shard by shard; a shard that is somebody else's, or a prefix that a wrapper
+    left, is found when a run is resumed.
+    """
+    for one in evidence.members:
+        for step in one.steps:
+            for s, gradients in step.gradients.items():
+                evidence.compared(len(step.parameters.get(s, {})))
+                yield from cut_alike(
+                    one.rank, step, s, gradients, replica=evidence.case.world.replica_of(one.rank)
+                )
+    yield from gradients_are_the_mean(evidence)
+
+
+@requirement(
+    "DPC-9",
+    title="Synchronised batch norm",
+    level=MUST,
+    about=(Focus.REPLICA_NORMS,),
+    trains=True,
+    costly=True,
+    condition=SEVERAL_REPLICAS,
+    promise=documented("torch.nn.SyncBatchNorm documentation", "generated/torch.nn.SyncBatchNorm.html"),
+)
+def synchronised_batch_norm(evidence: Evidence) -> Iterator[Finding]:
+    """A batch norm inside a stage that takes its statistics over all replicas sees the same microbatch of all
+    of them, once in the forward and once in the backward: outputs, losses, running statistics and gradients are
+    those of the reference that normalises the replicas' microbatches together.
+
+    Replicas that run their microbatches in different orders, or a stage once more than the others, mix the
+    statistics of different samples, or wait for each other for ever.
+    """
+    for replica in replicas_of(evidence):
+        yield from buffers_are_right(replica)
+        yield from values_within_bounds(replica)

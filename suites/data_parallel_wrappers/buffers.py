@@ -1,0 +1,43 @@
+"""Wrappers: buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.case.wrapper_case import Step, WrapperCase
+from pipeconform.judge.evidence import Finding
+from pipeconform.replication.judge import WrapperEvidence, is_right
+from pipeconform.replication.judgement import requirement
+from pipeconform.spec.catalogue import MUST
+from pipeconform.wrapper import WrapOptions, WrapperClaims
+from pipeconform.wrapper import WrapperFeature as F
+
+from ..promises import documented
+
+
+def _buffers(claims: WrapperClaims) -> Iterator[WrapperCase]:
+    for module in ("normed", "assigned"):
+        yield WrapperCase(module=module, steps=(Step(),) * 3)
+        off = WrapOptions(broadcast_buffers=False)
+        yield WrapperCase(module=module, steps=(Step(),) * 3, options=off)
+    yield WrapperCase(module="normed", ranks=3)
+
+
+@requirement(
+    "DPW-15",
+    title="Buffers",
+    level=MUST,
+    cases=_buffers,
+    needs=(F.BROADCASTS_BUFFERS,),
+    promise=documented(
+        "torch.nn.parallel.DistributedDataParallel documentation, broadcast_buffers",
+        "generated/torch.nn.parallel.DistributedDataParallel.html",
+    ),
+)
+def buffers(evidence: WrapperEvidence) -> Iterator[Finding]:
+    """Where nothing is accumulated, buffers become those of the first rank before every forward; switched off,
+    every rank keeps its own. That holds for batch norm and for buffers that the module assigns anew.
+
+    A list of buffers made at construction no longer holds the module's.
+    """
+    yield from is_right(evidence)

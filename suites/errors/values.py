@@ -1,0 +1,82 @@
+"""Values, gradients and batches that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.case.focus import Focus
+from pipeconform.judge.aftermath import Aftermath, answers_are_right
+from pipeconform.judge.judgement import after_mistakes
+from pipeconform.judge.outcome import Outcome
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import DECLARED, FULL_MODEL, documented, in_source
+
+
+@after_mistakes(
+    "ERR-5",
+    title="Missing, surplus and foreign values",
+    level=MUST,
+    about=(Focus.WRONG_VALUES,),
+    promise=(
+        DECLARED,
+        FULL_MODEL,
+        in_source(
+            "torch.distributed.pipelining, validate_and_normalize_to_tuple",
+            "distributed/pipelining/_utils.py",
+        ),
+    ),
+)
+def missing_surplus_and_foreign_values(aftermath: Aftermath) -> Iterator[Outcome]:
+    """A tensor too many or too few, None, or something else that is no tensor, among the inputs or in what a
+    stage hands on, is the declared error on the rank where it is, which names the stage and says what there was
+    instead. Where no error is declared, as for ERR-3.
+
+    A None that is dropped shifts every tensor behind it; what is not a tensor cannot be sent, and the other
+    side waits for it.
+    """
+    yield from answers_are_right(aftermath)
+
+
+@after_mistakes(
+    "ERR-6",
+    title="Gradients that a hook changes",
+    level=MUST,
+    about=(Focus.WRONG_GRADIENT,),
+    promise=(
+        DECLARED,
+        FULL_MODEL,
+        documented("torch.Tensor.register_hook documentation", "generated/torch.Tensor.register_hook.html"),
+    ),
+)
+def gradients_that_a_hook_changes(aftermath: Aftermath) -> Iterator[Outcome]:
+    """A hook that gives a stage's gradient another shape or dtype, for every microbatch or for one, is the
+    declared error on that stage's rank, which names the stage, the microbatch and the direction. Where no error
+    is declared, as for ERR-3.
+
+    The error of autograd alone names neither stage nor microbatch, and the neighbour waits for a gradient that
+    never comes.
+    """
+    yield from answers_are_right(aftermath)
+
+
+@after_mistakes(
+    "ERR-7",
+    title="Batches that cannot be split",
+    level=MUST,
+    about=(Focus.WRONG_BATCH,),
+    promise=(
+        DECLARED,
+        FULL_MODEL,
+        in_source("torch.distributed.pipelining.microbatch", "distributed/pipelining/microbatch.py"),
+    ),
+)
+def batches_that_cannot_be_split(aftermath: Aftermath) -> Iterator[Outcome]:
+    """A batch of fewer samples than microbatches, targets for another number of samples, and arguments that
+    differ in their number of samples, are the declared error before anything wrong is sent. Where no error is
+    declared, as for ERR-1.
+
+    A rank that finds no microbatch to run returns early, and all others wait for it; samples beyond those of
+    the other arguments are quietly left out.
+    """
+    yield from answers_are_right(aftermath)

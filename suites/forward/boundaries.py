@@ -1,0 +1,316 @@
+"""What crosses from stage to stage."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from pipeconform.case.focus import Focus
+from pipeconform.judge.conditions import SEVERAL_STAGES
+from pipeconform.judge.data_parallel import replicas_of
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.forward import (
+    boundaries_arrive,
+    containers_are_kept,
+    outputs_are_right,
+    tensors_without_gradient_arrive,
+)
+from pipeconform.judge.judgement import requirement
+from pipeconform.judge.tensor_parallel import as_handed, boundary_cut, placements_kept, values_within_bounds
+from pipeconform.judge.training import gradients_are_right
+from pipeconform.spec.catalogue import MUST, Promise
+
+from ..promises import FULL_MODEL, documented, in_source, paper
+
+_CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
+
+
+@requirement(
+    "FWD-4",
+    title="Containers",
+    level=MUST,
+    about=(Focus.BOUNDARY,),
+    condition=SEVERAL_STAGES,
+    promise=documented(
+        "torch.distributed.pipelining documentation, PipelineStage",
+        "distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
+    ),
+)
+def containers_mean_what_they_say(evidence: Evidence) -> Iterator[Finding]:
+    """Boundaries of several tensors arrive complete and in order; a 1-tuple stays a 1-tuple; a list, a tuple
+    and a single tensor mean what they say.
+
+    Normalising containers on the way changes the call that the next stage, the loss or the user makes.
+    """
+    yield from containers_are_kept(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-5",
+    title="Boundary tensors without gradient",
+    level=MUST,
+    about=(Focus.NO_GRAD,),
+    condition=SEVERAL_STAGES,
+    promise=FULL_MODEL,
+)
+def tensors_without_gradient_arrive_unchanged(evidence: Evidence) -> Iterator[Finding]:
+    """Boundary tensors that need no gradient (integer positions, boolean masks, float buffers) arrive unchanged
+    at every later stage, and receive no gradient.
+
+    Engines that assume every boundary tensor is differentiable crash, hang, or send a gradient nobody expects.
+    """
+    yield from tensors_without_gradient_arrive(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-6",
+    title="Boundary dtypes",
+    level=MUST,
+    about=(Focus.DTYPE,),
+    among=_CROSSING,
+    condition=SEVERAL_STAGES,
+    promise=Promise(
+        "DeepSpeed pipeline engine, activation buffers",
+        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/pipe/engine.py",
+    ),
+)
+def boundary_dtypes_are_exact(evidence: Evidence) -> Iterator[Finding]:
+    """Every dtype that the implementation claims for boundaries is transported exactly, mixed dtypes in one
+    boundary too.
+
+    A buffer of the wrong dtype reinterprets or rounds what it receives.
+    """
+    yield from boundaries_arrive(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-9",
+    title="Keyword arguments",
+    level=MUST,
+    about=(Focus.KWARGS,),
+    promise=documented(
+        "torch.distributed.pipelining documentation, PipelineSchedule.step",
+        "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
+    ),
+)
+def keyword_arguments_reach_their_stage(evidence: Evidence) -> Iterator[Finding]:
+    """Keyword arguments reach the stage they are for, on the first stage and on later ones; tensors are split
+    per microbatch, other values are replicated.
+
+    A keyword argument that is not split gives every microbatch the first one's values.
+    """
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-7",
+    title="Memory layouts",
+    level=MUST,
+    about=(Focus.VIEWS, Focus.LAYOUT),
+    tolerates=(Focus.VIEWS, Focus.LAYOUT),
+    echoes=True,
+    condition=SEVERAL_STAGES,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.Tensor documentation, views: strides belong to a tensor's form and not to its value",
+            "tensor_view.html",
+        ),
+    ),
+)
+def views_arrive_or_are_refused(evidence: Evidence) -> Iterator[Finding]:
+    """Stage outputs that are views, non-contiguous or expanded (stride 0) arrive at the next stage with the
+    right values, or an error says that they are not supported and every rank ends; they are never scrambled.
+
+    Transport makes a tensor contiguous, a hand-over on the same rank does not.
+    """
+    yield from boundaries_arrive(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-8",
+    title="Numbers of dimensions and sizes",
+    level=MUST,
+    about=(Focus.SHAPES,),
+    condition=SEVERAL_STAGES,
+    promise=documented(
+        "torch.distributed.pipelining documentation, PipelineStage: outputs are tensors of any shape",
+        "distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
+    ),
+)
+def any_number_of_dimensions_and_any_size(evidence: Evidence) -> Iterator[Finding]:
+    """Boundary tensors of no dimension (0-d) up to five and more, with dimensions of size 1 and, where claimed,
+    of size 0, arrive with their shape and values, and so do their gradients.
+
+    A 0-d tensor that becomes a vector broadcasts into a wrong result; an empty one that is not sent, or is
+    waited for, ends in a hang.
+    """
+    yield from boundaries_arrive(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-10",
+    title="Skip connections",
+    level=MUST,
+    about=(Focus.SKIP,),
+    condition=SEVERAL_STAGES,
+    promise=paper("GPipe's skip connections as in torchgpipe (arXiv:2004.09910), section 3.2"),
+)
+def skip_connections(evidence: Evidence) -> Iterator[Finding]:
+    """A tensor that one stage makes and stages further on use, handed on unchanged by the stages between,
+    arrives unchanged at each of them, and its gradient is the sum over all its uses.
+
+    A tensor that a stage passes on is an output that is an input; an engine that detaches, frees or overwrites
+    it loses a part of the gradient.
+    """
+    yield from boundaries_arrive(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-12",
+    title="Ignored inputs and outputs",
+    level=MUST,
+    about=(Focus.IGNORED,),
+    condition=SEVERAL_STAGES,
+    promise=documented(
+        "torch.autograd: the gradient of what was not used is None", "generated/torch.autograd.grad.html"
+    ),
+)
+def ignored_inputs_and_outputs(evidence: Evidence) -> Iterator[Finding]:
+    """A stage may ignore any of its inputs, the first one too, and an output may be consumed by nobody: all
+    others are right in both directions.
+
+    What is ignored has no gradient; an engine that takes this for an error, or for the end of the backward,
+    fails on models with optional branches.
+    """
+    yield from boundaries_arrive(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-21",
+    title="float8 at boundaries",
+    level=MUST,
+    about=(Focus.FLOAT8,),
+    tolerates=(Focus.FLOAT8,),
+    echoes=True,
+    any_schedule=True,
+    condition=SEVERAL_STAGES,
+    promise=paper("FP8 Formats for Deep Learning (arXiv:2209.05433)"),
+)
+def float8_is_exact_or_refused(evidence: Evidence) -> Iterator[Finding]:
+    """A boundary tensor in float8 arrives bit for bit, or an error says that it is not supported and every rank
+    ends; it is never converted.
+
+    Quantised activations are sent to save bytes; taken for another type of eight bits they are noise.
+    """
+    yield from boundaries_arrive(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-15",
+    title="Objects among the keyword arguments",
+    level=MUST,
+    about=(Focus.OBJECTS,),
+    any_schedule=True,
+    promise=Promise("pipeconform.adapter.Batch: what is no tensor is replicated to every microbatch"),
+)
+def objects_reach_their_stage_whole(evidence: Evidence) -> Iterator[Finding]:
+    """A keyword argument that is no tensor (a number, a text, None, a list with an entry per sample, or a dict
+    of these) reaches its stage whole in every microbatch, and is the one of this step.
+
+    A list that is as long as the batch looks as if it could be split; one that is kept from the first step is
+    stale in the second.
+    """
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-22",
+    title="Keyword arguments with a split of their own",
+    level=MUST,
+    about=(Focus.RULES,),
+    any_schedule=True,
+    promise=(
+        documented(
+            "torch.distributed.pipelining documentation, kwargs_chunk_spec",
+            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+        ),
+        Promise("pipeconform.adapter.Plan.kwarg_rules"),
+    ),
+)
+def split_rules_of_keyword_arguments(evidence: Evidence) -> Iterator[Finding]:
+    """A keyword argument with a split rule reaches its stage split by that rule in every microbatch: along the
+    dimension it names, whole although it is a tensor, or by the user's function.
+
+    Attention masks and rotary tables have their batch elsewhere or none at all; cut where the others are cut,
+    they still have a shape that runs.
+    """
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-16",
+    title="Another batch dimension",
+    level=MUST,
+    about=(Focus.BATCH_DIM,),
+    promise=documented(
+        "torch.distributed.pipelining documentation, args_chunk_spec and output_merge_spec",
+        "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+    ),
+)
+def another_batch_dimension(evidence: Evidence) -> Iterator[Finding]:
+    """With the batch in dimension 1 inputs and targets are split there, and outputs are merged there.
+
+    Sequence-first models are common; splitting dimension 0 cuts sequences and often still runs.
+    """
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-19",
+    title="DTensor boundaries",
+    level=MUST,
+    about=(Focus.PLACED,),
+    trains=True,
+    costly=True,
+    condition=SEVERAL_STAGES,
+    promise=(
+        documented(
+            "torch.distributed.tensor documentation, DTensor.from_local",
+            "distributed.tensor.html#torch.distributed.tensor.DTensor.from_local",
+        ),
+        in_source("torch.distributed.pipelining.PipelineStage, get_mesh", "distributed/pipelining/stage.py"),
+    ),
+)
+def dtensors_keep_their_placement(evidence: Evidence) -> Iterator[Finding]:
+    """A DTensor that a stage hands over arrives in the next stage as a DTensor on the mesh of the receiving
+    ranks, with the same placements and global shape, every rank with its own part bit for bit, whether the next
+    stage lives on another rank or on the same one; outputs, losses and gradients are the reference's.
+
+    What is sent is the local part. Who rebuilds the tensor without its placements hands over a part as if it
+    were the whole, and nothing fails before the shapes do not fit.
+    """
+    tensor, world = evidence.case.world.tensor, evidence.case.world
+    assert tensor is not None
+    for number, one in enumerate(replicas_of(evidence)):
+        part = number // world.num_replicas
+        cut = boundary_cut(evidence, part)
+        yield from placements_kept(one, cut)
+        steps = tuple(as_handed(step, cut) for step in one.expected.steps)
+        right = structs.replace(one.expected, steps=steps)
+        yield from boundaries_arrive(dataclasses.replace(one, expected=right))
+        yield from values_within_bounds(one)

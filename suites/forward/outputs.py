@@ -1,0 +1,147 @@
+"""What comes out of the last stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.adapter import Feature
+from pipeconform.case.draw.traits import traits
+from pipeconform.case.focus import Focus
+from pipeconform.judge.conditions import SOMEBODY_ELSE, UNEVEN_BATCH
+from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.forward import (
+    batch_order_is_kept,
+    containers_are_kept,
+    merges_are_right,
+    outputs_are_due,
+    outputs_are_right,
+)
+from pipeconform.judge.judgement import requirement
+from pipeconform.judge.training import gradients_are_right, losses_and_gradients_are_right, losses_are_right
+from pipeconform.spec.catalogue import MUST, Promise
+
+from ..promises import documented, paper
+
+
+@requirement(
+    "FWD-1",
+    title="Outputs",
+    level=MUST,
+    about=(Focus.PLAIN,),
+    nothing="neither an output nor a loss is returned, which are all that a caller has of the outputs",
+    promise=paper("GPipe (arXiv:1811.06965), section 2.3: pipelining does not change what is computed"),
+)
+def outputs_equal_the_unpipelined_models(evidence: Evidence) -> Iterator[Finding]:
+    """Each microbatch's output equals, bit for bit, the output of the unpipelined model for the same
+    microbatch.
+
+    The same kernels run on the same data; any difference means that something else was computed or sent.
+    """
+    if outputs_are_due(evidence):
+        yield from outputs_are_right(evidence)
+        return
+    found = list(outputs_are_right(evidence.uncounted))
+    yield from found or losses_are_right(evidence)
+
+
+@requirement(
+    "FWD-2",
+    title="Order and length of the merged output",
+    level=MUST,
+    about=(Focus.PLAIN, Focus.UNEVEN),
+    needs=(Feature.OUTPUTS,),
+    tolerates=(Focus.UNEVEN,),
+    condition=UNEVEN_BATCH,
+    promise=documented(
+        "torch.distributed.pipelining documentation, microbatch utilities", "distributed.pipelining.html"
+    ),
+)
+def merged_output_has_the_batchs_order_and_length(evidence: Evidence) -> Iterator[Finding]:
+    """The merged output has the batch's length and order for every batch size B, multiple of m or not; a batch
+    size that is not supported is refused with an error on every rank.
+
+    A batch that does not divide evenly must not come back with samples lost, repeated or read from an
+    uninitialised buffer.
+    """
+    yield from batch_order_is_kept(evidence)
+    if Focus.UNEVEN in traits(evidence.case) and Feature.UNEVEN_BATCHES in evidence.capabilities.features:
+        yield from outputs_are_right(evidence)
+        yield from losses_and_gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-3",
+    title="Where outputs appear",
+    level=MUST,
+    about=(Focus.PLAIN,),
+    needs=(Feature.OUTPUTS,),
+    condition=SOMEBODY_ELSE,
+    promise=paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241), V placement"),
+)
+def outputs_appear_where_declared(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs appear on the ranks that the contract declares, and nowhere else.
+
+    The last stage is not always on the last rank: with a V placement it is on the first.
+    """
+    holders = evidence.result_ranks(evidence.capabilities.outputs_on)
+    for expected in evidence.runs():
+        for one in evidence.shown:
+            has = shown_step(one, expected.step).output is not None
+            should = one.pipeline_rank in holders
+            evidence.compared()
+            if has != should:
+                text = (
+                    "returned no output, but is declared to" if should else "returned an output, but must not"
+                )
+                yield Finding(
+                    kind="output missing" if should else "output on the wrong rank",
+                    message=f"rank {one.rank} (pipeline rank {one.pipeline_rank}) {text}; outputs belong on "
+                    f"pipeline rank {', '.join(map(str, sorted(holders)))}",
+                    step=expected.step,
+                    rank=one.rank,
+                )
+
+
+@requirement(
+    "FWD-23",
+    title="Outputs with a merge of their own",
+    level=MUST,
+    about=(Focus.MERGES,),
+    promise=(
+        documented(
+            "torch.distributed.pipelining schedules, output_merge_spec",
+            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+        ),
+        Promise("pipeconform.adapter.Plan.output_rules"),
+    ),
+)
+def outputs_are_merged_by_their_own_rules(evidence: Evidence) -> Iterator[Finding]:
+    """An output with a merge rule is the batch's by that rule: microbatches stand side by side in the dimension
+    it names, in the batch's order; a value that is the same in every microbatch appears once; the user's
+    function is called with the microbatches' values in the batch's order, once each.
+
+    Attention maps, router statistics and auxiliary losses leave a model beside its output; put together where
+    the batch is not, they are rows of the wrong samples.
+    """
+    yield from merges_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "FWD-11",
+    title="Structured outputs",
+    level=MUST,
+    about=(Focus.STRUCTURED,),
+    needs=(Feature.OUTPUTS,),
+    promise=documented(
+        "torch.distributed.pipelining, note on the model output type", "distributed.pipelining.html"
+    ),
+)
+def structured_outputs_keep_their_structure(evidence: Evidence) -> Iterator[Finding]:
+    """The last stage may return any structure that the implementation claims (tuple, dict); the loss function
+    and the merged output see that structure.
+
+    Models return (logits, auxiliary) pairs and dictionaries; an engine must not drop or flatten them.
+    """
+    yield from containers_are_kept(evidence)
+    yield from gradients_are_right(evidence)

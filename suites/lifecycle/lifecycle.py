@@ -1,0 +1,293 @@
+"""Orders of steps, repetition, building."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.adapter import Feature
+from pipeconform.case.case import Eval, Train
+from pipeconform.case.focus import Focus
+from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.forward import outputs_are_right
+from pipeconform.judge.judgement import TIMELINE, requirement
+from pipeconform.judge.lifecycle import names_of_state, traces_of_evaluation
+from pipeconform.judge.named import accepted
+from pipeconform.judge.residue import grown, kept_by, lived_on_by
+from pipeconform.judge.training import gradients_are_right, losses_and_gradients_are_right, state_is_right
+from pipeconform.observe.observation import Watched
+from pipeconform.schedule.families import Size
+from pipeconform.spec.catalogue import MUST, Promise
+
+from ..promises import FULL_MODEL, NO_PROMISE, documented, in_source, paper
+
+_ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
+
+
+@requirement(
+    "LIF-1",
+    title="Order of training and evaluation",
+    level=MUST,
+    about=(Focus.EVAL, Focus.VARYING),
+    among=(Focus.DROPOUT,),
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.nn.Module.eval documentation", "generated/torch.nn.Module.html#torch.nn.Module.eval"
+        ),
+        in_source(
+            "torch.distributed.pipelining documentation, PipelineSchedule.eval: forward only",
+            "distributed/pipelining/schedules.py",
+        ),
+    ),
+)
+def any_order_of_training_and_evaluation(evidence: Evidence) -> Iterator[Finding]:
+    """Any order of training and evaluation steps gives right values, with other batch sizes and numbers of
+    microbatches where that is claimed; evaluation never touches gradients, buffers or the random state.
+
+    Engines keep run-time state between steps; an evaluation before, between or after training steps finds what
+    is stale.
+    """
+    yield from outputs_are_right(evidence)
+    yield from losses_and_gradients_are_right(evidence)
+    for expected in evidence.runs(Eval):
+        for one in evidence.members:
+            yield from traces_of_evaluation(evidence, one, expected.step)
+        for one in evidence.members:
+            if shown_step(one, expected.step).rng_moved:
+                yield Finding(
+                    kind="evaluation consumed random numbers",
+                    message="evaluation moved the process's random state; the model draws nothing there",
+                    step=expected.step,
+                    rank=one.rank,
+                )
+
+
+@requirement(
+    "LIF-5",
+    title="Determinism",
+    level=MUST,
+    about=(Focus.PLAIN, Focus.DROPOUT),
+    repeats=True,
+    promise=documented(
+        "torch reproducibility notes: the same operations with the same seeds on one machine",
+        "notes/randomness.html",
+    ),
+)
+def determinism(evidence: Evidence) -> Iterator[Finding]:
+    """The same case twice is bitwise equal, in the same processes and in new ones.
+
+    A result that depends on timing is a race.
+    """
+    yield from ()
+
+
+@requirement(
+    "LIF-6",
+    title="Building changes nothing",
+    level=MUST,
+    about=(Focus.PLAIN, Focus.BUFFERS, Focus.DROPOUT, Focus.FROZEN),
+    promise=NO_PROMISE,
+)
+def building_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
+    """Building a pipeline does not change parameters, buffers, random state, gradient flags, training mode or
+    hooks.
+
+    Random numbers consumed on some ranks only make replicas diverge silently.
+    """
+    for one in evidence.members:
+        evidence.compared()
+        for change in one.build_changes:
+            kind = "build moved the random state" if "random" in change else "build changed a module"
+            yield Finding(kind=kind, message=f"building changed something: {change}", rank=one.rank)
+
+
+@requirement(
+    "LIF-2",
+    title="Nothing is differentiated in evaluation",
+    level=MUST,
+    about=(Focus.GUARDED,),
+    promise=documented(
+        "torch.inference_mode documentation", "generated/torch.autograd.grad_mode.inference_mode.html"
+    ),
+)
+def evaluation_differentiates_nothing(evidence: Evidence) -> Iterator[Finding]:
+    """Evaluation records no graph and returns nothing that requires a gradient, also when its caller has
+    switched gradients off (no_grad, inference_mode); training steps before and after it are right.
+
+    A graph that is recorded and thrown away costs the memory that evaluation was to save; buffers made in
+    inference mode cannot be used for training.
+    """
+    for expected in evidence.runs(Eval):
+        for one in evidence.members:
+            shown = shown_step(one, expected.step)
+            evidence.compared(len(shown.forwards))
+            call = next((call for call in shown.forwards if call.grad_enabled), None)
+            if call is not None:
+                text = f"stage {call.stage} was evaluated with gradients switched on"
+                yield Finding(
+                    kind="evaluation records a graph",
+                    message=text,
+                    step=expected.step,
+                    rank=one.rank,
+                    stage=call.stage,
+                )
+            if shown.differentiable:
+                text = f"what the evaluation returned on rank {one.rank} requires a gradient"
+                yield Finding(
+                    kind="evaluation result requires grad", message=text, step=expected.step, rank=one.rank
+                )
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "LIF-4",
+    title="State",
+    level=MUST,
+    about=(Focus.LOAD,),
+    needs=(Feature.STATE,),
+    any_schedule=True,
+    promise=documented(
+        "torch.nn.Module.state_dict documentation",
+        "generated/torch.nn.Module.html#torch.nn.Module.state_dict",
+    ),
+)
+def state_is_the_whole_models(evidence: Evidence) -> Iterator[Finding]:
+    """The states of all stages together have every parameter and buffer of the model by its name, on the ranks
+    that own it and nowhere else; a state that is loaded, before the first step or after one, is what the next
+    step uses.
+
+    Checkpoints are written and read by these names; a copy that the engine made at build time goes on training
+    with the old weights.
+    """
+    for expected in evidence.expected.steps:
+        for one in evidence.members:
+            yield from names_of_state(evidence, one, expected)
+    yield from state_is_right(evidence)
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "LIF-3",
+    title="What stays behind",
+    level=MUST,
+    about=(Focus.PLAIN,),
+    observe=_ROUNDS,
+    any_schedule=True,
+    promise=documented(
+        "Autograd mechanics, saved tensors: the graph is freed by the backward",
+        "notes/autograd.html#saved-tensors",
+    ),
+)
+def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
+    """When a step has ended and its caller has dropped the results, no graph, saved tensor or stage output of
+    it is alive; and no tensor, thread, descriptor or process group is left behind by every one of 10 more
+    steps, or of 10 more pipelines that are built and closed.
+
+    Logits that live until the next step are there when the optimizer needs the memory; what every step leaves
+    behind ends a run days later.
+    """
+    for expected in evidence.runs():
+        for one in evidence.members:
+            shown = shown_step(one, expected.step)
+            kept = kept_by(one, expected.step)
+            evidence.compared(len(shown.forwards))
+            left = [held for held in shown.held or () if held.before < 0]
+            stages = {call.call: call.stage for call in shown.forwards}
+            if left:
+                stage = stages.get(left[0].call)
+                text = (
+                    f"when the step has ended and its results are gone, {sum(h.tensors for h in left)} saved "
+                    f"tensors of {len(left)} forwards are alive, the first of stage {stage}"
+                )
+                yield Finding(kind="graph kept", message=text, step=expected.step, rank=one.rank, stage=stage)
+            if kept.outputs:
+                text = (
+                    f"when the step has ended and its results are gone, outputs of {len(kept.outputs)} forwards "
+                    f"are alive, the first of stage {kept.outputs[0]}"
+                )
+                yield Finding(
+                    kind="outputs kept",
+                    message=text,
+                    step=expected.step,
+                    rank=one.rank,
+                    stage=kept.outputs[0],
+                )
+    for one in evidence.shown:
+        lived_on = lived_on_by(one)
+        evidence.compared((len(lived_on.steps) > 1) + (len(lived_on.rounds) > 1))
+        yield from grown(lived_on.steps, "step", one.rank)
+        yield from grown(lived_on.rounds, "pipeline", one.rank)
+
+
+@requirement(
+    "LIF-7",
+    title="Memory of activations",
+    level=MUST,
+    about=(Focus.PLAIN,),
+    trains=True,
+    observe=TIMELINE | {"memory"},
+    named=True,
+    promise=(
+        paper("DAPPLE (arXiv:2007.01045)"),
+        paper("PipeDream-2BW (arXiv:2006.09503)"),
+    ),
+)
+def activations_are_bounded(evidence: Evidence) -> Iterator[Finding]:
+    """While a step runs, a rank keeps the activations of at most as many forwards as the named schedule's bound
+    says, saved tensors and received inputs alike, however many microbatches there are.
+
+    The schedule was chosen for this bound; graphs that are kept until the step ends, or a buffer for every
+    microbatch, grow with m all the same.
+    """
+    claim = evidence.capabilities.schedule(evidence.case.schedule)
+    assert claim is not None
+    assert claim.family is not None
+    for expected in evidence.runs(Train):
+        m = len(evidence.sizes(expected.step))
+        size = Size(evidence.case.num_ranks, evidence.case.stages_per_rank, m)
+        families = [family for family in accepted(claim.family) if family.refusal(size) is None]
+        for one in evidence.members if families else ():
+            assert one.pipeline_rank is not None
+            bound = max(family.in_flight_weight(one.pipeline_rank, size) for family in families)
+            kept = kept_by(one, expected.step)
+            evidence.compared()
+            for kind, most, what in (
+                ("activations", kept.at_once, "tensors saved by {} forwards are alive at a time"),
+                ("boundary tensors", kept.inputs, "inputs of {} forwards are kept to the end of the step"),
+            ):
+                if most > bound:
+                    text = (
+                        f"on pipeline rank {one.pipeline_rank} {what.format(most)}; the bound of "
+                        f"{families[0].title} is {bound} (m = {m})"
+                    )
+                    yield Finding(
+                        kind=f"{kind} beyond the bound", message=text, step=expected.step, rank=one.rank
+                    )
+
+
+@requirement(
+    "LIF-8",
+    title="Closing",
+    level=MUST,
+    about=(Focus.PLAIN,),
+    observe=_ROUNDS,
+    any_schedule=True,
+    promise=Promise("pipeconform.adapter.Pipeline.close"),
+)
+def closing(evidence: Evidence) -> Iterator[Finding]:
+    """A pipeline can be closed twice, and the process group it was given is of use afterwards, for other work
+    and for other pipelines.
+
+    The group belongs to the caller; error handlers close what was closed already.
+    """
+    for one in evidence.shown:
+        lived_on = lived_on_by(one)
+        evidence.compared()
+        if lived_on.closing_error is not None:
+            text = f"the second close() on rank {one.rank} raised {lived_on.closing_error}"
+            yield Finding(kind="second close raises", message=text, rank=one.rank)
+        if not lived_on.group_works:
+            text = f"after close() a sum over the pipeline's group is wrong on rank {one.rank}"
+            yield Finding(kind="group unusable", message=text, rank=one.rank)

@@ -1,0 +1,45 @@
+"""Sizes at which schedules go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.case.focus import Focus
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.forward import outputs_are_right
+from pipeconform.judge.judgement import TIMELINE, requirement
+from pipeconform.judge.schedules import counted_once
+from pipeconform.judge.timeline import executed
+from pipeconform.judge.training import gradients_are_right
+from pipeconform.spec.catalogue import MUST, Promise
+
+from ..promises import FULL_MODEL
+
+
+@requirement(
+    "SCH-6",
+    title="Edge sizes",
+    level=MUST,
+    about=(Focus.PLAIN,),
+    draws=(Focus.EDGE,),
+    observe=TIMELINE | {"loneliness"},
+    tolerates_errors=True,
+    promise=(
+        FULL_MODEL,
+        Promise(
+            "torch.distributed.pipelining issue tracker",
+            "https://github.com/pytorch/pytorch/issues?q=label%3A%22module%3A+pipelining%22",
+        ),
+    ),
+)
+def edge_sizes_are_right_or_refused(evidence: Evidence) -> Iterator[Finding]:
+    """Fewer microbatches than ranks, one microbatch, one rank, more than three stages per rank, and numbers of
+    microbatches that the schedule does not claim give right values or an error on every rank; nobody hangs, and
+    no rank is alone with its error.
+
+    A rank that refuses alone leaves the others waiting; an edge that is not refused is often wrong.
+    """
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+    for expected in evidence.runs():
+        yield from counted_once(evidence, expected.step, executed(evidence, expected.step))

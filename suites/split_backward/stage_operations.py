@@ -1,0 +1,59 @@
+"""Stages driven by hand, and functions that a user defers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.case.focus import Focus
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.judgement import requirement
+from pipeconform.judge.split_backward import mistakes_are_refused, wrongly_counted
+from pipeconform.judge.training import gradients_are_right
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import in_source
+
+
+@requirement(
+    "SPL-3",
+    title="Deferred-weight functions",
+    level=MUST,
+    about=(Focus.DEFERRED,),
+    trains=True,
+    promise=in_source(
+        "torch.distributed.pipelining, PipelineStage(dw_builder=…)", "distributed/pipelining/stage.py"
+    ),
+)
+def deferred_weight_functions_run_once(evidence: Evidence) -> Iterator[Finding]:
+    """Where weight gradients are left to a function of the user's, its builder runs once per stage and
+    microbatch, and so does each function that it returns: as the weight part, or at the end of the backward
+    under schedules that know only whole backwards.
+
+    Fused kernels compute weight gradients by themselves, later; a function that is forgotten, or called twice,
+    is a silent wrong gradient.
+    """
+    miscounted = list(wrongly_counted(evidence))
+    yield from miscounted or gradients_are_right(evidence.uncounted)
+
+
+@requirement(
+    "SPL-4",
+    title="Weight parts that are not due",
+    level=MUST,
+    about=(Focus.DISORDER,),
+    trains=True,
+    splits=True,
+    promise=in_source(
+        "torch.distributed.pipelining, backward_weight_one_chunk: a chunk without a stored input part is refused",
+        "distributed/pipelining/stage.py",
+    ),
+)
+def weight_parts_that_are_not_due_are_refused(evidence: Evidence) -> Iterator[Finding]:
+    """A stage that is asked for the weight part of a microbatch before its input part, a second time, or for a
+    microbatch that the step does not have, raises an error whose text names the microbatch in words, and
+    nothing is changed: the step can go on.
+
+    Who writes a schedule by hand makes these mistakes; a bare KeyError, or a gradient that is quietly added
+    twice, costs a day each.
+    """
+    yield from mistakes_are_refused(evidence)

@@ -1,0 +1,225 @@
+"""Gradients: values, scale, accumulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.adapter import Feature
+from pipeconform.case.case import Train
+from pipeconform.case.focus import Focus
+from pipeconform.judge.conditions import SEVERAL_STAGES
+from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.forward import outputs_are_right
+from pipeconform.judge.judgement import requirement
+from pipeconform.judge.norms import gradient_norm_is_right
+from pipeconform.judge.training import (
+    gradients_are_right,
+    input_gradients_are_right,
+    losses_are_right,
+    uniform_ratio,
+)
+from pipeconform.spec.catalogue import MUST, Promise
+
+from ..promises import documented, in_source, paper
+
+_CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
+
+
+@requirement(
+    "TRN-1",
+    title="Gradients",
+    level=MUST,
+    about=(Focus.PLAIN,),
+    trains=True,
+    promise=paper("GPipe (arXiv:1811.06965), section 2.3: gradients are consistent with one device"),
+)
+def gradients_equal_the_references(evidence: Evidence) -> Iterator[Finding]:
+    """Every parameter gradient of every stage equals the reference's within its numeric class, after the first
+    step and after later ones.
+
+    A right-looking loss with wrong gradients is the most expensive defect of all.
+    """
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-3",
+    title="Gradient scale",
+    level=MUST,
+    about=(Focus.PLAIN, Focus.SUM),
+    trains=True,
+    promise=(
+        documented(
+            "torch.distributed.pipelining documentation, scale_grads",
+            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+        ),
+        paper("Megatron-LM (arXiv:2104.04473)"),
+    ),
+)
+def gradient_scale(evidence: Evidence) -> Iterator[Finding]:
+    """With a mean-reduced loss and equal microbatches every stage's gradient is that of the full batch's mean
+    for every m; with a sum-reduced loss it is the sum. Every stage has the same scale.
+
+    A released engine once scaled a single stage by a quarter, with an exact loss.
+    """
+    wrong = {(f.step, f.stage, f.rank) for f in gradients_are_right(evidence)}
+    for expected in evidence.runs(Train):
+        for s, right in expected.gradients.items():
+            for one in evidence.owners(s):
+                ratio = uniform_ratio(right, shown_step(one, expected.step).gradients.get(s, {}))
+                if ratio is not None and (expected.step, s, one.rank) in wrong:
+                    m = len(evidence.sizes(expected.step))
+                    yield Finding(
+                        kind="scale",
+                        message=f"stage {s}'s gradients are {ratio:.6g} times the reference's (m = {m}, "
+                        f"{evidence.case.loss.reduction}-reduced loss)",
+                        step=expected.step,
+                        rank=one.rank,
+                        stage=s,
+                    )
+
+
+@requirement(
+    "TRN-4",
+    title="Accumulation over steps",
+    level=MUST,
+    about=(Focus.ACCUMULATE,),
+    trains=True,
+    promise=documented("torch.autograd: gradients accumulate", "generated/torch.autograd.backward.html"),
+)
+def accumulation_over_steps(evidence: Evidence) -> Iterator[Finding]:
+    """A step scales only what it contributed: gradients accumulated earlier are not rescaled, and k steps
+    without zero_grad give the sum of their gradients.
+
+    Dividing the accumulated gradient by m at the end of each step shrinks every earlier step's share again.
+    """
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-7",
+    title="Input gradients",
+    level=MUST,
+    about=(Focus.INPUTS,),
+    trains=True,
+    among=(Focus.KWARGS,),
+    promise=in_source("torch.distributed.pipelining, _split_tensor", "distributed/pipelining/microbatch.py"),
+)
+def input_gradients(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs of the first stage, and keyword arguments of any stage, that require a gradient receive it, scaled
+    as declared.
+
+    Adversarial training, embeddings outside the pipeline and prompt tuning need it.
+    """
+    yield from input_gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-15",
+    title="Gradients of boundary tensors",
+    level=MUST,
+    about=(Focus.GRADIENT_LAYOUT, Focus.IGNORED),
+    trains=True,
+    condition=SEVERAL_STAGES,
+    promise=documented(
+        "torch.Tensor.sum and expand: the gradient of a sum is an expanded tensor",
+        "generated/torch.Tensor.expand.html",
+    ),
+)
+def boundary_gradients_of_any_layout(evidence: Evidence) -> Iterator[Finding]:
+    """Gradients of boundary tensors are right whatever they look like: absent, expanded from one number (stride
+    0), or not contiguous.
+
+    Autograd does not promise a layout; an engine that sends the memory as it lies sends other numbers.
+    """
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-11",
+    title="Activation checkpointing",
+    level=MUST,
+    about=(Focus.CHECKPOINT, Focus.REENTRANT),
+    trains=True,
+    tolerates=(Focus.REENTRANT,),
+    echoes=True,
+    promise=(
+        documented("torch.utils.checkpoint documentation", "checkpoint.html"),
+        paper("Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174)"),
+    ),
+)
+def activation_checkpointing(evidence: Evidence) -> Iterator[Finding]:
+    """Stages that use non-reentrant activation checkpointing, with dropout too, have the reference's losses and
+    gradients; with reentrant checkpointing they have them too, or every rank ends with an error.
+
+    The backward runs the forward again: in the mode, with the weights, the inputs and the random numbers that
+    it had.
+    """
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-16",
+    title="Half precision and bfloat16",
+    level=MUST,
+    about=(Focus.DTYPE,),
+    trains=True,
+    among=_CROSSING,
+    condition=SEVERAL_STAGES,
+    promise=Promise(
+        "Higham, Accuracy and Stability of Numerical Algorithms, chapter 3",
+        "https://doi.org/10.1137/1.9780898718027",
+    ),
+)
+def half_precision_and_bfloat16(evidence: Evidence) -> Iterator[Finding]:
+    """Stages in float16 and bfloat16 have the reference's losses and gradients within the error that another
+    order of the same operations can cause.
+
+    Rounding once more on the way is invisible in a loss and several times larger than what the dtype explains.
+    """
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-18",
+    title="Module state kept for the backward",
+    level=MUST,
+    about=(Focus.STATEFUL,),
+    trains=True,
+    promise=Promise(
+        "torch.distributed.pipelining tests, custom autograd functions with deferred weight gradients",
+        "https://github.com/pytorch/pytorch/tree/v2.13.0/test/distributed/pipelining",
+    ),
+)
+def module_state_survives(evidence: Evidence) -> Iterator[Finding]:
+    """What a module keeps on itself in one forward, for the backward of that forward, is still there when the
+    backward runs, with any number of microbatches in flight.
+
+    Quantisers and routers keep statistics per forward; an engine that copies, restores or swaps modules between
+    microbatches loses them.
+    """
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-17",
+    title="Gradient norm over stages",
+    level=MUST,
+    about=(Focus.PLAIN, Focus.FROZEN, Focus.TIED, Focus.UNUSED),
+    trains=True,
+    needs=(Feature.GRADIENT_NORM,),
+    promise=(
+        paper("On the difficulty of training recurrent neural networks (arXiv:1211.5063), section 3.2"),
+        documented("torch.nn.utils.clip_grad_norm_", "generated/torch.nn.utils.clip_grad_norm_.html"),
+    ),
+)
+def gradient_norm_over_stages(evidence: Evidence) -> Iterator[Finding]:
+    """The norm of all gradients that an implementation says, to clip by, is the root of the sum of squares over
+    every parameter of every stage, a tied one once, and is the same on every rank.
+
+    Ranks that clip by other norms train another model, and nothing crashes.
+    """
+    yield from gradient_norm_is_right(evidence)

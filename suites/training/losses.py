@@ -1,0 +1,78 @@
+"""Losses and loss functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.case.focus import Focus
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.judgement import requirement
+from pipeconform.judge.training import gradients_are_right, losses_are_right
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import documented, paper
+
+
+@requirement(
+    "TRN-2",
+    title="Losses",
+    level=MUST,
+    about=(Focus.PLAIN, Focus.SUM),
+    trains=True,
+    promise=documented(
+        "torch.distributed.pipelining documentation, PipelineSchedule.step(losses=…)",
+        "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
+    ),
+)
+def losses_are_right_and_in_order(evidence: Evidence) -> Iterator[Finding]:
+    """Per-microbatch losses have the right values, order and number, on the declared ranks only.
+
+    Losses are what people look at; in another order they hide which data went wrong.
+    """
+    yield from losses_are_right(evidence)
+
+
+@requirement(
+    "TRN-12",
+    title="Loss functions and targets",
+    level=MUST,
+    about=(Focus.TARGETS,),
+    trains=True,
+    promise=(
+        documented(
+            "torch.distributed.pipelining documentation, PipelineSchedule.step(target=…, loss_kwargs=…)",
+            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle.step",
+        ),
+        documented(
+            "torch.nn.CrossEntropyLoss documentation, ignore_index",
+            "generated/torch.nn.CrossEntropyLoss.html",
+        ),
+    ),
+)
+def loss_functions_and_targets(evidence: Evidence) -> Iterator[Finding]:
+    """Loss functions with extra arguments, targets of another rank or dtype (cross-entropy), and uneven ignored
+    targets under a sum give the reference's losses and gradients.
+
+    Targets are split too; a loss that sees another microbatch's targets still falls.
+    """
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-13",
+    title="Auxiliary losses",
+    level=MUST,
+    about=(Focus.AUXILIARY,),
+    trains=True,
+    promise=paper("Switch Transformers (arXiv:2101.03961), section 2.2"),
+)
+def auxiliary_losses(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that a stage in the middle adds in its backward, by a custom autograd function, contributes its
+    gradient once per microbatch, with the scale it was given.
+
+    Routers of mixtures of experts are balanced this way; an engine that scales the loss at the end and unscales
+    gradients scales what was never scaled.
+    """
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)

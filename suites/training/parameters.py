@@ -1,0 +1,155 @@
+"""Parameters and buffers that are special."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.adapter import Feature
+from pipeconform.case.focus import Focus
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.forward import outputs_are_right
+from pipeconform.judge.judgement import requirement
+from pipeconform.judge.training import (
+    buffers_are_right,
+    gradients_are_right,
+    losses_and_gradients_are_right,
+    updates_are_right,
+)
+from pipeconform.observe.array import Array
+from pipeconform.spec.catalogue import MUST
+
+from ..promises import FULL_MODEL, documented, paper
+
+
+@requirement(
+    "TRN-5",
+    title="Frozen parameters",
+    level=MUST,
+    about=(Focus.FROZEN,),
+    trains=True,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "Autograd mechanics, setting requires_grad: a frozen parameter has no gradient",
+            "notes/autograd.html#setting-requires-grad",
+        ),
+    ),
+)
+def frozen_parameters(evidence: Evidence) -> Iterator[Finding]:
+    """With frozen parameters and frozen stages (first, middle, last) trainable gradients are right and frozen
+    ones stay None.
+
+    Fine-tuning freezes the first stages; their outputs need no gradient, and an engine that waits for one
+    hangs.
+    """
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-6",
+    title="Unused parameters",
+    level=MUST,
+    about=(Focus.UNUSED,),
+    trains=True,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.autograd: the gradient of what was not used is None", "generated/torch.autograd.grad.html"
+        ),
+    ),
+)
+def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
+    """A parameter unused in some or all microbatches ends with None or the gradient that the reference has.
+
+    Mixtures of experts and conditional branches use other parameters in every microbatch.
+    """
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-9",
+    title="Buffers",
+    level=MUST,
+    about=(Focus.BUFFERS,),
+    needs=(Feature.STATE,),
+    promise=documented("torch.nn.BatchNorm1d documentation", "generated/torch.nn.BatchNorm1d.html"),
+)
+def buffers(evidence: Evidence) -> Iterator[Finding]:
+    """Running statistics and counts equal those of the reference run microbatch by microbatch; set-up and
+    probing runs leave no trace in buffers.
+
+    A shape-probing forward on uninitialised memory poisons batch norm's statistics in the first step.
+    """
+    yield from buffers_are_right(evidence)
+
+
+@requirement(
+    "TRN-10",
+    title="Dropout",
+    level=MUST,
+    about=(Focus.DROPOUT,),
+    trains=True,
+    promise=documented(
+        "torch.nn.Dropout documentation: elements are chosen anew, independently, on every forward call",
+        "generated/torch.nn.Dropout.html",
+    ),
+)
+def dropout(evidence: Evidence) -> Iterator[Finding]:
+    """With dropout, outputs and gradients are those of the masks that were drawn, and masks differ between
+    microbatches.
+
+    A mask drawn again for the backward pass, or once for all microbatches, is invisible in the loss.
+    """
+    from pipeconform.judge.masks import masks_of
+
+    yield from losses_and_gradients_are_right(evidence)
+    by_stage: dict[tuple[int, int], list[tuple[Array, ...]]] = {}
+    for (step, s, _), masks in masks_of(evidence.case, evidence.shown):
+        by_stage.setdefault((step, s), []).append(masks)
+    for (step, s), drawn in by_stage.items():
+        evidence.compared()
+        # 32 or more independent bits coincide by chance less often than once in 10⁹
+        if len(drawn) > 1 and drawn[0][0].size >= 32 and len(set(drawn)) == 1:
+            text = f"all {len(drawn)} microbatches used the same dropout mask in stage {s}"
+            yield Finding(kind="one dropout mask", message=text, step=step, stage=s)
+
+
+@requirement(
+    "TRN-14",
+    title="Optimizer steps",
+    level=MUST,
+    about=(Focus.OPTIMIZER,),
+    trains=True,
+    needs=(Feature.STATE,),
+    promise=(
+        FULL_MODEL,
+        documented("torch.optim.SGD and torch.optim.Adam documentation", "optim.html"),
+    ),
+)
+def optimizer_steps(evidence: Evidence) -> Iterator[Finding]:
+    """With a learning rate of zero parameters stay bitwise unchanged; SGD and Adam track the reference for 20
+    steps.
+
+    An optimizer that misses a stage's parameters, or steps twice, shows only over several steps.
+    """
+    yield from updates_are_right(evidence)
+
+
+@requirement(
+    "TRN-8",
+    title="Tied weights",
+    level=MUST,
+    about=(Focus.TIED, Focus.TIED_STAGES),
+    promise=paper("Using the Output Embedding to Improve Language Models (arXiv:1608.05859)"),
+)
+def tied_weights(evidence: Evidence) -> Iterator[Finding]:
+    """A weight, or a bias, that two modules of a stage share has the sum of both gradients, once, and one name.
+    A parameter that stages of one rank hold together, or stages of different ranks, has in each of them the sum
+    of all their gradients.
+
+    Whoever walks parameters by module, or finds weight gradients by walking the graph, meets a tied one twice.
+    Where input and output embedding are one, they stand in the first and the last stage: nobody sees there what
+    the other adds.
+    """
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
