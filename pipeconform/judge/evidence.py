@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipeconform.adapter import Capabilities, Placement, laid_out
-from pipeconform.case.build.data import split_sizes
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge, Uncounted
@@ -87,6 +86,8 @@ class Evidence:
 
     def sizes(self, step: int) -> list[int]:
         """The sizes of the microbatches of a run."""
+        from pipeconform.case.build.data import split_sizes
+
         run = self.case.program[step]
         assert isinstance(run, Train | Eval)
         return split_sizes(run.batch_size, run.num_microbatches)

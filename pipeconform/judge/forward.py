@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipeconform.adapter import Feature
-from pipeconform.case.build.merges import merged, rules_of
 from pipeconform.case.case import Case, Train
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, missing, shown_step, unheld
 from pipeconform.judge.numerics import Mismatch, compare
@@ -204,6 +203,8 @@ def _rows_in_order(
 
 def merges_are_right(evidence: Evidence) -> Iterator[Finding]:
     """Every output is the batch's by its own rule, bit for bit."""
+    from pipeconform.case.build.merges import merged, rules_of
+
     case = evidence.case
     for expected in evidence.runs():
         yield from unheld(evidence, expected, holders(evidence))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeconform.adapter import MistakeKind
-from pipeconform.case.build.mistakes import changed
 from pipeconform.case.case import Case
 from pipeconform.case.mistakes import Mistake
 from pipeconform.judge.evidence import Evidence
@@ -114,6 +113,7 @@ def _sides(case: Case, step: int, mistake: Mistake, text: str, expected: Evidenc
     """Expected and actual shape or dtype."""
     if mistake.where == "input" and mistake.how in ("batch", "flattened"):
         return  # a number of samples, which stands against that of the targets
+    from pipeconform.case.build.mistakes import changed
 
     right = _right(mistake, step, expected)
     wrong = changed(right, mistake.how, batch_dim=case.model.batch_dim)
