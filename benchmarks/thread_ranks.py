@@ -20,14 +20,16 @@ from pathlib import Path
 import msgspec
 from measure import options, summary, table
 
-from pipeconform.replication.campaign import PRELOAD, WrapperCampaign, describe
-from pipeconform.replication.implementations import resolve
+from pipeconform.campaign.describing import describe, runner_of
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.replication.job import Job
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.run.implementation import resolve
 from pipeconform.run.pool import Pool
 from pipeconform.run.pools import Pools
 from pipeconform.run.rank import RankContext
 from pipeconform.run.verdict import Raised, Returned, Stuck, VerdictVector
+from pipeconform.spec.wrappers import any_requirement
 
 RANKS = 2
 GOAL = 3.0
@@ -95,7 +97,7 @@ def compare(name, pools, pool, blocks, rounds):
     """Rows of the table: verdicts first, then the ratios of each block."""
     reference = resolve(name)
     description = describe(pools, reference)
-    campaign = WrapperCampaign(implementation=name, reference=reference, description=description, pools=pools)
+    runner = runner_of(description, implementation=reference, pools=pools)
     drawn = WRAPPER_JUDGEMENTS["DPW-1"].drawn(description.claims, seed=0)
     cases = [case for case in drawn if case.ranks == RANKS]
 
@@ -103,15 +105,16 @@ def compare(name, pools, pool, blocks, rounds):
         return on_threads(pool, Job(implementation=reference, case=case))
 
     def kinds(case, vector):
-        return [(one.status, one.finding.kind) for one in campaign.outcomes("DPW-1", case, vector)]
+        judged = runner.judged(any_requirement("DPW-1"), case, vector)
+        return [(one.status, one.finding.kind) for one in judged.outcomes]
 
-    equal = sum(kinds(case, threads(case)) == kinds(case, campaign.execute(case)) for case in cases)
+    equal = sum(kinds(case, threads(case)) == kinds(case, runner.execute(case)) for case in cases)
     seconds, processor, costs = [], [], []
     for block in range(blocks):
-        both = [(threads, pool.pids), (campaign.execute, pools.of_size(RANKS).pids)]
+        both = [(threads, pool.pids), (runner.execute, pools.of_size(RANKS).pids)]
         order = list(reversed(both)) if block % 2 else both
         found = {run: spent(run, cases, rounds, pids) for run, pids in order}
-        (wall, cpu), (wall_processes, cpu_processes) = found[threads], found[campaign.execute]
+        (wall, cpu), (wall_processes, cpu_processes) = found[threads], found[runner.execute]
         seconds.append(wall_processes / wall)
         processor.append(cpu_processes / cpu)
         costs.append(1e3 * cpu)

@@ -21,12 +21,16 @@ from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
 from pipeconform.run.supported import require_supported_torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pipeconform.attach.session import Attach
+    from pipeconform.campaign.target import Target
     from pipeconform.certificate.contents import Canary, Contents
     from pipeconform.commands.engine import Ended
     from pipeconform.report.result import Result
+    from pipeconform.run.engine import Component
+    from pipeconform.run.source import Source
     from pipeconform.spec import CertificationLevel
-    from pipeconform.spec.wrappers import Kind
 
 __all__ = ["Certified", "certify", "certify_implementation"]
 
@@ -137,7 +141,7 @@ def certify_implementation(
     from pipeconform.certificate.bounds import require_bounded
     from pipeconform.certificate.canaries import faults_of
     from pipeconform.certificate.drawing import num_draws
-    from pipeconform.certificate.parts import parse_shard
+    from pipeconform.certificate.parts import parse_shard, part_of
     from pipeconform.report.console import SafeConsole
     from pipeconform.run.implementation import resolve
     from pipeconform.spec import certification_level, mandatory
@@ -148,23 +152,23 @@ def certify_implementation(
     ids = [row.id for row in mandatory(wanted)]
     resolve(impl)
     part = None if shard is None else parse_shard(shard)
-    description, source, kind, engine = _described(impl)
-    if kind != wanted.kind:
-        raise UsageError(f"level {wanted.title} is granted to a {wanted.kind}, and {impl} is a {kind}")
-    if part is not None and kind == "wrapper":
-        raise UsageError("--shard divides schedules, and a wrapper has none; leave it out")
-    require_bounded(description.claims if kind == "wrapper" else description.capabilities)
+    judged, source, engine = _described(impl)
+    if judged.kind != wanted.kind:
+        raise UsageError(f"level {wanted.title} is granted to a {wanted.kind}, and {impl} is a {judged.kind}")
+    require_bounded(judged.claims)
     if not source.name:
         raise UsageError(
             f"--impl {impl}: Python cannot tell the file that defines it, and a certificate names its contents; "
             f"put the adapter into a .py file"
         )
-    target = out or Path(_name(description.name, wanted.name, shard))
+    target = out or Path(_name(judged.name, wanted.name, shard))
     _check_writable(target)
-    schedules = None if part is None else _part(description, part)
+    asked: tuple[Sequence[str], Sequence[str]] = ids, ()
+    if part is not None:
+        asked = part_of(judged, ids, number=part[0], total=part[1])
     work = DEFAULT_OUT / ".".join(["certify", wanted.name, *([shard.replace("/", "-of-")] if shard else [])])
     devices: dict[str, Any] = {"device": device, "backend": backend, "ranks_per_device": ranks_per_device}
-    draws = None if kind == "wrapper" else num_draws(wanted, description.capabilities)
+    draws = num_draws(wanted, judged.claims)
     with ExitStack() as stack:
         if attach is not None:
             there = attached_devices(device, backend=backend, ranks_per_device=ranks_per_device)
@@ -173,9 +177,8 @@ def certify_implementation(
         result = _judge(
             impl,
             wanted,
-            ids,
+            asked,
             draws,
-            schedules,
             work=work,
             workers=workers,
             live=live,
@@ -208,21 +211,14 @@ def _given(attach: Attach | None) -> dict[str, Any]:
     }
 
 
-def _described(impl: str) -> tuple[Any, Any, Kind, Any]:
-    """What it says of itself, its source file, what it is and which files are behind it."""
+def _described(impl: str) -> tuple[Target, Source, tuple[Component, ...]]:
+    """What it says of itself, its source file, and which files are behind it."""
     from pipeconform.campaign.options import Options
+    from pipeconform.campaign.setup import campaign_of
     from pipeconform.certificate.engine import engine_in
-    from pipeconform.replication.either import any_campaign_of, description_in, kind_of
 
-    with any_campaign_of(Options(implementation=impl)) as campaign:
-        return description_in(campaign), campaign.source, kind_of(campaign), engine_in(campaign)
-
-
-def _part(description: Any, part: tuple[int, int]) -> str:
-    from pipeconform.certificate.parts import schedules_of_shard
-
-    claimed = [claim.name for claim in description.capabilities.schedules]
-    return ",".join(schedules_of_shard(claimed, number=part[0], total=part[1]))
+    with campaign_of(Options(implementation=impl)) as campaign:
+        return campaign.target, campaign.source, engine_in(campaign)
 
 
 def _name(implementation: str, level: str, shard: str | None) -> str:
@@ -251,9 +247,8 @@ def _check_writable(path: Path) -> None:
 def _judge(
     impl: str,
     level: CertificationLevel,
-    ids: list[str],
+    asked: tuple[Sequence[str], Sequence[str]],
     draws: int | None,
-    schedules: str | None,
     *,
     work: Path,
     workers: str | None,
@@ -267,11 +262,12 @@ def _judge(
     from pipeconform.report.result import read_result
 
     shutil.rmtree(work, ignore_errors=True)  # cases of an earlier run would not be this one's
+    requirements, schedules = asked
     options = {
         "impl": impl,
         "profile": PROFILE,
-        "requirements": ",".join(ids),
-        "schedules": schedules,
+        "requirements": ",".join(requirements),
+        "schedules": ",".join(schedules) or None,
         "ranks": f"1-{level.max_ranks}",
         "seed": SEED,
         "examples": draws,

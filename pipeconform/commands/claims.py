@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from pipeconform.adapter import Description
     from pipeconform.wrapper import WrapperDescription
 
-__all__ = ["any_description_of", "description_of"]
+__all__ = ["any_description_of"]
 
 
-def description_of(impl: str) -> Description:
+def any_description_of(impl: str) -> Description | WrapperDescription:
     """Import `impl` in a process of its own and return its description.
 
     Raises:
@@ -24,29 +24,8 @@ def description_of(impl: str) -> Description:
     from pipeconform.run.implementation import resolve
 
     full = resolve(impl)  # a wrong name needs no process to be refused
-    from pipeconform.campaign.executor import describe
+    from pipeconform.campaign.describing import describe
     from pipeconform.run.pools import Pools
 
     with Pools() as pools:
         return describe(pools, full)
-
-
-def any_description_of(impl: str) -> Description | WrapperDescription:
-    """Likewise, of a pipeline or of a data-parallel wrapper.
-
-    Raises:
-        BadAdapterError: it cannot be found, imported or described.
-        HarnessError: the process died or hung.
-    """
-    from pipeconform.errors import IsWrapperError
-    from pipeconform.replication.campaign import PRELOAD, describe
-    from pipeconform.run.implementation import WRAPPERS, resolve
-    from pipeconform.run.pools import Pools
-
-    if impl not in WRAPPERS:
-        try:
-            return description_of(impl)
-        except IsWrapperError:
-            pass
-    with Pools(preload=PRELOAD) as pools:
-        return describe(pools, resolve(impl))

@@ -50,7 +50,7 @@ def compare(
     comparison = compare_results(before, after)
     if impl is not None:
         from pipeconform.campaign.options import Options
-        from pipeconform.replication.settle import settle
+        from pipeconform.campaign.settle import settle
         from pipeconform.run.implementation import resolve
         from pipeconform.run.supported import require_supported_torch
 

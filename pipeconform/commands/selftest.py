@@ -29,22 +29,18 @@ def selftest(*, every: bool, requirements: str | None, **device: Any) -> int:
 
     A green result means little on a machine that cannot see a wrong implementation. Exit code 0: every fault
     was detected, with the status and the words that it must have; 1: some were not. Faulty data-parallel wrappers are
-    tried where their requirements are named, on the CPU of this machine.
+    tried where their requirements are named.
     """
     require_supported_torch()
     from pipeconform.campaign.options import Options
     from pipeconform.certificate.canaries import faults_of, one_each
     from pipeconform.commands.canaries import lines_of, watched_canaries
-    from pipeconform.replication.setup import require_sense
     from pipeconform.report.canary_view import canary_table
     from pipeconform.report.console import SafeConsole
     from pipeconform.spec.selection import named_requirements, select_requirements
-    from pipeconform.spec.wrappers import wrapper_chapter
 
     asked = names(requirements)
     wanted = sorted(named_requirements(asked) if asked else select_requirements(()))
-    if {row.id for row in wrapper_chapter().requirements} & set(wanted):
-        require_sense(Options(implementation="reference-wrapper", **device))
     found = faults_of(wanted)
     if not found:
         raise NothingJudgedError(f"there is no fault for {', '.join(wanted)}")

@@ -14,6 +14,7 @@ from pipeconform.campaign.kept import JudgedCases
 from pipeconform.campaign.pairs import pairwise, points_of, reachable_points
 from pipeconform.case.strategies import Limits
 from pipeconform.certificate.canaries import faults_of
+from pipeconform.certificate.claimed import convertible
 from pipeconform.certificate.contents import (
     Canary,
     Certificate,
@@ -22,7 +23,7 @@ from pipeconform.certificate.contents import (
     claims_of_result,
     digest_of,
 )
-from pipeconform.certificate.decision import convertible, reasons_against
+from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.listed import listed
 from pipeconform.certificate.machine import PACKAGES
 from pipeconform.report.result import Implementation, Totals

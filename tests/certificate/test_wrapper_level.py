@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from pipeconform.campaign.options import Options
+from pipeconform.campaign.rejudge import Question
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.checks import check_contents
 from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.rerun import rerun
-from pipeconform.replication.rejudge import Question
 from pipeconform.report.result import Cell, Implementation, Result
 from pipeconform.spec import certification_level, mandatory
 from pipeconform.wrapper import WrapperClaims

@@ -5,8 +5,8 @@ import dataclasses
 from pipeconform.reference_impl import faults
 
 from pipeconform.campaign.trial import faults as all_faults
+from pipeconform.campaign.trial import wrapper_faults
 from pipeconform.certificate.canaries import one_each
-from pipeconform.replication.trial import wrapper_faults
 
 
 def test_every_fault_of_a_requirement_is_detected_and_counted(typed):
