@@ -6,7 +6,6 @@ Which cases a cell has is known to the campaign's target; how they are executed 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,17 +18,17 @@ from pipeconform.campaign.corpus import Drawable, run_strategy
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.campaign.minimise import Budget, Smallest
 from pipeconform.campaign.runner import CaseT, ExecutionT, Judged, Runner
+from pipeconform.campaign.status import identifier_of, status_of
 from pipeconform.campaign.target import Asked, NotAsked
 from pipeconform.case.any_case import world_sizes
 from pipeconform.errors import NothingJudgedError
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
-from pipeconform.report.result import SEVERITY, Cell, Violation
-from pipeconform.report.result import Status as ResultStatus
+from pipeconform.report.result import Cell, Violation
 from pipeconform.spec import Requirement
 
-__all__ = ["identifier_of", "judge_cell", "status_of"]
+__all__ = ["judge_cell"]
 
 _RERUNS = 4
 """Executions of a case that did not show its violation every time."""
@@ -376,7 +375,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
     def _localised(self, smallest: Smallest[CaseT]) -> Localisation | None:
         """By one more execution, unless another requirement ended in the same case."""
         case, outcome = smallest.case, smallest.outcome
-        if not self.runner.can_localise(case, outcome):
+        if not self.runner.can_localise(outcome):
             return None
         known, key = self.campaign.localised, (self.variant, case.digest)
         if key not in known:
@@ -398,27 +397,9 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             )
 
 
-def identifier_of(where: str, what: str) -> str:
-    """The id of a violation in a cell, such as ``TRN-4:GPipe:default:1f3a``, from its status and signature."""
-    return f"{where}:{hashlib.sha256(what.encode()).hexdigest()[:4]}"
-
-
 def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:
     """Whether an execution went wrong in another way, which hides `key` or takes its place.
 
     Wrong values show side by side: one that is not there is right this time, whatever else is wrong.
     """
     return key not in shown and any({key.status, other.status} != {Status.FAILED} for other in shown)
-
-
-def status_of(violations: tuple[Violation, ...], *, compared: int) -> ResultStatus:
-    """The status of a judged cell with these violations, whose judgements made `compared` comparisons.
-
-    A cell whose judgements never compared anything has met nothing.
-    """
-    if not violations and not compared:
-        return "nothing_compared"
-    confirmed = [violation.status for violation in violations if violation.confirmed]
-    if violations and not confirmed:
-        return "flaky"
-    return min(confirmed, key=SEVERITY.index, default="passed")

@@ -88,6 +88,6 @@ class PipelineRunner:
         """By an execution in which everything that passes between stages is compared."""
         return localise(case, outcomes, self.executor)
 
-    def can_localise(self, case: Case, outcome: Outcome) -> bool:
+    def can_localise(self, outcome: Outcome) -> bool:
         """Whether the verdict is about values."""
         return is_numeric(outcome)

@@ -101,5 +101,5 @@ class Runner(Protocol[CaseT, ExecutionT]):
             HarnessError: the harness failed.
         """
 
-    def can_localise(self, case: CaseT, outcome: Outcome) -> bool:
+    def can_localise(self, outcome: Outcome) -> bool:
         """Whether it is worth an execution to find out where values begin to be wrong."""

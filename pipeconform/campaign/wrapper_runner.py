@@ -117,7 +117,7 @@ class WrapperRunner:
     def localised(self, case: WrapperCase, outcomes: Sequence[Outcome]) -> None:
         """Nowhere in particular: a replica is one piece."""
 
-    def can_localise(self, case: WrapperCase, outcome: Outcome) -> bool:
+    def can_localise(self, outcome: Outcome) -> bool:
         """Never."""
         return False
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from pipeconform.campaign.cell import identifier_of, status_of
+from pipeconform.campaign.status import identifier_of, status_of
 from pipeconform.case.any_case import schedule_of, world_sizes
 from pipeconform.case.case import Case
 from pipeconform.certificate.claimed import target_in

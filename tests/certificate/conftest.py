@@ -8,9 +8,9 @@ from importlib import metadata
 import msgspec
 import pytest
 
-from pipeconform.campaign.cell import identifier_of
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.campaign.pairs import pairwise
+from pipeconform.campaign.status import identifier_of
 from pipeconform.certificate.canaries import faults_of
 from pipeconform.certificate.contents import (
     Canary,
