@@ -19,7 +19,8 @@ from measure import ROOT, alternate, options, summary, table
 
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.pools import Controller
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case
 from pipeconform.run.devices import resolve

@@ -19,7 +19,8 @@ from pathlib import Path
 from measure import ROOT
 
 from pipeconform.campaign.corpus import Corpus, drawn
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.draw.claimed import is_claimed, reachable

@@ -11,7 +11,8 @@ from __future__ import annotations
 from measure import alternate, options, summary, table
 from overhead import IMPLEMENTATION, stored_cases
 
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.judge.localisation import locate
 from pipeconform.run.pools import Pools

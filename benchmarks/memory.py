@@ -18,7 +18,8 @@ import msgspec
 from measure import options, table
 from overhead import IMPLEMENTATION, Harness, stored_cases
 
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.run.pools import Pools
 

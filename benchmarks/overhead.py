@@ -13,7 +13,8 @@ import msgspec
 from bare import ORACLE, RANKS
 from measure import ROOT, alternate, options, summary, table
 
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case

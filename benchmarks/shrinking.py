@@ -15,7 +15,8 @@ import time
 from measure import options, table
 
 from pipeconform.campaign.corpus import Corpus, drawn
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.minimise import Budget, minimise
 from pipeconform.campaign.preload import PRELOAD

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -107,6 +107,21 @@ def require_line(text: object, what: str) -> None:
             f"{what} is {text[:40]!r} of {len(text)} characters; expected one line of at most {_MOST_LETTERS} "
             f"printable characters"
         )
+
+
+def require_variant_names(variants: Iterable[str]) -> None:
+    """Refuse a variant whose name is taken, or stands for something in an id.
+
+    Raises:
+        BadAdapterError: there is one.
+    """
+    from pipeconform.errors import BadAdapterError
+
+    for name in variants:
+        if name == "default" or not name.replace("-", "").replace("_", "").isalnum():
+            raise BadAdapterError(
+                f"an environment variant cannot be called {name!r}: letters, digits, - and _, and not 'default'"
+            )
 
 
 def _require_sizes(claim: ScheduleClaim) -> None:
@@ -363,12 +378,6 @@ class Description:
 
     def __post_init__(self) -> None:
         """Raise `BadAdapterError` for a variant whose name is taken, or stands for something in an id."""
-        from pipeconform.errors import BadAdapterError
-
         require_line(self.name, "the implementation's name")
         require_line(self.version, "the implementation's version")
-        for name in self.variants:
-            if name == "default" or not name.replace("-", "").replace("_", "").isalnum():
-                raise BadAdapterError(
-                    f"an environment variant cannot be called {name!r}: letters, digits, - and _, and not 'default'"
-                )
+        require_variant_names(self.variants)

@@ -6,7 +6,6 @@
     ├── UsageError            exit code 2: the caller can mend it
     │   ├── UnknownNameError      a requirement, schedule, profile or implementation nobody knows
     │   ├── BadAdapterError       the adapter cannot be imported or lacks something
-    │   │   └── IsWrapperError        it is of a data-parallel wrapper, and a pipeline is wanted
     │   ├── BadCaseError          a case (or its file) is damaged, impossible or of another version
     │   ├── BadTableError         a schedule table cannot be read or is malformed
     │   ├── BadResultError        a result file is damaged, unwritable or of another version
@@ -56,10 +55,6 @@ class UnknownNameError(UsageError):
 
 class BadAdapterError(UsageError):
     """The implementation cannot be used; the message says what was imported and what is missing."""
-
-
-class IsWrapperError(BadAdapterError):
-    """The adapter has ``wrap()`` and no ``build()``: it is judged as a data-parallel wrapper, not as a pipeline."""
 
 
 class BadCaseError(UsageError):

@@ -92,13 +92,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _start_ahead(config: pytest.Config) -> None:
-    """Let the fork server import torch while this process does, where ranks run here and a pipeline is judged."""
+    """Let the fork server import torch while this process does, where ranks run here."""
     from pipeconform.campaign.preload import PRELOAD
     from pipeconform.run.ahead import start_ahead
-    from pipeconform.run.implementation import WRAPPERS
 
     here = config.getoption("pipeconform_attach") is None and config.getoption("pipeconform_device") == "cpu"
-    if here and config.getoption("pipeconform_impl") not in WRAPPERS:
+    if here:
         start_ahead(preload=PRELOAD)
 
 

@@ -8,7 +8,8 @@ the harness calls, in this order::
         wrapper.run(*args)                  the forward of the wrapped module
         wrapper.gradients() / .state()      by the names that `module` had before it was wrapped
 
-Every rank has another replica of the module and other data. Options that are not claimed are never asked for.
+Every rank has another replica of the module and other data, both on the rank's device, and a process group for it.
+Options that are not claimed are never asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from pipeconform.claims import require_line
+from pipeconform.claims import require_line, require_variant_names
 from pipeconform.sharding import Sharding, ShardingClaims
 
 if TYPE_CHECKING:
@@ -140,11 +141,14 @@ class WrapperDescription:
     name: str
     version: str
     claims: WrapperClaims
+    variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Environment variables of further rank processes under which the wrapper is to be judged, by variant."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a name that cannot be printed."""
+        """Raise ValueError for a name that cannot be printed, BadAdapterError for one that no variant can have."""
         require_line(self.name, "the wrapper's name")
         require_line(self.version, "the wrapper's version")
+        require_variant_names(self.variants)
 
 
 @runtime_checkable

@@ -74,7 +74,7 @@ class Replica:
 
     def scaler(self, scale: float) -> Any:
         """torch's: every rank has the same gradients, so all of them skip the same steps."""
-        return torch.amp.GradScaler("cpu", init_scale=scale)
+        return torch.amp.GradScaler(next(iter(self.parameters())).device.type, init_scale=scale)
 
     def step_in_backward(self, lr: float) -> None:
         """With an optimizer for each parameter."""

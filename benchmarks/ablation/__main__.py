@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.ablation.page import page
 from benchmarks.ablation.running import Record, is_claimed, matters, tried
-from pipeconform.campaign.executor import describe
+from pipeconform.campaign.describing import describe
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.trial import faults
 from pipeconform.errors import HarnessError

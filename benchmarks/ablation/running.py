@@ -12,7 +12,8 @@ from benchmarks.ablation.claims import CLAIMS, without
 from benchmarks.ablation.engine import reference_without
 from pipeconform.adapter import Capabilities
 from pipeconform.campaign.corpus import Corpus, drawn
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.trial import Fault
 from pipeconform.case.case import Case

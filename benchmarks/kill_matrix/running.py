@@ -11,7 +11,8 @@ import msgspec
 from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, append, read
 from benchmarks.kill_matrix.sweep import Question, nearest_first, questions, sweep
 from benchmarks.mutants import Mutant
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.trial import Fault, Trial, try_fault
 from pipeconform.case.draw.registry import of_form

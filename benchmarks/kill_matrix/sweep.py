@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from pipeconform.adapter import Capabilities
 from pipeconform.campaign.corpus import Corpus, drawn
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.case.case import Case
 from pipeconform.case.draw.claimed import reachable

@@ -25,7 +25,7 @@ from torch.distributed.fsdp import (
 from pipeconform.sharding import EXPERT, Refusal, Sharding, ShardingClaims, units_of
 from pipeconform.wrapper import WrapOptions
 
-__all__ = ["FSDP_SHARDING", "FULLY_SHARD_SHARDING", "fsdp_wrapped", "fully_sharded"]
+__all__ = ["FSDP_SHARDING", "FULLY_SHARD_SHARDING", "device_of", "fsdp_wrapped", "fully_sharded"]
 
 FULLY_SHARD_SHARDING = ShardingClaims(
     strategies=("full", "gradients", "hybrid"),
@@ -64,12 +64,21 @@ _STRATEGIES = {
 }
 
 
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module is; one on the meta device is materialised where this process's accelerator is, if it has any."""
+    found = {p.device for p in module.parameters() if not p.is_meta}
+    if found:
+        return found.pop()
+    on_cpu = "gloo" in dist.get_backend() or not torch.accelerator.is_available()
+    return torch.device("cpu") if on_cpu else torch.device(torch.accelerator.current_device_index())
+
+
 def fully_sharded(module: nn.Module, options: WrapOptions) -> nn.Module:
     """`fully_shard`, inner units first; the module itself is changed."""
-    sharding = _asked(options)
+    sharding, device = _asked(options), device_of(module)
     pairs = sharding.strategy == "hybrid"
     ranks = dist.get_world_size()
-    mesh = _mesh(dist.group.WORLD, (ranks // 2, 2) if pairs else (ranks,))
+    mesh = _mesh(device.type, dist.group.WORLD, (ranks // 2, 2) if pairs else (ranks,))
     ignored = {p for name, p in module.named_parameters() if name in options.ignored}
     policy = MixedPrecisionPolicy(
         param_dtype=_dtype(options.param_dtype), reduce_dtype=_dtype(options.reduce_dtype)
@@ -77,7 +86,7 @@ def fully_sharded(module: nn.Module, options: WrapOptions) -> nn.Module:
     for name in _units(module, options):
         over = mesh
         if sharding.expert_groups and name.split(".")[0] == EXPERT:
-            over = DeviceMesh.from_group(_own_group(sharding.expert_groups), "cpu")
+            over = DeviceMesh.from_group(_own_group(sharding.expert_groups), device.type)
         fully_shard(
             module.get_submodule(name),
             mesh=over,
@@ -107,7 +116,7 @@ def fsdp_wrapped(module: nn.Module, options: WrapOptions) -> FullyShardedDataPar
         "backward_prefetch": BackwardPrefetch.BACKWARD_PRE if sharding.backward_prefetch else None,
         "use_orig_params": sharding.original_parameters,
         "ignored_states": ignored,
-        "device_id": torch.device("cpu"),
+        "device_id": device_of(module),
     }
     ranks = dist.get_world_size()
     if sharding.strategy == "hybrid":
@@ -148,8 +157,8 @@ def _dtype(name: str | None) -> torch.dtype | None:
 
 
 @functools.lru_cache(maxsize=8)  # groups are threads and sockets: modules wrapped alike share them
-def _mesh(world: ProcessGroup, shape: tuple[int, ...]) -> DeviceMesh:
-    return init_device_mesh("cpu", shape, mesh_dim_names=("across", "over")[-len(shape) :])
+def _mesh(device_type: str, world: ProcessGroup, shape: tuple[int, ...]) -> DeviceMesh:
+    return init_device_mesh(device_type, shape, mesh_dim_names=("across", "over")[-len(shape) :])
 
 
 def _own_group(groups: tuple[tuple[int, ...], ...]) -> ProcessGroup:

@@ -33,6 +33,7 @@ from torch.nn.parallel.distributed import _BufferCommHookLocation
 from pipeconform.adapters.torch_sharding import (
     FSDP_SHARDING,
     FULLY_SHARD_SHARDING,
+    device_of,
     fsdp_wrapped,
     fully_sharded,
 )
@@ -80,7 +81,7 @@ class _Wrapped:
         raise Unsupported("no communication hooks")
 
     def scaler(self, scale: float) -> Any:
-        return torch.amp.GradScaler("cpu", init_scale=scale)
+        return torch.amp.GradScaler(device_of(self.wrapped).type, init_scale=scale)
 
     def step_in_backward(self, lr: float) -> None:
         raise Unsupported("no optimizer in backward")
@@ -232,7 +233,7 @@ class _Sharded(_Wrapped):
 
     def materialise(self) -> None:
         """As the documentation of `fully_shard` has it."""
-        self.wrapped.to_empty(device="cpu")
+        self.wrapped.to_empty(device=device_of(self.wrapped))
         for part in self.wrapped.modules():
             if any(True for _ in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
                 with torch.no_grad():
@@ -276,7 +277,7 @@ class TorchFullyShard:
     def wrap(self, module: nn.Module, options: WrapOptions) -> _Sharded:
         if options.sharding is not None:
             return _Sharded(fully_sharded(module, options))
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = init_device_mesh(device_of(module).type, (dist.get_world_size(),))
         ignored = {p for name, p in module.named_parameters() if name in options.ignored}
         owners = [id(p) for child in module.children() for p in child.parameters()]
         policy = MixedPrecisionPolicy(
@@ -319,7 +320,7 @@ class _Fsdp(_Wrapped):
         """Nothing: wrapping does it."""
 
     def scaler(self, scale: float) -> Any:
-        return ShardedGradScaler("cpu", init_scale=scale)
+        return ShardedGradScaler(device_of(self.wrapped).type, init_scale=scale)
 
     def _named(self) -> dict[str, Any]:
         named = {**dict(self.wrapped.named_parameters()), **dict(self.wrapped.named_buffers())}
@@ -364,7 +365,7 @@ class TorchFsdp:
             wrapped = FullyShardedDataParallel(
                 module,
                 use_orig_params=True,
-                device_id=torch.device("cpu"),
+                device_id=device_of(module),
                 mixed_precision=MixedPrecision(
                     param_dtype=_dtype(options.param_dtype),
                     reduce_dtype=_dtype(options.reduce_dtype),

@@ -1,45 +1,39 @@
-"""One run: cells judged one after another, over shared corpora and warm processes."""
+"""One run: what is judged, the processes to judge it in, and what has been counted. Cells share it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from pipeconform.adapter import ScheduleClaim
-from pipeconform.campaign.asked import Asked
-from pipeconform.campaign.cell import CellRun
 from pipeconform.campaign.earlier import Earlier
-from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.kept import KeptCases
-from pipeconform.campaign.pairs import Point, points_of
-from pipeconform.campaign.pipeline_cell import PipelineCell
+from pipeconform.campaign.pairs import Point
+from pipeconform.campaign.runner import Runner
 from pipeconform.campaign.store import Store
-from pipeconform.case.case import Case
-from pipeconform.case.focus import Limits
+from pipeconform.campaign.target import Asked, NotAsked, Target
+from pipeconform.case.any_case import AnyCase
+from pipeconform.errors import UnknownNameError, UsageError
 from pipeconform.gate.expectations import Expectation
-from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.localisation import Localisation
-from pipeconform.observe.observation import Watched
 from pipeconform.report.progress import Progress
-from pipeconform.report.result import Cell, Status
 from pipeconform.run.source import Source
 from pipeconform.spec import Profile, Requirement
 
 __all__ = ["Campaign"]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Campaign:
-    """The state of one run in one process: executors by variant, the store, what has been counted."""
+    """The state of one run in one process."""
 
-    executors: Mapping[str, Executor]
-    profile: Profile
-    seed: int
-    limits: Limits
-    store: Store = field(default_factory=Store)
+    target: Target
+    """What the implementation says of itself, and what it is asked."""
+    runners: Mapping[str, Runner[Any, Any]]
+    """By environment variant what runs cases."""
     implementation: str = "torch"
-    schedules: tuple[str, ...] = ()
-    """The schedules that the run is about; empty for all that are claimed."""
+    """What the user wrote."""
+    store: Store = field(default_factory=Store)
     listener: Callable[[Progress], None] | None = None
     executed: dict[str, int] = field(default_factory=dict)
     """Executions by case digest, over the whole run."""
@@ -57,69 +51,54 @@ class Campaign:
     source: Source = field(default_factory=Source)
     """The adapter's source file."""
 
-    def judge_cell(self, requirement: Requirement, schedule: str, variant: str = "default") -> Cell:
-        """Judge one requirement under one schedule.
+    @property
+    def profile(self) -> Profile:
+        """How much is done."""
+        return self.target.profile
+
+    def runner(self, variant: str) -> Runner[Any, Any]:
+        """What runs cases under an environment variant.
 
         Raises:
-            UsageError: the schedule is not claimed.
-            HarnessError: the harness failed; no verdict can be drawn.
-            NothingJudgedError: it is claimed, but no case of the corpus applies.
+            UnknownNameError: the implementation does not name that variant.
+            HarnessError: processes cannot be started, or do not see the variant's settings.
         """
-        claim = self.limits.capabilities.schedule(schedule)
-        assert claim is not None
-        reason = self._not_asked(requirement, claim, variant=variant)
-        if reason is not None:
-            status, why = reason
-            return Cell(
-                requirement=requirement.id, schedule=schedule, variant=variant, status=status, reason=why
+        if variant not in self.runners:
+            raise UnknownNameError("environment variant", variant, self.runners)
+        return self.runners[variant]
+
+    def variants_of(self, requirement: str) -> tuple[str, ...]:
+        """The environment variants under which a requirement is judged."""
+        varied = self.profile.varied
+        everywhere = varied is None or requirement.partition("-")[0] in varied
+        return tuple(self.runners) if everywhere else ("default",)
+
+    def ask(self, row: Requirement, column: str, variant: str) -> Asked[Any] | NotAsked:
+        """What a requirement is judged on, or why it is not judged.
+
+        Raises:
+            NothingJudgedError: it is claimed, but no case lies inside the claims.
+        """
+        return self.target.ask(row, column, promises=lambda: self.runners[variant].promises)
+
+    def judged_by(
+        self, case: AnyCase, *, name: str, asked: str | None = None, stored: str | None = None
+    ) -> tuple[Requirement, ...]:
+        """The requirements by which a stored case is judged again; see `Target.judged_by`.
+
+        Raises:
+            UsageError: the case is of another kind of implementation; or as `Target.judged_by`.
+            NothingJudgedError: no requirement is about it.
+        """
+        if self.runners["default"].own(case) is None:
+            raise UsageError(
+                f"{self.implementation} is a {self.target.kind}, and {name} is a case of something else"
             )
-        subject = PipelineCell(
-            campaign=self,
-            row=requirement,
-            claim=claim,
-            variant=variant,
-            is_later=schedule != self._enough(requirement)[0],
-        )
-        return CellRun(self, subject).judge()
+        return self.target.judged_by(case, name=name, asked=asked, stored=stored)
 
-    @property
-    def asked(self) -> Asked:
-        """Which requirements are judged under which schedules."""
-        return Asked(
-            name=self.executors["default"].description.name,
-            limits=self.limits,
-            profile=self.profile,
-            schedules=self.schedules,
-        )
-
-    def num_asked(self, schedule: str, *, of: Iterable[Requirement]) -> int:
-        """How many of these requirements a schedule is judged by, as far as that can be told from the claims."""
-        claim = self.limits.capabilities.schedule(schedule)
-        return 0 if claim is None else sum(self._not_asked(row, claim, variant=None) is None for row in of)
-
-    def _not_asked(
-        self, requirement: Requirement, claim: ScheduleClaim, *, variant: str | None
-    ) -> tuple[Status, str] | None:
-        """Why a schedule is not judged by a requirement, if it is not.
-
-        What is promised may depend on the variant, whose processes this starts; None leaves that open.
-        """
-        open_ = variant is None or not JUDGEMENTS[requirement.id].promised
-        promises = open_ or bool(self.executors[str(variant)].description.errors.promises)
-        return self.asked.why_not(requirement, claim, promises=promises)
-
-    def _enough(self, requirement: Requirement) -> tuple[str, ...]:
-        return self.asked.enough(requirement)
-
-    def execute(self, case: Case, variant: str, *, observe: Iterable[Watched] = ()) -> Execution:
-        """Execute, and count."""
-        execution = self.executors[variant].execute(case, observe=observe)
-        self.count(case, times=1)
-        return execution
-
-    def count(self, case: Case, *, times: int) -> None:
+    def count(self, case: AnyCase, *, times: int = 1) -> None:
         """Note that a case was executed; what another worker executed first may be repeated here."""
         digest = case.digest
         self.executed[digest] = self.executed.get(digest, 0) + times
         self.num_ranks[digest] = case.num_ranks
-        self.points |= points_of(case)
+        self.points |= self.target.points(case)

@@ -1,12 +1,11 @@
 """Judging one cell: stored cases first, then the corpus, then a search beyond it, then every violation made small.
 
-What a case is, how it is executed and what is wrong with an execution is known to a `Subject`.
+Which cases a cell has is known to the campaign's target; how they are executed and judged, to its runners.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,18 +13,22 @@ from typing import Generic, NamedTuple
 
 from hypothesis import target
 
-from pipeconform.campaign.corpus import CaseT, Drawable, run_strategy
+from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.corpus import Drawable, run_strategy
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.campaign.minimise import Budget, Smallest
-from pipeconform.campaign.subject import ExecutionT, Judged, Run, Subject
+from pipeconform.campaign.runner import CaseT, ExecutionT, Judged, Runner
+from pipeconform.campaign.status import identifier_of, status_of
+from pipeconform.campaign.target import Asked, NotAsked
+from pipeconform.case.any_case import world_sizes
 from pipeconform.errors import NothingJudgedError
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
-from pipeconform.report.result import SEVERITY, Cell, Violation
-from pipeconform.report.result import Status as ResultStatus
+from pipeconform.report.result import Cell, Violation
+from pipeconform.spec import Requirement
 
-__all__ = ["CellRun", "identifier_of", "status_of"]
+__all__ = ["judge_cell"]
 
 _RERUNS = 4
 """Executions of a case that did not show its violation every time."""
@@ -51,12 +54,35 @@ class _First(NamedTuple, Generic[CaseT]):
     minimal: bool = False
 
 
-class CellRun(Generic[CaseT, ExecutionT]):
+def judge_cell(campaign: Campaign, row: Requirement, column: str, variant: str = "default") -> Cell:
+    """Judge one requirement in one column of the table, or say why it is not judged.
+
+    Raises:
+        HarnessError: the harness failed; no verdict can be drawn.
+        NothingJudgedError: it is claimed, but no case of the corpus applies.
+    """
+    asked = campaign.ask(row, column, variant)
+    if isinstance(asked, NotAsked):
+        return Cell(
+            requirement=row.id, schedule=column, variant=variant, status=asked.status, reason=asked.reason
+        )
+    return _CellRun(campaign, asked, campaign.runners[variant], variant=variant).judge()
+
+
+class _CellRun(Generic[CaseT, ExecutionT]):
     """The judging of one cell."""
 
-    def __init__(self, run: Run, subject: Subject[CaseT, ExecutionT]) -> None:
-        self.run, self.subject = run, subject
-        self.corpora = tuple(subject.corpora())
+    def __init__(
+        self,
+        campaign: Campaign,
+        asked: Asked[CaseT],
+        runner: Runner[CaseT, ExecutionT],
+        *,
+        variant: str,
+    ) -> None:
+        self.campaign, self.asked, self.runner, self.variant = campaign, asked, runner, variant
+        self.requirement, self.column = asked.row.id, asked.column
+        self.corpora = tuple(asked.corpora)
         self.judgements = self.executions = self.compared = 0
         self.unclaimed: set[str] = set()
         self.digests: dict[str, CaseT] = {}
@@ -66,8 +92,8 @@ class CellRun(Generic[CaseT, ExecutionT]):
         self.microbatches: Counter[str] = Counter()
         self.expected = tuple(
             entry
-            for entry in run.expectations
-            if entry.is_about(requirement=subject.requirement, schedule=subject.schedule, device=run.device)
+            for entry in campaign.expectations
+            if entry.is_about(requirement=self.requirement, schedule=self.column, device=campaign.device)
         )
         self.first: dict[Key, _First[CaseT]] = {}
         self.occurrences: Counter[Key] = Counter()
@@ -84,35 +110,35 @@ class CellRun(Generic[CaseT, ExecutionT]):
             HarnessError: the harness failed; no verdict can be drawn.
             NothingJudgedError: no case of the corpora applies.
         """
-        begun, subject = time.monotonic(), self.subject
+        begun = time.monotonic()
         self._replay_expected()
         self._replay_earlier()
         for corpus in self.corpora:
-            for case in subject.drawn(corpus):
-                if subject.applies(case):
+            for case in corpus.drawn():
+                if self.asked.applies(case):
                     self._judge_drawn(corpus, case)
-        if self.run.profile.search:
+        if self.campaign.profile.search:
             self._search()
         if not self.judgements:
             raise NothingJudgedError(
-                f"{subject.requirement} under {subject.schedule} is claimed, but none of the drawn cases applies: "
+                f"{self.requirement} under {self.column} is claimed, but none of the drawn cases applies: "
                 f"raise --examples or widen --ranks"
             )
         self._keep()
         violations = tuple(self._violations())
         status, reason = status_of(violations, compared=self.compared), ""
         if status == "nothing_compared":
-            reason = subject.why_nothing_was_compared(self.digests.values())
+            reason = self.asked.why_nothing_was_compared(self.digests.values())
         return Cell(
-            requirement=subject.requirement,
-            schedule=subject.schedule,
-            variant=subject.variant,
+            requirement=self.requirement,
+            schedule=self.column,
+            variant=self.variant,
             status=status,
             reason=reason,
             judgements=self.judgements,
             compared=self.compared,
             unclaimed=tuple(sorted(self.unclaimed)),
-            without=tuple(subject.without),
+            without=tuple(self.asked.without),
             executions=self.executions,
             distinct_cases=len(self.digests),
             counts=dict(sorted(self.counts.items())),
@@ -124,23 +150,23 @@ class CellRun(Generic[CaseT, ExecutionT]):
         )
 
     def _keep(self) -> None:
-        if self.run.kept is not None:
+        if self.campaign.kept is not None:
             judged = JudgedCases(
-                requirement=self.subject.requirement,
-                schedule=self.subject.schedule,
-                variant=self.subject.variant,
+                requirement=self.requirement,
+                schedule=self.column,
+                variant=self.variant,
                 digests=tuple(self.digests),
             )
-            self.run.kept.keep(judged, self.digests.values())
+            self.campaign.kept.keep(judged, self.digests.values())
 
     def _replay_expected(self) -> None:
         """Execute the stored cases of expected failures: they need no search and no shrinking."""
         for entry in self.expected:
             for stored in entry.stored:
-                case = self.subject.own(stored.case)
+                case = self.asked.own(stored.case)
                 if case is None:
                     continue
-                found = self.subject.judged(case, self._execute(case), thorough=True, anew=True).outcomes
+                found = self.runner.judged(self.asked.row, case, self._execute(case)).outcomes
                 shown = {self._key(case, o): o for o in reversed(found)}
                 key = next((key for key in shown if key.expected == entry.label), None)
                 if key is None and not entry.is_chance:
@@ -150,8 +176,9 @@ class CellRun(Generic[CaseT, ExecutionT]):
 
     def _replay_earlier(self) -> None:
         """Execute what the run before found; it is small already, and is reported as it is if it shows the same."""
-        for known, case in self.subject.earlier():
-            if not self.subject.applies(case):
+        for known in self.campaign.earlier.of((self.requirement, self.column, self.variant)):
+            case = self.asked.own(known.case) if self.campaign.target.allows(known.case) else None
+            if case is None or not self.asked.applies(case):
                 continue
             self._note(None, "earlier", case, self._execute(case))
             key = Key(Status(known.status), known.signature)
@@ -170,23 +197,28 @@ class CellRun(Generic[CaseT, ExecutionT]):
 
     def _judge_drawn(self, corpus: Drawable[CaseT], case: CaseT) -> None:
         """Judge a case of the corpus, executed by whichever requirement came first."""
-        execution = self.subject.known(case)
-        if execution is None:
-            execution = self._execute(case)
-            self.subject.keep(case, execution)
+        key = self.runner.stored_as(case, self.asked.row)
+        execution = self._execute(case) if key is None else self._stored(f"{self.variant}-{key}", case)
         self._note(corpus, "corpus", case, execution)
+
+    def _stored(self, key: str, case: CaseT) -> ExecutionT:
+        found = self.campaign.store.get(key, self.runner.executions)
+        if found is None:
+            found = self._execute(case)
+            self.campaign.store.put(key, found)
+        return found
 
     def _search(self) -> None:
         for corpus in self.corpora:
 
             def body(case: CaseT, corpus: Drawable[CaseT] = corpus) -> None:
-                if self.subject.applies(case) and case.digest not in self.digests:
+                if self.asked.applies(case) and case.digest not in self.digests:
                     judged = self._note(corpus, "search", case, self._execute(case))
-                    self.told[case.digest] = self.subject.heights(case, judged)
+                    self.told[case.digest] = self.asked.heights(case, worst_ratio=judged.worst_ratio)
                 self._steer(case)
 
-            each = -(-self.run.profile.search // len(self.corpora))
-            purpose = f"search {self.subject.requirement}"
+            each = -(-self.campaign.profile.search // len(self.corpora))
+            purpose = f"search {self.requirement}"
             run_strategy(corpus, body, max_examples=each, purpose=purpose, steered=True)
 
     def _steer(self, case: CaseT) -> None:
@@ -195,7 +227,8 @@ class CellRun(Generic[CaseT, ExecutionT]):
 
     def _execute(self, case: CaseT, *, hung: bool = False) -> ExecutionT:
         self.executions += 1
-        execution = self.subject.execute(case, hung=hung)
+        execution = self.runner.execute(case, (self.asked.row,), hung=hung)
+        self.campaign.count(case)
         self._tell("judging")
         return execution
 
@@ -203,18 +236,20 @@ class CellRun(Generic[CaseT, ExecutionT]):
         self, corpus: Drawable[CaseT] | None, purpose: str, case: CaseT, execution: ExecutionT
     ) -> Judged:
         # new processes cost more than everything else: once per cell and size of the world, unless shrinking
-        anew = self.subject.num_processes(case) not in self.renewed
+        processes = max(world_sizes(case))
+        anew = processes not in self.renewed
         judged = self._judged(case, execution, anew=anew)
-        repetitions = self.subject.repetitions(case, execution, anew=anew)
+        repetitions = self.runner.repetitions(self.asked.row, execution, anew=anew)
         if repetitions:
-            self.renewed.add(self.subject.num_processes(case))
+            self.renewed.add(processes)
             self.executions += repetitions
+            self.campaign.count(case, times=repetitions)
         self.judgements += 1
         self.compared += judged.compared
         self.unclaimed |= judged.unclaimed
         self.digests[case.digest] = case
         self.counts[f"p={case.num_ranks},v={case.stages_per_rank}"] += 1
-        self.microbatches.update(set(self.subject.batch_classes(case)))
+        self.microbatches.update(self.campaign.target.batch_classes(case))
         for key, outcome in {self._key(case, o): o for o in reversed(judged.outcomes)}.items():
             self.occurrences[key] += 1
             self.first.setdefault(key, _First(corpus, purpose, case, outcome))
@@ -225,17 +260,15 @@ class CellRun(Generic[CaseT, ExecutionT]):
 
     def _judged(self, case: CaseT, execution: ExecutionT, *, anew: bool) -> Judged:
         """What is wrong with an execution; in haste only where all of it was seen and judged with bounds before."""
-        if self.first and not self.subject.repeats:
-            judged = self.subject.judged(case, execution, thorough=False, anew=True)
+        if self.first and not self.asked.repeats:
+            judged = self.runner.judged(self.asked.row, case, execution, thorough=False)
             if {self._key(case, o) for o in judged.outcomes} <= self.first.keys():
                 return judged
-        return self.subject.judged(case, execution, thorough=True, anew=anew)
+        return self.runner.judged(self.asked.row, case, execution, anew=anew)
 
     def _violations(self) -> Iterator[Violation]:
-        profile = self.run.profile
-        deadline = time.monotonic() + (
-            profile.later_seconds if self.subject.is_later else profile.cell_seconds
-        )
+        profile = self.campaign.profile
+        deadline = time.monotonic() + (profile.later_seconds if self.asked.is_later else profile.cell_seconds)
         for key, first in self.first.items():
             small = key.expected or first.corpus is None
             smallest = self._as_found(key, first) if small else self._smallest(key, first, deadline)
@@ -257,7 +290,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
 
     def _check(self, key: Key, candidate: CaseT, *, thorough: bool = False) -> Outcome | None:
         """Execute a candidate; its outcome of the same kind, if there is one."""
-        if not self.subject.applies(candidate):
+        if not self.asked.applies(candidate):
             return None
         return self._shown(key, candidate, thorough=thorough).get(key)
 
@@ -266,11 +299,11 @@ class CellRun(Generic[CaseT, ExecutionT]):
         self._tell("shrinking")
         # what hung once is watched: its communication tells who waits for whom, and proves the next hang sooner
         execution = self._execute(case, hung=key.status is Status.HUNG)
-        judged = self.subject.judged(case, execution, thorough=thorough, anew=True)
+        judged = self.runner.judged(self.asked.row, case, execution, thorough=thorough)
         return {self._key(case, o): o for o in reversed(judged.outcomes)}
 
     def _smallest(self, key: Key, first: _First[CaseT], deadline: float) -> Smallest[CaseT]:
-        profile, case, outcome = self.run.profile, first.case, first.outcome
+        profile, case, outcome = self.campaign.profile, first.case, first.outcome
         assert first.corpus is not None, "only expected violations come from stored cases"
 
         seen: list[dict[Key, Outcome]] = []
@@ -288,7 +321,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
             if hangs
             else profile.shrink_executions,
         )
-        smallest = self.subject.smallest(first.corpus, case, outcome, check, budget=budget)
+        smallest = self.asked.smallest(first.corpus, case, outcome, check, budget=budget)
         self.hangs_left -= smallest.executions if hangs else 0
         # candidates were judged in haste; what is reported is judged with its bounds
         sure = check(smallest.case, thorough=True) if smallest.confirmed else None
@@ -310,10 +343,10 @@ class CellRun(Generic[CaseT, ExecutionT]):
 
     def _violation(self, key: Key, smallest: Smallest[CaseT]) -> Violation:
         status, signature = key.status, key.signature
-        finding, case, subject = smallest.outcome.finding, smallest.case, self.subject
+        finding, case = smallest.outcome.finding, smallest.case
         # the same defect may be expected at some sizes and not at others
         apart = "" if not key.expected else "/expected"
-        where = f"{subject.requirement}:{subject.schedule}:{subject.variant}"
+        where = f"{self.requirement}:{self.column}:{self.variant}"
         identifier = identifier_of(where, f"{status}/{signature}{apart}")
         return Violation(
             id=identifier,
@@ -332,7 +365,7 @@ class CellRun(Generic[CaseT, ExecutionT]):
             expected=key.expected,
             occurrences=self.occurrences[key],
             verdicts=smallest.outcome.verdicts,
-            replay=f"pipeconform replay {identifier} --impl {self.run.implementation}",
+            replay=f"pipeconform replay {identifier} --impl {self.campaign.implementation}",
             timeline=smallest.outcome.timeline,
             first_wrong=smallest.outcome.first_wrong,
             places=smallest.outcome.places,
@@ -340,26 +373,28 @@ class CellRun(Generic[CaseT, ExecutionT]):
         )
 
     def _localised(self, smallest: Smallest[CaseT]) -> Localisation | None:
-        found, executions = self.subject.localised(smallest.case, smallest.outcome)
-        self.executions += executions
-        return found
+        """By one more execution, unless another requirement ended in the same case."""
+        case, outcome = smallest.case, smallest.outcome
+        if not self.runner.can_localise(outcome):
+            return None
+        known, key = self.campaign.localised, (self.variant, case.digest)
+        if key not in known:
+            self.executions += 1
+            self.campaign.count(case)
+            known[key] = self.runner.localised(case, (outcome,))
+        return known[key]
 
     def _tell(self, doing: str) -> None:
-        if self.run.listener is not None:
-            self.run.listener(
+        if self.campaign.listener is not None:
+            self.campaign.listener(
                 Progress(
-                    requirement=self.subject.requirement,
-                    schedule=self.subject.schedule,
+                    requirement=self.requirement,
+                    schedule=self.column,
                     doing=doing,
                     judged=self.judgements,
                     violations=len(self.first),
                 )
             )
-
-
-def identifier_of(where: str, what: str) -> str:
-    """The id of a violation in a cell, such as ``TRN-4:GPipe:default:1f3a``, from its status and signature."""
-    return f"{where}:{hashlib.sha256(what.encode()).hexdigest()[:4]}"
 
 
 def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:
@@ -368,16 +403,3 @@ def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:
     Wrong values show side by side: one that is not there is right this time, whatever else is wrong.
     """
     return key not in shown and any({key.status, other.status} != {Status.FAILED} for other in shown)
-
-
-def status_of(violations: tuple[Violation, ...], *, compared: int) -> ResultStatus:
-    """The status of a judged cell with these violations, whose judgements made `compared` comparisons.
-
-    A cell whose judgements never compared anything has met nothing.
-    """
-    if not violations and not compared:
-        return "nothing_compared"
-    confirmed = [violation.status for violation in violations if violation.confirmed]
-    if violations and not confirmed:
-        return "flaky"
-    return min(confirmed, key=SEVERITY.index, default="passed")

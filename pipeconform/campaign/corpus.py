@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from pipeconform.adapter import ScheduleClaim
+from pipeconform.campaign.runner import CaseT
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
 from pipeconform.case.draw.strategies import cases
@@ -20,7 +21,6 @@ from pipeconform.spec import STANDARD_VERSION
 
 __all__ = ["Corpus", "Drawable", "Interesting", "corpus_seed", "drawn", "run_strategy"]
 
-CaseT = TypeVar("CaseT", bound=AnyCase)
 CaseT_co = TypeVar("CaseT_co", bound=AnyCase, covariant=True)
 
 
@@ -48,6 +48,9 @@ class Drawable(Protocol[CaseT_co]):
     def strategy(self) -> SearchStrategy[CaseT_co]:
         """The cases."""
 
+    def drawn(self) -> Iterable[CaseT_co]:
+        """The cases of the corpus, the same in every run of its seed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
@@ -66,6 +69,10 @@ class Corpus:
     def strategy(self) -> SearchStrategy[Case]:
         """The cases."""
         return cases(self.limits, self.schedule, self.focus)
+
+    def drawn(self) -> tuple[Case, ...]:
+        """The distinct cases, as `drawn` gives them."""
+        return drawn(self)
 
 
 def corpus_seed(corpus: Corpus, *, purpose: str = "corpus") -> int:

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeconform.case.any_case import AnyCase
-from pipeconform.case.case import Case
-from pipeconform.case.focus import Limits
 from pipeconform.errors import BadResultError
 from pipeconform.report.result import Violation, read_result
 
@@ -28,9 +25,9 @@ class Earlier:
 
     by_cell: Mapping[Where, tuple[Violation, ...]] = field(default_factory=dict)
 
-    def of(self, where: Where, limits: Limits) -> tuple[Violation, ...]:
-        """Those of one cell whose cases a run within `limits` may execute."""
-        return tuple(one for one in self.by_cell.get(where, ()) if _is_within(one.case, limits))
+    def of(self, where: Where) -> tuple[Violation, ...]:
+        """Those of one cell."""
+        return self.by_cell.get(where, ())
 
 
 def earlier_in(result: Path, *, implementation: str) -> Earlier:
@@ -52,10 +49,3 @@ def earlier_in(result: Path, *, implementation: str) -> Earlier:
             if (kept := tuple(one for one in cell.violations if not one.expected))
         }
     )
-
-
-def _is_within(case: AnyCase, limits: Limits) -> bool:
-    if not isinstance(case, Case):
-        return False
-    claimed = limits.capabilities.schedule(case.schedule) is not None
-    return claimed and limits.min_ranks <= case.num_ranks and case.world.size <= limits.max_ranks

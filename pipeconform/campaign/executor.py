@@ -1,4 +1,4 @@
-"""Executing one case: the ranks and the oracle at the same time, and everything they said."""
+"""Executing one case of a pipeline: the ranks and the oracle at the same time, and everything they said."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import msgspec
 
 from pipeconform.adapter import Capabilities, Description
 from pipeconform.case.case import Case
-from pipeconform.errors import BadAdapterError, ContractError, HarnessError, IsWrapperError
+from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.masks import Masks, masks_of
 from pipeconform.judge.oracle import Bounds, Question
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
 from pipeconform.observe.observation import Failed, Observation, Reference, Watched
-from pipeconform.run.answered import ask_implementation, read_answers
+from pipeconform.run.answered import read_answers
 from pipeconform.run.job import Job
 from pipeconform.run.protocols import RankPools
-from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
+from pipeconform.run.verdict import Returned, VerdictVector
 
-__all__ = ["Execution", "Executor", "describe", "require_alive"]
+__all__ = ["Execution", "Executor"]
 
 RANK_TASK = "pipeconform.run.worker:execute"
 ORACLE_TASK = "pipeconform.judge.oracle:answer"
-DESCRIBE_TASK = "pipeconform.run.worker:describe"
 _MOST_BOUNDS_KNOWN = 128
 
 
@@ -257,53 +256,3 @@ def _answer(vector: VerdictVector, case: Case) -> bytes:
 
 def _decoded(answer: bytes) -> Reference:
     return msgspec.msgpack.decode(answer, type=Reference)
-
-
-def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0) -> Description:
-    """Let a rank process import the implementation and describe it.
-
-    Raises:
-        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
-        IsWrapperError: it is the adapter of a data-parallel wrapper.
-        ContractError: a method of it takes other arguments than it is called with.
-        HarnessError: the host of the process was lost.
-    """
-    vector = ask_implementation(
-        pools, DESCRIBE_TASK, implementation, answer=Description, time_limit=time_limit
-    )
-    verdict = vector[0]
-    if isinstance(verdict, Raised):
-        if verdict.type.rpartition(".")[2] == "IsWrapperError":
-            raise IsWrapperError(verdict.message)
-        if verdict.type.rpartition(".")[2] == "BadAdapterError":
-            raise BadAdapterError(verdict.message)
-        if verdict.type.rpartition(".")[2] == "ContractError":
-            raise ContractError(verdict.message)
-        raise BadAdapterError(
-            f"--impl {implementation!r} cannot be described: {verdict.type}: {verdict.message}"
-        )
-    require_alive(vector, implementation)
-    found: Description = vector.values[0]
-    return found
-
-
-def require_alive(vector: VerdictVector, implementation: str) -> None:
-    """Refuse an implementation that ended or stopped the process that imported it and called ``describe()``.
-
-    Raises:
-        BadAdapterError: it did.
-        HarnessError: the process was lost for another reason.
-    """
-    verdict = vector[0]
-    if isinstance(verdict, Died) and not verdict.lost:
-        raise BadAdapterError(
-            f"--impl {implementation!r}: importing it or its describe() ended the process ({verdict.how}); expected "
-            f"a Description, returned\n{vector.describe()}"
-        )
-    if isinstance(verdict, Stuck):
-        raise BadAdapterError(
-            f"--impl {implementation!r}: importing it or its describe() did not return; expected a Description without "
-            f"waiting for anything\n{vector.describe()}"
-        )
-    if not vector.ok:
-        raise HarnessError(f"describing {implementation!r} failed:\n{vector.describe()}")

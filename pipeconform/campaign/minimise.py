@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
-from pipeconform.campaign.corpus import CaseT, Drawable, Interesting, run_strategy
+from pipeconform.campaign.corpus import Drawable, Interesting, run_strategy
+from pipeconform.campaign.runner import CaseT
 from pipeconform.judge.outcome import Outcome
 
 __all__ = ["Budget", "Smallest", "minimise"]

@@ -1,4 +1,4 @@
-"""What a fork server imports before ranks execute cases of pipelines; light, so that it can be known early."""
+"""What a fork server imports before it starts ranks, whatever they execute; light, so that it can be known early."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ PRELOAD = (
     "torch.export._trace",
     "pipeconform.run.worker",
     "pipeconform.judge.oracle",
+    "pipeconform.replication.worker",
 )

@@ -10,12 +10,13 @@ import contextlib
 import os
 from collections import OrderedDict
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from pipeconform.campaign.executor import Execution
-
 __all__ = ["Store"]
+
+T = TypeVar("T")
 
 
 class Store:
@@ -25,8 +26,8 @@ class Store:
         self._folder, self._max_bytes, self._bytes = folder, max_bytes, 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
-    def get(self, key: str) -> Execution | None:
-        """The execution stored under `key`, if any worker has stored one."""
+    def get(self, key: str, kind: type[T]) -> T | None:
+        """The execution stored under `key`, if any worker has stored one; it is of type `kind`."""
         data = self._kept.get(key)
         if data is not None:
             self._kept.move_to_end(key)
@@ -34,9 +35,9 @@ class Store:
             with contextlib.suppress(OSError):
                 data = (self._folder / key).read_bytes()
                 self._keep(key, data)
-        return None if data is None else msgspec.msgpack.decode(data, type=Execution)
+        return None if data is None else msgspec.msgpack.decode(data, type=kind)
 
-    def put(self, key: str, execution: Execution) -> None:
+    def put(self, key: str, execution: object) -> None:
         """Store an execution; a full or read-only disk only costs the sharing."""
         data = msgspec.msgpack.encode(execution)
         self._keep(key, data)

@@ -34,8 +34,10 @@ class Told(msgspec.Struct, frozen=True):
     reachable: tuple[Point, ...]
     max_ranks: int = 0
     """The ranks that cases could take here; 0: as many as were asked for."""
+    search: int = 0
+    """Cases that are searched beyond the drawn ones for each cell."""
 
 
 def group_of(requirement: str, schedule: str, variant: str) -> str:
-    """The name under which cells are kept together: those that share executions, which of a wrapper none do."""
-    return requirement if schedule == WRAPPER_COLUMN else f"{schedule}-{variant}"
+    """The name under which cells are kept together: those that share executions, which a wrapper's do not."""
+    return f"{requirement if schedule == WRAPPER_COLUMN else schedule}-{variant}"

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from pipeconform.campaign.corpus import CaseT, Corpus, drawn
-from pipeconform.campaign.executor import Executor, describe
-from pipeconform.campaign.judging import judge, num_repetitions
+from pipeconform.campaign.describing import AnyDescription, describe, runner_of
+from pipeconform.campaign.targets import target_of
 from pipeconform.case.any_case import AnyCase
-from pipeconform.case.case import Case
-from pipeconform.case.draw.registry import SUBJECTS
-from pipeconform.case.focus import Limits
-from pipeconform.judge.outcome import Outcome
-from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.run.protocols import RankPools
-from pipeconform.spec import requirement
+from pipeconform.spec import profile
+from pipeconform.spec.wrappers import any_requirement
 
-__all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "cases_of", "faults", "tried", "try_fault"]
+__all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "cases_of", "faults", "try_fault", "wrapper_faults"]
 
 MOST_EXECUTIONS = 200
 """Of a fault, before it counts as not detected."""
 
-_REGISTRY = "pipeconform.reference_impl.faults"  # found by name: the product does not import the reference
-_LEAST_RANKS = 2
-_MOST_RANKS = 3
-_MOST_WITH_SEVERAL = 4
-"""Where every stage is on several ranks."""
-_CASES = 12
-_SEEDS = (0, 1)
-"""The second where what a fault needs is not among the first's cases."""
+_FAULTS = "pipeconform.reference_impl.faults"  # found by name: the product does not import the reference
+_RANKS = (1, 4)
 
 
 class Fault(Protocol):
@@ -87,8 +75,19 @@ class Trial:
 
 
 def faults() -> Mapping[str, Fault]:
-    """All faults of the reference, by name."""
-    return cast("Mapping[str, Fault]", importlib.import_module(_REGISTRY).FAULTS)
+    """The faulty pipelines of the reference, by name."""
+    return cast("Mapping[str, Fault]", importlib.import_module(_FAULTS).FAULTS)
+
+
+def wrapper_faults() -> Mapping[str, Fault]:
+    """The faulty wrappers of the reference, by name."""
+    return cast("Mapping[str, Fault]", importlib.import_module(_FAULTS).WRAPPER_FAULTS)
+
+
+def cases_of(fault: Fault, description: AnyDescription) -> Iterator[AnyCase]:
+    """The cases on which a fault that describes itself so must be caught, if it can be."""
+    target = target_of(description, profile=profile("smoke"), ranks=_RANKS)
+    return target.against(fault.requirement, fault.schedule)
 
 
 def try_fault(fault: Fault, pools: RankPools) -> Trial:
@@ -97,38 +96,17 @@ def try_fault(fault: Fault, pools: RankPools) -> Trial:
     Raises:
         HarnessError: processes cannot be started.
     """
-    begun = time.monotonic()
+    begun, row = time.monotonic(), any_requirement(fault.requirement)
     description = describe(pools, fault.reference)
-    pools.idle_limit = description.capabilities.patience
-    executor = Executor(implementation=fault.reference, description=description, pools=pools)
-    judgement, row = JUDGEMENTS[fault.requirement], requirement(fault.requirement)
-
-    def outcomes(case: Case) -> tuple[Outcome, ...]:
-        return judge(row, executor.execute(case, observe=judgement.observe), executor)
-
-    each = 1 + judgement.repeats * num_repetitions(anew=True)
-    return tried(fault, cases_of(fault, executor), outcomes, begun=begun, each=each)
-
-
-def tried(
-    fault: Fault,
-    cases: Iterable[CaseT],
-    outcomes: Callable[[CaseT], Sequence[Outcome]],
-    *,
-    begun: float,
-    each: int = 1,
-) -> Trial:
-    """Judge `cases`, of `each` so many executions, until one shows what is wrong in the words that are expected.
-
-    `begun` is when trying began, by ``time.monotonic``: preparations count.
-    """
+    runner = runner_of(description, implementation=fault.reference, pools=pools)
     shown: list[str] = []
     executions, message, caught = 0, "", None
-    for case in cases:
-        if executions + each > MOST_EXECUTIONS:
+    for case in cases_of(fault, description):
+        if executions >= MOST_EXECUTIONS:
             break
-        found = outcomes(case)
-        executions += each
+        execution = runner.execute(case, (row,))
+        found = runner.judged(row, case, execution).outcomes
+        executions += 1 + runner.repetitions(row, execution, anew=True)
         shown += [f"{outcome.status}: {outcome.finding.kind}" for outcome in found]
         told = [one.finding for one in found if one.status.value == fault.expected_status]
         hit = next((one for one in told if re.search(fault.tells, one.message)), None)
@@ -145,17 +123,3 @@ def tried(
         seconds=round(time.monotonic() - begun, 3),
         case=caught,
     )
-
-
-def cases_of(fault: Fault, executor: Executor) -> Iterator[Case]:
-    """What the suite would judge the fault's requirement on."""
-    capabilities = executor.capabilities
-    claim = capabilities.schedule(fault.schedule)
-    assert claim is not None, "a fault shows under a schedule that it claims"
-    judgement = JUDGEMENTS[fault.requirement]
-    for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, capabilities)):
-        most = _MOST_WITH_SEVERAL if SUBJECTS[focus].is_parallel else _MOST_RANKS
-        limits = Limits(capabilities=capabilities, min_ranks=_LEAST_RANKS, max_ranks=most)
-        for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=_CASES)):
-            if judgement.applies(case):
-                yield case

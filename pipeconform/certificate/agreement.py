@@ -8,12 +8,8 @@ from typing import Any
 
 import msgspec
 
-from pipeconform.adapter import Capabilities
-from pipeconform.campaign.pairs import Point, pairwise, points_of, reachable_points
-from pipeconform.case.case import Case
-from pipeconform.case.focus import Limits
+from pipeconform.campaign.pairs import pairwise
 from pipeconform.certificate.contents import JUDGED, RESULT, Contents, case_name
-from pipeconform.certificate.decision import claims_of
 from pipeconform.certificate.listed import Listed, ListedCell
 from pipeconform.certificate.package import Doubt
 from pipeconform.report.result import Cell, Pairs, Result, Totals
@@ -156,7 +152,7 @@ def _totals(contents: Contents, expected: Listed) -> Iterator[Doubt]:
 
 def _pairs(contents: Contents, expected: Listed, totals: Totals, *, exact: bool) -> Iterator[Doubt]:
     merged = len(contents.certificate.run_ids) > 1
-    given = () if merged else tuple(_reached(contents.result, expected))
+    given = () if merged else tuple(_reached(expected))
     if exact and totals.pairs != given:
         yield Doubt(file=RESULT, field="totals.pairs", text="not what the level's cases reach")
     if exact:
@@ -185,18 +181,10 @@ def _may_be(said: Pairs, least: Pairs) -> bool:
     )
 
 
-def _reached(result: Result, expected: Listed) -> Iterable[Pairs]:
-    claims = claims_of(result.implementation, Capabilities)
-    reached: set[Point] = set()
-    reachable: frozenset[Point] = frozenset()
-    if claims is not None and result.implementation.kind == "pipeline":
-        limits = Limits(capabilities=claims, min_ranks=1, max_ranks=expected.max_ranks)
-        schedules = dict.fromkeys(cell.schedule for cell in expected.cells)
-        reachable = reachable_points(limits, schedules)
-        reached = {
-            point for case in expected.cases.values() if isinstance(case, Case) for point in points_of(case)
-        }
-    return pairwise(reached, reachable)
+def _reached(expected: Listed) -> Iterable[Pairs]:
+    reached = {point for case in expected.cases.values() for point in expected.target.points(case)}
+    columns = dict.fromkeys(cell.schedule for cell in expected.cells)
+    return pairwise(reached, expected.target.reachable(columns))
 
 
 def _about_cells(field: str, text: str) -> Doubt:

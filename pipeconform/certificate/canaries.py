@@ -13,9 +13,8 @@ import msgspec
 
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import places_of
-from pipeconform.campaign.trial import Fault, faults, try_fault
+from pipeconform.campaign.trial import Fault, faults, try_fault, wrapper_faults
 from pipeconform.certificate.contents import Canary
-from pipeconform.replication.trial import try_wrapper_fault, wrapper_faults
 from pipeconform.run.protocols import RankPools
 
 __all__ = ["faults_of", "one_each", "run_canaries"]
@@ -64,7 +63,7 @@ def run_canaries(
 
 
 def _tried(fault: Fault, pools: RankPools) -> Canary:
-    trial = (try_wrapper_fault if wrapper_faults().get(fault.name) is fault else try_fault)(fault, pools)
+    trial = try_fault(fault, pools)
     return Canary(
         fault=fault.name,
         requirement=fault.requirement,

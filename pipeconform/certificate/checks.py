@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from pipeconform.adapter import Capabilities, ScheduleClaim
 from pipeconform.certificate.agreement import list_doubts
 from pipeconform.certificate.bounds import require_bounded
+from pipeconform.certificate.claimed import claims_of
 from pipeconform.certificate.contents import (
     CERTIFICATE,
     ENVIRONMENT,
@@ -24,15 +24,14 @@ from pipeconform.certificate.contents import (
     contents_of,
     packed,
 )
-from pipeconform.certificate.decision import claims_of, reasons_against
+from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.fields import field_doubts
 from pipeconform.certificate.identity import identity_doubts
 from pipeconform.certificate.listed import Listed, listed
 from pipeconform.certificate.noticed import canary_doubts
 from pipeconform.certificate.package import Doubt, Package, manifest_doubts, read_package
-from pipeconform.certificate.parts import parse_shard, schedules_of_shard
+from pipeconform.certificate.parts import parse_shard
 from pipeconform.errors import TooLargeError, UsageError
-from pipeconform.report.result import Implementation
 from pipeconform.spec import STANDARD_VERSION, CertificationLevel, certification_level, mandatory
 
 __all__ = ["Checked", "check_contents", "check_files", "check_package", "list_of"]
@@ -118,7 +117,7 @@ def _too_large(contents: Contents) -> Iterator[Doubt]:
     one = contents.result.implementation
     try:
         require_bounded(one.capabilities)
-        require_bounded(claims_of(one, Capabilities))
+        require_bounded(claims_of(one))
     except TooLargeError as error:
         yield Doubt(file=RESULT, field="implementation.capabilities", text=str(error))
 
@@ -133,11 +132,10 @@ def list_of(level: CertificationLevel, contents: Contents) -> Listed:
     least, most = max(level.ranks), level.max_ranks
     ranks = result.run.max_ranks if least <= result.run.max_ranks <= most else most
     every = listed(level, result.implementation, max_ranks=ranks)
-    if not shard or result.implementation.kind == "wrapper":
+    if not shard:
         return every
     number, total = parse_shard(shard)
-    names = [claim.name for claim in _schedules(result.implementation)]
-    return every.under(schedules_of_shard(names, number=number, total=total))
+    return every.shard(number, total)
 
 
 def _agreed(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
@@ -170,11 +168,6 @@ def _other_versions(contents: Contents) -> Iterator[Doubt]:
             if there != here:
                 text = f"made with {name} {there}, this is {here}: cases may be drawn otherwise; verify with {there}"
                 yield Doubt(file=ENVIRONMENT, field="packages", text=text)
-
-
-def _schedules(implementation: Implementation) -> tuple[ScheduleClaim, ...]:
-    claims = claims_of(implementation, Capabilities)
-    return () if claims is None else claims.schedules
 
 
 def _reasons(level: CertificationLevel, contents: Contents) -> tuple[str, ...]:

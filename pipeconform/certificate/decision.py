@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TypeVar
 
-import msgspec
-
-from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
-from pipeconform.case.any_case import WRAPPER_COLUMN
-from pipeconform.case.draw.sizes import some_m
-from pipeconform.errors import UsageError
-from pipeconform.reading import REFUSALS
-from pipeconform.report.result import Cell, Implementation, Result
+from pipeconform.adapter import Capabilities, Feature
+from pipeconform.certificate.claimed import claims_of, target_in
+from pipeconform.certificate.sizes import lacking
+from pipeconform.report.result import Cell, Result
 from pipeconform.report.words import under
 from pipeconform.spec import CertificationLevel, core_requirements, mandatory
-from pipeconform.spec.levels import batch_class, needed_claims
+from pipeconform.spec.levels import needed_claims
 from pipeconform.wrapper import WrapperClaims
 
-__all__ = ["capabilities_of", "claims_of", "convertible", "lacking", "reasons_against", "weakening"]
+__all__ = ["capabilities_of", "reasons_against", "weakening"]
 
-T = TypeVar("T")
 _UNREADABLE = "the claims of the implementation cannot be read"
 _SEEN = "COM-7"
-_CLASSES = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
 
 
 def reasons_against(level: CertificationLevel, result: Result) -> tuple[str, ...]:
@@ -93,7 +86,7 @@ def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]
 
 def _not_seen(cells: list[Cell], result: Result) -> Iterator[str]:
     """Who claims that ranks are to be given more than they own must be seen to communicate, under every schedule."""
-    claims = None if result.implementation.kind == "wrapper" else capabilities_of(result)
+    claims = capabilities_of(result)
     if claims is None or "all" not in (claims.inputs_consumed_by, claims.targets_consumed_by):
         return
     seen = {cell.schedule for cell in cells if cell.requirement == _SEEN and cell.status == "passed"}
@@ -107,7 +100,7 @@ def _not_seen(cells: list[Cell], result: Result) -> Iterator[str]:
 
 def _lacking_claims(level: CertificationLevel, result: Result) -> Iterator[str]:
     """The claims without which the level cannot be had; what is returned without its claim is named."""
-    capabilities = capabilities_of(result) if level.kind == "pipeline" else None
+    capabilities = capabilities_of(result)
     if capabilities is None:
         return
     returned = {name for cell in result.cells for name in cell.unclaimed}
@@ -141,13 +134,14 @@ def _too_few(level: CertificationLevel, cells: list[Cell]) -> Iterator[str]:
 
 
 def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iterator[str]:
-    if level.kind == "wrapper":
-        yield from _numbers_of_replicas(level, cells, result)
-        return
-    claims = _claims(result)
-    if claims is None:
+    said = claims_of(result.implementation)
+    if said is None:
         yield _UNREADABLE
         return
+    if isinstance(said, WrapperClaims):
+        yield from _numbers_of_replicas(level, cells, said)
+        return
+    claims = said.schedules
     if len(claims) < level.min_schedules:
         yield f"{len(claims)} schedules are claimed, at least {level.min_schedules} are needed"
     largest = 0
@@ -165,11 +159,9 @@ def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iter
         yield "nothing was judged on more than one rank"
 
 
-def _numbers_of_replicas(level: CertificationLevel, cells: list[Cell], result: Result) -> Iterator[str]:
-    claims = claims_of(result.implementation, WrapperClaims)
-    if claims is None:
-        yield _UNREADABLE
-        return
+def _numbers_of_replicas(
+    level: CertificationLevel, cells: list[Cell], claims: WrapperClaims
+) -> Iterator[str]:
     judged = {
         int(found[1]) for cell in cells for key in cell.counts if (found := re.match(r"p=(\d{1,9}),", key))
     }
@@ -178,72 +170,16 @@ def _numbers_of_replicas(level: CertificationLevel, cells: list[Cell], result: R
         yield f"nothing was judged on {', '.join(absent)} replicas"
 
 
-def lacking(
-    level: CertificationLevel,
-    claim: ScheduleClaim,
-    *,
-    ranks: Collection[int],
-    stages_per_rank: Collection[int],
-    batches: Collection[str],
-) -> tuple[str, ...]:
-    """The sizes that a level demands and a schedule claims, and that are not among those judged."""
-    return (
-        *(f"p = {p}" for p in _ranks(level, claim) if p not in ranks),
-        *(f"v = {v}" for v in _stages(level, claim) if v not in stages_per_rank),
-        *(_CLASSES[one] for one in _batches(level, claim) if one not in batches),
-    )
-
-
 def _claimed(result: Result) -> tuple[str, ...]:
-    """The schedules that must have been judged: all that are claimed, whatever the run was asked for."""
-    if result.implementation.kind == "wrapper":
-        return (WRAPPER_COLUMN,)
-    claims = _claims(result)
-    return result.run.schedules if claims is None else tuple(claim.name for claim in claims)
-
-
-def _claims(result: Result) -> tuple[ScheduleClaim, ...] | None:
-    capabilities = capabilities_of(result)
-    return None if capabilities is None else capabilities.schedules
+    """The columns that must have been judged: all that are claimed, whatever the run was asked for."""
+    target = target_in(result.implementation, max_ranks=1, draws=None)
+    return result.run.schedules if target is None else target.columns
 
 
 def capabilities_of(result: Result) -> Capabilities | None:
-    """What the judged implementation claims; None where the file does not hold it in this version's form."""
-    return claims_of(result.implementation, Capabilities)
-
-
-def claims_of(implementation: Implementation, kind: type[T]) -> T | None:
-    """Likewise, of a pipeline or of a wrapper."""
-    return convertible(implementation.capabilities, kind)
-
-
-def convertible(said: object, kind: type[T]) -> T | None:
-    """What was read as a `kind`, or None where it is none in this version's form."""
-    try:
-        return msgspec.convert(said, kind)
-    except (*REFUSALS, TypeError, UsageError):
-        return None
-
-
-def _ranks(level: CertificationLevel, claim: ScheduleClaim) -> list[int]:
-    return [
-        p for p in level.ranks if claim.min_ranks <= p <= claim.max_ranks and not (claim.ranks_even and p % 2)
-    ]
-
-
-def _stages(level: CertificationLevel, claim: ScheduleClaim) -> list[int]:
-    return [v for v in level.stages_per_rank if v in claim.stages_per_rank]
-
-
-def _batches(level: CertificationLevel, claim: ScheduleClaim) -> list[str]:
-    """The classes of m that the claim covers at some size of the level."""
-    found = {
-        batch_class(num_ranks=p, num_microbatches=m)
-        for p in _ranks(level, claim)
-        for v in claim.stages_per_rank
-        for m in some_m(claim, p, v)
-    }
-    return [one for one in level.microbatches if one in found]
+    """The claims of a pipeline; None of a wrapper, and where the file does not hold them in this version's form."""
+    found = claims_of(result.implementation)
+    return found if isinstance(found, Capabilities) else None
 
 
 def weakening(result: Result) -> tuple[str, ...]:

@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeconform.adapter import Capabilities, ScheduleClaim
-from pipeconform.campaign.asked import Asked
-from pipeconform.campaign.corpus import drawn
 from pipeconform.campaign.options import Options
+from pipeconform.campaign.pipeline import PipelineTarget
 from pipeconform.case.case import Case
 from pipeconform.case.focus import Limits
 from pipeconform.certificate.bounds import MOST_DRAWN, require_bounded
-from pipeconform.certificate.decision import lacking
+from pipeconform.certificate.sizes import lacking
 from pipeconform.errors import TooLargeError
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.spec import CertificationLevel, Profile, Requirement, mandatory
-from pipeconform.spec.levels import batch_class
 
-__all__ = ["PROFILE", "SEED", "asked_of", "num_draws", "sized"]
+__all__ = ["PROFILE", "SEED", "num_draws", "sized"]
 
 SEED = 0
 """The seed of every certification: what is judged is the same for everybody."""
@@ -35,49 +33,46 @@ def sized(draws: int | None) -> Profile:
     return Options(implementation="", profile=PROFILE, examples=draws).sized()
 
 
-def asked_of(name: str, capabilities: Capabilities, *, max_ranks: int, draws: int) -> Asked:
-    """What an implementation of this name is asked in a certification."""
-    limits = Limits(capabilities=capabilities, min_ranks=1, max_ranks=max_ranks)
-    return Asked(name=name, limits=limits, profile=sized(draws))
-
-
-def num_draws(level: CertificationLevel, capabilities: Capabilities) -> int:
+def num_draws(level: CertificationLevel, claims: object) -> int | None:
     """The cases to draw per subject and schedule: the level's number, or the smallest multiple that suffices.
 
-    If none of the multiples tried does, the largest: the decision then names what is missing.
+    If none of the multiples tried does, the largest: the decision then names what is missing. None for a wrapper's
+    claims: the standard lists the cases of its requirements.
 
     Raises:
         TooLargeError: the claims are too large, or so many cases would have to be drawn that it would take too long.
     """
-    require_bounded(capabilities)
+    require_bounded(claims)
+    if not isinstance(claims, Capabilities):
+        return None
     planned = 0
+    limits = Limits(capabilities=claims, min_ranks=1, max_ranks=level.max_ranks)
     for factor in _FACTORS:
         size = factor * level.draws
-        asked = asked_of("", capabilities, max_ranks=level.max_ranks, draws=size)
-        planned += _num_corpora(level, asked) * size
+        target = PipelineTarget(name="", limits=limits, profile=sized(size), seed=SEED)
+        planned += _num_corpora(level, target) * size
         if planned > MOST_DRAWN:
             raise TooLargeError(
                 f"{planned} cases would have to be drawn to know what level {level.title} judges of these claims; "
                 f"at most {MOST_DRAWN} are: claim fewer schedules"
             )
-        if all(_suffices(level, claim, asked) for claim in capabilities.schedules):
+        if all(_suffices(level, claim, target) for claim in claims.schedules):
             return size
     return _FACTORS[-1] * level.draws
 
 
-def _num_corpora(level: CertificationLevel, asked: Asked) -> int:
+def _num_corpora(level: CertificationLevel, target: PipelineTarget) -> int:
     rows = mandatory(level)
     return sum(
-        len({focus for row in rows for focus in asked.foci(row, claim)})
-        for claim in asked.limits.capabilities.schedules
+        len({focus for row in rows for focus in target.foci(row, claim)}) for claim in target.claims.schedules
     )
 
 
-def _suffices(level: CertificationLevel, claim: ScheduleClaim, asked: Asked) -> bool:
+def _suffices(level: CertificationLevel, claim: ScheduleClaim, target: PipelineTarget) -> bool:
     seen: dict[str, Case] = {}
     for row in mandatory(level):
-        found = {case.digest: case for case in _judged(row, claim, asked)}
-        if asked.foci(row, claim) and len(found) < level.examples:
+        found = {case.digest: case for case in _judged(row, claim, target)}
+        if target.foci(row, claim) and len(found) < level.examples:
             return False
         seen |= found
     return not lacking(
@@ -85,17 +80,13 @@ def _suffices(level: CertificationLevel, claim: ScheduleClaim, asked: Asked) -> 
         claim,
         ranks={case.num_ranks for case in seen.values()},
         stages_per_rank={case.stages_per_rank for case in seen.values()},
-        batches={
-            batch_class(num_ranks=case.num_ranks, num_microbatches=run.num_microbatches)
-            for case in seen.values()
-            for run in case.runs
-        },
+        batches={one for case in seen.values() for one in target.batch_classes(case)},
     )
 
 
-def _judged(row: Requirement, claim: ScheduleClaim, asked: Asked) -> Iterator[Case]:
+def _judged(row: Requirement, claim: ScheduleClaim, target: PipelineTarget) -> Iterator[Case]:
     """The cases that it would judge."""
-    for corpus in asked.corpora(row, claim, seed=SEED):
-        for case in drawn(corpus):
+    for corpus in target.corpora(row, claim):
+        for case in corpus.drawn():
             if JUDGEMENTS[row.id].applies(case):
                 yield case

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from pipeconform.campaign.campaign import Campaign
 from pipeconform.errors import HarnessError
-from pipeconform.replication.campaign import WrapperCampaign
-from pipeconform.replication.either import AnyCampaign
 from pipeconform.run.engine import Component
 
 __all__ = ["engine_in", "engine_text"]
@@ -17,18 +16,14 @@ _TASK = "pipeconform.run.engine:answer"
 _LIMIT = 600.0  # seconds: some gigabytes may be read
 
 
-def engine_in(campaign: AnyCampaign) -> tuple[Component, ...]:
+def engine_in(campaign: Campaign) -> tuple[Component, ...]:
     """The components of the implementation that a campaign judges, as its rank processes find them.
 
     Raises:
         HarnessError: the process that was asked died or hung, or could not read the files.
     """
-    if isinstance(campaign, WrapperCampaign):
-        pools, reference = campaign.pools, campaign.reference
-    else:
-        executor = campaign.executors["default"]
-        pools, reference = executor.pools, executor.implementation
-    vector = pools.oracle.run(_TASK, reference.encode(), time_limit=_LIMIT)
+    runner = campaign.runner("default")
+    vector = runner.pools.oracle.run(_TASK, runner.implementation.encode(), time_limit=_LIMIT)
     if not vector.ok:
         raise HarnessError(f"reading the engine's files failed:\n{vector.describe()}")
     return msgspec.msgpack.decode(vector.values[0], type=tuple[Component, ...])

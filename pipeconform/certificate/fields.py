@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from pipeconform.campaign.cell import identifier_of, status_of
+from pipeconform.campaign.status import identifier_of, status_of
 from pipeconform.case.any_case import schedule_of, world_sizes
 from pipeconform.case.case import Case
+from pipeconform.certificate.claimed import target_in
 from pipeconform.certificate.contents import RESULT, Contents
 from pipeconform.certificate.drawing import PROFILE, SEED
 from pipeconform.certificate.package import Doubt
+from pipeconform.certificate.parts import parse_shard, part_of
+from pipeconform.errors import UsageError
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.report.result import RESULT_FORMAT, Cell, Result, Violation
 from pipeconform.spec import CertificationLevel, mandatory, rule_digest
@@ -52,12 +55,13 @@ def _asked(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
     ranks = range(
         max(level.ranks), level.max_ranks + 1
     )  # a machine may have devices for fewer than are allowed
+    selected, schedules = _selection(level, contents)
     for field, said, fixed in (
         ("profile", run.profile, PROFILE),
         ("seed", run.seed, SEED),
         ("search", run.search, 0),
-        ("selection", run.selection, ",".join(row.id for row in mandatory(level))),
-        ("unrestricted", run.unrestricted, not certificate.shard),
+        ("selection", run.selection, ",".join(selected)),
+        ("unrestricted", run.unrestricted, not schedules),
         ("ids", run.ids, certificate.run_ids),
     ):
         if said != fixed:
@@ -75,6 +79,17 @@ def _asked(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
         yield _doubt("run.seconds", f"{run.seconds} is no duration")
     if contents.result.expectations is not None:
         yield _doubt("expectations", "expected failures were allowed; a certification expects none")
+
+
+def _selection(level: CertificationLevel, contents: Contents) -> tuple[Sequence[str], Sequence[str]]:
+    """The requirements that were asked for, and the schedules; none for all."""
+    wanted, shard = [row.id for row in mandatory(level)], contents.certificate.shard
+    target = target_in(contents.result.implementation, max_ranks=level.max_ranks, draws=None)
+    try:
+        number, total = parse_shard(shard) if shard and target is not None else (0, 0)
+        return part_of(target, wanted, number=number, total=total) if target and total else (wanted, ())
+    except UsageError:
+        return wanted, ()  # what is wrong with the shard is said elsewhere
 
 
 def _rules(result: Result) -> Iterator[Doubt]:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from pipeconform.adapter import Capabilities, ErrorContract
+from pipeconform.adapter import ErrorContract
+from pipeconform.campaign.targets import CLAIMS
+from pipeconform.certificate.claimed import convertible
 from pipeconform.certificate.contents import (
     CERTIFICATE,
     CERTIFICATE_FORMAT,
@@ -21,13 +23,12 @@ from pipeconform.certificate.contents import (
     claims_of_result,
     digest_of,
 )
-from pipeconform.certificate.decision import convertible, weakening
+from pipeconform.certificate.decision import weakening
 from pipeconform.certificate.fields import is_time
 from pipeconform.certificate.machine import PACKAGES, differences, is_switch
 from pipeconform.certificate.package import Doubt
 from pipeconform.run.engine import Component
 from pipeconform.spec import CertificationLevel
-from pipeconform.wrapper import WrapperClaims
 
 __all__ = ["identity_doubts"]
 
@@ -101,9 +102,7 @@ def _shape(contents: Contents) -> Iterator[Doubt]:
 def _claims(contents: Contents) -> Iterator[Doubt]:
     """Claims and promises in the form in which an adapter's are written."""
     one = contents.result.implementation
-    parts: list[tuple[str, object, type[object]]] = [
-        ("capabilities", one.capabilities, Capabilities if one.kind == "pipeline" else WrapperClaims)
-    ]
+    parts: list[tuple[str, object, type[object]]] = [("capabilities", one.capabilities, CLAIMS[one.kind])]
     if one.kind == "pipeline":
         parts.append(("errors", one.errors, ErrorContract))
     elif one.errors is not None:

@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from pipeconform.adapter import Capabilities
-from pipeconform.campaign.corpus import Corpus, drawn
-from pipeconform.case.any_case import WRAPPER_COLUMN, AnyCase
-from pipeconform.case.case import Case
-from pipeconform.certificate.bounds import require_bounded
-from pipeconform.certificate.decision import claims_of
-from pipeconform.certificate.drawing import SEED, asked_of, num_draws, sized
-from pipeconform.errors import BadResultError, PipeconformError
-from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.replication.judgement import why_not_judged
-from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.campaign.target import NotAsked, Target
+from pipeconform.case.any_case import AnyCase
+from pipeconform.certificate.claimed import claims_of, target_in
+from pipeconform.certificate.drawing import num_draws
+from pipeconform.certificate.parts import part_of
+from pipeconform.errors import BadResultError, NothingJudgedError, PipeconformError
 from pipeconform.report.result import Implementation, Status
 from pipeconform.spec import CertificationLevel, Requirement, mandatory
-from pipeconform.spec.levels import batch_class
-from pipeconform.wrapper import WrapperClaims, WrapperDescription
 
 __all__ = ["Listed", "ListedCell", "listed"]
 
@@ -47,6 +39,8 @@ class ListedCell:
     """Subjects of the requirement that no case is about, because they are not claimed."""
     cases: tuple[AnyCase, ...] = ()
     """In the order in which they are judged; one that several foci draw stands there several times."""
+    microbatches: dict[str, int] = field(default_factory=dict)
+    """Judgements per number of microbatches beside that of ranks."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -63,20 +57,19 @@ class ListedCell:
         """Judgements per number of ranks and of stages on each."""
         return dict(Counter(f"p={case.num_ranks},v={case.stages_per_rank}" for case in self.cases))
 
-    @property
-    def microbatches(self) -> dict[str, int]:
-        """Judgements per number of microbatches beside that of ranks."""
-        return dict(Counter(one for case in self.cases for one in _batch_classes(case)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """All cells of a level, in the order of a result, and how many cases were drawn for each."""
+    """All cells of a level, in the order of a result, for one implementation."""
 
     cells: tuple[ListedCell, ...]
-    draws: int
-    max_ranks: int
-    """The ranks that cases could take."""
+    target: Target
+    """What the cells were drawn from."""
+
+    @property
+    def draws(self) -> int:
+        """How many cases are drawn for each cell and subject."""
+        return self.target.profile.corpus
 
     @functools.cached_property
     def cases(self) -> dict[str, AnyCase]:
@@ -86,6 +79,17 @@ class Listed:
     def under(self, schedules: tuple[str, ...]) -> Listed:
         """The part about some schedules."""
         return replace(self, cells=tuple(one for one in self.cells if one.schedule in schedules))
+
+    def shard(self, number: int, total: int) -> Listed:
+        """One of several parts, which different machines judge.
+
+        Raises:
+            UsageError: there are more parts than there is to deal.
+        """
+        every = tuple(dict.fromkeys(one.requirement for one in self.cells))
+        rows, columns = part_of(self.target, every, number=number, total=total)
+        part = self.under(columns) if columns else self
+        return replace(part, cells=tuple(one for one in part.cells if one.requirement in rows))
 
 
 def listed(level: CertificationLevel, implementation: Implementation, *, max_ranks: int) -> Listed:
@@ -98,6 +102,8 @@ def listed(level: CertificationLevel, implementation: Implementation, *, max_ran
     said = msgspec.structs.replace(implementation, reference="", source="", source_digest="")
     try:
         return _listed(level, msgspec.json.encode(said, order="sorted"), max_ranks)
+    except NothingJudgedError as error:
+        raise BadResultError(f"no cases can be drawn from these claims: {error}") from error
     except PipeconformError:
         raise
     except Exception as error:  # of claims that no adapter ran with, anything may go wrong
@@ -108,71 +114,25 @@ def listed(level: CertificationLevel, implementation: Implementation, *, max_ran
 @functools.lru_cache(maxsize=8)
 def _listed(level: CertificationLevel, said: bytes, max_ranks: int) -> Listed:
     implementation = msgspec.json.decode(said, type=Implementation)
-    if level.kind == "wrapper":
-        return _of_a_wrapper(level, implementation)
-    capabilities = claims_of(implementation, Capabilities)
-    if capabilities is None:
+    target = target_in(implementation, max_ranks=max_ranks, draws=num_draws(level, claims_of(implementation)))
+    if target is None:
         raise BadResultError("the claims of the implementation cannot be read")
-    draws = num_draws(level, capabilities)
-    cells = _of_a_pipeline(level, implementation, capabilities, max_ranks=max_ranks, draws=draws)
-    return Listed(cells=tuple(cells), draws=draws, max_ranks=max_ranks)
-
-
-def _of_a_pipeline(
-    level: CertificationLevel,
-    implementation: Implementation,
-    capabilities: Capabilities,
-    *,
-    max_ranks: int,
-    draws: int,
-) -> Iterator[ListedCell]:
-    asked = asked_of(implementation.name, capabilities, max_ranks=max_ranks, draws=draws)
     promises = bool((implementation.errors or {}).get("promises"))
-    for row in mandatory(level):
-        for claim in capabilities.schedules:
-            reason = asked.why_not(row, claim, promises=promises)
-            status, why = reason or (None, "")
-            cases = () if reason else _applying(row, asked.corpora(row, claim, seed=SEED))
-            yield ListedCell(
-                requirement=row.id,
-                schedule=claim.name,
-                status=status,
-                reason=why,
-                without=() if reason else JUDGEMENTS[row.id].without(claim, capabilities),
-                cases=tuple(cases),
-            )
+    cells = tuple(
+        _cell(target, row, column, promises=promises) for row in mandatory(level) for column in target.columns
+    )
+    return Listed(cells=cells, target=target)
 
 
-def _applying(row: Requirement, corpora: Iterable[Corpus]) -> Iterator[Case]:
-    for corpus in corpora:
-        yield from filter(JUDGEMENTS[row.id].applies, drawn(corpus))
-
-
-def _of_a_wrapper(level: CertificationLevel, implementation: Implementation) -> Listed:
-    claims = claims_of(implementation, WrapperClaims)
-    if claims is None:
-        raise BadResultError("the claims of the implementation cannot be read")
-    require_bounded(claims)
-    described = WrapperDescription(name=implementation.name, version=implementation.version, claims=claims)
-    cells = tuple(_of_a_row(row, described, max_ranks=level.max_ranks) for row in mandatory(level))
-    return Listed(cells=cells, draws=sized(None).corpus, max_ranks=level.max_ranks)
-
-
-def _of_a_row(row: Requirement, described: WrapperDescription, *, max_ranks: int) -> ListedCell:
-    judgement, claims = WRAPPER_JUDGEMENTS[row.id], described.claims
-    if reason := why_not_judged(judgement, described):
-        return ListedCell(requirement=row.id, schedule=WRAPPER_COLUMN, status="not_claimed", reason=reason)
-    every = judgement.drawn(claims, seed=SEED)
-    most = min(max_ranks, claims.max_ranks)
-    inside = tuple(case for case in every if max(case.world_sizes) <= most)
-    if not inside:
-        fewest = min((case.ranks for case in every), default=1)
-        reason = f"{row.id} needs {fewest} or more replicas; --ranks allows {max_ranks}"
-        return ListedCell(requirement=row.id, schedule=WRAPPER_COLUMN, status="skipped", reason=reason)
-    return ListedCell(requirement=row.id, schedule=WRAPPER_COLUMN, cases=inside)
-
-
-def _batch_classes(case: AnyCase) -> set[str]:
-    if not isinstance(case, Case):
-        return set()
-    return {batch_class(num_ranks=case.num_ranks, num_microbatches=run.num_microbatches) for run in case.runs}
+def _cell(target: Target, row: Requirement, column: str, *, promises: bool) -> ListedCell:
+    asked = target.ask(row, column, promises=lambda: promises)
+    if isinstance(asked, NotAsked):
+        return ListedCell(requirement=row.id, schedule=column, status=asked.status, reason=asked.reason)
+    cases = [case for corpus in asked.corpora for case in corpus.drawn() if asked.applies(case)]
+    return ListedCell(
+        requirement=row.id,
+        schedule=column,
+        without=tuple(asked.without),
+        cases=tuple(cases),
+        microbatches=dict(Counter(one for case in cases for one in target.batch_classes(case))),
+    )

@@ -1,13 +1,14 @@
-"""Which schedules a shard of a certification judges."""
+"""What a shard of a certification judges."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from pipeconform.campaign.target import Target
 from pipeconform.errors import UsageError
 
-__all__ = ["parse_shard", "schedules_of_shard"]
+__all__ = ["parse_shard", "part_of"]
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -23,14 +24,22 @@ def parse_shard(text: str) -> tuple[int, int]:
     return number, total
 
 
-def schedules_of_shard(schedules: Sequence[str], *, number: int, total: int) -> tuple[str, ...]:
-    """The schedules of one shard, dealt in turn; a schedule's cases are shared, so it stays in one piece.
+def part_of(
+    target: Target, requirements: Sequence[str], *, number: int, total: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The requirements and the columns of one shard, dealt in turn.
+
+    The cases of a schedule serve several requirements, so a schedule stays in one piece. A wrapper has none: there
+    requirements are dealt.
 
     Raises:
-        UsageError: there are more shards than schedules.
+        UsageError: there are more shards than there is to deal.
     """
-    if total > len(schedules):
-        raise UsageError(
-            f"--shard {number}/{total}: only {len(schedules)} schedules are claimed; use at most that many shards"
-        )
-    return tuple(schedules[number - 1 :: total])
+    by_columns = target.shares_executions
+    dealt, what = (
+        (target.columns, "schedules are claimed") if by_columns else (requirements, "requirements are judged")
+    )
+    if total > len(dealt):
+        raise UsageError(f"--shard {number}/{total}: only {len(dealt)} {what}; use at most that many shards")
+    part = tuple(dealt[number - 1 :: total])
+    return (tuple(requirements), part) if by_columns else (part, ())

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from pipeconform.campaign.options import Options
+from pipeconform.campaign.rejudge import Question, rejudge
+from pipeconform.campaign.setup import campaign_of
+from pipeconform.campaign.telling import implementation_of
 from pipeconform.case.any_case import AnyCase, schedule_of
-from pipeconform.case.case import Case
 from pipeconform.certificate.contents import CERTIFICATE, RESULT, Contents
 from pipeconform.certificate.engine import engine_in
 from pipeconform.certificate.listed import Listed
 from pipeconform.certificate.package import Doubt
-from pipeconform.replication.either import any_campaign_of, tell
-from pipeconform.replication.rejudge import Question, rejudge
 
 __all__ = ["rerun", "sample"]
 
@@ -46,17 +46,15 @@ def sample(expected: Listed, contents: Contents, number: int, *, rng: random.Ran
     found: list[Question] = []
     while left and len(found) < number:
         for cell, cases in left[: number - len(found)]:
-            weights = [_TELLING if _tells(case) else 1 for case in cases.values()]
+            weights = [_TELLING if _tells(case, expected) else 1 for case in cases.values()]
             (digest,) = rng.choices(list(cases), weights)
             found.append(Question(requirement=cell.requirement, variant=cell.variant, case=cases.pop(digest)))
         left = [(cell, cases) for cell, cases in left if cases]
     return tuple(found)
 
 
-def _tells(case: AnyCase) -> bool:
-    if not isinstance(case, Case):
-        return case.num_ranks > 1
-    return case.num_ranks > 1 and any(run.num_microbatches > 1 for run in case.runs)
+def _tells(case: AnyCase, expected: Listed) -> bool:
+    return case.num_ranks > 1 and expected.target.batch_classes(case) != {"one"}
 
 
 def rerun(questions: Sequence[Question], contents: Contents, *, options: Options) -> tuple[Doubt, ...]:
@@ -77,8 +75,8 @@ def rerun(questions: Sequence[Question], contents: Contents, *, options: Options
 
 
 def _same_implementation(contents: Contents, options: Options) -> Iterator[Doubt]:
-    with any_campaign_of(options) as campaign:
-        here = tell(campaign, ()).implementation
+    with campaign_of(options) as campaign:
+        here = implementation_of(campaign)
         engine = engine_in(campaign)
     said = contents.result.implementation
     for field in ("name", "version", "source_digest"):

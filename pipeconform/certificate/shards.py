@@ -1,4 +1,4 @@
-"""Shards: a certification spread over machines by schedule, and put together again."""
+"""Shards: a certification spread over machines, and put together again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from pipeconform.certificate.checks import Checked, check_contents, check_package
+from pipeconform.certificate.claimed import target_in
 from pipeconform.certificate.contents import Certificate, Contents, packed
 from pipeconform.certificate.decision import capabilities_of, reasons_against
 from pipeconform.certificate.machine import differences
@@ -15,7 +16,8 @@ from pipeconform.certificate.package import write_package
 from pipeconform.certificate.parts import parse_shard
 from pipeconform.errors import BadPackageError
 from pipeconform.report.result import Cell, Result
-from pipeconform.spec import certification_level, requirements
+from pipeconform.spec import CertificationLevel, certification_level, mandatory
+from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["merge", "merge_into"]
 
@@ -108,7 +110,7 @@ def _check_alike(shards: Sequence[tuple[Path, Contents]], *, allow: bool) -> boo
 def _merged(shards: Sequence[Contents], *, mixed: bool) -> Contents:
     first = shards[0]
     level = certification_level(first.certificate.level)
-    result = _result([one.result for one in shards])
+    result = _result(level, [one.result for one in shards])
     reasons = reasons_against(level, result)
     certificate: Certificate = msgspec.structs.replace(
         first.certificate,
@@ -137,10 +139,12 @@ def _merged(shards: Sequence[Contents], *, mixed: bool) -> Contents:
     )
 
 
-def _result(results: Sequence[Result]) -> Result:
+def _result(level: CertificationLevel, results: Sequence[Result]) -> Result:
     first = results[0]
-    order = {row.id: index for index, row in enumerate(requirements())}
-    claimed = [claim["name"] for claim in (first.implementation.capabilities or {}).get("schedules", ())]
+    order = {row.id: index for index, row in enumerate(all_requirements())}
+    target = target_in(first.implementation, max_ranks=level.max_ranks, draws=None)
+    assert target is not None, "a shard whose claims cannot be read is in doubt"
+    claimed = target.columns
 
     def place(cell: Cell) -> tuple[object, ...]:
         return (
@@ -156,6 +160,7 @@ def _result(results: Sequence[Result]) -> Result:
     run = msgspec.structs.replace(
         first.run,
         schedules=tuple(name for name in claimed if any(name in one.run.schedules for one in results)),
+        selection=",".join(row.id for row in mandatory(level)),
         unrestricted=True,
         ids=tuple(identifier for one in results for identifier in one.run.ids),
         complete=all(one.run.complete for one in results),

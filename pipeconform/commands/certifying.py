@@ -19,7 +19,8 @@ import click
 from pipeconform.attach.session import attached_devices, kept_controller
 from pipeconform.campaign.kept import read_judged
 from pipeconform.campaign.options import Options
-from pipeconform.campaign.setup import say
+from pipeconform.campaign.setup import campaign_of, say
+from pipeconform.campaign.target import Target
 from pipeconform.certificate.bounds import require_bounded
 from pipeconform.certificate.canaries import faults_of
 from pipeconform.certificate.checks import check_contents
@@ -37,18 +38,18 @@ from pipeconform.certificate.drawing import PROFILE, SEED, num_draws
 from pipeconform.certificate.engine import engine_in, engine_text
 from pipeconform.certificate.machine import machine_environment
 from pipeconform.certificate.package import SUFFIX, write_package
-from pipeconform.certificate.parts import parse_shard, schedules_of_shard
+from pipeconform.certificate.parts import parse_shard, part_of
 from pipeconform.commands.canaries import watched_canaries
 from pipeconform.commands.engine import Ended, arguments, drive
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
-from pipeconform.replication.either import any_campaign_of, description_in, kind_of
 from pipeconform.report.console import SafeConsole
 from pipeconform.report.location import DEFAULT_OUT
 from pipeconform.report.result import Result, read_result
 from pipeconform.report.summary import render_summary
 from pipeconform.report.words import returned_unclaimed
+from pipeconform.run.engine import Component
+from pipeconform.run.source import Source
 from pipeconform.spec import CertificationLevel, certification_level, mandatory
-from pipeconform.spec.wrappers import Kind
 
 __all__ = ["Certified", "certified"]
 
@@ -78,28 +79,31 @@ def certified(
     """Certify the implementation of `options`; the other arguments are those of `certify_implementation`."""
     impl, attach = options.implementation, options.attach
     ids = tuple(row.id for row in mandatory(level))
-    description, source, kind, engine = _described(impl)
-    if kind != level.kind:
-        raise UsageError(f"level {level.title} is granted to a {level.kind}, and {impl} is a {kind}")
-    if shard is not None and kind == "wrapper":
-        raise UsageError("--shard divides schedules, and a wrapper has none; leave it out")
-    require_bounded(description.claims if kind == "wrapper" else description.capabilities)
+    judged, source, engine = _described(impl)
+    if judged.kind != level.kind:
+        raise UsageError(f"level {level.title} is granted to a {level.kind}, and {impl} is a {judged.kind}")
+    require_bounded(judged.claims)
     if not source.name:
         raise UsageError(
             f"--impl {impl}: Python cannot tell the file that defines it, and a certificate names its contents; "
             f"put the adapter into a .py file"
         )
-    target = out or Path(_name(description.name, level.name, shard))
+    target = out or Path(_name(judged.name, level.name, shard))
     _check_writable(target)
     work = DEFAULT_OUT / ".".join(["certify", level.name, *([shard.replace("/", "-of-")] if shard else [])])
     on_these = replace(options, ranks=(1, level.max_ranks))
+    requirements: tuple[str, ...] = ids
+    schedules: tuple[str, ...] = ()
+    if shard is not None:
+        number, total = parse_shard(shard)
+        requirements, schedules = part_of(judged, ids, number=number, total=total)
     listed = replace(
         on_these,
         profile=PROFILE,
-        requirements=ids,
-        schedules=() if shard is None else _part(description, shard),
+        requirements=requirements,
+        schedules=schedules,
         seed=SEED,
-        examples=None if kind == "wrapper" else num_draws(level, description.capabilities),
+        examples=num_draws(level, judged.claims),
         keep_cases=work / "kept",
     )
     with ExitStack() as stack:
@@ -124,16 +128,10 @@ def certified(
     return _written(contents, target, work=work, log=log)
 
 
-def _described(impl: str) -> tuple[Any, Any, Kind, Any]:
-    """What it says of itself, its source file, what it is and which files are behind it."""
-    with any_campaign_of(Options(implementation=impl)) as campaign:
-        return description_in(campaign), campaign.source, kind_of(campaign), engine_in(campaign)
-
-
-def _part(description: Any, shard: str) -> tuple[str, ...]:
-    number, total = parse_shard(shard)
-    claimed = [claim.name for claim in description.capabilities.schedules]
-    return schedules_of_shard(claimed, number=number, total=total)
+def _described(impl: str) -> tuple[Target, Source, tuple[Component, ...]]:
+    """What it says of itself, its source file, and which files are behind it."""
+    with campaign_of(Options(implementation=impl)) as campaign:
+        return campaign.target, campaign.source, engine_in(campaign)
 
 
 def _name(implementation: str, level: str, shard: str | None) -> str:

@@ -46,7 +46,7 @@ def compare(old: Path, new: Path, style: str, impl: str | None, **where: Unpack[
     if impl is not None:
         require_supported_torch()
         resolve(impl)
-        from pipeconform.replication.settle import settle  # noqa: PLC0415 - imports torch
+        from pipeconform.campaign.settle import settle  # noqa: PLC0415 - imports torch
 
         comparison = settle(comparison, before, after, options=Options(implementation=impl, **where))
     text = render_comparison(comparison, style)

@@ -9,9 +9,9 @@ from pipeconform.commands.say import say
 from pipeconform.errors import BadCaseError, UnknownNameError
 
 if TYPE_CHECKING:
+    from pipeconform.campaign.campaign import Campaign
     from pipeconform.campaign.options import Options
-    from pipeconform.commands.replay import Stored
-    from pipeconform.replication.either import AnyCampaign
+    from pipeconform.commands.stored import Stored
     from pipeconform.spec import Requirement
 
 __all__ = ["export"]
@@ -20,7 +20,7 @@ __all__ = ["export"]
 def export(
     found: Stored,
     chosen: tuple[Requirement, ...],
-    campaign: AnyCampaign,
+    campaign: Campaign,
     *,
     options: Options,
     script: Path,
@@ -33,13 +33,13 @@ def export(
     """
     from pipeconform.export.question import Question
     from pipeconform.export.script import program_of
-    from pipeconform.replication.either import description_in, variants_known
 
-    description, variants = description_in(campaign), variants_known(campaign)
+    target = campaign.target
+    variants = {"default": {}, **target.variants}
     if found.variant not in variants:
         raise UnknownNameError("environment variant", found.variant, variants)
     question = Question(
-        engine=f"{description.name} {description.version}",
+        engine=f"{target.name} {target.version}",
         case=found.case,
         requirements=tuple(row.id for row in chosen),
         sought=found.sought,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,51 +11,16 @@ from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.exporting import export
 from pipeconform.commands.options import device_options, impl_option
 from pipeconform.commands.say import say
-from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
-from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
+from pipeconform.commands.stored import Stored, read_stored
+from pipeconform.errors import UsageError
+from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.run.supported import require_supported_torch
 
 if TYPE_CHECKING:
-    from pipeconform.campaign.setup import Described
-    from pipeconform.case.any_case import AnyCase
-    from pipeconform.replication.again import Outcomes, Sought
-    from pipeconform.report.result import Violation
+    from pipeconform.campaign.again import Outcomes
     from pipeconform.spec import Requirement
 
-__all__ = ["Stored", "heading", "read_stored", "replay", "verdict"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """What is to be executed again, and what it showed, if that is known."""
-
-    name: str
-    case: AnyCase
-    requirement: str | None = None
-    variant: str = "default"
-    violation: Violation | None = None
-
-    @property
-    def words(self) -> str:
-        """What it showed: requirement, status and signature in a line, and the message."""
-        if self.violation is None:
-            return "a case of no known violation"
-        return f"{self.requirement} {self.violation.status}: {self.violation.signature}\n{self.violation.message}"
-
-    @property
-    def sought(self) -> Sought | None:
-        """The violation that it showed; None where that is not known."""
-        from pipeconform.replication.again import Sought
-
-        if self.violation is None or self.requirement is None:
-            return None
-        one = self.violation
-        return Sought(requirement=self.requirement, status=one.status, signature=one.signature)
-
-    @property
-    def hung(self) -> bool:
-        """Whether it showed a hang."""
-        return self.violation is not None and self.violation.status == "hung"
+__all__ = ["heading", "replay", "verdict"]
 
 
 @click.command(short_help="Execute a stored case again and judge it.")
@@ -109,11 +73,10 @@ def replay(
     from pipeconform.run.implementation import resolve
 
     resolve(impl)
+    from pipeconform.campaign.again import judge_again, localised
     from pipeconform.campaign.options import Options
+    from pipeconform.campaign.setup import campaign_of
     from pipeconform.case.any_case import world_sizes
-    from pipeconform.commands.asked import asked_of
-    from pipeconform.replication.again import judge_again, localised
-    from pipeconform.replication.either import any_campaign_of, description_in, executor_of
     from pipeconform.report.localisation_text import localisation_lines
 
     sizes = world_sizes(found.case)
@@ -125,14 +88,14 @@ def replay(
         ranks_per_device=ranks_per_device,
         attach=attach,
     )
-    with any_campaign_of(options) as campaign:
-        chosen = asked_of(found, requirement, campaign)
+    with campaign_of(options) as campaign:
+        chosen = campaign.judged_by(found.case, name=found.name, asked=requirement, stored=found.requirement)
         if script is not None:
             return export(found, chosen, campaign, options=options, script=script)
-        executor = executor_of(campaign, found.variant)
-        say(heading(found, description_in(campaign), chosen))
-        outcomes = judge_again(found.case, chosen, executor, hung=found.hung)
-        localisation = localised(found.case, outcomes, executor)
+        runner = campaign.runner(found.variant)
+        say(heading(found, runner.title, chosen))
+        outcomes = judge_again(found.case, chosen, runner, hung=found.hung)
+        localisation = localised(found.case, outcomes, runner)
     text, code = verdict(found, outcomes)
     say(text)
     for line in localisation_lines(localisation):
@@ -140,60 +103,18 @@ def replay(
     return code
 
 
-def read_stored(stored: str, *, result: Path) -> Stored:
-    """A case file, or a violation of a result file by its id.
-
-    Raises:
-        BadCaseError: the case file cannot be read.
-        BadResultError: the result file cannot be read.
-        UnknownNameError: the result file has no violation of that id.
-    """
-    path = Path(stored)
-    if path.suffix == ".json" or path.is_file():
-        from pipeconform.case.any_case import decode_any_case
-
-        return Stored(name=stored, case=decode_any_case(_text(path), source=stored))
-    from pipeconform.report.result import read_result
-
-    file = result / RESULT_NAME if result.is_dir() else result
-    violations = {v.id: (cell, v) for cell in read_result(file).cells for v in cell.violations}
-    if stored not in violations:
-        if not violations:
-            raise UsageError(f"{file} holds no violation, so there is nothing to replay")
-        raise UnknownNameError(f"violation (in {file})", stored, violations)
-    cell, violation = violations[stored]
-    return Stored(
-        name=stored,
-        case=violation.case,
-        requirement=cell.requirement,
-        variant=cell.variant,
-        violation=violation,
-    )
-
-
-def _text(path: Path) -> bytes:
-    from pipeconform.reading import file_bytes
-
-    data = file_bytes(path, error=BadCaseError)
-    if b'"cells"' in data and b'"totals"' in data:
-        raise BadCaseError(
-            f"{path} is a result file: replay one of its violations by ID, with --result {path}"
-        )
-    return data
-
-
-def heading(found: Stored, description: Described, chosen: tuple[Requirement, ...]) -> str:
-    """What is judged by what, and the case."""
+def heading(found: Stored, title: str, chosen: tuple[Requirement, ...]) -> str:
+    """What is judged, an implementation called `title`, by which requirements, and the case."""
     from pipeconform.report.case_text import describe_case
 
     names = ", ".join(row.id for row in chosen)
     case = "\n".join(f"  {line}" for line in describe_case(found.case).splitlines())
-    return f"{description.name} {description.version}, {found.name}, judged by {names}:\n{case}\n"
+    return f"{title}, {found.name}, judged by {names}:\n{case}\n"
 
 
 def verdict(found: Stored, outcomes: Outcomes) -> tuple[str, int]:
     """What to print about the outcomes by requirement, and the exit code."""
-    from pipeconform.replication import again
+    from pipeconform.campaign import again
 
     said = again.verdict(outcomes, found.sought)
     match said.kind:

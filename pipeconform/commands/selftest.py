@@ -13,7 +13,6 @@ from pipeconform.errors import NothingJudgedError
 from pipeconform.report.console import SafeConsole
 from pipeconform.run.supported import require_supported_torch
 from pipeconform.spec.selection import named_requirements, select_requirements
-from pipeconform.spec.wrappers import wrapper_chapter
 
 __all__ = ["selftest"]
 
@@ -33,17 +32,14 @@ def selftest(*, every: bool, requirements: str | None, **where: Unpack[Where]) -
 
     A green result means little on a machine that cannot see a wrong implementation. Exit code 0: every fault
     was detected, with the status and the words that it must have; 1: some were not. Faulty data-parallel wrappers are
-    tried where their requirements are named, on the CPU of this machine.
+    tried where their requirements are named.
     """
     require_supported_torch()
     asked = names(requirements)
     wanted = sorted(named_requirements(asked) if asked else select_requirements(()))
     from pipeconform.certificate.canaries import faults_of, one_each  # noqa: PLC0415 - imports torch
     from pipeconform.commands.canaries import canary_table, watched_canaries  # noqa: PLC0415 - imports torch
-    from pipeconform.replication.setup import require_sense  # noqa: PLC0415 - imports torch
 
-    if {row.id for row in wrapper_chapter().requirements} & set(wanted):
-        require_sense(Options(implementation="reference-wrapper", **where))
     found = faults_of(wanted)
     if not found:
         raise NothingJudgedError(f"there is no fault for {', '.join(wanted)}")

@@ -14,12 +14,11 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeconform.case.any_case import AnyCase
+    from pipeconform.campaign.runner import Runner
     from pipeconform.export.question import Question
-    from pipeconform.replication.again import AnyExecutor
 
 __all__ = ["ANOTHER", "INCONCLUSIVE", "MET", "REPRODUCED", "answered", "main"]
 
@@ -75,26 +74,26 @@ def _judged(folder: Path, implementation: str) -> int:
     from pipeconform.showing import shown
 
     question = read_question((folder / MEMBER).read_bytes())
-    with _executor(question, implementation) as executor:
-        print(shown(_heading(question, executor)), flush=True)
-        lines, code = answered(question, executor)
+    with _runner(question, implementation) as runner:
+        print(shown(_heading(question, runner)), flush=True)
+        lines, code = answered(question, runner)
     print(shown("\n".join(lines)))
     return code
 
 
-def answered(question: Question, executor: AnyExecutor) -> tuple[list[str], int]:
+def answered(question: Question, runner: Runner[Any, Any]) -> tuple[list[str], int]:
     """What to print about the case, executed once more, and the exit code.
 
     Raises:
         PipeconformError: the case could not be judged.
     """
-    from pipeconform.replication.again import judge_again, localised, verdict
+    from pipeconform.campaign.again import judge_again, localised, verdict
     from pipeconform.report.localisation_text import localisation_lines
     from pipeconform.spec.wrappers import any_requirement
 
     sought, chosen = question.sought, [any_requirement(name) for name in question.requirements]
     hung = sought is not None and sought.status == "hung"
-    outcomes = judge_again(question.case, chosen, executor, hung=hung)
+    outcomes = judge_again(question.case, chosen, runner, hung=hung)
     said = verdict(outcomes, sought)
     match said.kind:
         case "met":
@@ -107,30 +106,27 @@ def answered(question: Question, executor: AnyExecutor) -> tuple[list[str], int]
             words, code = "VIOLATED:", REPRODUCED
         case "reproduced":
             words, code = "REPRODUCED:", REPRODUCED
-    where = localisation_lines(localised(question.case, outcomes, executor))
+    where = localisation_lines(localised(question.case, outcomes, runner))
     return [words, said.text, *where], code
 
 
-def _heading(question: Question, executor: AnyExecutor) -> str:
-    here = f"{executor.description.name} {executor.description.version}"
-    was = "" if here == question.engine else f" (when this was written: {question.engine})"
-    return f"{here}{was}, judged by {', '.join(question.requirements)}"
+def _heading(question: Question, runner: Runner[Any, Any]) -> str:
+    was = "" if runner.title == question.engine else f" (when this was written: {question.engine})"
+    return f"{runner.title}{was}, judged by {', '.join(question.requirements)}"
 
 
 @contextmanager
-def _executor(question: Question, implementation: str) -> Iterator[AnyExecutor]:
+def _runner(question: Question, implementation: str) -> Iterator[Runner[Any, Any]]:
     """Processes for the case, and the implementation described.
 
     Raises:
         UsageError: the implementation cannot be used, or there are too few devices.
         HarnessError: processes cannot be started.
     """
-    from pipeconform.campaign import executor as pipelines
+    from pipeconform.campaign.describing import describe, runner_of
     from pipeconform.campaign.here import pools_here
-    from pipeconform.campaign.preload import PRELOAD
-    from pipeconform.case.case import Case
+    from pipeconform.case.any_case import world_sizes
     from pipeconform.errors import UsageError
-    from pipeconform.replication import executor as wrappers
     from pipeconform.run import devices
     from pipeconform.run.environment import Environment
     from pipeconform.run.implementation import resolve
@@ -139,23 +135,8 @@ def _executor(question: Question, implementation: str) -> Iterator[AnyExecutor]:
     places = devices.resolve(
         question.device, backend=question.backend, ranks_per_device=question.ranks_per_device
     )
-    reason = places.reason_against(_largest(question.case))
+    reason = places.reason_against(max(world_sizes(question.case)))
     if reason is not None:
         raise UsageError(reason)
-    environment = Environment(question.variant, dict(question.settings))
-    if isinstance(question.case, Case):
-        with pools_here(environment, places, preload=PRELOAD) as pools:
-            description = pipelines.describe(pools, reference)
-            pools.idle_limit = description.capabilities.patience
-            yield pipelines.Executor(implementation=reference, description=description, pools=pools)
-        return
-    with pools_here(environment, places, preload=wrappers.PRELOAD) as pools:
-        told = wrappers.describe(pools, reference)
-        pools.idle_limit = told.claims.patience
-        yield wrappers.WrapperExecutor(implementation=reference, description=told, pools=pools)
-
-
-def _largest(case: AnyCase) -> int:
-    from pipeconform.case.any_case import world_sizes
-
-    return max(world_sizes(case))
+    with pools_here(Environment(question.variant, dict(question.settings)), places) as pools:
+        yield runner_of(describe(pools, reference), implementation=reference, pools=pools)

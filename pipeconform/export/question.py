@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from pipeconform.campaign.again import Sought
 from pipeconform.case.any_case import AnyCase, case_of
-from pipeconform.replication.again import Sought
 
 __all__ = ["MEMBER", "Question", "read_question", "written_question"]
 

@@ -60,6 +60,10 @@ class Listed:
         """Listed cases, with options that other listed cases have and values of their own."""
         return _varied(self.cases)
 
+    def drawn(self) -> tuple[WrapperCase, ...]:
+        """The listed cases."""
+        return self.cases
+
 
 @st.composite
 def _varied(draw: st.DrawFn, cases: Sequence[WrapperCase]) -> WrapperCase:
@@ -140,6 +144,10 @@ class Smaller:
     def strategy(self) -> st.SearchStrategy[WrapperCase]:
         """The simplest first, as Hypothesis has it."""
         return _simpler(self.target, self.ranks)
+
+    def drawn(self) -> tuple[WrapperCase, ...]:
+        """The case itself."""
+        return (self.target,)
 
 
 @st.composite

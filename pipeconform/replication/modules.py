@@ -26,6 +26,7 @@ __all__ = [
     "build",
     "loss_of",
     "objective",
+    "placed",
     "skeleton_of",
     "tensors_in",
 ]
@@ -55,6 +56,12 @@ def build(case: WrapperCase, *, rank: int) -> nn.Module:
     module = build_sharded(case, rank=rank) if case.module in SHARDED_MODULES else _built(case, rank=rank)
     if case.deferred:
         initialised(module, above=rank if case.own_values else 0)
+    return module
+
+
+def placed(module: nn.Module, device: str) -> nn.Module:
+    """The module with its parameters and buffers on `device`; what a case puts on the meta device stays there."""
+    module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))  # type: ignore[no-untyped-call]
     return module
 
 

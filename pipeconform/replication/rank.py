@@ -19,7 +19,7 @@ from pipeconform.case.seeds import seed_process
 from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.errors import Unsupported
 from pipeconform.observe.array import Array
-from pipeconform.replication.modules import batch_of, build, objective, skeleton_of, tensors_in
+from pipeconform.replication.modules import batch_of, build, objective, placed, skeleton_of, tensors_in
 from pipeconform.replication.observation import Failure, PassShown, Shown, StepShown
 from pipeconform.replication.references import agent_for
 from pipeconform.replication.sharded_modules import compile_parts
@@ -34,23 +34,26 @@ _LATE = 0.2
 """Seconds by which a late rank comes to its backward."""
 
 
-def shown_by(adapter: WrapperAdapter, case: WrapperCase, *, rank: int, checkpoint: bytes = b"") -> Shown:
+def shown_by(
+    adapter: WrapperAdapter, case: WrapperCase, *, rank: int, device: str = "cpu", checkpoint: bytes = b""
+) -> Shown:
     """Run a case on this rank of the default process group; an exception is part of what it shows.
 
-    `checkpoint` is what another world saved, and this one is to load.
+    Modules and batches are put on `device`. `checkpoint` is what another world saved, and this one is to load.
     """
     seed_process(case.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an engine's advice about options is no matter of conformance
         with agent_for(case):
-            return _Rank(case, rank=rank, checkpoint=checkpoint).run(adapter)
+            return _Rank(case, rank=rank, device=device, checkpoint=checkpoint).run(adapter)
 
 
 class _Rank:
     """One rank's way through a case, noting what it sees as it goes."""
 
-    def __init__(self, case: WrapperCase, *, rank: int, checkpoint: bytes) -> None:
+    def __init__(self, case: WrapperCase, *, rank: int, device: str, checkpoint: bytes) -> None:
         self.case, self.checkpoint, self.rank, self.where = case, checkpoint, rank, "wrap"
+        self.device = device
         self.shown = Shown(rank=rank)
         self.hook_elements = 0
         self.group: Any = None
@@ -79,7 +82,7 @@ class _Rank:
 
     def _run(self, adapter: WrapperAdapter) -> None:
         case = self.case
-        module = build(case, rank=self.rank)
+        module = placed(build(case, rank=self.rank), self.device)
         if case.compiled:
             compile_parts(module)
         wrapper = adapter.wrap(module.to("meta") if case.deferred else module, case.options)
@@ -113,7 +116,7 @@ class _Rank:
         self.where = case.special or "the end"
         self._note(final=_state(wrapper), **ended(case, wrapper))
         if has_ddp_beside(case) and not self.checkpoint:
-            self._note(beside=beside(case, self.rank))
+            self._note(beside=beside(case, self.rank, device=self.device))
 
     def _join(self, wrapper: Wrapper) -> AbstractContextManager[Any]:
         how = self.case.uneven
@@ -165,7 +168,8 @@ class _Rank:
         )
 
     def _batch(self, step: int, number: int, forward: int) -> Tensor:
-        return batch_of(self.case, rank=self.rank, step=step, index=number, forward=forward)
+        batch = batch_of(self.case, rank=self.rank, step=step, index=number, forward=forward)
+        return batch.to(self.device)
 
     def _loss(self, step: Step, outputs: list[Any], batches: list[Tensor]) -> Tensor:
         loss = objective(self.case, outputs, batches)

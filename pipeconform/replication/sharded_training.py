@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.observe.array import Array
-from pipeconform.replication.modules import batch_of, build, objective
+from pipeconform.replication.modules import batch_of, build, objective, placed
 from pipeconform.replication.sharded_modules import DELAY
 from pipeconform.replication.special import LR
 from pipeconform.wrapper_tools.collectives import Collective, delayed
@@ -56,14 +56,14 @@ def has_ddp_beside(case: WrapperCase) -> bool:
     )
 
 
-def beside(case: WrapperCase, rank: int) -> dict[str, Array]:
+def beside(case: WrapperCase, rank: int, *, device: str) -> dict[str, Array]:
     """Parameters after DDP has trained the same module by the same steps; every rank calls it."""
-    wrapped = DistributedDataParallel(build(case, rank=rank))
+    wrapped = DistributedDataParallel(placed(build(case, rank=rank), device))
     optimizer = optimizer_of(case, wrapped.parameters())
     for index, step in enumerate(case.steps):
         optimizer.zero_grad()
         for number, one in enumerate(step.passes):
-            batch = batch_of(case, rank=rank, step=index, index=number, forward=0)
+            batch = batch_of(case, rank=rank, step=index, index=number, forward=0).to(device)
             with nullcontext() if one.synchronises else wrapped.no_sync():
                 loss = objective(case, [wrapped(batch)], [batch])
                 loss.backward()  # type: ignore[no-untyped-call]

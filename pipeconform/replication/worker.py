@@ -14,25 +14,21 @@ from pipeconform.run.implementation import load
 from pipeconform.run.rank import RankContext
 from pipeconform.wrapper import WrapperAdapter
 
-__all__ = ["answer", "describe", "execute"]
+__all__ = ["answer", "execute"]
 
 
 @functools.lru_cache(maxsize=8)
 def _adapter(reference: str) -> WrapperAdapter:
-    adapter: WrapperAdapter = load(reference, methods=("describe", "wrap"))
+    adapter: WrapperAdapter = load(reference)
     return adapter
-
-
-def describe(context: RankContext, payload: bytes) -> bytes:
-    """Return the implementation's description as MessagePack; `payload` is its reference."""
-    return msgspec.msgpack.encode(_adapter(payload.decode()).describe())
 
 
 def execute(context: RankContext, payload: bytes) -> bytes:
     """Run one `Job` and return what this rank shows, both as MessagePack; exceptions are data, too."""
     job = msgspec.msgpack.decode(payload, type=Job)
     adapter = _adapter(job.implementation)
-    return msgspec.msgpack.encode(shown_by(adapter, job.case, rank=context.rank, checkpoint=job.checkpoint))
+    shown = shown_by(adapter, job.case, rank=context.rank, device=context.device, checkpoint=job.checkpoint)
+    return msgspec.msgpack.encode(shown)
 
 
 def answer(context: RankContext, payload: bytes) -> bytes:

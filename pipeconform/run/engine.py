@@ -55,7 +55,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def answer(_context: RankContext, reference: bytes) -> bytes:
     """The components of the adapter called `reference`, as MessagePack."""
     before = set(sys.modules)
-    adapter = load(reference.decode(), methods=("describe",))
+    adapter = load(reference.decode())
     adapter.describe()
     kind = type(adapter)
     path = file_of(kind)

@@ -9,7 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,18 +17,12 @@ from typing import Any
 import msgspec
 
 from pipeconform.adapter import Description
-from pipeconform.errors import BadAdapterError, IsWrapperError, Unsupported
+from pipeconform.errors import BadAdapterError, Unsupported
 from pipeconform.run.signatures import require_call
+from pipeconform.wrapper import WrapperDescription
 
-__all__ = ["BUILT_IN", "METHODS", "WRAPPERS", "WRAPPER_METHODS", "load", "module_of", "resolve"]
+__all__ = ["BUILT_IN", "describe", "load", "module_of", "resolve"]
 
-WRAPPERS: Mapping[str, str] = {
-    "torch-ddp": "pipeconform.adapters.torch_wrappers:TorchDdp",
-    "torch-fully-shard": "pipeconform.adapters.torch_wrappers:TorchFullyShard",
-    "torch-fsdp": "pipeconform.adapters.torch_wrappers:TorchFsdp",
-    "reference-wrapper": "pipeconform.reference_impl.wrapper_adapter:ReferenceWrapper",
-}
-"""Short names of the data-parallel wrappers that come with pipeconform."""
 BUILT_IN = {
     "torch": "pipeconform.adapters.torch_pipelining:TorchPipelining",
     "deepspeed": "pipeconform.adapters.deepspeed:DeepSpeed",
@@ -36,11 +30,13 @@ BUILT_IN = {
     "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
     "reference": "pipeconform.reference_impl.adapter:ReferenceAdapter",
     "reference-single": "pipeconform.reference_impl.single_process:SingleProcessReference",
-    **WRAPPERS,
+    "torch-ddp": "pipeconform.adapters.torch_wrappers:TorchDdp",
+    "torch-fully-shard": "pipeconform.adapters.torch_wrappers:TorchFullyShard",
+    "torch-fsdp": "pipeconform.adapters.torch_wrappers:TorchFsdp",
+    "reference-wrapper": "pipeconform.reference_impl.wrapper_adapter:ReferenceWrapper",
 }
 """Short names of the implementations that come with pipeconform."""
 
-_DESCRIPTIONS = msgspec.msgpack.Decoder(Description)  # made once, in the fork server
 _CALLS = {
     "describe": (),
     "setup_process": (),
@@ -48,8 +44,31 @@ _CALLS = {
     "wrap": ("module", "options"),
 }
 """What each method is called with."""
-METHODS = ("describe", "setup_process", "build")
-WRAPPER_METHODS = ("describe", "wrap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contract:
+    """What one kind of adapter has, and what its ``describe()`` returns."""
+
+    protocol: str
+    methods: tuple[str, ...]
+    description: type[Any]
+    decoder: msgspec.msgpack.Decoder[Any]
+    """Made once, in the fork server."""
+
+
+_PIPELINE = _Contract(
+    protocol="pipeconform.adapter.Adapter",
+    methods=("describe", "setup_process", "build"),
+    description=Description,
+    decoder=msgspec.msgpack.Decoder(Description),
+)
+_WRAPPER = _Contract(
+    protocol="pipeconform.wrapper.WrapperAdapter",
+    methods=("describe", "wrap"),
+    description=WrapperDescription,
+    decoder=msgspec.msgpack.Decoder(WrapperDescription),
+)
 _FORMS = "a built-in name ({}), package.module:Object or path/to/file.py:Object".format(", ".join(BUILT_IN))
 
 
@@ -71,12 +90,13 @@ def resolve(reference: str) -> str:
     return full
 
 
-def load(reference: str, *, methods: Sequence[str] = METHODS) -> Any:
-    """Import the implementation and return its adapter object, checked against the contract's `methods`.
+def load(reference: str) -> Any:
+    """Import the implementation and return its adapter object, checked against the contract of its kind.
+
+    An adapter with ``wrap()`` and without ``build()`` is that of a data-parallel wrapper, any other a pipeline's.
 
     Raises:
-        BadAdapterError: it cannot be imported, is not there, lacks a method or describes itself wrongly.
-        IsWrapperError: it has the methods of a wrapper's adapter, and others were asked for.
+        BadAdapterError: it cannot be imported, is not there or lacks a method.
         ContractError: a method takes other arguments than it is called with.
     """
     where, _, name = resolve(reference).rpartition(":")
@@ -94,17 +114,14 @@ def load(reference: str, *, methods: Sequence[str] = METHODS) -> Any:
             f"--impl {reference!r}: {name}() raised {_told(error, where)}; "
             f"an adapter class is called without arguments"
         ) from error
-    missing = _missing(adapter, methods)
-    if "build" in missing and not _missing(adapter, WRAPPER_METHODS):
-        raise IsWrapperError(
-            f"--impl {reference!r}: {where}:{name} is of a data-parallel wrapper: it has wrap(), not build()"
-        )
+    contract = _contract_of(adapter)
+    missing = [method for method in contract.methods if not _has(adapter, method)]
     if missing:
         raise BadAdapterError(
             f"--impl {reference!r}: {where}:{name} lacks {', '.join(f'{m}()' for m in missing)}; a valid adapter has "
-            f"{', '.join(f'{m}()' for m in methods)} (see pipeconform.adapter.Adapter, or run 'pipeconform init FILE')"
+            f"{', '.join(f'{m}()' for m in contract.methods)} (see {contract.protocol}, or run 'pipeconform init FILE')"
         )
-    for method in methods:
+    for method in contract.methods:
         require_call(getattr(adapter, method), f"{name}.{method}", _CALLS[method])
     return adapter
 
@@ -116,16 +133,21 @@ def module_of(where: str) -> str:
     return f"_pipeconform_impl_{hashlib.sha256(where.encode()).hexdigest()[:12]}"
 
 
-def _missing(adapter: object, methods: Sequence[str]) -> list[str]:
-    return [method for method in methods if not callable(getattr(adapter, method, None))]
+def _contract_of(adapter: object) -> _Contract:
+    return _WRAPPER if _has(adapter, "wrap") and not _has(adapter, "build") else _PIPELINE
 
 
-def describe(reference: str) -> Description:
+def _has(adapter: object, method: str) -> bool:
+    return callable(getattr(adapter, method, None))
+
+
+def describe(reference: str) -> Description | WrapperDescription:
     """Load the implementation and let it describe itself.
 
     Raises:
         BadAdapterError: as for `load`, or ``describe()`` raised or returned something else; what it raised
             as `Unsupported` (an engine that is not installed, or too old) is told as it is.
+        ContractError: as for `load`.
     """
     adapter = load(reference)
     try:
@@ -135,29 +157,31 @@ def describe(reference: str) -> Description:
     except Exception as error:
         where = resolve(reference).rpartition(":")[0]
         raise BadAdapterError(f"--impl {reference!r}: describe() raised {_told(error, where)}") from error
-    if not isinstance(description, Description):
+    contract = _contract_of(adapter)
+    if not isinstance(description, contract.description):
+        expected = f"{contract.protocol.rpartition('.')[0]}.{contract.description.__name__}"
         raise BadAdapterError(
             f"--impl {reference!r}: describe() returned {type(description).__name__} {description!r:.80}; "
-            f"expected pipeconform.adapter.Description"
+            f"expected {expected}"
         )
-    _check_types(description, reference)
-    if not description.capabilities.schedules:
+    _check_types(description, contract, reference)
+    if isinstance(description, Description) and not description.capabilities.schedules:
         raise BadAdapterError(
             f"--impl {reference!r}: describe() claims no schedule, so nothing can be judged"
         )
-    return description
+    return description  # type: ignore[no-any-return]  # one of the two, as was just seen
 
 
-def _check_types(description: Description, reference: str) -> None:
+def _check_types(description: object, contract: _Contract, reference: str) -> None:
     """Dataclasses believe whatever they are given; the way to the controller, MessagePack, does not.
 
     Raises:
         BadAdapterError: a field holds something of another type; the message gives its path.
     """
     try:
-        _DESCRIPTIONS.decode(msgspec.msgpack.encode(description))
+        contract.decoder.decode(msgspec.msgpack.encode(description))
     except (msgspec.ValidationError, TypeError) as error:
-        text = str(error).replace("`$.", "`Description.")
+        text = str(error).replace("`$.", f"`{contract.description.__name__}.")
         raise BadAdapterError(f"--impl {reference!r}: describe() returned a wrong value: {text}") from error
 
 

@@ -55,21 +55,17 @@ from pipeconform.run.rank import RankContext
 from pipeconform.run.replicas import AveragingHook
 from pipeconform.run.steps import run_step
 
-__all__ = ["describe", "execute"]
+__all__ = ["execute"]
 
 
 _JOBS = msgspec.msgpack.Decoder(Job)  # made once, in the fork server: it takes longer than many a case
-
-
-def describe(context: RankContext, payload: bytes) -> bytes:
-    """Return the implementation's description as MessagePack; `payload` is its reference."""
-    return msgspec.msgpack.encode(implementation.describe(payload.decode()))
 
 
 @functools.lru_cache(maxsize=4)
 def _adapter(reference: str, folder: str) -> tuple[contract.Adapter, contract.Description]:
     adapter = implementation.load(reference)
     description = implementation.describe(reference)
+    assert isinstance(description, contract.Description), "only the cases of pipelines are sent to this task"
     if description.capabilities.fresh_process_per_build:
         # these processes are killed after one case: what they compiled or locked must not outlive them
         os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["TMPDIR"] = tempfile.tempdir = folder

@@ -108,7 +108,7 @@ class Gathered:
                 profile=options.profile,
                 seed=options.seed,
                 corpus=sized.corpus,
-                search=sized.wrapper_search if first.implementation.kind == "wrapper" else sized.search,
+                search=first.search,
                 schedules=first.schedules,
                 max_ranks=first.max_ranks or options.ranks[1],
                 selection=",".join(options.requirements),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.options import Options
+from pipeconform.campaign.setup import campaign_of
+from pipeconform.campaign.telling import tell, weights
 from pipeconform.campaign.told import Told, Weight
 from pipeconform.errors import ContractError, HarnessError, TooFewAgentsError
-from pipeconform.replication.either import any_campaign_of, columns_of, kind_of, tell, variants_of, weights
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
 from pipeconform.spec.selection import select_requirements
@@ -27,15 +29,15 @@ class Judging:
 
     def __init__(self, options: Options, *, stack: ExitStack, listener: Callable[[Progress], None]) -> None:
         self._options = options
-        self._campaign = stack.enter_context(any_campaign_of(options))
+        self._campaign = stack.enter_context(campaign_of(options))
         self._campaign.listener = listener
-        self._columns = columns_of(self._campaign, options.schedules)
+        self._columns = self._campaign.target.chosen(options.schedules)
         self._wanted = self._select()
 
     def _select(self) -> frozenset[str]:
         """What there is to ask depends on what the implementation is."""
         asked = self._options.requirements
-        chosen = select_requirements(asked, kind=kind_of(self._campaign))
+        chosen = select_requirements(asked, kind=self._campaign.target.kind)
         left_out = () if asked else self._options.sized().leaves_out
         return frozenset(one for one in chosen if one.partition("-")[0] not in left_out)
 
@@ -43,7 +45,7 @@ class Judging:
         """Requirement, schedule and variant of each cell; empty for a requirement that was not asked for."""
         if requirement not in self._wanted:
             return []
-        variants = variants_of(self._campaign, requirement)
+        variants = self._campaign.variants_of(requirement)
         return [(requirement, schedule, variant) for variant in variants for schedule in self._columns]
 
     def judge(self, requirement: str, schedule: str, variant: str) -> Cell:
@@ -53,7 +55,7 @@ class Judging:
             TooFewAgentsError: there is nobody left to execute cases.
         """
         try:
-            return self._campaign.judge_cell(any_requirement(requirement), schedule, variant)
+            return judge_cell(self._campaign, any_requirement(requirement), schedule, variant)
         except TooFewAgentsError:
             raise
         except (HarnessError, ContractError) as error:

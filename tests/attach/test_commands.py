@@ -48,6 +48,17 @@ def test_a_violation_of_an_attached_run_is_shown_again_on_agents(attached, tmp_p
     assert "REPRODUCED:" in said
 
 
+def test_a_wrapper_is_judged_on_agents(attached, tmp_path):
+    selected = ["--requirements", "DPW-1,DPW-35", "--ranks", "1-2", "--examples", "2", "--profile", "smoke"]
+    code, said, agents = attached("run", "--impl", "reference-wrapper", *selected, "--out", tmp_path)
+    result = read_result(tmp_path / "result.json")
+
+    assert (code, agents) == (0, [0, 0]), said
+    assert [cell.status for cell in result.cells] == ["passed", "passed"]
+    assert all(name.startswith("attached ") for name in result.environment.device_names)
+    assert result.environment.device_names
+
+
 def test_a_replay_without_agents_says_what_is_missing(attached, tmp_path):
     case = tmp_path / "case.json"
     case.write_text(CASES[0])

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from pipeconform.attach.session import attached_devices, require_same_source
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import decode_case
 from pipeconform.errors import UsageError

@@ -9,7 +9,7 @@ from benchmarks.kill_matrix.page import page
 from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, append, read
 from benchmarks.kill_matrix.running import run_faults, run_mutants
 from benchmarks.kill_matrix.sweep import nearest_first, questions
-from pipeconform.campaign.executor import describe
+from pipeconform.campaign.describing import describe
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.draw.registry import of_form
 from pipeconform.run.pools import Pools

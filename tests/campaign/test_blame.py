@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.campaign.again import judge_again
 from pipeconform.campaign.blame import blamed
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
+from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.errors import ContractError
-from pipeconform.replication.again import judge_again
 from pipeconform.run.frames import Frame
 from pipeconform.run.implementation import resolve
 from pipeconform.run.pools import Pools
@@ -39,7 +41,7 @@ def pools():
 def judged(pools, name):
     full = resolve(f"{FILE}:{name}")
     executor = Executor(implementation=full, description=describe(pools, full), pools=pools)
-    return judge_again(CASE, (requirement("FWD-1"),), executor)["FWD-1"]
+    return judge_again(CASE, (requirement("FWD-1"),), PipelineRunner(executor))["FWD-1"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,13 @@ import pytest
 
 from pipeconform.adapter import ErrorContract
 from pipeconform.adapters.torch_pipelining import TorchPipelining
-from pipeconform.campaign import pipeline_cell as module
+from pipeconform.campaign import pipeline_runner as module
 from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.executor import Execution
+from pipeconform.campaign.pipeline import AskedOfPipeline, PipelineTarget
+from pipeconform.campaign.pipeline_runner import PipelineRunner
+from pipeconform.campaign.telling import weights
 from pipeconform.case.focus import Limits
 from pipeconform.gate.expectations import Expectation, StoredCase
 from pipeconform.judge.evidence import Finding
@@ -37,11 +41,22 @@ def drawn_cases(cell):
 class _Executor:
     """Executes nothing."""
 
-    description = SimpleNamespace(name="nobody")
+    description = SimpleNamespace(name="nobody", errors=ErrorContract())
     capabilities = CAPABILITIES
 
     def execute(self, case, *, observe=()):
         return Execution(case=case, verdicts=VerdictVector((Returned(None, 0.0),)))
+
+
+def campaign(size="core", *, max_ranks=4, expectations=(), executor=None, **changes):
+    """A campaign that judges torch's claims and executes nothing."""
+    limits = Limits(capabilities=CAPABILITIES, min_ranks=1, max_ranks=max_ranks)
+    sized = msgspec.structs.replace(profile(size), **changes)
+    return Campaign(
+        target=PipelineTarget(name="nobody", limits=limits, profile=sized),
+        runners={"default": PipelineRunner(executor or _Executor())},
+        expectations=expectations,
+    )
 
 
 @pytest.fixture
@@ -71,15 +86,8 @@ def cell(monkeypatch):
 
         monkeypatch.setattr(module, "judge", judge)
         monkeypatch.setattr(module, "localise", lambda *_: None)
-        limits = Limits(capabilities=CAPABILITIES, min_ranks=1)
-        run = Campaign(
-            executors={"default": _Executor()},
-            profile=profile(size),
-            seed=0,
-            limits=limits,
-            expectations=expectations,
-        )
-        return run.judge_cell(requirement("TRN-4"), "GPipe"), asked
+        run = campaign(size, expectations=expectations)
+        return judge_cell(run, requirement("TRN-4"), "GPipe"), asked
 
     return judged
 
@@ -343,14 +351,7 @@ def test_a_stored_case_that_passes_now_is_told(cell):
 
 def test_a_subject_that_needs_more_stages_than_there_are_ranks_is_skipped_with_a_reason():
     """A skip connection needs three stages; two ranks with one stage each have two."""
-    run = Campaign(
-        executors={"default": _Executor()},
-        profile=profile("smoke"),
-        seed=0,
-        limits=Limits(capabilities=CAPABILITIES, max_ranks=2),
-    )
-
-    found = run.judge_cell(requirement("FWD-10"), "GPipe")
+    found = judge_cell(campaign("smoke", max_ranks=2), requirement("FWD-10"), "GPipe")
 
     assert found.status == "skipped"
     assert "needs more stages than 2 ranks have under GPipe" in found.reason
@@ -397,16 +398,7 @@ def test_the_search_goes_after_large_errors_and_what_it_finds_is_made_small(cell
 
 def test_who_promises_no_error_is_not_asked_about_promised_errors():
     """Nothing could be found there, and an empty pass would say that something was looked at."""
-    executor = _Executor()
-    executor.description = SimpleNamespace(name="nobody", errors=ErrorContract())
-    run = Campaign(
-        executors={"default": executor},
-        profile=profile("core"),
-        seed=0,
-        limits=Limits(capabilities=CAPABILITIES, min_ranks=1),
-    )
-
-    found = run.judge_cell(requirement("ERR-15"), "GPipe")
+    found = judge_cell(campaign(), requirement("ERR-15"), "GPipe")
 
     assert (found.status, found.judgements) == ("not_claimed", 0)
     assert found.reason == "nobody promises no errors, which ERR-15 is about"
@@ -414,22 +406,10 @@ def test_who_promises_no_error_is_not_asked_about_promised_errors():
 
 @pytest.mark.parametrize(("row", "share"), [("TRN-1", "corpus"), ("DPC-1", "costly")])
 def test_what_costs_much_is_judged_by_fewer_cases(row, share):
-    core, executor = profile("core"), _Executor()
-    run = Campaign(
-        executors={"default": executor},
-        profile=core,
-        seed=0,
-        limits=Limits(capabilities=CAPABILITIES, min_ranks=1),
-    )
-    claim = run.limits.capabilities.schedule("GPipe")
-    cell = module.PipelineCell(
-        campaign=run,
-        row=requirement(row),
-        claim=claim,
-        variant="default",
-    )
+    core = profile("core")
+    asked = campaign().ask(requirement(row), "GPipe", "default")
 
-    assert {corpus.size for corpus in cell.corpora()} == {getattr(core, share)}
+    assert {corpus.size for corpus in asked.corpora} == {getattr(core, share)}
     assert core.costly < core.corpus
 
 
@@ -437,38 +417,32 @@ def test_what_costs_much_is_judged_by_fewer_cases(row, share):
 def test_most_time_to_make_violations_small_is_spent_under_the_first_schedule(monkeypatch, schedule, kind):
     given = []
 
-    class Told(module.PipelineCell):
+    class Told(AskedOfPipeline):
         def smallest(self, corpus, case, outcome, check, *, budget):
             given.append(budget.seconds)
             return super().smallest(corpus, case, outcome, check, budget=budget)
 
-    monkeypatch.setattr("pipeconform.campaign.campaign.PipelineCell", Told)
+    monkeypatch.setattr("pipeconform.campaign.pipeline.AskedOfPipeline", Told)
     monkeypatch.setattr(
         module, "judge", lambda *_, **__: (Outcome(Status.FAILED, Finding(kind="wrong", message="wrong")),)
     )
-    profile_of_run = msgspec.structs.replace(profile("core"), cell_seconds=2.5, later_seconds=0.5)
-    run = Campaign(
-        executors={"default": _Executor()},
-        profile=profile_of_run,
-        seed=0,
-        limits=Limits(capabilities=CAPABILITIES, max_ranks=2),
-    )
+    run = campaign(max_ranks=2, cell_seconds=2.5, later_seconds=0.5)
 
-    run.judge_cell(requirement("TRN-1"), schedule)
+    judge_cell(run, requirement("TRN-1"), schedule)
 
-    assert given[0] == pytest.approx(getattr(profile_of_run, kind), abs=0.2)
+    assert given[0] == pytest.approx(getattr(run.profile, kind), abs=0.2)
 
 
-def test_what_a_schedule_is_asked_is_counted_as_it_is_judged(cell):
+def test_what_a_schedule_is_asked_is_counted_as_it_is_judged(monkeypatch):
     """The count decides which worker begins with what; requirements that any schedule will do for are asked of two."""
-    limits = Limits(capabilities=CAPABILITIES, min_ranks=1)
-    run = Campaign(executors={"default": _Executor()}, profile=profile("core"), seed=0, limits=limits)
     rows = [requirement("FWD-1"), requirement("TRC-4"), requirement("SPL-1")]
+    monkeypatch.setattr("pipeconform.campaign.telling.rows_of", lambda kind: rows)
 
-    numbers = {claim.name: run.num_asked(claim.name, of=rows) for claim in CAPABILITIES.schedules}
+    found = weights(campaign())
 
     assert {
-        name: numbers[name] for name in ("ForwardOnly", "GPipe", "1F1B", "ZBVZeroBubble", "DualPipeV")
+        name: found[f"{name}-default"].num_cells
+        for name in ("ForwardOnly", "GPipe", "1F1B", "ZBVZeroBubble", "DualPipeV")
     } == {
         "ForwardOnly": 1,
         "GPipe": 2,
@@ -476,4 +450,4 @@ def test_what_a_schedule_is_asked_is_counted_as_it_is_judged(cell):
         "ZBVZeroBubble": 2,
         "DualPipeV": 3,
     }
-    assert run.num_asked("NoSuchSchedule", of=rows) == 0
+    assert {one.num_ranks for one in found.values()} == {4}

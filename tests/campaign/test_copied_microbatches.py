@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeconform.adapter import GradientScale
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero

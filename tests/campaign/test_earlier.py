@@ -10,7 +10,9 @@ import pytest
 
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.campaign.earlier import Earlier, earlier_in
+from pipeconform.campaign.pipeline import PipelineTarget
 from pipeconform.case.focus import Limits
+from pipeconform.spec import profile
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -54,10 +56,10 @@ def test_what_cannot_be_read_holds_nothing(tmp_path):
 )
 def test_only_cases_within_the_limits_are_executed(make, least, most, kept):
     violation = msgspec.structs.replace(make.violation("FWD-1", "GPipe"), case=make.case(p=2))
-    where = ("FWD-1", "GPipe", "default")
     limits = Limits(capabilities=CAPABILITIES, min_ranks=least, max_ranks=most)
+    target = PipelineTarget(name="torch", limits=limits, profile=profile("smoke"))
 
-    assert bool(Earlier(by_cell={where: (violation,)}).of(where, limits)) is kept
+    assert target.allows(violation.case) is kept
 
 
 def run(folder, fault, *others, seed=0):

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeconform.campaign.corpus import Corpus, drawn
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.judge.outcome import Status

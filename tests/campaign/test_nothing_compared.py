@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of
 from pipeconform.spec import requirement
@@ -14,7 +15,7 @@ SILENT = f"{Path(__file__).with_name('silent_engines.py')}:"
 def judged(implementation, identifier, schedule="GPipe", ranks=(1, 2)):
     options = Options(implementation=implementation, profile="smoke", ranks=ranks)
     with campaign_of(options) as campaign:
-        return campaign.judge_cell(requirement(identifier), schedule)
+        return judge_cell(campaign, requirement(identifier), schedule)
 
 
 @pytest.mark.parametrize("schedule", ["GPipe", pytest.param("ForwardOnly", marks=pytest.mark.slow)])

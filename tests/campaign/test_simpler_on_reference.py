@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from pipeconform.campaign.corpus import Corpus, drawn
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.draw.claimed import reachable

@@ -13,14 +13,14 @@ def test_what_is_put_is_found_again() -> None:
     store = Store()
     store.put("a", _execution(1))
 
-    assert store.get("a") == _execution(1)
-    assert store.get("b") is None
+    assert store.get("a", Execution) == _execution(1)
+    assert store.get("b", Execution) is None
 
 
 def test_another_worker_finds_it_in_the_folder(tmp_path) -> None:
     Store(folder=tmp_path).put("a", _execution(1))
 
-    assert Store(folder=tmp_path).get("a") == _execution(1)
+    assert Store(folder=tmp_path).get("a", Execution) == _execution(1)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -29,11 +29,11 @@ def test_the_least_recently_used_gives_way() -> None:
     store.put("a", _execution(1))
     store.put("b", _execution(2))
 
-    assert (store.get("a"), store.get("b")) == (None, _execution(2))
+    assert (store.get("a", Execution), store.get("b", Execution)) == (None, _execution(2))
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_sharing(tmp_path) -> None:
     store = Store(folder=tmp_path / "missing")
     store.put("a", _execution(1))
 
-    assert store.get("a") == _execution(1)
+    assert store.get("a", Execution) == _execution(1)

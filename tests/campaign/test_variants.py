@@ -6,7 +6,8 @@ import pytest
 
 from pipeconform.adapter import Description, MistakeKind
 from pipeconform.campaign.options import Options
-from pipeconform.campaign.setup import campaign_of, environment_report
+from pipeconform.campaign.setup import campaign_of
+from pipeconform.campaign.telling import environment_of
 from pipeconform.claims import Capabilities, ScheduleClaim
 from pipeconform.errors import BadAdapterError
 
@@ -15,12 +16,14 @@ ENGINES = f"{Path(__file__).with_name('varied_engines.py')}:"
 
 def test_a_variant_starts_when_it_is_asked_for_and_says_itself_what_it_promises():
     with campaign_of(Options(implementation=f"{ENGINES}PromisesWhenStrict", profile="smoke")) as campaign:
-        executors = campaign.executors
-        assert list(executors) == ["default", "strict"]
-        assert list(environment_report(campaign).variables) == ["default"]
+        runners = campaign.runners
+        assert list(runners) == ["default", "strict"]
+        assert list(environment_of(campaign).variables) == ["default"]
 
-        promised = [executors[name].description.errors.promised(MistakeKind.EXCEPTION) for name in executors]
-        variables = environment_report(campaign).variables
+        promised = [
+            runners[name].executor.description.errors.promised(MistakeKind.EXCEPTION) for name in runners
+        ]
+        variables = environment_of(campaign).variables
 
     assert promised == [(), ("StageError",)]
     assert variables["strict"]["PIPECONFORM_TEST_STRICT"] == "1"
@@ -32,7 +35,7 @@ def test_a_variant_may_not_claim_otherwise():
         campaign_of(Options(implementation=f"{ENGINES}ClaimsWhenStrict", profile="smoke")) as campaign,
         pytest.raises(BadAdapterError, match="claims other capabilities in its variant 'strict'"),
     ):
-        campaign.executors["strict"]
+        campaign.runners["strict"]
 
 
 @pytest.mark.parametrize("name", ["default", "", "two words", "a:b"])

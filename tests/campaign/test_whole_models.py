@@ -8,8 +8,11 @@ import pytest
 
 from pipeconform.adapter import Description
 from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge
+from pipeconform.campaign.pipeline import PipelineTarget
+from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.case.case import Case, Split
 from pipeconform.case.focus import Limits
 from pipeconform.run.pools import Pools
@@ -28,29 +31,26 @@ def _campaign(name: str, *, schedules: tuple[str, ...] = ()) -> Campaign:
     first = EVERYTHING.schedules[0]
     several = tuple(dataclasses.replace(first, name=f"G{i}") for i in range(3))
     capabilities = dataclasses.replace(EVERYTHING, schedules=(*several, *EVERYTHING.schedules))
-    return Campaign(
-        executors={"default": EXECUTOR},
-        profile=profile(name),
-        seed=0,
-        limits=Limits(capabilities=capabilities),
-        schedules=schedules,
+    target = PipelineTarget(
+        name="whole", limits=Limits(capabilities=capabilities), profile=profile(name), schedules=schedules
     )
+    return Campaign(target=target, runners={"default": PipelineRunner(EXECUTOR)})
 
 
 @pytest.mark.parametrize(("name", "enough"), [("smoke", ("G0",)), ("core", ("G0", "V"))])
 def test_a_small_run_judges_front_ends_under_one_schedule_or_two(name: str, enough: tuple[str, ...]) -> None:
     campaign = _campaign(name)
-    cell = campaign.judge_cell(requirement("TRC-1"), "G1")
+    cell = judge_cell(campaign, requirement("TRC-1"), "G1")
 
-    assert campaign._enough(requirement("TRC-1")) == enough
+    assert campaign.target.enough(requirement("TRC-1")) == enough
     assert (cell.status, cell.judgements) == ("skipped", 0)
     assert f"judged under {' and '.join(enough)}" in cell.reason
 
 
 def test_what_is_asked_for_is_judged() -> None:
-    assert _campaign("smoke", schedules=("G1",))._enough(requirement("TRC-1")) == ("G1",)
-    assert "G1" in _campaign("full")._enough(requirement("TRC-1"))
-    assert "G1" in _campaign("smoke")._enough(requirement("FWD-1"))
+    assert _campaign("smoke", schedules=("G1",)).target.enough(requirement("TRC-1")) == ("G1",)
+    assert "G1" in _campaign("full").target.enough(requirement("TRC-1"))
+    assert "G1" in _campaign("smoke").target.enough(requirement("FWD-1"))
 
 
 def _judged(case: Case, identifier: str, *verdicts: Verdict) -> list[str]:

@@ -8,11 +8,9 @@ from importlib import metadata
 import msgspec
 import pytest
 
-from pipeconform.adapter import Capabilities
-from pipeconform.campaign.cell import identifier_of
 from pipeconform.campaign.kept import JudgedCases
-from pipeconform.campaign.pairs import pairwise, points_of, reachable_points
-from pipeconform.case.focus import Limits
+from pipeconform.campaign.pairs import pairwise
+from pipeconform.campaign.status import identifier_of
 from pipeconform.certificate.canaries import faults_of
 from pipeconform.certificate.contents import (
     Canary,
@@ -22,13 +20,13 @@ from pipeconform.certificate.contents import (
     claims_of_result,
     digest_of,
 )
-from pipeconform.certificate.decision import convertible, reasons_against
+from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.listed import listed
 from pipeconform.certificate.machine import PACKAGES
-from pipeconform.report.result import Implementation, Totals
+from pipeconform.report.result import Cell, Implementation, Totals
 from pipeconform.run.engine import Component
 from pipeconform.run.implementation import describe
-from pipeconform.spec import STANDARD_VERSION, certification_level, mandatory, rule_digests
+from pipeconform.spec import STANDARD_VERSION, certification_level, mandatory, rule_digest
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -61,13 +59,32 @@ def as_read(claims):
     return msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(claims, order="deterministic")))
 
 
-def sound(make, *, schedules=SCHEDULES, shard="", run=""):
+@functools.cache
+def wrapper():
+    """What claims all that the reference's wrapper does."""
+    found = describe("reference-wrapper")
+    return msgspec.structs.replace(
+        implementation(), kind="wrapper", capabilities=as_read(found.claims), errors=None
+    )
+
+
+def sound(make, *, schedules=SCHEDULES, shard="", run="", level=LEVEL, judged=None):
     """`run` is a digit that the id of its run is made of, that of the shard unless it is given."""
-    run = run or shard[:1] or "a"
-    rows = [row.id for row in mandatory(LEVEL)]
-    expected = listed(LEVEL, implementation(), max_ranks=4).under(schedules)
+    run, judged = run or shard[:1] or "a", judged or implementation()
+    rows = [row.id for row in mandatory(level)]
+    expected = listed(level, judged, max_ranks=level.max_ranks)
+    if shard:
+        expected = expected.shard(*map(int, shard.split("/")))
+    elif expected.target.shares_executions:
+        expected = expected.under(schedules)
+    return _sound(make, level, judged, expected, rows=rows, shard=shard, run=run)
+
+
+def _sound(make, level, judged, expected, *, rows, shard, run):
     cells = [
-        make.cell(
+        Cell(requirement=one.requirement, schedule=one.schedule, status=one.status, reason=one.reason)
+        if one.status
+        else make.cell(
             one.requirement,
             one.schedule,
             judgements=len(one.cases),
@@ -82,23 +99,25 @@ def sound(make, *, schedules=SCHEDULES, shard="", run=""):
         for one in expected.cells
     ]
     result = make.result(*cells)
-    limits = Limits(capabilities=convertible(implementation().capabilities, Capabilities), min_ranks=1)
-    points = {point for case in expected.cases.values() for point in points_of(case)}
+    points = {point for case in expected.cases.values() for point in expected.target.points(case)}
+    columns = tuple(dict.fromkeys(one.schedule for one in expected.cells))
+    judged_rows = list(dict.fromkeys(one.requirement for one in expected.cells))
     result = msgspec.structs.replace(
         result,
         standard_version=STANDARD_VERSION,
-        implementation=implementation(),
+        implementation=judged,
         environment=msgspec.structs.replace(
             result.environment, variables={"default": {"OMP_NUM_THREADS": "1"}}
         ),
-        rules={name: value for name, value in rule_digests().items() if name in rows},
+        rules={row.id: rule_digest(row) for row in mandatory(level) if row.id in judged_rows},
         run=msgspec.structs.replace(
             result.run,
             corpus=expected.draws,
-            schedules=tuple(schedules),
+            schedules=columns,
+            max_ranks=level.max_ranks,
             profile="certify",
-            selection=",".join(rows),
-            unrestricted=not shard,
+            selection=",".join(judged_rows),
+            unrestricted=not (shard and expected.target.shares_executions),
             ids=(run * 32,),
         ),
         totals=Totals(
@@ -106,11 +125,11 @@ def sound(make, *, schedules=SCHEDULES, shard="", run=""):
             executions=sum(cell.executions for cell in cells),
             distinct_cases=len(expected.cases),
             distinct_cases_several_ranks=sum(case.num_ranks > 1 for case in expected.cases.values()),
-            pairs=pairwise(points, reachable_points(limits, schedules)),
+            pairs=pairwise(points, expected.target.reachable(columns)),
         ),
     )
     reasons = (
-        (f"shard {shard} decides nothing; merge all of them",) if shard else reasons_against(LEVEL, result)
+        (f"shard {shard} decides nothing; merge all of them",) if shard else reasons_against(level, result)
     )
     engine = (
         Component(name="mine", kind="tree", files=3, digest="1" * 64),
@@ -132,7 +151,7 @@ def sound(make, *, schedules=SCHEDULES, shard="", run=""):
     one = result.implementation
     return Contents(
         certificate=Certificate(
-            level="forward",
+            level=level.name,
             standard_version=STANDARD_VERSION,
             product_version=result.product_version,
             created=result.created,
@@ -171,6 +190,7 @@ def sound(make, *, schedules=SCHEDULES, shard="", run=""):
                 requirement=one.requirement, schedule=one.schedule, variant=one.variant, digests=one.digests
             )
             for one in expected.cells
+            if one.status is None
         ),
         cases={digest: msgspec.json.encode(case) for digest, case in expected.cases.items()},
         others={"adapter/mine.py": SOURCE, "logs/summary.txt": b"all met\n", "logs/junit.xml": b"<x/>\n"},

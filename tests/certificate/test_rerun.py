@@ -8,10 +8,10 @@ import pytest
 from pipeconform.reference_impl import faults
 
 from pipeconform.campaign.options import Options
+from pipeconform.campaign.rejudge import Question, rejudge
 from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.checks import list_of
 from pipeconform.certificate.rerun import sample
-from pipeconform.replication.rejudge import Question, rejudge
 from pipeconform.spec import certification_level
 from tests.certificate.conftest import violated
 

@@ -3,12 +3,16 @@
 import msgspec
 import pytest
 
+from pipeconform.adapter import Capabilities, ScheduleClaim
+from pipeconform.campaign.targets import target_claiming
 from pipeconform.certificate.checks import check_contents, check_package
 from pipeconform.certificate.contents import digest_of, packed
 from pipeconform.certificate.package import write_package
-from pipeconform.certificate.parts import parse_shard, schedules_of_shard
+from pipeconform.certificate.parts import parse_shard, part_of
 from pipeconform.certificate.shards import merge
 from pipeconform.errors import BadPackageError, UsageError
+from pipeconform.spec import profile
+from pipeconform.wrapper import WrapperClaims
 
 
 @pytest.fixture
@@ -127,12 +131,23 @@ def test_cells_of_another_package_do_not_add_up(contents, shard):
 
 
 def test_schedules_are_dealt_in_turn_and_each_once():
-    names = ("a", "b", "c", "d", "e")
-    parts = [schedules_of_shard(names, number=n, total=2) for n in (1, 2)]
+    claims = Capabilities(schedules=tuple(ScheduleClaim(name=name) for name in "abcde"))
+    target = target_claiming(claims, name="mine", profile=profile("certify"), ranks=(1, 4), seed=0)
+    parts = [part_of(target, ("FWD-1", "TRN-1"), number=n, total=2) for n in (1, 2)]
 
-    assert parts == [("a", "c", "e"), ("b", "d")]
+    assert parts == [(("FWD-1", "TRN-1"), ("a", "c", "e")), (("FWD-1", "TRN-1"), ("b", "d"))]
     with pytest.raises(UsageError, match="only 5 schedules are claimed"):
-        schedules_of_shard(names, number=1, total=6)
+        part_of(target, ("FWD-1", "TRN-1"), number=1, total=6)
+
+
+def test_of_a_wrapper_requirements_are_dealt_since_it_has_no_schedules():
+    target = target_claiming(WrapperClaims(), name="mine", profile=profile("certify"), ranks=(1, 3), seed=0)
+    rows = ("DPW-1", "DPW-4", "DPW-5")
+    parts = [part_of(target, rows, number=n, total=2) for n in (1, 2)]
+
+    assert parts == [(("DPW-1", "DPW-5"), ()), (("DPW-4",), ())]
+    with pytest.raises(UsageError, match="only 3 requirements are judged"):
+        part_of(target, rows, number=1, total=4)
 
 
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "a/b", "1/2/3"])

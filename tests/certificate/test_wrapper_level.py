@@ -6,12 +6,15 @@ import msgspec
 import pytest
 
 from pipeconform.campaign.options import Options
+from pipeconform.campaign.rejudge import Question
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.checks import check_contents
+from pipeconform.certificate.contents import packed
 from pipeconform.certificate.decision import reasons_against
+from pipeconform.certificate.package import write_package
 from pipeconform.certificate.rerun import rerun
-from pipeconform.replication.rejudge import Question
+from pipeconform.certificate.shards import merge
 from pipeconform.report.result import Cell, Implementation, Result
 from pipeconform.spec import certification_level, mandatory
 from pipeconform.wrapper import WrapperClaims
@@ -122,10 +125,31 @@ def test_ranks_of_a_wrappers_violation_are_counted(make) -> None:
     )
     violation = make.changed(violation, case=case, digest=case.digest)
     result = deserving(make, DPW_1=make.cell("DPW-1", "Wrapper", violation))
-    packed = sound(make)
-    wrapped = make.changed(
-        packed, result=result, certificate=make.changed(packed.certificate, level="wrapper")
-    )
+    whole = sound(make)
+    wrapped = make.changed(whole, result=result, certificate=make.changed(whole.certificate, level="wrapper"))
 
     doubts = [doubt.text for doubt in check_contents(wrapped).doubts]
     assert "DPW-1:Wrapper:default:1f3a: 2 of 3 ranks reported" in doubts
+
+
+def test_shards_of_a_wrapper_are_merged_to_what_verifies_as_a_whole(make, tmp_path) -> None:
+    """Requirements are dealt; a shard with a requirement of another one is in doubt."""
+    from tests.certificate.conftest import sound, wrapper
+
+    whole = sound(make, level=LEVEL, judged=wrapper())
+    shards = [sound(make, level=LEVEL, judged=wrapper(), shard=f"{number}/2") for number in (1, 2)]
+    assert check_contents(whole).granted
+    for number, one in enumerate(shards):
+        checked = check_contents(one)
+        assert checked.doubts == ()
+        assert {cell.requirement for cell in one.result.cells} == set(ROWS[number::2])
+        write_package(packed(one), tmp_path / f"{number}.zip")
+
+    merged = merge([tmp_path / "1.zip", tmp_path / "0.zip"])
+    assert check_contents(merged).granted
+    assert [cell.requirement for cell in merged.result.cells] == ROWS
+    assert merged.result.run.selection == ",".join(ROWS)
+
+    first, second = shards
+    mixed = make.changed(first, result=make.changed(first.result, cells=second.result.cells))
+    assert any("is none of the level's" in str(doubt) for doubt in check_contents(mixed).doubts)

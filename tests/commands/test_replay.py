@@ -7,14 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pipeconform.campaign.again import Sought
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World, encode_case
-from pipeconform.commands.replay import Stored, read_stored, verdict
+from pipeconform.commands.replay import verdict
+from pipeconform.commands.stored import Stored, read_stored
 from pipeconform.errors import BadCaseError, BadResultError, UnknownNameError, UsageError
 from pipeconform.export.question import MEMBER, read_question
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.replication.again import Sought
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.result import (
     Cell,

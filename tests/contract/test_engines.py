@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of
 from pipeconform.spec import profile, requirement
@@ -53,7 +54,7 @@ def _require(distribution: str | None) -> None:
 
 
 def _statuses(campaign: Campaign, asked: tuple[str, ...], schedule: str) -> dict[str, str]:
-    cells = [campaign.judge_cell(requirement(one), schedule) for one in asked]
+    cells = [judge_cell(campaign, requirement(one), schedule) for one in asked]
     return {cell.requirement: cell.status for cell in cells}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of
 from pipeconform.spec import requirement
@@ -16,7 +17,7 @@ FAKE = Path(__file__).parent / "engines" / "never_communicates.py"
 def _judged(name: str, *asked: str, schedule: str = "GPipe") -> dict[str, str]:
     options = Options(implementation=f"{FAKE}:{name}", profile="smoke", examples=3, ranks=(2, 2))
     with campaign_of(options) as campaign:
-        cells = [campaign.judge_cell(requirement(one), schedule) for one in asked]
+        cells = [judge_cell(campaign, requirement(one), schedule) for one in asked]
     return {cell.requirement: cell.status for cell in cells}
 
 

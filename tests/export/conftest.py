@@ -24,9 +24,7 @@ Shown = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def pools() -> Iterator[Pools]:
-    with Pools(
-        preload=(*PRELOAD, "pipeconform.reference_impl.adapter", "pipeconform.replication.worker")
-    ) as pools:
+    with Pools(preload=(*PRELOAD, "pipeconform.reference_impl.adapter")) as pools:
         yield pools
 
 

@@ -55,7 +55,8 @@ def test_judging_one_case_imports_nothing_that_a_reader_of_a_program_need_not_ha
         "pipeconform.export.program",
         "pipeconform.export.question",
         "pipeconform.campaign.here",
-        "pipeconform.replication.again",
+        "pipeconform.campaign.again",
+        "pipeconform.campaign.describing",
     )
     code = f"import sys, {', '.join(modules)}; print(*sorted({{n.partition('.')[0] for n in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -9,20 +9,16 @@ import pytest
 from msgspec import structs
 from pipeconform.reference_impl.faults import FAULTS, Fault
 
-from pipeconform.campaign import executor as pipelines
-from pipeconform.campaign.executor import Executor
-from pipeconform.campaign.trial import cases_of
+from pipeconform.campaign.again import Sought, judge_again
+from pipeconform.campaign.describing import describe, runner_of
+from pipeconform.campaign.runner import Runner
+from pipeconform.campaign.trial import cases_of, wrapper_faults
 from pipeconform.case import blocks
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.wrapper_case import Step, WrapperCase
 from pipeconform.export.program import answered
 from pipeconform.export.question import Question
-from pipeconform.replication import executor as wrappers
-from pipeconform.replication.again import AnyExecutor, Sought, judge_again
-from pipeconform.replication.executor import WrapperExecutor
-from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.replication.trial import wrapper_faults
 from pipeconform.run.implementation import resolve
 from pipeconform.run.pools import Pools
 from pipeconform.spec.wrappers import any_requirement
@@ -47,24 +43,16 @@ def question(case: AnyCase, sought: Sought) -> Question:
     return Question(engine="engine 1.0", case=case, requirements=(sought.requirement,), sought=sought)
 
 
-def executor(pools: Pools, reference: str) -> AnyExecutor:
+def runner(pools: Pools, reference: str) -> Runner:
     full = resolve(reference)
-    if "Wrapper" in reference or "wrapper" in reference or "sharding" in reference:
-        told = wrappers.describe(pools, full)
-        return WrapperExecutor(implementation=full, description=told, pools=pools)
-    return Executor(implementation=full, description=pipelines.describe(pools, full), pools=pools)
+    return runner_of(describe(pools, full), implementation=full, pools=pools)
 
 
 def shown_by(fault: Fault, pools: Pools) -> Question:
     """The first of the suite's cases on which a fault is caught, and what `replay` says of it."""
-    one = executor(pools, fault.reference)
+    one = runner(pools, fault.reference)
     row = any_requirement(fault.requirement)
-    cases: list[AnyCase] | tuple[AnyCase, ...]
-    if isinstance(one, WrapperExecutor):
-        cases = WRAPPER_JUDGEMENTS[fault.requirement].drawn(one.description.claims, seed=0)
-    else:
-        cases = cases_of(fault, one)
-    for case in cases:
+    for case in cases_of(fault, describe(pools, fault.reference)):
         hung = fault.expected_status == "hung"
         for outcome in judge_again(case, (row,), one, hung=hung)[row.id]:
             if outcome.status == fault.expected_status and re.search(fault.tells, outcome.finding.message):
@@ -90,7 +78,7 @@ def test_input_gradients_that_an_engine_does_not_scale_are_no_violation(pools: P
     """TRN-7, of torch's GPipe: a second oracle said once that they are wrong."""
     assert answered(
         question(OF_TORCH, Sought(requirement="TRN-7", status="failed", signature="gradient value")),
-        executor(pools, "torch"),
+        runner(pools, "torch"),
     ) == (["NOT REPRODUCED: TRN-7 met"], 0)
 
 
@@ -106,12 +94,12 @@ def test_input_gradients_that_an_engine_does_not_scale_are_no_violation(pools: P
 def test_every_way_to_end_is_reproduced_and_none_by_what_was_mended(
     pools: Pools, where: str, requirement: str, status: str, signature: str
 ) -> None:
-    one = executor(pools, f"{HERE}.{where}")
+    one = runner(pools, f"{HERE}.{where}")
     row = any_requirement(requirement)
     (outcome, *_) = judge_again(CASE, (row,), one)[row.id]
     sought = Sought(requirement=requirement, status=status, signature=outcome.finding.kind)
     lines, code = answered(question(CASE, sought), one)
-    mended = answered(question(CASE, sought), executor(pools, REFERENCE))
+    mended = answered(question(CASE, sought), runner(pools, REFERENCE))
 
     assert outcome.finding.kind.startswith(signature)
     assert (lines[0], code) == ("REPRODUCED:", 1)
@@ -120,7 +108,7 @@ def test_every_way_to_end_is_reproduced_and_none_by_what_was_mended(
 
 
 def test_an_exception_in_the_place_of_wrong_values_does_not_reproduce_them(pools: Pools) -> None:
-    lines, code = answered(question(CASE, DIVIDED_WRONGLY), executor(pools, f"{HERE}.disasters:Raises"))
+    lines, code = answered(question(CASE, DIVIDED_WRONGLY), runner(pools, f"{HERE}.disasters:Raises"))
 
     assert code == 4
     assert lines[0] == (
@@ -134,8 +122,8 @@ def test_what_only_the_harness_sees_is_reproduced_too(pools: Pools, name: str) -
     fault = next(one for one in FAULTS.values() if one.requirement == name)
     asked = shown_by(fault, pools)
 
-    assert answered(asked, executor(pools, fault.reference))[1] == 1
-    assert answered(asked, executor(pools, honest(fault)))[1] == 0
+    assert answered(asked, runner(pools, fault.reference))[1] == 1
+    assert answered(asked, runner(pools, honest(fault)))[1] == 0
 
 
 # Programs as files, where this package is not.

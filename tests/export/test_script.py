@@ -5,12 +5,12 @@ import zipfile
 
 import pytest
 
+from pipeconform.campaign.again import Sought
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.errors import UsageError
 from pipeconform.export.question import MEMBER, Question, read_question
 from pipeconform.export.script import program_of
-from pipeconform.replication.again import Sought
 
 CASE = Case(
     model=Model(width=3, stages=(Stage(blocks=(blocks.Linear(),)),) * 2),

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.case.blocks import Linear, Norm
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 from pipeconform.judge.cargo import Carried, carried_by, shared

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.case.blocks import Linear
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 from pipeconform.judge.messages import exchange

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from pipeconform.adapter import Placement
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.case.blocks import Linear, Mlp, Norm
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 from pipeconform.judge.named import expected_order

@@ -14,7 +14,8 @@ from pipeconform.reference_impl.faults import FAULTS, Fault
 from pipeconform.reference_impl.tables import OFFERS
 
 from pipeconform.adapter import Adapter
-from pipeconform.campaign.executor import Execution, Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.trial import cases_of
 from pipeconform.case.case import Case
@@ -45,7 +46,7 @@ def _judge(executor: Executor, fault: Fault, case: Case) -> tuple[Execution, tup
 def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Fault) -> None:
     wrong = _executor(pools, fault.reference)
     seen = []
-    for case in cases_of(fault, wrong):
+    for case in cases_of(fault, wrong.description):
         _, outcomes = _judge(wrong, fault, case)
         seen += [f"{outcome.status}: {outcome.finding.kind}" for outcome in outcomes]
         told = [one.finding.message for one in outcomes if one.status == fault.expected_status]
@@ -63,7 +64,7 @@ def test_what_ran_is_kept_and_the_first_wrong_computation_is_the_one_told(pools:
     fault = FAULTS["late-backward"]
     wrong = _executor(pools, fault.reference)
 
-    _, outcomes = _judge(wrong, fault, next(cases_of(fault, wrong)))
+    _, outcomes = _judge(wrong, fault, next(cases_of(fault, wrong.description)))
 
     outcome = next(one for one in outcomes if one.finding.kind == "not the named order")
     assert outcome.timeline is not None

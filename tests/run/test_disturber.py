@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.case.perturbations import Perturbation, SlowLink
 from pipeconform.run.pools import Pools
 from pipeconform.run.verdict import Died, Raised, Stuck

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeconform.campaign.executor import Executor, describe
+from pipeconform.campaign.describing import describe
+from pipeconform.campaign.executor import Executor
 from pipeconform.case.blocks import Linear
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.perturbations import Perturbation

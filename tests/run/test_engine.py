@@ -24,6 +24,8 @@ def engine(tmp_path, monkeypatch):
         "class Adapter:\n"
         "    def describe(self):\n"
         "        import pk_engine, json\n"
+        "    def setup_process(self): ...\n"
+        "    def build(self, plan): ...\n"
     )
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pk_")]:

@@ -2,11 +2,14 @@
 
 import textwrap
 
+import msgspec
 import pytest
 
 from pipeconform.adapter import Description
 from pipeconform.errors import BadAdapterError
+from pipeconform.run.described import Described, OfPipeline, OfWrapper, answer
 from pipeconform.run.implementation import describe, load, resolve
+from pipeconform.wrapper import WrapperDescription
 
 GOOD = """
 from pipeconform.adapter import Capabilities, Description, ScheduleClaim
@@ -25,8 +28,8 @@ class MyAdapter:
 def written(tmp_path):
     """Write an adapter file and return the reference to its MyAdapter."""
 
-    def write(text, *, name="MyAdapter"):
-        path = tmp_path / "mine.py"
+    def write(text, *, name="MyAdapter", file="mine.py"):
+        path = tmp_path / file
         path.write_text(textwrap.dedent(text), "utf-8")
         return f"{path}:{name}"
 
@@ -160,3 +163,54 @@ def test_an_adapter_that_claims_no_schedule_cannot_be_judged(written):
     text = GOOD.replace('(ScheduleClaim(name="GPipe"),)', "()")
 
     assert message(written(text)).endswith("describe() claims no schedule, so nothing can be judged")
+
+
+WRAPPER = """
+from pipeconform.wrapper import WrapperClaims, WrapperDescription
+
+class MyAdapter:
+    def describe(self):
+        return WrapperDescription(name="mine", version="1", claims=WrapperClaims())
+    def wrap(self, module, options): ...
+"""
+
+
+def test_what_wraps_and_does_not_build_is_described_as_a_wrapper(written):
+    both = WRAPPER + "    def build(self, plan): ...\n    def setup_process(self): ...\n"
+
+    assert isinstance(describe(written(WRAPPER)), WrapperDescription)
+    assert "expected pipeconform.adapter.Description" in message(written(both, file="both.py"))
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "expected"),
+    [
+        (
+            "def describe(",
+            "def describe_it(",
+            "lacks describe(); a valid adapter has describe(), wrap() (see pipeconform.wrapper.WrapperAdapter",
+        ),
+        (
+            "        return Wrapper",
+            "        return 3\n        return Wrapper",
+            "expected pipeconform.wrapper.Wrapper",
+        ),
+        ('name="mine"', "name=3", "Expected `str`, got `int` - at `WrapperDescription.name`"),
+        (
+            "claims=WrapperClaims()",
+            "claims=1 / 0",
+            "describe() raised ZeroDivisionError: division by zero (mine.py",
+        ),
+    ],
+)
+def test_a_wrappers_mistakes_are_told_in_the_words_of_its_contract(written, was, becomes, expected):
+    assert expected in message(written(WRAPPER.replace(was, becomes)))
+
+
+@pytest.mark.parametrize(("text", "kind"), [(GOOD, OfPipeline), (WRAPPER, OfWrapper)])
+def test_the_answer_of_a_rank_says_what_was_described(written, text, kind):
+    reference = written(text)
+    found = msgspec.msgpack.decode(answer(None, reference.encode()), type=Described).kind
+
+    assert type(found) is kind
+    assert found.description == describe(reference)

@@ -97,6 +97,44 @@ def test_two_workers_find_what_one_process_finds(serial, tmp_path):
     assert found(shared) == found(alone)
 
 
+def test_a_wrappers_requirements_are_shared_among_workers(tmp_path):
+    command = [
+        "--requirements",
+        "DPW-1,DPW-5,DPW-14",
+        "--ranks",
+        "1-2",
+        "--examples",
+        "2",
+        "--profile",
+        "smoke",
+    ]
+    found = {}
+    for name, more in (("alone", []), ("shared", ["-n", "2"])):
+        arguments = [
+            sys.executable,
+            "-m",
+            "pipeconform",
+            "run",
+            "--impl",
+            "reference-wrapper",
+            *command,
+            *more,
+        ]
+        done = subprocess.run(
+            [*arguments, "--out", str(tmp_path / name)],
+            check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=GUARD,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found[name] = json.loads((tmp_path / name / "result.json").read_text())
+
+    assert len(found["alone"]["cells"]) == 3
+    assert timeless(found["shared"]) == timeless(found["alone"])
+
+
 def test_workers_execute_no_more_than_one_process_does(serial, tmp_path):
     """What one requirement had executed serves the others of its schedule, which are kept together."""
     _, _, alone = serial("reference")

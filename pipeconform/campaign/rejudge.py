@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pipeconform.campaign.again import judge_again
+from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.options import Options
+from pipeconform.campaign.setup import campaign_of
 from pipeconform.case.any_case import AnyCase
-from pipeconform.judge.outcome import Outcome
-from pipeconform.replication.again import judge_again
-from pipeconform.replication.either import AnyCampaign, any_campaign_of, executor_of
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["Again", "Question", "rejudge"]
@@ -50,17 +50,14 @@ def rejudge(questions: Iterable[Question], *, options: Options, times: int = 1) 
     asked = tuple(questions)
     if not asked:
         return ()
-    with any_campaign_of(options) as campaign:
+    with campaign_of(options) as campaign:
         return tuple(
             Again(question=one, shown=tuple(_shown(one, campaign) for _ in range(times))) for one in asked
         )
 
 
-def _shown(question: Question, campaign: AnyCampaign) -> frozenset[tuple[str, str]]:
-    return frozenset((o.status.value, o.finding.kind) for o in _judged(question, campaign))
-
-
-def _judged(question: Question, campaign: AnyCampaign) -> tuple[Outcome, ...]:
+def _shown(question: Question, campaign: Campaign) -> frozenset[tuple[str, str]]:
     row = any_requirement(question.requirement)
-    executor = executor_of(campaign, question.variant)
-    return judge_again(question.case, (row,), executor, hung=question.hung)[row.id]
+    runner = campaign.runner(question.variant)
+    outcomes = judge_again(question.case, (row,), runner, hung=question.hung)[row.id]
+    return frozenset((one.status.value, one.finding.kind) for one in outcomes)

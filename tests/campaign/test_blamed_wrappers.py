@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeconform.campaign.again import judge_again
+from pipeconform.campaign.describing import describe, runner_of
 from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.errors import ContractError
-from pipeconform.replication.again import judge_again
-from pipeconform.replication.executor import WrapperExecutor, describe
 from pipeconform.run.implementation import resolve
 from pipeconform.spec.wrappers import any_requirement
 from pipeconform.wrapper import WrapOptions
@@ -17,7 +17,7 @@ FILE = Path(__file__).with_name("mistaken_wrappers.py")
 
 def judged(pools, reference, requirement, case):
     full = resolve(reference)
-    one = WrapperExecutor(implementation=full, description=describe(pools, full), pools=pools)
+    one = runner_of(describe(pools, full), implementation=full, pools=pools)
     return judge_again(case, (any_requirement(requirement),), one)[requirement]
 
 

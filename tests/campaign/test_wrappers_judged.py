@@ -8,10 +8,19 @@ import pytest
 from msgspec import structs
 from pipeconform.reference_impl.faults import WRAPPER_FAULTS, Fault
 
-from pipeconform.replication.campaign import WrapperCampaign, describe
-from pipeconform.replication.implementations import WRAPPERS
+from pipeconform.campaign.again import judge_again
+from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.cell import judge_cell
+from pipeconform.campaign.describing import describe, runner_of
+from pipeconform.campaign.targets import target_of
+from pipeconform.case.any_case import WRAPPER_COLUMN
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.judge.outcome import Outcome
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.report.result import Cell
+from pipeconform.run.implementation import resolve
 from pipeconform.run.pools import Pools
+from pipeconform.spec import profile
 from pipeconform.spec.wrappers import wrapper_requirement
 from tests.selected import first_of_each
 
@@ -34,15 +43,27 @@ NOW_AND_THEN = {"DPW-29": {"gradient differs", "replicas apart"}}
 """A delayed reduction that is not waited for is mostly done in time (finding 68)."""
 
 
-def _campaign(pools: Pools, reference: str) -> WrapperCampaign:
-    return WrapperCampaign(
-        implementation=reference, reference=reference, description=describe(pools, reference), pools=pools
+def _campaign(pools: Pools, reference: str) -> Campaign:
+    full = resolve(reference)
+    description = describe(pools, full)
+    return Campaign(
+        target=target_of(description, profile=profile("smoke"), ranks=(1, 4)),
+        runners={"default": runner_of(description, implementation=full, pools=pools)},
+        implementation=reference,
     )
+
+
+def _judged(campaign: Campaign, requirement: str) -> Cell:
+    return judge_cell(campaign, wrapper_requirement(requirement), WRAPPER_COLUMN)
+
+
+def _outcomes(campaign: Campaign, requirement: str, case: WrapperCase) -> tuple[Outcome, ...]:
+    return judge_again(case, (wrapper_requirement(requirement),), campaign.runner("default"))[requirement]
 
 
 @pytest.mark.parametrize("identifier", WRAPPER_JUDGEMENTS)
 def test_the_reference_meets_every_requirement(pools: Pools, identifier: str) -> None:
-    cell = _campaign(pools, WRAPPERS["reference-wrapper"]).judge_cell(wrapper_requirement(identifier))
+    cell = _judged(_campaign(pools, "reference-wrapper"), identifier)
 
     assert cell.violations == ()
     assert cell.status == "passed"
@@ -53,8 +74,8 @@ def test_the_reference_meets_every_requirement(pools: Pools, identifier: str) ->
 def test_a_fault_is_caught_by_the_requirement_it_breaks(pools: Pools, fault: Fault) -> None:
     campaign = _campaign(pools, fault.reference)
     seen = []
-    for case in WRAPPER_JUDGEMENTS[fault.requirement].drawn(campaign.description.claims, seed=0):
-        outcomes = campaign.judge_case(fault.requirement, case)
+    for case in WRAPPER_JUDGEMENTS[fault.requirement].drawn(campaign.target.claims, seed=0):
+        outcomes = _outcomes(campaign, fault.requirement, case)
         seen += [f"{outcome.status}: {outcome.finding.message}" for outcome in outcomes]
         if any(
             o.status == fault.expected_status and re.search(fault.tells, o.finding.message) for o in outcomes
@@ -68,21 +89,21 @@ def test_what_depends_on_the_savers_number_of_ranks_shows_between_worlds_only(
     pools: Pools, where: str
 ) -> None:
     campaign = _campaign(pools, f"pipeconform.reference_impl.faults.{where}")
-    cases = WRAPPER_JUDGEMENTS["DPW-35"].drawn(campaign.description.claims, seed=0)
+    cases = WRAPPER_JUDGEMENTS["DPW-35"].drawn(campaign.target.claims, seed=0)
     between = [case for case in cases if case.loaded_by]
     alike = [structs.replace(case, loaded_by=case.ranks) for case in between if case.ranks == 2]
 
     assert alike
     for case in (*alike, *(case for case in cases if not case.loaded_by)):
-        assert campaign.judge_case("DPW-35", case) == ()
-    assert any(campaign.judge_case("DPW-35", case) for case in between)
+        assert _outcomes(campaign, "DPW-35", case) == ()
+    assert any(_outcomes(campaign, "DPW-35", case) for case in between)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TORCH_BREAKS)
 def test_torchs_wrappers_break_what_is_known_and_nothing_else(pools: Pools, name: str) -> None:
-    campaign = _campaign(pools, WRAPPERS[name])
-    cells = [campaign.judge_cell(wrapper_requirement(one)) for one in WRAPPER_JUDGEMENTS]
+    campaign = _campaign(pools, name)
+    cells = [_judged(campaign, one) for one in WRAPPER_JUDGEMENTS]
     kinds = {c.requirement: {v.signature for v in c.violations} for c in cells}
     broken = {one: found for one, seen in kinds.items() if (found := seen - NOW_AND_THEN.get(one, set()))}
 
@@ -91,7 +112,7 @@ def test_torchs_wrappers_break_what_is_known_and_nothing_else(pools: Pools, name
 
 
 def test_what_is_not_claimed_is_said_to_be(pools: Pools) -> None:
-    cell = _campaign(pools, WRAPPERS["torch-fully-shard"]).judge_cell(wrapper_requirement("DPW-19"))
+    cell = _judged(_campaign(pools, "torch-fully-shard"), "DPW-19")
 
     assert cell.status == "not_claimed"
     assert cell.reason == "torch fully_shard does not claim join"

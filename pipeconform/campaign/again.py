@@ -1,34 +1,24 @@
-"""Judging a stored case again, of a pipeline or of a wrapper.
-
-What `replay`, `verify --rerun`, `compare` and an exported program have in common.
-"""
+"""Judging a stored case again: what `replay`, `verify --rerun`, `compare` and an exported program have in common."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from pipeconform.campaign.executor import Executor
-from pipeconform.campaign.judging import judge
-from pipeconform.campaign.localising import localise
+from pipeconform.campaign.runner import Runner
 from pipeconform.case.any_case import AnyCase
-from pipeconform.case.case import Case
-from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import UsageError
 from pipeconform.judge.outcome import Outcome
-from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.localisation import Localisation
-from pipeconform.replication.executor import WrapperExecutor
 from pipeconform.report.timeline_text import timeline_lines
 from pipeconform.spec import Requirement
 
-__all__ = ["AnyExecutor", "Outcomes", "Sought", "Verdict", "judge_again", "localised", "verdict"]
+__all__ = ["Outcomes", "Sought", "Verdict", "judge_again", "localised", "verdict"]
 
-AnyExecutor: TypeAlias = Executor | WrapperExecutor
 Outcomes: TypeAlias = Mapping[str, tuple[Outcome, ...]]
 """By requirement what one execution showed."""
 
@@ -56,41 +46,35 @@ class Verdict:
 
 
 def judge_again(
-    case: AnyCase, requirements: Iterable[Requirement], executor: AnyExecutor, *, hung: bool = False
+    case: AnyCase, requirements: Iterable[Requirement], runner: Runner[Any, Any], *, hung: bool = False
 ) -> Outcomes:
     """Execute a case once on real processes and judge it in full by each requirement.
 
-    Of what `hung` before the ranks also record who waits for whom: that proves a hang, and soon.
+    Where the case `hung` before, the ranks also record who waits for whom: that proves a hang, and soon.
 
     Raises:
-        UsageError: the executor is of a wrapper and the case of a pipeline, or the other way round.
+        UsageError: the case is of another kind of implementation.
         ContractError: the adapter broke its contract.
         HarnessError: the harness failed.
     """
-    chosen = tuple(requirements)
-    if isinstance(executor, WrapperExecutor) and isinstance(case, WrapperCase):
-        vector = executor.execute(case)
-        return {row.id: executor.outcomes(row.id, case, vector) for row in chosen}
-    if isinstance(executor, WrapperExecutor) or not isinstance(case, Case):
-        kind = "data-parallel wrapper" if isinstance(executor, WrapperExecutor) else "pipeline"
-        names = ", ".join(row.id for row in chosen)
+    rows = tuple(requirements)
+    own = runner.own(case)
+    if own is None:
+        names = ", ".join(row.id for row in rows)
         raise UsageError(
-            f"{executor.implementation} is a {kind}, and a case of {names} is about something else"
+            f"{runner.implementation} is a {runner.kind}, and a case of {names} is about something else"
         )
-    observe = {watched for row in chosen for watched in JUDGEMENTS[row.id].observe}
-    execution = executor.execute(case, observe={*observe, *(("waits",) if hung else ())})
-    return {row.id: judge(row, execution, executor) for row in chosen}
+    execution = runner.execute(own, rows, hung=hung)
+    return {row.id: runner.judged(row, own, execution).outcomes for row in rows}
 
 
-def localised(case: AnyCase, outcomes: Outcomes, executor: AnyExecutor) -> Localisation | None:
+def localised(case: AnyCase, outcomes: Outcomes, runner: Runner[Any, Any]) -> Localisation | None:
     """Where values begin to be wrong, by one more execution; None where that is not known.
 
     Raises:
         HarnessError: the harness failed.
     """
-    if isinstance(executor, WrapperExecutor) or not isinstance(case, Case):
-        return None
-    return localise(case, [one for several in outcomes.values() for one in several], executor)
+    return runner.localised(case, [one for several in outcomes.values() for one in several])
 
 
 def verdict(outcomes: Outcomes, sought: Sought | None) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeconform.replication.campaign import PRELOAD
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.run.pools import Pools
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from pipeconform.campaign.options import Options
+from pipeconform.campaign.rejudge import Question, rejudge
 from pipeconform.gate.comparison import Change, Comparison
-from pipeconform.replication.rejudge import Question, rejudge
 from pipeconform.report.result import Cell, Result, Violation
 
 __all__ = ["TIMES", "settle"]

@@ -1,15 +1,17 @@
-"""Executing a wrapper's case on warm ranks and judging it, apart from the campaign that chooses cases."""
+"""Running and judging the cases of a data-parallel wrapper in the processes of one environment variant."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from pipeconform.campaign.blame import blamed
-from pipeconform.campaign.executor import require_alive
+from pipeconform.campaign.runner import Judged
+from pipeconform.case.any_case import AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
-from pipeconform.errors import BadAdapterError, ContractError, HarnessError
+from pipeconform.errors import ContractError, HarnessError
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
@@ -17,49 +19,45 @@ from pipeconform.replication.evidence import came_through, distinct, evidence_of
 from pipeconform.replication.job import Job
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.run.answered import ask_implementation, read_answers
+from pipeconform.run.answered import read_answers
 from pipeconform.run.implementation import module_of
 from pipeconform.run.protocols import RankPools
-from pipeconform.run.verdict import Raised, Returned, VerdictVector
+from pipeconform.run.verdict import Returned, VerdictVector
+from pipeconform.spec import Requirement
+from pipeconform.spec.wrappers import Kind
 from pipeconform.wrapper import WrapperDescription
 
-__all__ = ["PRELOAD", "WrapperExecutor", "describe"]
+__all__ = ["WrapperRunner"]
 
-PRELOAD = ("torch", "torch.distributed", "pipeconform.replication.worker")
 _RANK_TASK = "pipeconform.replication.worker:execute"
-_DESCRIBE_TASK = "pipeconform.replication.worker:describe"
 _ORACLE_TASK = "pipeconform.replication.worker:answer"
 
 
-def describe(pools: RankPools, reference: str) -> WrapperDescription:
-    """Let a rank process import the implementation and describe it.
-
-    Raises:
-        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
-        ContractError: a method of it takes other arguments than it is called with.
-        HarnessError: the host of the process was lost.
-    """
-    vector = ask_implementation(pools, _DESCRIBE_TASK, reference, answer=WrapperDescription, time_limit=120.0)
-    verdict = vector[0]
-    if isinstance(verdict, Raised):
-        broken = verdict.type.rpartition(".")[2] == "ContractError"
-        raise (ContractError if broken else BadAdapterError)(verdict.message)
-    require_alive(vector, reference)
-    found: WrapperDescription = vector.values[0]
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
-class WrapperExecutor:
-    """Runs and judges cases of one wrapper. `time_limit` is in seconds for one case."""
+class WrapperRunner:
+    """Wrapper cases in some processes. `time_limit` is in seconds for one case."""
 
     implementation: str
     """In full, as `pipeconform.run.implementation.resolve` gives it."""
     description: WrapperDescription
     pools: RankPools
     time_limit: float = 60.0
+    kind: Kind = "wrapper"
+    promises: bool = False
+    executions: type[VerdictVector] = VerdictVector
 
-    def execute(self, case: WrapperCase) -> VerdictVector:
+    @property
+    def title(self) -> str:
+        """Name and version."""
+        return f"{self.description.name} {self.description.version}"
+
+    def own(self, case: AnyCase) -> WrapperCase | None:
+        """The case, if it is a wrapper's."""
+        return case if isinstance(case, WrapperCase) else None
+
+    def execute(
+        self, case: WrapperCase, rows: Iterable[Requirement] = (), *, hung: bool = False
+    ) -> VerdictVector:
         """What the ranks say; of two worlds the second, with what the first showed, or the one that failed.
 
         Raises:
@@ -83,26 +81,45 @@ class WrapperExecutor:
             pool.restart()  # what a failed step left under way must not meet the next case
         return vector
 
-    def outcomes(
-        self, requirement: str, case: WrapperCase, vector: VerdictVector, *, gauge: Gauge | None = None
-    ) -> tuple[Outcome, ...]:
-        """What a requirement has to say about an execution; empty when it is met. `gauge` counts what is compared.
+    def stored_as(self, case: WrapperCase, row: Requirement) -> None:
+        """Every case has values of its own, so no other requirement has the same."""
+
+    def judged(
+        self,
+        row: Requirement,
+        case: WrapperCase,
+        execution: VerdictVector,
+        *,
+        thorough: bool = True,
+        anew: bool = True,
+    ) -> Judged:
+        """Judge by the requirement's judgement; its bounds cost nothing, so nothing is judged in haste.
 
         Raises:
             ContractError: the adapter itself raised, or a device or backend is not there.
             HarnessError: the oracle failed.
         """
-        ended = judge_verdicts(vector)
+        table, ended = execution.describe(), judge_verdicts(execution)
         if ended is not None:
-            return (replace(ended, verdicts=vector.describe()),)
-        claims = self.description.claims
-        evidence = evidence_of(case, _shown(vector), claims=claims, ask=self._ask, gauge=gauge)
-        table = vector.describe()
-        found = list(distinct(WRAPPER_JUDGEMENTS[requirement].judge(evidence)))
+            return Judged((replace(ended, verdicts=table),))
+        claims, gauge = self.description.claims, Gauge()
+        evidence = evidence_of(case, _shown(execution), claims=claims, ask=self._ask, gauge=gauge)
+        found = list(distinct(WRAPPER_JUDGEMENTS[row.id].judge(evidence)))
         outcomes = tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
         if any(one.status is Status.ERROR for one in outcomes):
-            self._require_wrapper(_shown(vector))
-        return outcomes
+            self._require_wrapper(_shown(execution))
+        return Judged(outcomes, compared=gauge.compared)
+
+    def repetitions(self, row: Requirement, execution: VerdictVector, *, anew: bool) -> int:
+        """No requirement of wrappers executes a case again."""
+        return 0
+
+    def localised(self, case: WrapperCase, outcomes: Sequence[Outcome]) -> None:
+        """Nowhere in particular: a replica is one piece."""
+
+    def can_localise(self, outcome: Outcome) -> bool:
+        """Never."""
+        return False
 
     def _require_wrapper(self, shown: tuple[Shown, ...]) -> None:
         """Judge no exception of the adapter's own making, and none of this machine's.

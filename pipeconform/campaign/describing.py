@@ -1,0 +1,68 @@
+"""Letting an implementation describe itself, and making of the answer what runs its cases.
+
+Whether it is a pipeline or a data-parallel wrapper is decided here and in `pipeconform.campaign.targets`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeconform.adapter import Description
+from pipeconform.campaign.executor import Executor
+from pipeconform.campaign.pipeline_runner import PipelineRunner
+from pipeconform.campaign.runner import Runner
+from pipeconform.campaign.wrapper_runner import WrapperRunner
+from pipeconform.errors import BadAdapterError, ContractError, HarnessError
+from pipeconform.run.answered import ask_implementation
+from pipeconform.run.described import TASK, Described
+from pipeconform.run.protocols import RankPools
+from pipeconform.run.verdict import Died, Raised, Stuck
+from pipeconform.wrapper import WrapperDescription
+
+__all__ = ["AnyDescription", "describe", "runner_of"]
+
+AnyDescription = Description | WrapperDescription
+
+
+def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0) -> AnyDescription:
+    """Let a rank process import the implementation and describe it.
+
+    Raises:
+        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
+        ContractError: a method of it takes other arguments than it is called with.
+        HarnessError: the process was lost for another reason.
+    """
+    vector = ask_implementation(pools, TASK, implementation, answer=Described, time_limit=time_limit)
+    verdict = vector[0]
+    match verdict:
+        case Raised(type=kind, message=message):
+            name = kind.rpartition(".")[2]
+            if name in ("BadAdapterError", "ContractError"):
+                raise (ContractError if name == "ContractError" else BadAdapterError)(message)
+            raise BadAdapterError(f"--impl {implementation!r} cannot be described: {kind}: {message}")
+        case Died(lost=False):
+            raise BadAdapterError(
+                f"--impl {implementation!r}: importing it or its describe() ended the process ({verdict.how}); "
+                f"expected a Description, returned\n{vector.describe()}"
+            )
+        case Stuck():
+            raise BadAdapterError(
+                f"--impl {implementation!r}: importing it or its describe() did not return; expected a Description "
+                f"without waiting for anything\n{vector.describe()}"
+            )
+    if not vector.ok:
+        raise HarnessError(f"describing {implementation!r} failed:\n{vector.describe()}")
+    found: Described = vector.values[0]
+    return found.kind.description
+
+
+def runner_of(description: AnyDescription, *, implementation: str, pools: RankPools) -> Runner[Any, Any]:
+    """What runs the cases of the implementation that has given this description, in these processes.
+
+    The processes are given as much time without progress as the implementation asks for.
+    """
+    if isinstance(description, WrapperDescription):
+        pools.idle_limit = description.claims.patience
+        return WrapperRunner(implementation=implementation, description=description, pools=pools)
+    pools.idle_limit = description.capabilities.patience
+    return PipelineRunner(Executor(implementation=implementation, description=description, pools=pools))

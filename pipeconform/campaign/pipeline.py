@@ -1,0 +1,334 @@
+"""A pipeline as the target of a campaign: which requirements are judged under which schedules, and on which cases."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from pipeconform.adapter import Capabilities, Description, ErrorContract, ScheduleClaim
+from pipeconform.campaign.corpus import Corpus, Drawable, drawn
+from pipeconform.campaign.minimise import Budget, Smallest
+from pipeconform.campaign.pairs import Point, points_of, reachable_points
+from pipeconform.campaign.simplify import simplify
+from pipeconform.campaign.stored import some_of
+from pipeconform.campaign.target import NotAsked
+from pipeconform.case.any_case import AnyCase
+from pipeconform.case.case import Case
+from pipeconform.case.draw.claimed import reachable
+from pipeconform.case.draw.registry import SUBJECTS
+from pipeconform.case.draw.sizes import shapes
+from pipeconform.case.focus import Focus, Limits
+from pipeconform.case.simpler.scope import Scope
+from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
+from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.registry import JUDGEMENTS, Judgement
+from pipeconform.report.result import Status
+from pipeconform.spec import Profile, Requirement, requirement, requirements
+from pipeconform.spec.levels import batch_class
+from pipeconform.spec.wrappers import Kind
+
+__all__ = ["AskedOfPipeline", "PipelineTarget"]
+
+_LEAST_RANKS, _MOST_RANKS = 2, 3
+"""Of cases that have to catch an implementation that is wrong on purpose."""
+_MOST_WITH_SEVERAL = 4
+"""The same where every stage is on several ranks."""
+_CASES = 12
+_SEEDS = (0, 1)
+"""The second where what is wrong needs something that is not among the first's cases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineTarget:
+    """What one pipeline implementation says of itself, and how much a run does."""
+
+    name: str
+    limits: Limits
+    profile: Profile
+    version: str = ""
+    errors: ErrorContract = field(default_factory=ErrorContract)
+    seed: int = 0
+    schedules: tuple[str, ...] = ()
+    """The schedules that the run is about; empty for all that are claimed."""
+    variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    kind: Kind = "pipeline"
+    shares_executions: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        description: Description,
+        *,
+        profile: Profile,
+        ranks: tuple[int, int],
+        seed: int,
+        schedules: tuple[str, ...] = (),
+    ) -> PipelineTarget:
+        """What an implementation with this description is asked on so many ranks.
+
+        Raises:
+            UnknownNameError: one of `schedules` is not claimed.
+        """
+        least, most = ranks
+        whole = cls(
+            name=description.name,
+            version=description.version,
+            errors=description.errors,
+            variants=description.variants,
+            limits=Limits(capabilities=description.capabilities, min_ranks=least, max_ranks=most),
+            profile=profile,
+            seed=seed,
+        )
+        return replace(whole, schedules=whole.chosen(schedules)) if schedules else whole
+
+    @property
+    def claims(self) -> Capabilities:
+        """Its capabilities."""
+        return self.limits.capabilities
+
+    @property
+    def max_ranks(self) -> int:
+        """The most ranks of a case."""
+        return self.limits.max_ranks
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The schedules that are claimed."""
+        return tuple(claim.name for claim in self.claims.schedules)
+
+    def chosen(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """The claimed schedules, or those of them that were asked for, whatever the case of the letters.
+
+        Raises:
+            UnknownNameError: one asked for is not claimed.
+        """
+        if not wanted:
+            return self.columns
+        by_folded = {name.casefold(): name for name in self.columns}
+        for name in wanted:
+            if name.casefold() not in by_folded:
+                raise UnknownNameError(f"schedule (of {self.name})", name, self.columns)
+        return tuple(name for name in self.columns if name.casefold() in {w.casefold() for w in wanted})
+
+    # ------------------------------------------------------------------ what is asked
+
+    def ask(
+        self, row: Requirement, column: str, *, promises: Callable[[], bool]
+    ) -> AskedOfPipeline | NotAsked:
+        """What a requirement is judged on under a schedule that is claimed, or why it is not judged."""
+        claim = self.claims.schedule(column)
+        assert claim is not None, "columns are claimed schedules"
+        enough = self.enough(row)
+        reason = self._why_not(row, claim, enough, promises)
+        if reason is not None:
+            return NotAsked(*reason)
+        return AskedOfPipeline(target=self, row=row, claim=claim, is_later=column != enough[0])
+
+    def _why_not(
+        self, row: Requirement, claim: ScheduleClaim, enough: tuple[str, ...], promises: Callable[[], bool]
+    ) -> tuple[Status, str] | None:
+        if not reachable(self.limits, claim):
+            least, most = self.limits.min_ranks, self.limits.max_ranks
+            return "skipped", f"{claim.name} claims no pipeline of {least} to {most} ranks"
+        judgement = JUDGEMENTS[row.id]
+        foci = judgement.foci(claim, self.claims)
+        if not foci:
+            return "not_claimed", f"{self.name} does not claim what {row.id} needs under {claim.name}"
+        if judgement.promised and not promises():
+            return "not_claimed", f"{self.name} promises no errors, which {row.id} is about"
+        if not any(reachable(self.limits, claim, focus) for focus in foci):
+            most = self.limits.max_ranks
+            return "skipped", f"{row.id} needs more stages than {most} ranks have under {claim.name}"
+        if claim.name not in enough:
+            independent = judgement.any_schedule
+            why = "has nothing to do with the schedule" if independent else "costs much in a small run"
+            return "skipped", f"{row.id} {why}: judged under {' and '.join(enough)}"
+        return None
+
+    def foci(self, row: Requirement, claim: ScheduleClaim) -> tuple[Focus, ...]:
+        """What the cases of a requirement are drawn from under one schedule."""
+        foci = JUDGEMENTS[row.id].foci(claim, self.claims)
+        return tuple(focus for focus in foci if reachable(self.limits, claim, focus))
+
+    def corpora(self, row: Requirement, claim: ScheduleClaim) -> tuple[Corpus, ...]:
+        """What a requirement is judged on under one schedule, one per focus; smaller where cases cost much."""
+        size = self.profile.costly if JUDGEMENTS[row.id].costly else self.profile.corpus
+        return tuple(
+            Corpus(limits=self.limits, schedule=claim, focus=focus, seed=self.seed, size=size)
+            for focus in self.foci(row, claim)
+        )
+
+    def enough(self, row: Requirement) -> tuple[str, ...]:
+        """The schedules under which a requirement is judged: the first, or it and the last, where any would do.
+
+        The same goes for a requirement whose cases cost much; if it is about what the schedule does, only in the
+        smallest profile.
+        """
+        judgement = JUDGEMENTS[row.id]
+        names = tuple(
+            claim.name
+            for claim in self.claims.schedules
+            if (not self.schedules or claim.name in self.schedules)
+            and reachable(self.limits, claim)
+            and judgement.foci(claim, self.claims)
+        )
+        most = self.profile.schedules
+        few = judgement.any_schedule or (judgement.costly and not (judgement.by_schedule and most != 1))
+        if most is None or not few:
+            return names
+        training = {claim.name for claim in self.claims.schedules if claim.trains}
+        trained = tuple(name for name in names if name in training) or names
+        return tuple(dict.fromkeys((*trained[:1], *trained[-1:])))[:most]
+
+    def against(self, requirement: str, column: str) -> Iterator[Case]:
+        """Cases of two to four ranks, of every focus, under two seeds."""
+        claim = self.claims.schedule(column)
+        assert claim is not None, "what is wrong on purpose shows under a schedule that is claimed"
+        judgement = JUDGEMENTS[requirement]
+        for seed, focus in itertools.product(_SEEDS, judgement.foci(claim, self.claims)):
+            most = _MOST_WITH_SEVERAL if SUBJECTS[focus].is_parallel else _MOST_RANKS
+            limits = Limits(capabilities=self.claims, min_ranks=_LEAST_RANKS, max_ranks=most)
+            for case in drawn(Corpus(limits=limits, schedule=claim, focus=focus, seed=seed, size=_CASES)):
+                if judgement.applies(case):
+                    yield case
+
+    # ------------------------------------------------------------------ stored cases
+
+    def allows(self, case: AnyCase) -> bool:
+        """Whether its schedule is claimed, and its ranks are as many as the run allows."""
+        if not isinstance(case, Case) or self.claims.schedule(case.schedule) is None:
+            return False
+        return self.limits.min_ranks <= case.num_ranks and case.world.size <= self.limits.max_ranks
+
+    def judged_by(
+        self, case: AnyCase, *, name: str, asked: str | None, stored: str | None
+    ) -> tuple[Requirement, ...]:
+        """The requirements by which a stored case is judged again; what it stands for was judged once."""
+        assert isinstance(case, Case), "a pipeline judges its own cases only"
+        claim = self.claims.schedule(case.schedule)
+
+        def is_about(row: Requirement) -> bool:
+            judgement = JUDGEMENTS.get(row.id)
+            if judgement is None or not judgement.applies(case):
+                return False
+            return claim is None or bool(judgement.foci(claim, self.claims))
+
+        if asked is None and stored is not None:
+            if stored not in JUDGEMENTS or not JUDGEMENTS[stored].applies(case):
+                raise BadCaseError(  # the file was changed, and no judge expects what it says now
+                    f"{name}: {stored} is not about the case that is stored with it; "
+                    f"--requirement ID judges the case by another one"
+                )
+            rows: tuple[Requirement, ...] = (requirement(stored),)
+        else:
+            rows = some_of(requirements() if asked is None else (requirement(asked),), is_about, asked=asked)
+        if not all(Focus.EDGE in JUDGEMENTS[row.id].draws for row in rows):
+            self._require_claimed(case)
+        return rows
+
+    def _require_claimed(self, case: Case) -> None:
+        """Refuse a case that the implementation does not claim: it would be refused, not judged."""
+        claim = self.claims.schedule(case.schedule)
+        if claim is None:
+            raise UnknownNameError(f"schedule (of {self.name})", case.schedule, self.columns)
+        p, v = case.num_ranks, case.stages_per_rank
+        for run in case.runs:
+            m = run.num_microbatches
+            if not claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m):
+                raise UsageError(
+                    f"{self.name} does not claim {case.schedule} with p = {p}, v = {v}, m = {m}; "
+                    f"'pipeconform list --schedules' shows what it claims"
+                )
+
+    # ------------------------------------------------------------------ properties of cases
+
+    def points(self, case: AnyCase) -> frozenset[Point]:
+        """Of a pipeline's case one for each class of its numbers of microbatches."""
+        return points_of(case) if isinstance(case, Case) else frozenset()
+
+    def reachable(self, columns: Iterable[str]) -> frozenset[Point]:
+        """What cases under these schedules can have."""
+        return reachable_points(self.limits, columns)
+
+    def batch_classes(self, case: AnyCase) -> frozenset[str]:
+        """Its m compared with p, of every run of the program."""
+        if not isinstance(case, Case):
+            return frozenset()
+        return frozenset(
+            batch_class(num_ranks=case.num_ranks, num_microbatches=run.num_microbatches) for run in case.runs
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOfPipeline:
+    """A requirement under one schedule, and its cases, drawn from one corpus per focus."""
+
+    target: PipelineTarget
+    row: Requirement
+    claim: ScheduleClaim
+    is_later: bool
+
+    @property
+    def column(self) -> str:
+        """The schedule's name."""
+        return self.claim.name
+
+    @property
+    def _judgement(self) -> Judgement:
+        return JUDGEMENTS[self.row.id]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether judging executes a case several times."""
+        return self._judgement.repeats
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Foci of the requirement that are not claimed under this schedule."""
+        return self._judgement.without(self.claim, self.target.claims)
+
+    @property
+    def num_ranks(self) -> int:
+        """The most ranks that a plain case has under this schedule."""
+        return max((p for p, _ in shapes(self.target.limits, self.claim)), default=0)
+
+    @property
+    def corpora(self) -> tuple[Corpus, ...]:
+        """One per focus."""
+        return self.target.corpora(self.row, self.claim)
+
+    def own(self, case: AnyCase) -> Case | None:
+        """A pipeline's case under this schedule."""
+        return case if isinstance(case, Case) and case.schedule == self.claim.name else None
+
+    def applies(self, case: Case) -> bool:
+        """Whether the requirement is about this case."""
+        return self._judgement.applies(case)
+
+    def smallest(
+        self,
+        corpus: Drawable[Case],
+        case: Case,
+        outcome: Outcome,
+        check: Callable[[Case], Outcome | None],
+        *,
+        budget: Budget,
+    ) -> Smallest[Case]:
+        """By cuts of the case itself, inside what its corpus is drawn from."""
+        assert isinstance(corpus, Corpus)
+        scope = Scope(limits=corpus.limits, claim=corpus.schedule, focus=corpus.focus)
+
+        def allowed(candidate: Case) -> bool:
+            return self.applies(candidate) and scope.holds(candidate, origin=case)
+
+        return simplify(case, outcome, check, allowed=allowed, budget=budget)
+
+    def heights(self, case: Case, *, worst_ratio: float | None) -> Mapping[str, float]:
+        """Large numeric errors, and many microbatches that may be in flight."""
+        most = max((run.num_microbatches for run in case.runs), default=0)
+        return {"error": worst_ratio or 0.0, "in flight": float(most * case.stages_per_rank)}
+
+    def why_nothing_was_compared(self, cases: Iterable[Case]) -> str:
+        """What the requirement's condition says, if none of the cases met it."""
+        return self._judgement.why_nothing_was_compared(cases)

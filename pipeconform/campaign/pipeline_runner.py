@@ -1,0 +1,93 @@
+"""Running and judging the cases of a pipeline implementation in the processes of one environment variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pipeconform.campaign.executor import Execution, Executor
+from pipeconform.campaign.judging import judge, num_repetitions
+from pipeconform.campaign.localising import is_numeric, localise
+from pipeconform.campaign.runner import Judged
+from pipeconform.case.any_case import AnyCase
+from pipeconform.case.case import Case
+from pipeconform.judge.gauge import Gauge
+from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.judge.unclaimed import returned_unclaimed
+from pipeconform.observe.localisation import Localisation
+from pipeconform.run.protocols import RankPools
+from pipeconform.spec import Requirement
+from pipeconform.spec.wrappers import Kind
+
+__all__ = ["PipelineRunner"]
+
+
+@dataclass(frozen=True)
+class PipelineRunner:
+    """Pipeline cases on an executor."""
+
+    executor: Executor
+    kind: Kind = "pipeline"
+
+    @property
+    def implementation(self) -> str:
+        """The executor's."""
+        return self.executor.implementation
+
+    @property
+    def title(self) -> str:
+        """Name and version."""
+        return f"{self.executor.description.name} {self.executor.description.version}"
+
+    @property
+    def pools(self) -> RankPools:
+        """The executor's."""
+        return self.executor.pools
+
+    @property
+    def promises(self) -> bool:
+        """Whether it promises any errors under this variant."""
+        return bool(self.executor.description.errors.promises)
+
+    @property
+    def executions(self) -> type[Execution]:
+        """What the executor returns."""
+        return Execution
+
+    def own(self, case: AnyCase) -> Case | None:
+        """The case, if it is a pipeline's."""
+        return case if isinstance(case, Case) else None
+
+    def execute(self, case: Case, rows: Iterable[Requirement], *, hung: bool = False) -> Execution:
+        """Execute with what the requirements observe; of what hung before, also who waits for whom."""
+        observe = {watched for row in rows for watched in JUDGEMENTS[row.id].observe}
+        return self.executor.execute(case, observe={*observe, *(("waits",) if hung else ())})
+
+    def stored_as(self, case: Case, row: Requirement) -> str:
+        """By what was observed, and the case."""
+        return "-".join((*sorted(JUDGEMENTS[row.id].observe), case.digest))
+
+    def judged(
+        self, row: Requirement, case: Case, execution: Execution, *, thorough: bool = True, anew: bool = True
+    ) -> Judged:
+        """Judge by the requirement's judgement."""
+        gauge = Gauge()
+        found = judge(row, execution, self.executor, thorough=thorough, anew=anew, gauge=gauge)
+        unclaimed = returned_unclaimed(self.executor.capabilities, execution.shown)
+        compared = gauge.compared if JUDGEMENTS[row.id].is_met_by(case) else 0
+        return Judged(found, gauge.worst, compared, frozenset(one.value for one in unclaimed))
+
+    def repetitions(self, row: Requirement, execution: Execution, *, anew: bool) -> int:
+        """Those of a requirement about determinism, unless the first execution ended early."""
+        if not JUDGEMENTS[row.id].repeats or execution.outcome() is not None:
+            return 0
+        return num_repetitions(anew=anew)
+
+    def localised(self, case: Case, outcomes: Sequence[Outcome]) -> Localisation | None:
+        """By an execution in which everything that passes between stages is compared."""
+        return localise(case, outcomes, self.executor)
+
+    def can_localise(self, outcome: Outcome) -> bool:
+        """Whether the verdict is about values."""
+        return is_numeric(outcome)

@@ -1,0 +1,59 @@
+"""Making a target of what an implementation says of itself: in a process, or in a result file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pipeconform.adapter import Capabilities
+from pipeconform.campaign.describing import AnyDescription
+from pipeconform.campaign.pipeline import PipelineTarget
+from pipeconform.campaign.target import Target
+from pipeconform.campaign.wrapper import WrapperTarget
+from pipeconform.case.focus import Limits
+from pipeconform.spec import Profile
+from pipeconform.spec.wrappers import Kind
+from pipeconform.wrapper import WrapperClaims, WrapperDescription
+
+__all__ = ["CLAIMS", "AnyClaims", "target_claiming", "target_of"]
+
+AnyClaims = Capabilities | WrapperClaims
+CLAIMS: Mapping[Kind, type[Capabilities] | type[WrapperClaims]] = MappingProxyType(
+    {"pipeline": Capabilities, "wrapper": WrapperClaims}
+)
+"""What an implementation of each kind claims, as a result file has it."""
+
+
+def target_of(
+    description: AnyDescription,
+    *,
+    profile: Profile,
+    ranks: tuple[int, int],
+    seed: int = 0,
+    examples: int | None = None,
+    schedules: tuple[str, ...] = (),
+) -> Target:
+    """What the implementation is asked on these numbers of ranks.
+
+    `examples` is the number of listed cases of a wrapper's requirement; for a pipeline it is in the `profile`.
+
+    Raises:
+        UsageError: one of `schedules` is not claimed, or there are none.
+    """
+    if isinstance(description, WrapperDescription):
+        return WrapperTarget.of(
+            description, profile=profile, ranks=ranks, seed=seed, examples=examples, schedules=schedules
+        )
+    return PipelineTarget.of(description, profile=profile, ranks=ranks, seed=seed, schedules=schedules)
+
+
+def target_claiming(
+    claims: AnyClaims, *, name: str, profile: Profile, ranks: tuple[int, int], seed: int
+) -> Target:
+    """What an implementation with this name and these claims is asked, all else apart: what a result file says."""
+    if isinstance(claims, WrapperClaims):
+        description = WrapperDescription(name=name, version="", claims=claims)
+        return WrapperTarget.of(description, profile=profile, ranks=ranks, seed=seed)
+    least, most = ranks
+    limits = Limits(capabilities=claims, min_ranks=least, max_ranks=most)
+    return PipelineTarget(name=name, limits=limits, profile=profile, seed=seed)

@@ -1,0 +1,100 @@
+"""What a process that judges cells reports about its campaign, for the result file and for whoever schedules cells."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from pipeconform.campaign.campaign import Campaign
+from pipeconform.campaign.runner import Runner
+from pipeconform.campaign.target import NotAsked
+from pipeconform.campaign.told import Told, Weight, group_of
+from pipeconform.campaign.variants import Runners
+from pipeconform.report.result import Environment, Implementation
+from pipeconform.spec import Requirement
+from pipeconform.spec.wrappers import Kind, chapters_of
+
+__all__ = ["environment_of", "implementation_of", "tell", "weights"]
+
+
+def tell(campaign: Campaign, wanted: tuple[str, ...]) -> Told:
+    """What was judged, where, and on how many cases; `wanted` are the schedules that were asked for."""
+    target = campaign.target
+    columns = target.chosen(wanted)
+    return Told(
+        environment=environment_of(campaign),
+        implementation=implementation_of(campaign),
+        schedules=columns,
+        executed=campaign.executed,
+        num_ranks=campaign.num_ranks,
+        reached=tuple(sorted(campaign.points)),
+        reachable=tuple(sorted(target.reachable(columns))),
+        max_ranks=target.max_ranks,
+        search=target.profile.search,
+    )
+
+
+def weights(campaign: Campaign) -> dict[str, Weight]:
+    """By group of cells what it costs to judge them, as far as the claims tell."""
+    found: dict[str, Weight] = {}
+    target = campaign.target
+    for row in rows_of(target.kind):
+        for column in target.columns:
+            asked = target.ask(row, column, promises=lambda: True)
+            if isinstance(asked, NotAsked):
+                continue
+            for variant in campaign.variants_of(row.id):
+                group = group_of(row.id, column, variant)
+                known = found.get(group, Weight(0, 0))
+                found[group] = Weight(max(known.num_ranks, asked.num_ranks), known.num_cells + 1)
+    return found
+
+
+def rows_of(kind: Kind) -> tuple[Requirement, ...]:
+    """The requirements that implementations of this kind are judged by."""
+    return tuple(row for chapter in chapters_of(kind) for row in chapter.requirements)
+
+
+def implementation_of(campaign: Campaign) -> Implementation:
+    """What is judged, in a result's words."""
+    target, source = campaign.target, campaign.source
+    return Implementation(
+        reference=campaign.implementation,
+        name=target.name,
+        version=target.version,
+        kind=target.kind,
+        capabilities=msgspec.to_builtins(target.claims, order="deterministic"),
+        source=source.name,
+        source_digest=hashlib.sha256(source.text).hexdigest() if source.name else "",
+        errors=msgspec.to_builtins(target.errors, order="deterministic"),
+    )
+
+
+def environment_of(campaign: Campaign) -> Environment:
+    """Where the run takes place, with the settings that the rank processes report."""
+    runners = campaign.runners
+    started: Mapping[str, Runner[Any, Any]] = runners.started if isinstance(runners, Runners) else runners
+    pools = {name: runner.pools for name, runner in started.items()}
+    variables: dict[str, dict[str, str | None]] = {}
+    for name, one in pools.items():
+        effective: Mapping[str, str | None] = one.environment.effective()
+        reported = one.oracle.wait_until_formed()[0]
+        variables[name] = {key: reported.get(key, value) for key, value in effective.items()}
+    devices = pools["default"].devices
+    return Environment(
+        python=platform.python_version(),
+        torch=metadata.version("torch"),
+        os=platform.platform(),
+        machine=platform.machine(),
+        cpus=os.cpu_count() or 1,
+        device=devices.device_type,
+        backend=devices.backend,
+        device_names=pools["default"].hosts,
+        variables=variables,
+    )

@@ -1,0 +1,221 @@
+"""A data-parallel wrapper as the target of a campaign: which requirements it is judged by, on which cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from pipeconform.campaign.corpus import Drawable
+from pipeconform.campaign.minimise import Budget, Smallest, minimise
+from pipeconform.campaign.pairs import Point
+from pipeconform.campaign.stored import some_of
+from pipeconform.campaign.target import NotAsked
+from pipeconform.case.any_case import WRAPPER_COLUMN, AnyCase
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.errors import NothingJudgedError, UsageError
+from pipeconform.judge.outcome import Outcome
+from pipeconform.replication.drawing import Listed, Smaller, is_about
+from pipeconform.replication.judgement import why_not_judged
+from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
+from pipeconform.spec import Profile, Requirement
+from pipeconform.spec.wrappers import Kind, wrapper_chapter, wrapper_requirement
+from pipeconform.wrapper import WrapperClaims, WrapperDescription
+
+__all__ = ["AskedOfWrapper", "WrapperTarget"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapperTarget:
+    """What one wrapper says of itself, and how much a run does."""
+
+    description: WrapperDescription
+    profile: Profile
+    ranks: tuple[int, int] = (1, 4)
+    """The fewest and the most replicas of a case."""
+    seed: int = 0
+    examples: int | None = None
+    """The number of a requirement's listed cases that are judged; None: all."""
+    kind: Kind = "wrapper"
+    shares_executions: bool = False
+    columns: tuple[str, ...] = (WRAPPER_COLUMN,)
+    """A wrapper has no schedules."""
+    errors: None = None
+
+    @classmethod
+    def of(
+        cls,
+        description: WrapperDescription,
+        *,
+        profile: Profile,
+        ranks: tuple[int, int],
+        seed: int,
+        examples: int | None = None,
+        schedules: tuple[str, ...] = (),
+    ) -> WrapperTarget:
+        """What a wrapper with this description is asked on so many ranks.
+
+        Raises:
+            UsageError: `schedules` were asked for.
+        """
+        found = cls(
+            description=description,
+            profile=msgspec.structs.replace(profile, search=profile.wrapper_search),
+            ranks=ranks,
+            seed=seed,
+            examples=examples,
+        )
+        found.chosen(schedules)
+        return found
+
+    @property
+    def name(self) -> str:
+        """What it calls itself."""
+        return self.description.name
+
+    @property
+    def version(self) -> str:
+        """Which one it is."""
+        return self.description.version
+
+    @property
+    def claims(self) -> WrapperClaims:
+        """What it claims."""
+        return self.description.claims
+
+    @property
+    def variants(self) -> Mapping[str, Mapping[str, str]]:
+        """Those that it names."""
+        return self.description.variants
+
+    @property
+    def max_ranks(self) -> int:
+        """The most replicas that the run allows."""
+        return self.ranks[1]
+
+    def chosen(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """The only column.
+
+        Raises:
+            UsageError: schedules were asked for.
+        """
+        if wanted:
+            raise UsageError(
+                f"--schedules: {self.name} is a data-parallel wrapper, which has no schedules; leave it out"
+            )
+        return self.columns
+
+    # ------------------------------------------------------------------ what is asked
+
+    def ask(
+        self, row: Requirement, column: str, *, promises: Callable[[], bool]
+    ) -> AskedOfWrapper | NotAsked:
+        """The requirement's listed cases inside the claims and the ranks of the run, or why it is not judged."""
+        judgement = WRAPPER_JUDGEMENTS[row.id]
+        if reason := why_not_judged(judgement, self.description):
+            return NotAsked("not_claimed", reason)
+        listed = judgement.drawn(self.claims, seed=self.seed, whole_grid=self.profile.whole_grids)
+        if not listed:
+            raise NothingJudgedError(f"{row.id} is claimed, but no case lies inside the claims")
+        inside = tuple(filter(self.allows, listed))[: self.examples]
+        if not inside:
+            fewest = min(case.ranks for case in listed)
+            return NotAsked(
+                "skipped", f"{row.id} needs {fewest} or more replicas; --ranks allows {self.max_ranks}"
+            )
+        return AskedOfWrapper(row=row, listed=Listed(requirement=row.id, cases=inside, seed=self.seed))
+
+    def against(self, requirement: str, column: str) -> Iterator[WrapperCase]:
+        """The requirement's listed cases."""
+        yield from WRAPPER_JUDGEMENTS[requirement].drawn(self.claims, seed=0)
+
+    # ------------------------------------------------------------------ stored cases
+
+    def allows(self, case: AnyCase) -> bool:
+        """Whether it is a wrapper's case with as many replicas as the run and the claims allow."""
+        if not isinstance(case, WrapperCase):
+            return False
+        most = min(self.ranks[1], self.claims.max_ranks)
+        return self.ranks[0] <= min(case.world_sizes) and max(case.world_sizes) <= most
+
+    def judged_by(
+        self, case: AnyCase, *, name: str, asked: str | None, stored: str | None
+    ) -> tuple[Requirement, ...]:
+        """The requirements by which a stored case is judged again; each must have listed cases like it."""
+        assert isinstance(case, WrapperCase), "a wrapper judges its own cases only"
+        asked = asked or stored
+
+        def is_like_a_listed_one(row: Requirement) -> bool:
+            listed = WRAPPER_JUDGEMENTS[row.id].drawn(self.claims, seed=0)
+            return bool(listed) and is_about(case, listed)
+
+        wanted = wrapper_chapter().requirements if asked is None else (wrapper_requirement(asked),)
+        return some_of(wanted, is_like_a_listed_one, asked=asked)
+
+    # ------------------------------------------------------------------ properties of cases
+
+    def points(self, case: AnyCase) -> frozenset[Point]:
+        """Combinations of properties are not counted for wrappers."""
+        return frozenset()
+
+    def reachable(self, columns: Iterable[str]) -> frozenset[Point]:
+        """As `points`."""
+        return frozenset()
+
+    def batch_classes(self, case: AnyCase) -> frozenset[str]:
+        """A wrapper has no microbatches."""
+        return frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOfWrapper:
+    """A requirement and its listed cases."""
+
+    row: Requirement
+    listed: Listed
+    column: str = WRAPPER_COLUMN
+    is_later: bool = False
+    repeats: bool = False
+    without: tuple[str, ...] = ()
+
+    @property
+    def num_ranks(self) -> int:
+        """The most replicas of a listed case."""
+        return max(max(case.world_sizes) for case in self.listed.cases)
+
+    @property
+    def corpora(self) -> tuple[Listed, ...]:
+        """What is listed."""
+        return (self.listed,)
+
+    def own(self, case: AnyCase) -> WrapperCase | None:
+        """A wrapper's case."""
+        return case if isinstance(case, WrapperCase) else None
+
+    def applies(self, case: WrapperCase) -> bool:
+        """Whether the requirement's listed cases have its properties, too."""
+        return is_about(case, self.listed.cases)
+
+    def smallest(
+        self,
+        corpus: Drawable[WrapperCase],
+        case: WrapperCase,
+        outcome: Outcome,
+        check: Callable[[WrapperCase], Outcome | None],
+        *,
+        budget: Budget,
+    ) -> Smallest[WrapperCase]:
+        """By Hypothesis, from the case and its simpler ones, wherever it was found."""
+        ranks = tuple(sorted({one.ranks for one in self.listed.cases}))
+        simpler = Smaller(target=case, ranks=ranks)
+        return minimise(simpler, case, outcome, check, budget=budget, purpose="smaller")
+
+    def heights(self, case: WrapperCase, *, worst_ratio: float | None) -> Mapping[str, float]:
+        """Options are combined without a direction."""
+        return MappingProxyType({})
+
+    def why_nothing_was_compared(self, cases: Iterable[WrapperCase]) -> str:
+        """No requirement of wrappers needs more than its listed cases bring."""
+        return "nothing was compared: the ranks showed nothing that could be held against what is right"

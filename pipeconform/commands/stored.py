@@ -1,0 +1,87 @@
+"""What `replay` takes: a stored case, from a file or from a result, and what it showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeconform.case.any_case import AnyCase, decode_any_case
+from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
+from pipeconform.reading import file_bytes
+from pipeconform.report.location import RESULT_NAME
+from pipeconform.report.result import Violation, read_result
+
+if TYPE_CHECKING:
+    from pipeconform.campaign.again import Sought
+
+__all__ = ["Stored", "read_stored"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What is to be executed again, and what it showed, if that is known."""
+
+    name: str
+    case: AnyCase
+    requirement: str | None = None
+    variant: str = "default"
+    violation: Violation | None = None
+
+    @property
+    def words(self) -> str:
+        """What it showed: requirement, status and signature in a line, and the message."""
+        if self.violation is None:
+            return "a case of no known violation"
+        return f"{self.requirement} {self.violation.status}: {self.violation.signature}\n{self.violation.message}"
+
+    @property
+    def sought(self) -> Sought | None:
+        """The violation that it showed; None where that is not known."""
+        from pipeconform.campaign.again import Sought  # noqa: PLC0415 - imports torch
+
+        if self.violation is None or self.requirement is None:
+            return None
+        one = self.violation
+        return Sought(requirement=self.requirement, status=one.status, signature=one.signature)
+
+    @property
+    def hung(self) -> bool:
+        """Whether it showed a hang."""
+        return self.violation is not None and self.violation.status == "hung"
+
+
+def read_stored(stored: str, *, result: Path) -> Stored:
+    """A case file, or a violation of a result file by its id.
+
+    Raises:
+        BadCaseError: the case file cannot be read.
+        BadResultError: the result file cannot be read.
+        UnknownNameError: the result file has no violation of that id.
+    """
+    path = Path(stored)
+    if path.suffix == ".json" or path.is_file():
+        return Stored(name=stored, case=decode_any_case(_text(path), source=stored))
+    file = result / RESULT_NAME if result.is_dir() else result
+    violations = {v.id: (cell, v) for cell in read_result(file).cells for v in cell.violations}
+    if stored not in violations:
+        if not violations:
+            raise UsageError(f"{file} holds no violation, so there is nothing to replay")
+        raise UnknownNameError(f"violation (in {file})", stored, violations)
+    cell, violation = violations[stored]
+    return Stored(
+        name=stored,
+        case=violation.case,
+        requirement=cell.requirement,
+        variant=cell.variant,
+        violation=violation,
+    )
+
+
+def _text(path: Path) -> bytes:
+    data = file_bytes(path, error=BadCaseError)
+    if b'"cells"' in data and b'"totals"' in data:
+        raise BadCaseError(
+            f"{path} is a result file: replay one of its violations by ID, with --result {path}"
+        )
+    return data

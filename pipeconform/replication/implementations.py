@@ -1,7 +1,0 @@
-"""Names of the wrappers that come with pipeconform."""
-
-from __future__ import annotations
-
-from pipeconform.run.implementation import WRAPPERS, resolve
-
-__all__ = ["WRAPPERS", "resolve"]
