@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from pipeconform.campaign.options import Options
 from pipeconform.commands.agents import attach_from, attach_options
-from pipeconform.commands.engine import Ended, arguments, drive
+from pipeconform.commands.engine import arguments, drive
 from pipeconform.commands.options import device_options, impl_option, names
-from pipeconform.commands.report import PAGE_NAME, write_page
-from pipeconform.commands.say import say, say_json
-from pipeconform.errors import BadResultError, HarnessError, NothingJudgedError, UsageError
+from pipeconform.commands.say import say
+from pipeconform.errors import BadResultError, UsageError
 from pipeconform.gate.expectations import read_expectations
-from pipeconform.report.console import SafeConsole
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
-from pipeconform.report.result import Result, as_json, read_result
-from pipeconform.report.summary import render_summary, render_verdict
 from pipeconform.run.implementation import resolve
 from pipeconform.run.supported import require_supported_torch
 from pipeconform.spec import profile as find_profile
 from pipeconform.spec.selection import parse_ranks, require_requirement
 
 __all__ = ["run"]
-
-INTERRUPTED = 130
-_LOG_WIDTH = 110
-Show = Literal["summary", "verdict", "json"]
-_FAILED, _STOPPED = 1, 2  # pytest's codes; -x stops a distributed run with the second
 
 
 @click.command(short_help="Judge an implementation.")
@@ -163,7 +153,9 @@ def run(
             )
         )
         written = path if _stamp(path) != before else None
-        return _conclude(ended, written, show="json" if as_json else "verdict" if quiet else "summary")
+        from pipeconform.commands.conclusion import conclude  # noqa: PLC0415 - no run need wait for this to begin
+
+        return conclude(ended, written, show="json" if as_json else "verdict" if quiet else "summary")
 
 
 def _check_workers(workers: str | None) -> None:
@@ -210,86 +202,3 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino
-
-
-def _conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
-    """Print what was found and return the exit code.
-
-    Raises:
-        UsageError: names, arguments or the adapter were refused.
-        NothingJudgedError: the run ended well but judged nothing.
-        HarnessError: pytest or the suites failed, could not judge some cells, or the result could not be written.
-    """
-    if ended.gave_up:
-        raise HarnessError(ended.gave_up)
-    if ended.usage:
-        raise UsageError("\n".join(ended.usage))
-    result = ended.result if ended.unwritten else None
-    if written is not None and result is None:
-        result = read_result(written)
-    cells = () if result is None else result.cells
-    if result is not None:
-        if show == "json":
-            say_json(as_json(result).decode(), nl=False)
-        elif cells:
-            _print_summary(result, ended.kept or written, quiet=show == "verdict")
-        if cells and written is not None and not ended.unwritten:
-            _write_report(result, written, tell=show == "summary")
-    if ended.interrupted:
-        kept = ended.unwritten or f"results so far in {written}" if cells else "nothing was judged yet"
-        say(f"pipeconform: interrupted; {kept}", err=True)
-        return INTERRUPTED
-    if ended.unwritten:
-        raise HarnessError(ended.unwritten)
-    if ended.failures:
-        raise HarnessError(_failures(ended.failures))
-    if any(cell.status == "error" and not cell.violations for cell in cells):
-        raise HarnessError("some cells could not be judged; see ERR above for the reason")
-    if not any(cell.is_judged for cell in cells):
-        raise NothingJudgedError("nothing was judged: widen --requirements, --schedules, --ranks or -k")
-    problems = () if result is None or result.expectations is None else result.expectations.problems
-    violated = bool(problems) or any(not v.expected for cell in cells for v in cell.violations)
-    if ended.code > _FAILED and not (ended.code == _STOPPED and violated):
-        raise HarnessError(f"pytest ended with code {ended.code}; run again with --debug")
-    return int(violated)
-
-
-def _write_report(result: Result, written: Path, *, tell: bool) -> None:
-    """Write the page beside the result file; whatever goes wrong there costs the run nothing but the page."""
-    page = written.with_name(PAGE_NAME)
-    try:
-        write_page([(result, written)], page)
-    except Exception as error:
-        with contextlib.suppress(OSError):
-            page.unlink(missing_ok=True)  # an older run's would pass for this one's
-        say(f"pipeconform: no {page}: {error}; the result file is complete", err=True)
-    else:
-        if not tell:
-            return
-        with contextlib.suppress(BrokenPipeError):  # a reader who left does not change the verdict
-            say(f"report: {page}")
-
-
-def _print_summary(result: Result, written: Path | None, *, quiet: bool) -> None:
-    console = SafeConsole(width=_width())
-    with contextlib.suppress(SystemExit):  # rich's, when nobody reads the pipe any more
-        if quiet:
-            render_verdict(result, console)
-        else:
-            say()
-            render_summary(result, console, where=written)
-
-
-def _width() -> int | None:
-    """None lets the terminal decide; a file or a log is wide enough for titles."""
-    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else _LOG_WIDTH
-
-
-def _failures(texts: list[str]) -> str:
-    """Errors of the suites themselves: how the first one ends, or all of it when that was asked for."""
-    if texts[0].startswith("the harness failed"):
-        return texts[0]
-    if click.get_current_context().obj:
-        return "the suites failed:\n" + "\n".join(texts)
-    last = (texts[0].strip().splitlines() or [""])[-1].removeprefix("E").strip()
-    return f"the suites failed: {last}; run again with --debug and report it, please"

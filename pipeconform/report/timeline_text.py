@@ -9,7 +9,7 @@ from pipeconform.errors import BadTableError
 from pipeconform.schedule import Action, Table, simulate
 from pipeconform.schedule.drawing import Cell, cells, draw_lines
 
-__all__ = ["timeline_lines"]
+__all__ = ["table_of", "timeline_lines"]
 
 
 def timeline_lines(
@@ -24,8 +24,9 @@ def timeline_lines(
     if timeline is None or not any(timeline):
         return []
     ranks = [[Action.parse(text) for text in actions] for actions in timeline]
+    num_stages = 1 + max(action.stage for actions in ranks for action in actions)
     try:
-        drawn, how = list(cells(simulate(_table(ranks)))), ""
+        drawn, how = list(cells(simulate(table_of(ranks, num_stages=num_stages)))), ""
     except BadTableError:
         drawn, how = list(_without_gaps(ranks)), ", every rank without its waits"
     pointed = "" if first_wrong is None else "; ^ the first wrong one"
@@ -33,16 +34,20 @@ def timeline_lines(
     return [f"the computations that ran, per pipeline rank{how}{pointed}:", *picture]
 
 
-def _table(ranks: Sequence[Sequence[Action]]) -> Table:
-    """The table that ran; a stage belongs to the first rank that ran it."""
-    ran = [(rank, action) for rank, actions in enumerate(ranks) for action in actions]
+def table_of(ranks: Sequence[Sequence[Action]], *, num_stages: int) -> Table:
+    """The table that ran; a stage belongs to the first rank that ran it.
+
+    Raises:
+        BadTableError: no table has these actions.
+    """
     owner: dict[int, int] = {}
-    for rank, action in ran:
-        owner.setdefault(action.stage, rank)
+    for rank, actions in enumerate(ranks):
+        for action in actions:
+            owner.setdefault(action.stage, rank)
     return Table.build(
         ranks,
-        placement=[owner.get(s, 0) for s in range(max(owner) + 1)],
-        num_microbatches=1 + max(action.microbatch or 0 for _, action in ran),
+        placement=[owner.get(stage, 0) for stage in range(num_stages)],
+        num_microbatches=1 + max((one.microbatch or 0 for actions in ranks for one in actions), default=0),
     )
 
 

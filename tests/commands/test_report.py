@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from pipeconform.commands import run as run_command
+from pipeconform.commands.conclusion import conclude
 from pipeconform.report.result import RESULT_FORMAT, read_result, write_result
 from tests.report.conftest import Make
 
@@ -152,7 +152,7 @@ def test_a_finished_run_loses_nothing_when_its_page_fails(result, tmp_path, caps
     before = file.read_bytes()
     (tmp_path / "report.html").mkdir()  # in the way
 
-    code = run_command._conclude(run_command_ended(), file, show="summary")
+    code = conclude(run_command_ended(), file, show="summary")
     shown = capsys.readouterr()
 
     assert code == 1
@@ -172,14 +172,14 @@ def run_command_ended():
 def test_a_run_leaves_its_page_beside_its_result(result, tmp_path, capsys):
     write_result(result, tmp_path / "result.json")
 
-    assert run_command._conclude(run_command_ended(), tmp_path / "result.json", show="summary") == 1
+    assert conclude(run_command_ended(), tmp_path / "result.json", show="summary") == 1
     assert capsys.readouterr().out.splitlines()[-1] == f"report: {tmp_path / 'report.html'}"
     assert (tmp_path / "report.html").is_file()
 
 
 def test_a_run_that_prints_json_leaves_its_page_and_prints_json_only(result, tmp_path, capsys):
     write_result(result, tmp_path / "result.json")
-    run_command._conclude(run_command_ended(), tmp_path / "result.json", show="json")
+    conclude(run_command_ended(), tmp_path / "result.json", show="json")
 
     assert json.loads(capsys.readouterr().out)["format"] == RESULT_FORMAT
     assert (tmp_path / "report.html").is_file()

@@ -15,6 +15,7 @@ from pipeconform.errors import PipeconformError
 from pipeconform.report.html.claims import family_of
 from pipeconform.report.html.place import Place, case_in
 from pipeconform.report.result import Implementation, Violation
+from pipeconform.report.timeline_text import table_of
 from pipeconform.schedule import Action, Kind, Table, generate, simulate
 from pipeconform.schedule.drawing import Cell, cells
 
@@ -89,18 +90,10 @@ def _named(name: str, p: int, v: int, m: int, forward_only: bool) -> Plot | None
 
 def _timed(lanes: Sequence[Sequence[Action]], *, num_stages: int) -> Plot | None:
     """The lanes on a common clock; None where they cannot be run on paper."""
-    found = {action.stage: rank for rank, lane in enumerate(lanes) for action in lane}
-    if any(stage >= num_stages for stage in found):
+    if any(action.stage >= num_stages for lane in lanes for action in lane):
         return None
-    most = max((action.microbatch or 0 for lane in lanes for action in lane), default=0)
     try:
-        return _plot(
-            Table.build(
-                lanes,
-                placement=[found.get(stage, 0) for stage in range(num_stages)],
-                num_microbatches=most + 1,
-            )
-        )
+        return _plot(table_of(lanes, num_stages=num_stages))
     except PipeconformError:
         return None
 
