@@ -27,7 +27,7 @@ from tests.report.conftest import make
 __all__ = ["make"]
 
 VARIED = f"{Path(__file__).with_name('varied_wrappers.py')}:"
-WRONG = "pipeconform.reference_impl.faults.wrappers:Summed"
+WRONG = "pipeconform.reference_impl.faults.faulty_wrappers:Summed"
 
 
 def options(implementation: str = "reference-wrapper", **others: object) -> Options:
