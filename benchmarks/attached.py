@@ -23,8 +23,8 @@ from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case
-from pipeconform.run.devices import resolve
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.devices import resolve
+from pipeconform.ranks.pools import Pools
 
 IMPLEMENTATION = "reference_impl.adapter:ReferenceAdapter"
 SIZE = 4

@@ -26,7 +26,7 @@ from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.draw.claimed import is_claimed, reachable
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirements
 
 IMPLEMENTATION = "reference"

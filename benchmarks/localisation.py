@@ -15,7 +15,7 @@ from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.judge.localisation import locate
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 
 def main():

@@ -17,8 +17,8 @@ import click
 from pipeconform import __version__
 from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
-from pipeconform.run.cache_folder import keep_hypothesis_files
-from pipeconform.run.interrupts import sigterm_raises
+from pipeconform.ranks.interrupts import sigterm_raises
+from pipeconform.session.cache_folder import keep_hypothesis_files
 
 __all__ = ["main", "pipeconform"]
 

@@ -19,7 +19,7 @@ from pipeconform.case.draw.registry import of_form
 from pipeconform.case.focus import Focus
 from pipeconform.errors import BadAdapterError
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 
 __all__ = ["REFERENCE", "run_faults", "run_mutants"]

@@ -15,12 +15,12 @@ from pipeconform.attach.greeting import printable
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.messages import AskStacks, AskStanding, Kill, Prepare, Stacks, StoreAt
 from pipeconform.attach.messages import Standing as StandingWord
-from pipeconform.attach.muster import Muster
 from pipeconform.attach.placement import placed
+from pipeconform.attach.quorum import Muster
 from pipeconform.errors import PoolError
-from pipeconform.run.environment import Environment
-from pipeconform.run.standing import Standing
-from pipeconform.run.wire import Exited
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.standing import Standing
+from pipeconform.ranks.wire import Exited
 
 __all__ = ["RemoteCrew", "Setting", "pulse_for"]
 

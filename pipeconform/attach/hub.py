@@ -17,12 +17,11 @@ import msgspec
 
 from pipeconform.attach.attached import Attached
 from pipeconform.attach.connect import SILENCE
-from pipeconform.attach.descriptors import descriptor_limit, raise_descriptor_limit
 from pipeconform.attach.greeting import Greeter, Refused, Versions, printable
-from pipeconform.attach.link import Link, keep_alive
+from pipeconform.attach.link import Link, descriptor_limit, keep_alive, raise_descriptor_limit
 from pipeconform.attach.messages import Bye
 from pipeconform.errors import UsageError
-from pipeconform.run.interrupts import deferred_interrupts
+from pipeconform.ranks.interrupts import deferred_interrupts
 
 __all__ = ["Hub"]
 

@@ -10,13 +10,13 @@ from types import TracebackType
 from pipeconform.attach.crew import RemoteCrew, Setting, pulse_for
 from pipeconform.attach.greeting import Identity, printable
 from pipeconform.attach.hub import Hub
-from pipeconform.attach.muster import Muster
+from pipeconform.attach.quorum import Muster
 from pipeconform.errors import PoolError
-from pipeconform.run.devices import Devices
-from pipeconform.run.environment import Environment
-from pipeconform.run.pool import Pool
-from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import VerdictVector
+from pipeconform.ranks.devices import Devices
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.pool import Pool
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.verdict import VerdictVector
 
 __all__ = ["AttachedPools", "Controller"]
 
@@ -238,7 +238,7 @@ class Steadfast:
         time_limit: float,
         failure_expected: bool = False,
     ) -> VerdictVector:
-        """One verdict per rank; see `pipeconform.run.pool.Pool.run`.
+        """One verdict per rank; see `pipeconform.ranks.pool.Pool.run`.
 
         Raises:
             TooFewAgentsError: hosts were lost, and not enough are left.

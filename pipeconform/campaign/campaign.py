@@ -14,10 +14,10 @@ from pipeconform.campaign.store import Store
 from pipeconform.campaign.target import Asked, NotAsked, Target
 from pipeconform.case.any_case import AnyCase
 from pipeconform.errors import UnknownNameError, UsageError
+from pipeconform.execute.source import Source
 from pipeconform.gate.expectations import Expectation
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
-from pipeconform.run.source import Source
 from pipeconform.spec import Profile, Requirement
 
 __all__ = ["Campaign"]

@@ -13,10 +13,10 @@ from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.runner import Runner
 from pipeconform.campaign.wrapper_runner import WrapperRunner
 from pipeconform.errors import BadAdapterError, ContractError, HarnessError
-from pipeconform.run.answered import ask_implementation
-from pipeconform.run.described import TASK, Described
-from pipeconform.run.protocols import RankPools
-from pipeconform.run.verdict import Died, Raised, Stuck
+from pipeconform.ranks.answered import ask_implementation
+from pipeconform.ranks.described import TASK, Described
+from pipeconform.ranks.protocols import RankPools
+from pipeconform.ranks.verdict import Died, Raised, Stuck
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["AnyDescription", "describe", "runner_of"]

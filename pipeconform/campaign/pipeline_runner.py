@@ -16,7 +16,7 @@ from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.unclaimed import returned_unclaimed
 from pipeconform.observe.localisation import Localisation
-from pipeconform.run.protocols import RankPools
+from pipeconform.ranks.protocols import RankPools
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import Kind
 

@@ -9,7 +9,7 @@ PRELOAD = (
     "torch.distributed",
     "torch.distributed.pipelining",
     "torch.export._trace",
-    "pipeconform.run.worker",
+    "pipeconform.execute.worker",
     "pipeconform.judge.oracle",
     "pipeconform.replication.worker",
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from pipeconform.case.any_case import AnyCase
 from pipeconform.judge.outcome import Outcome
 from pipeconform.observe.localisation import Localisation
-from pipeconform.run.protocols import RankPools
+from pipeconform.ranks.protocols import RankPools
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import Kind
 
@@ -36,7 +36,7 @@ class Runner(Protocol[CaseT, ExecutionT]):
 
     @property
     def implementation(self) -> str:
-        """Its full reference, as `pipeconform.run.implementation.resolve` gives it."""
+        """Its full reference, as `pipeconform.execute.implementation.resolve` gives it."""
 
     @property
     def title(self) -> str:

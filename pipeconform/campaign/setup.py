@@ -22,19 +22,19 @@ from pipeconform.campaign.store import Store
 from pipeconform.campaign.targets import target_of
 from pipeconform.campaign.variants import Runners
 from pipeconform.errors import BadAdapterError, HarnessError, UsageError
-from pipeconform.run import implementation as implementations
-from pipeconform.run.answered import ask_implementation
-from pipeconform.run.devices import Devices, resolve
-from pipeconform.run.environment import Environment
-from pipeconform.run.leased import LeasedPools
-from pipeconform.run.pools import Pools
-from pipeconform.run.protocols import RankPools
-from pipeconform.run.source import Source
+from pipeconform.execute import implementation as implementations
+from pipeconform.execute.source import Source
+from pipeconform.ranks.answered import ask_implementation
+from pipeconform.ranks.devices import Devices, resolve
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.leased import LeasedPools
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.protocols import RankPools
 from pipeconform.showing import shown
 
 __all__ = ["Places", "campaign_of", "places_of", "say"]
 
-_SOURCE_TASK = "pipeconform.run.source:answer"
+_SOURCE_TASK = "pipeconform.execute.source:answer"
 
 
 @contextmanager

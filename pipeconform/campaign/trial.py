@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from pipeconform.campaign.describing import AnyDescription, describe, runner_of
 from pipeconform.campaign.targets import target_of
 from pipeconform.case.any_case import AnyCase
-from pipeconform.run.protocols import RankPools
+from pipeconform.ranks.protocols import RankPools
 from pipeconform.spec import profile
 from pipeconform.spec.wrappers import any_requirement
 

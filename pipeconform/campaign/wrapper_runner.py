@@ -12,17 +12,17 @@ from pipeconform.campaign.runner import Judged
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import ContractError, HarnessError
+from pipeconform.execute.implementation import module_of
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
+from pipeconform.ranks.answered import read_answers
+from pipeconform.ranks.protocols import RankPools
+from pipeconform.ranks.verdict import Returned, VerdictVector
 from pipeconform.replication.evidence import came_through, distinct, evidence_of
 from pipeconform.replication.job import Job
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.run.answered import read_answers
-from pipeconform.run.implementation import module_of
-from pipeconform.run.protocols import RankPools
-from pipeconform.run.verdict import Returned, VerdictVector
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import Kind
 from pipeconform.wrapper import WrapperDescription
@@ -38,7 +38,7 @@ class WrapperRunner:
     """Wrapper cases in some processes. `time_limit` is in seconds for one case."""
 
     implementation: str
-    """In full, as `pipeconform.run.implementation.resolve` gives it."""
+    """In full, as `pipeconform.execute.implementation.resolve` gives it."""
     description: WrapperDescription
     pools: RankPools
     time_limit: float = 60.0

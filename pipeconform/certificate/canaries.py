@@ -15,7 +15,7 @@ from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import places_of
 from pipeconform.campaign.trial import Fault, faults, try_fault, wrapper_faults
 from pipeconform.certificate.contents import Canary
-from pipeconform.run.protocols import RankPools
+from pipeconform.ranks.protocols import RankPools
 
 __all__ = ["faults_of", "one_each", "run_canaries"]
 

@@ -8,11 +8,11 @@ import msgspec
 
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.errors import HarnessError
-from pipeconform.run.engine import Component
+from pipeconform.execute.engine import Component
 
 __all__ = ["engine_in", "engine_text"]
 
-_TASK = "pipeconform.run.engine:answer"
+_TASK = "pipeconform.execute.engine:answer"
 _LIMIT = 600.0  # seconds: some gigabytes may be read
 
 

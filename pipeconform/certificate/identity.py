@@ -27,7 +27,7 @@ from pipeconform.certificate.decision import weakening
 from pipeconform.certificate.fields import is_time
 from pipeconform.certificate.machine import PACKAGES, differences, is_switch
 from pipeconform.certificate.package import Doubt
-from pipeconform.run.engine import Component
+from pipeconform.execute.engine import Component
 from pipeconform.spec import CertificationLevel
 
 __all__ = ["identity_doubts"]

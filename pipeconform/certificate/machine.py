@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from pipeconform.certificate.contents import MachineEnvironment
+from pipeconform.execute.engine import Component
 from pipeconform.report.result import Environment
-from pipeconform.run.engine import Component
 
 __all__ = ["PACKAGES", "differences", "is_switch", "machine_environment"]
 

@@ -14,9 +14,9 @@ from pipeconform.certificate.rerun import rerun as execute_again
 from pipeconform.certificate.rerun import sample
 from pipeconform.certificate.signature import SIGNATURE_SUFFIX, verify_signature
 from pipeconform.errors import BadPackageError, UsageError
-from pipeconform.run.implementation import resolve
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.execute.implementation import resolve
 from pipeconform.spec import certification_level
+from pipeconform.supported import require_supported_torch
 
 __all__ = ["Verified", "verify_package"]
 

@@ -16,9 +16,9 @@ from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.options import device_options, impl_option
 from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
-from pipeconform.run.implementation import resolve
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.execute.implementation import resolve
 from pipeconform.spec import certification_level, mandatory
+from pipeconform.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.commands.certifying import Certified

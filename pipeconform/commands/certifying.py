@@ -42,13 +42,13 @@ from pipeconform.certificate.parts import parse_shard, part_of
 from pipeconform.commands.canaries import watched_canaries
 from pipeconform.commands.engine import Ended, arguments, drive
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
+from pipeconform.execute.engine import Component
+from pipeconform.execute.source import Source
 from pipeconform.report.console import SafeConsole
 from pipeconform.report.location import DEFAULT_OUT
 from pipeconform.report.result import Result, read_result
 from pipeconform.report.summary import render_summary
 from pipeconform.report.words import returned_unclaimed
-from pipeconform.run.engine import Component
-from pipeconform.run.source import Source
 from pipeconform.spec import CertificationLevel, certification_level, mandatory
 
 __all__ = ["Certified", "certified"]

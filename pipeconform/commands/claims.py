@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pipeconform.adapter import Description
-from pipeconform.run.implementation import resolve
-from pipeconform.run.pools import Pools
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.execute.implementation import resolve
+from pipeconform.ranks.pools import Pools
+from pipeconform.supported import require_supported_torch
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["any_description_of"]

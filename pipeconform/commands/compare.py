@@ -12,11 +12,11 @@ from pipeconform.campaign.options import Options
 from pipeconform.commands.options import Where, device_options, impl_option
 from pipeconform.commands.say import say, say_json
 from pipeconform.errors import BadResultError
+from pipeconform.execute.implementation import resolve
 from pipeconform.gate.comparison import compare as compare_results
 from pipeconform.gate.comparison_text import FORMATS, render_comparison
 from pipeconform.report.result import read_result
-from pipeconform.run.implementation import resolve
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.supported import require_supported_torch
 
 __all__ = ["compare"]
 

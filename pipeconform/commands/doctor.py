@@ -18,10 +18,10 @@ import click
 
 from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
-from pipeconform.run.devices import Machine, probe
-from pipeconform.run.forkserver import ForkServer
-from pipeconform.run.pool import Pool
-from pipeconform.run.supported import describe_range, torch_version, why_unsupported
+from pipeconform.ranks.devices import Machine, probe
+from pipeconform.ranks.forkserver import ForkServer
+from pipeconform.ranks.pool import Pool
+from pipeconform.supported import describe_range, torch_version, why_unsupported
 
 __all__ = ["Check", "doctor", "report"]
 

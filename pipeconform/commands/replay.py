@@ -14,7 +14,7 @@ from pipeconform.commands.say import say
 from pipeconform.commands.stored import Stored, read_stored
 from pipeconform.errors import UsageError
 from pipeconform.report.location import DEFAULT_RESULT
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.campaign.again import Outcomes
@@ -70,7 +70,7 @@ def replay(
     if script is not None and script.suffix != ".py":
         raise UsageError(f"--script {script}: expected a name that ends in .py")
     found = read_stored(stored, result=result)
-    from pipeconform.run.implementation import resolve
+    from pipeconform.execute.implementation import resolve
 
     resolve(impl)
     from pipeconform.campaign.again import judge_again, localised

@@ -17,12 +17,12 @@ from pipeconform.commands.engine import arguments, drive
 from pipeconform.commands.options import device_options, impl_option, names
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
+from pipeconform.execute.implementation import resolve
 from pipeconform.gate.expectations import read_expectations
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
-from pipeconform.run.implementation import resolve
-from pipeconform.run.supported import require_supported_torch
 from pipeconform.spec import profile as find_profile
 from pipeconform.spec.selection import parse_ranks, require_requirement
+from pipeconform.supported import require_supported_torch
 
 __all__ = ["run"]
 

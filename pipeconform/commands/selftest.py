@@ -11,8 +11,8 @@ from pipeconform.commands.options import Where, device_options, names
 from pipeconform.commands.say import say
 from pipeconform.errors import NothingJudgedError
 from pipeconform.report.console import SafeConsole
-from pipeconform.run.supported import require_supported_torch
 from pipeconform.spec.selection import named_requirements, select_requirements
+from pipeconform.supported import require_supported_torch
 
 __all__ = ["selftest"]
 

@@ -127,9 +127,9 @@ def _runner(question: Question, implementation: str) -> Iterator[Runner[Any, Any
     from pipeconform.campaign.here import pools_here
     from pipeconform.case.any_case import world_sizes
     from pipeconform.errors import UsageError
-    from pipeconform.run import devices
-    from pipeconform.run.environment import Environment
-    from pipeconform.run.implementation import resolve
+    from pipeconform.execute.implementation import resolve
+    from pipeconform.ranks import devices
+    from pipeconform.ranks.environment import Environment
 
     reference = resolve(implementation)
     places = devices.resolve(

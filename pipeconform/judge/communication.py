@@ -10,7 +10,8 @@ from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.messages import Exchange, Operand, exchange
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import StepExpected
-from pipeconform.observe.traffic.records import Operation, Traffic
+from pipeconform.observe.traffic.records import Traffic
+from pipeconform.ranks.operations import Operation
 
 __all__ = [
     "DESCRIPTION_BYTES",

@@ -14,9 +14,9 @@ import msgspec
 from pipeconform.case.any_case import AnyCase, case_of, schema_with_cases
 from pipeconform.errors import BadResultError
 from pipeconform.observe.localisation import Localisation
+from pipeconform.ranks.waiting import Place
 from pipeconform.reading import Line, decoded_json, file_bytes
 from pipeconform.report.location import RESULT_NAME
-from pipeconform.run.waiting import Place
 from pipeconform.spec.wrappers import Kind
 from pipeconform.writing import whole_file
 

@@ -22,7 +22,7 @@ from pipeconform.judge.judgement import after_mistakes
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.training import losses_and_gradients_are_right
 from pipeconform.observe.observation import RESUMED
-from pipeconform.run.verdict import Raised, Stuck
+from pipeconform.ranks.verdict import Raised, Stuck
 from pipeconform.spec.catalogue import MUST, SHOULD
 
 from ..promises import DECLARED, NO_PROMISE

@@ -12,7 +12,7 @@ from benchmarks.kill_matrix.sweep import nearest_first, questions
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.draw.registry import of_form
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pipeconform.campaign.again import judge_again
 from pipeconform.campaign.describing import describe, runner_of
 from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.errors import ContractError
-from pipeconform.run.implementation import resolve
+from pipeconform.execute.implementation import resolve
 from pipeconform.spec.wrappers import any_requirement
 from pipeconform.wrapper import WrapOptions
 

@@ -16,7 +16,7 @@ from pipeconform.case.focus import Limits
 from pipeconform.case.simpler.candidates import leaps
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 
 pytestmark = pytest.mark.slow

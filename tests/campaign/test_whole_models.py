@@ -15,8 +15,8 @@ from pipeconform.campaign.pipeline import PipelineTarget
 from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.case.case import Case, Split
 from pipeconform.case.focus import Limits
-from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import Raised, Returned, Verdict, VerdictVector
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.verdict import Raised, Returned, Verdict, VerdictVector
 from pipeconform.spec import profile, requirement
 from tests.case.examples import EVERYTHING, small_case, with_model
 

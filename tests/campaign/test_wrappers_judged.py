@@ -15,11 +15,11 @@ from pipeconform.campaign.describing import describe, runner_of
 from pipeconform.campaign.targets import target_of
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.execute.implementation import resolve
 from pipeconform.judge.outcome import Outcome
+from pipeconform.ranks.pools import Pools
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.report.result import Cell
-from pipeconform.run.implementation import resolve
-from pipeconform.run.pools import Pools
 from pipeconform.spec import profile
 from pipeconform.spec.wrappers import wrapper_requirement
 from tests.selected import first_of_each

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pipeconform.observe.traffic.records import Layout, Moment, Operation, Traffic
+from pipeconform.ranks.operations import Layout, Moment, Operation
+
+from pipeconform.observe.traffic.records import Traffic
 
 GROUP = "given"
 _KINDS: dict[str, tuple[Literal["send", "receive", "collective"], str]] = {

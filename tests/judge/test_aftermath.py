@@ -13,7 +13,7 @@ from pipeconform.judge.aftermath import Aftermath, answers_are_right
 from pipeconform.judge.outcome import Status
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import RESUMED, Failed
-from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
+from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
 from tests.judge.honest import honest_example
 
 nobody_dies = JUDGEMENTS["ERR-13"].aftermath

@@ -19,8 +19,9 @@ from pipeconform.observe.traffic.buffers import Received, Sent
 from pipeconform.observe.traffic.cargo import CargoFinder
 from pipeconform.observe.traffic.contents import ContentFinder
 from pipeconform.observe.traffic.due import Due, Neighbours, due
-from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
-from pipeconform.observe.traffic.records import Layout, Moment, Operation, Pending, Traffic
+from pipeconform.observe.traffic.records import Traffic
+from pipeconform.ranks.operations import Layout, Moment, Operation, Pending
+from pipeconform.ranks.recording.kernels import Call, listening, tensors_in
 
 __all__ = ["TrafficRecorder", "due_of", "issued", "our_own", "pending"]
 

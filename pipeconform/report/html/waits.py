@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from pipeconform import svg
+from pipeconform.ranks.waiting import Place, circle_of, waiting_of
 from pipeconform.report.html.figure import figure
-from pipeconform.run.waiting import Place, circle_of, waiting_of
 from pipeconform.showing import shown
 
 __all__ = ["WaitsView", "waits_view"]

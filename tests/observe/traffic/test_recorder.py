@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from pipeconform.ranks.operations import Operation
 from torch import nn
 from torch.distributed import _functional_collectives as functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeconform.observe.traffic import recorder as traffic
 from pipeconform.observe.traffic.due import Neighbours
-from pipeconform.observe.traffic.records import Operation, Traffic
-from pipeconform.run.on_ranks import run_on_ranks
+from pipeconform.observe.traffic.records import Traffic
+from pipeconform.ranks.on_ranks import run_on_ranks
 
 
 def recorded(body: Callable[[int], Any], *, guard: bool = True) -> Traffic:

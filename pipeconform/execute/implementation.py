@@ -1,0 +1,232 @@
+"""Finding an implementation: a built-in name, ``package.module:Object`` or ``path/to/file.py:Object``.
+
+Imported in rank processes only; the controller gets the description as data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from pipeconform.adapter import Description
+from pipeconform.errors import BadAdapterError, Unsupported
+from pipeconform.execute.signatures import require_call
+from pipeconform.wrapper import WrapperDescription
+
+__all__ = ["BUILT_IN", "describe", "load", "module_of", "resolve"]
+
+BUILT_IN = {
+    "torch": "pipeconform.adapters.torch_pipelining:TorchPipelining",
+    "deepspeed": "pipeconform.adapters.deepspeed:DeepSpeed",
+    "megatron": "pipeconform.adapters.megatron:Megatron",
+    "torchgpipe": "pipeconform.adapters.torchgpipe:TorchGPipe",
+    "reference": "pipeconform.reference_impl.adapter:ReferenceAdapter",
+    "reference-single": "pipeconform.reference_impl.single_process:SingleProcessReference",
+    "torch-ddp": "pipeconform.adapters.torch_wrappers:TorchDdp",
+    "torch-fully-shard": "pipeconform.adapters.torch_wrappers:TorchFullyShard",
+    "torch-fsdp": "pipeconform.adapters.torch_wrappers:TorchFsdp",
+    "reference-wrapper": "pipeconform.reference_impl.wrapper_adapter:ReferenceWrapper",
+}
+"""Short names of the implementations that come with pipeconform."""
+
+_CALLS = {
+    "describe": (),
+    "setup_process": (),
+    "build": ("plan",),
+    "wrap": ("module", "options"),
+}
+"""What each method is called with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contract:
+    """What one kind of adapter has, and what its ``describe()`` returns."""
+
+    protocol: str
+    methods: tuple[str, ...]
+    description: type[Any]
+    decoder: msgspec.msgpack.Decoder[Any]
+    """Made once, in the fork server."""
+
+
+_PIPELINE = _Contract(
+    protocol="pipeconform.adapter.Adapter",
+    methods=("describe", "setup_process", "build"),
+    description=Description,
+    decoder=msgspec.msgpack.Decoder(Description),
+)
+_WRAPPER = _Contract(
+    protocol="pipeconform.wrapper.WrapperAdapter",
+    methods=("describe", "wrap"),
+    description=WrapperDescription,
+    decoder=msgspec.msgpack.Decoder(WrapperDescription),
+)
+_FORMS = "a built-in name ({}), package.module:Object or path/to/file.py:Object".format(", ".join(BUILT_IN))
+
+
+def resolve(reference: str) -> str:
+    """The full ``module:Object`` or ``/absolute/file.py:Object`` form of what a user wrote.
+
+    Raises:
+        BadAdapterError: it has none of the three forms, or the file does not exist.
+    """
+    full = BUILT_IN.get(reference, reference)
+    where, colon, name = full.rpartition(":")
+    if not colon or not where or not name.isidentifier():
+        raise BadAdapterError(f"cannot read --impl {reference!r}: expected {_FORMS}")
+    if where.endswith(".py"):
+        path = Path(where).expanduser().resolve()
+        if not path.is_file():
+            raise BadAdapterError(f"--impl {reference!r}: there is no file {where}")
+        return f"{path}:{name}"
+    return full
+
+
+def load(reference: str) -> Any:
+    """Import the implementation and return its adapter object, checked against the contract of its kind.
+
+    An adapter with ``wrap()`` and without ``build()`` is that of a data-parallel wrapper, any other a pipeline's.
+
+    Raises:
+        BadAdapterError: it cannot be imported, is not there or lacks a method.
+        ContractError: a method takes other arguments than it is called with.
+    """
+    where, _, name = resolve(reference).rpartition(":")
+    module = _module(where, reference)
+    if not hasattr(module, name):
+        raise BadAdapterError(
+            f"--impl {reference!r}: imported {where}, but it has no {name!r}; "
+            f"it defines {', '.join(_defined_in(module)) or 'nothing'}"
+        )
+    found = getattr(module, name)
+    try:
+        adapter = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise BadAdapterError(
+            f"--impl {reference!r}: {name}() raised {_told(error, where)}; "
+            f"an adapter class is called without arguments"
+        ) from error
+    contract = _contract_of(adapter)
+    missing = [method for method in contract.methods if not _has(adapter, method)]
+    if missing:
+        raise BadAdapterError(
+            f"--impl {reference!r}: {where}:{name} lacks {', '.join(f'{m}()' for m in missing)}; a valid adapter has "
+            f"{', '.join(f'{m}()' for m in contract.methods)} (see {contract.protocol}, or run 'pipeconform init FILE')"
+        )
+    for method in contract.methods:
+        require_call(getattr(adapter, method), f"{name}.{method}", _CALLS[method])
+    return adapter
+
+
+def module_of(where: str) -> str:
+    """The name under which the module of a full reference, without its object, is imported."""
+    if not where.endswith(".py"):
+        return where
+    return f"_pipeconform_impl_{hashlib.sha256(where.encode()).hexdigest()[:12]}"
+
+
+def _contract_of(adapter: object) -> _Contract:
+    return _WRAPPER if _has(adapter, "wrap") and not _has(adapter, "build") else _PIPELINE
+
+
+def _has(adapter: object, method: str) -> bool:
+    return callable(getattr(adapter, method, None))
+
+
+def describe(reference: str) -> Description | WrapperDescription:
+    """Load the implementation and let it describe itself.
+
+    Raises:
+        BadAdapterError: as for `load`, or ``describe()`` raised or returned something else; what it raised
+            as `Unsupported` (an engine that is not installed, or too old) is told as it is.
+        ContractError: as for `load`.
+    """
+    adapter = load(reference)
+    try:
+        description = adapter.describe()
+    except Unsupported as reason:
+        raise BadAdapterError(f"--impl {reference!r}: {reason}") from reason
+    except Exception as error:
+        where = resolve(reference).rpartition(":")[0]
+        raise BadAdapterError(f"--impl {reference!r}: describe() raised {_told(error, where)}") from error
+    contract = _contract_of(adapter)
+    if not isinstance(description, contract.description):
+        expected = f"{contract.protocol.rpartition('.')[0]}.{contract.description.__name__}"
+        raise BadAdapterError(
+            f"--impl {reference!r}: describe() returned {type(description).__name__} {description!r:.80}; "
+            f"expected {expected}"
+        )
+    _check_types(description, contract, reference)
+    if isinstance(description, Description) and not description.capabilities.schedules:
+        raise BadAdapterError(
+            f"--impl {reference!r}: describe() claims no schedule, so nothing can be judged"
+        )
+    return description  # type: ignore[no-any-return]  # one of the two, as was just seen
+
+
+def _check_types(description: object, contract: _Contract, reference: str) -> None:
+    """Dataclasses believe whatever they are given; the way to the controller, MessagePack, does not.
+
+    Raises:
+        BadAdapterError: a field holds something of another type; the message gives its path.
+    """
+    try:
+        contract.decoder.decode(msgspec.msgpack.encode(description))
+    except (msgspec.ValidationError, TypeError) as error:
+        text = str(error).replace("`$.", f"`{contract.description.__name__}.")
+        raise BadAdapterError(f"--impl {reference!r}: describe() returned a wrong value: {text}") from error
+
+
+def _defined_in(module: ModuleType) -> list[str]:
+    """The public classes and functions that a module does not merely import."""
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    )
+
+
+def _told(error: BaseException, where: str) -> str:
+    """An exception in words, with the last line of the adapter's own file that it passed through."""
+    at, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == where:
+            at = f" ({Path(where).name}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{at}"
+
+
+def _module(where: str, reference: str) -> ModuleType:
+    try:
+        if not where.endswith(".py"):
+            return importlib.import_module(where)
+        name = module_of(where)
+        if name in sys.modules:
+            return sys.modules[name]
+        folder = str(Path(where).parent)
+        if folder not in sys.path:
+            sys.path.append(folder)  # at its end: a neighbour called like a library does not hide it
+        spec = importlib.util.spec_from_file_location(name, where)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        else:
+            return module
+    except (Exception, SystemExit) as error:
+        raise BadAdapterError(
+            f"--impl {reference!r}: importing {where} raised {_told(error, where)}"
+        ) from error
