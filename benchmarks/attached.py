@@ -22,8 +22,8 @@ from pipeconform.attach.pools import Controller
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case
-from pipeconform.run.devices import resolve
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.devices import resolve
+from pipeconform.ranks.pools import Pools
 
 IMPLEMENTATION = "reference_impl.adapter:ReferenceAdapter"
 SIZE = 4

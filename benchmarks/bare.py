@@ -16,9 +16,9 @@ from pipeconform.adapter import GradientScale, Mode, Ranks
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.case import data
 from pipeconform.case.case import Case, Eval, Train, Zero
+from pipeconform.execute.planning import plan_of
+from pipeconform.execute.retired import Retired
 from pipeconform.judge.oracle import reference
-from pipeconform.run.planning import plan_of
-from pipeconform.run.retired import Retired
 
 RANKS, ORACLE = "bare:ranks", "bare:oracle"
 

@@ -35,9 +35,9 @@ from pipeconform.attach.pools import Controller
 from pipeconform.campaign.executor import RANK_TASK
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case
-from pipeconform.run.devices import resolve
-from pipeconform.run.job import Job
-from pipeconform.run.pools import Pools
+from pipeconform.execute.job import Job
+from pipeconform.ranks.devices import resolve
+from pipeconform.ranks.pools import Pools
 
 IMPLEMENTATION = "reference_impl.adapter:ReferenceAdapter"
 SMALL = 4  # ranks of a small world

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from measure import options, summary, table
 
 from pipeconform.observe.traffic.recorder import TrafficRecorder
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 GOALS = {"hang": "3 s", "death": "0.3 s", "exception": "none"}
 

@@ -25,7 +25,7 @@ from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.focus import Focus, Limits, is_claimed
 from pipeconform.case.sizes import reachable
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirements
 
 IMPLEMENTATION = "reference"

@@ -14,7 +14,7 @@ from overhead import IMPLEMENTATION, stored_cases
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.judge.localisation import locate
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 
 def main():

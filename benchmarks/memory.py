@@ -20,7 +20,7 @@ from overhead import IMPLEMENTATION, Harness, stored_cases
 
 from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 MOMENTS = 4
 

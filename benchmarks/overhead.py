@@ -18,7 +18,7 @@ from pipeconform.campaign.judging import judge
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import Case
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirements
 
 IMPLEMENTATION = "torch"

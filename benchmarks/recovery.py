@@ -14,8 +14,8 @@ import time
 
 from measure import options, summary, table
 
-from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import Stuck
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.verdict import Stuck
 
 RANKS = (2, 4)
 

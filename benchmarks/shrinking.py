@@ -25,7 +25,7 @@ from pipeconform.case.simpler.candidates import weight
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.case.strategies import Limits, reachable
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 
 FAULTS = (

@@ -15,7 +15,7 @@ from pipeconform.attach.descriptors import raise_descriptor_limit
 from pipeconform.attach.greeting import Guest, Identity
 from pipeconform.attach.link import Link
 
-CASE = "pipeconform.run.worker:execute"  # the task whose answers are known; any other is never answered
+CASE = "pipeconform.execute.worker:execute"  # the task whose answers are known; any other is never answered
 PER_HOST = 8  # agents that say they are on the same host
 _PATIENCE = 300.0  # seconds for the controller to take a connection
 

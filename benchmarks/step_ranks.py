@@ -21,10 +21,10 @@ from pipeconform.adapter import Batch, Loss, Microbatch, Mode, Plan, Ranks, Zero
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.case import data
 from pipeconform.case.case import Case
+from pipeconform.execute.planning import plan_of
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.timeline import Timeline
 from pipeconform.observe.traffic.recorder import TrafficRecorder
-from pipeconform.run.planning import plan_of
 
 STEPS, WATCHED, RECORDED = "step_ranks:steps", "step_ranks:watched", "step_ranks:recorded"
 

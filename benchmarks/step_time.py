@@ -17,8 +17,8 @@ import torch
 from measure import options, summary, table
 from step_ranks import STEPS, Block
 
-from pipeconform.run.environment import Environment
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.pools import Pools
 
 PRELOAD = ("torch", "torch.distributed", "torch.distributed.pipelining", "step_ranks")
 SIZES = {"small": (32, 4), "large": (256, 64)}

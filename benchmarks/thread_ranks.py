@@ -20,14 +20,14 @@ from pathlib import Path
 import msgspec
 from measure import options, summary, table
 
+from pipeconform.ranks.pool import Pool
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.rank import RankContext
+from pipeconform.ranks.verdict import Raised, Returned, Stuck, VerdictVector
 from pipeconform.replication.campaign import PRELOAD, WrapperCampaign, describe
 from pipeconform.replication.implementations import resolve
 from pipeconform.replication.job import Job
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.run.pool import Pool
-from pipeconform.run.pools import Pools
-from pipeconform.run.rank import RankContext
-from pipeconform.run.verdict import Raised, Returned, Stuck, VerdictVector
 
 RANKS = 2
 GOAL = 3.0

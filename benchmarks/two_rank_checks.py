@@ -53,7 +53,7 @@ def task(context, payload):
 
 
 def with_pool(count):
-    from pipeconform.run.pools import Pools
+    from pipeconform.ranks.pools import Pools
 
     preload = ("torch", "torch.distributed", "torch.distributed.pipelining", "two_rank_checks")
     with Pools(preload=preload) as pools:

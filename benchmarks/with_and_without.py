@@ -8,7 +8,7 @@ from measure import summary, table
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 PRELOAD = ("torch", "torch.distributed", "torch.distributed.pipelining", "step_ranks")
 ENGINES = {"reference": ("1F1B", "ZB-H1"), "torch": ("1F1B", "InterleavedZeroBubble")}

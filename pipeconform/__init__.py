@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pipeconform.gate.comparison_text import render_comparison
     from pipeconform.gate.expectations import ExpectationsFile, read_expectations
     from pipeconform.gate.proposal import propose, write_proposal
+    from pipeconform.ranks.on_ranks import run_on_ranks
     from pipeconform.report.result import Result, read_result
-    from pipeconform.run.on_ranks import run_on_ranks
 
 __all__ = [
     "Adapter",
@@ -77,7 +77,7 @@ _HOMES = {
     "read_expectations": "gate.expectations",
     "read_result": "report.result",
     "render_comparison": "gate.comparison_text",
-    "run_on_ranks": "run.on_ranks",
+    "run_on_ranks": "ranks.on_ranks",
     "verify": "api",
     "write_proposal": "gate.proposal",
 }

@@ -29,8 +29,8 @@ from pipeconform.commands.selftest import selftest
 from pipeconform.commands.show import show
 from pipeconform.commands.verify import merge, sign, verify
 from pipeconform.errors import PipeconformError
-from pipeconform.run.cache_folder import keep_hypothesis_files
-from pipeconform.run.interrupts import sigterm_raises
+from pipeconform.ranks.interrupts import sigterm_raises
+from pipeconform.session.cache_folder import keep_hypothesis_files
 
 __all__ = ["main", "pipeconform"]
 

@@ -97,8 +97,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _start_ahead(config: pytest.Config) -> None:
     """Let the fork server import torch while this process does, where ranks run here and a pipeline is judged."""
     from pipeconform.campaign.preload import PRELOAD
-    from pipeconform.run.ahead import start_ahead
-    from pipeconform.run.implementation import WRAPPERS
+    from pipeconform.execute.implementation import WRAPPERS
+    from pipeconform.ranks.prestart import start_ahead
 
     here = config.getoption("pipeconform_attach") is None and config.getoption("pipeconform_device") == "cpu"
     if here and config.getoption("pipeconform_impl") not in WRAPPERS:
@@ -138,7 +138,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     marker = next((one for one in found if one is not None), None)
     if marker is None:
         return None
-    from pipeconform.session.ranks import call_on_ranks
+    from pipeconform.ranks.marker import call_on_ranks
 
     call_on_ranks(pyfuncitem, marker)
     return True

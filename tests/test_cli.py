@@ -116,7 +116,7 @@ def test_two_runs_do_not_share_a_folder(typed, tmp_path):
 
 
 def test_an_unsupported_torch_is_refused_at_the_start(typed, monkeypatch):
-    monkeypatch.setattr("pipeconform.run.supported.torch_version", lambda: "2.9.1")
+    monkeypatch.setattr("pipeconform.supported.torch_version", lambda: "2.9.1")
 
     assert typed("run", "--impl", "torch")[0::2] == (
         2,

@@ -20,7 +20,7 @@ from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.trial import faults
 from pipeconform.errors import HarnessError
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 OUT = Path("build/ablation/records.jsonl")
 PAGE = Path("docs/ablation.md")

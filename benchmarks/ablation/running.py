@@ -21,7 +21,7 @@ from pipeconform.case.strategies import Limits, reachable
 from pipeconform.errors import ContractError
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import certification_levels, core_requirements, mandatory, requirement
 
 __all__ = ["HOLDS", "Record", "is_claimed", "matters", "tried"]

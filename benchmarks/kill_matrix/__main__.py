@@ -19,7 +19,7 @@ from benchmarks.kill_matrix.records import FaultRecord, MutantRecord, read
 from benchmarks.kill_matrix.running import run_faults, run_mutants
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.trial import faults
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 OUT = Path("build/kill-matrix")
 PAGE = Path("docs/kill-matrix.md")

@@ -17,7 +17,7 @@ from pipeconform.campaign.trial import Fault, Trial, try_fault
 from pipeconform.case.focus import WHOLE, Focus
 from pipeconform.errors import BadAdapterError
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 
 __all__ = ["REFERENCE", "run_faults", "run_mutants"]

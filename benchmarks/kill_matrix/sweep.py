@@ -19,7 +19,7 @@ from pipeconform.errors import BadAdapterError, ContractError
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import Watched
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 
 __all__ = ["SCHEDULES", "Killed", "Question", "Sweep", "nearest_first", "questions", "sweep"]

@@ -26,9 +26,9 @@ from pathlib import Path
 from judge import bounded
 
 from pipeconform.errors import BadResultError, UsageError
+from pipeconform.execute.implementation import describe, resolve
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.report.result import Cell, Result, read_result
-from pipeconform.run.implementation import describe, resolve
 from pipeconform.spec import profile, requirements, rule_digests
 from pipeconform.spec.selection import select_requirements
 

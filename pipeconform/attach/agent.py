@@ -32,9 +32,9 @@ from pipeconform.attach.messages import (
     read_order,
 )
 from pipeconform.errors import PoolError
-from pipeconform.run.environment import Environment
-from pipeconform.run.forkserver import ForkServer
-from pipeconform.run.interrupts import sigterm_raises
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.forkserver import ForkServer
+from pipeconform.ranks.interrupts import sigterm_raises
 
 __all__ = ["serve"]
 

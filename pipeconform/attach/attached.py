@@ -27,9 +27,9 @@ from pipeconform.attach.messages import (
     encode,
     read_word,
 )
-from pipeconform.run.channel import Frame
-from pipeconform.run.verdict import Raised
-from pipeconform.run.wire import Exited, Kind
+from pipeconform.ranks.channel import Frame
+from pipeconform.ranks.verdict import Raised
+from pipeconform.ranks.wire import Exited, Kind
 
 __all__ = ["Attached", "Generation", "RemoteRank"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeconform.run.standing import Standing
+from pipeconform.ranks.standing import Standing
 
 __all__ = ["shifted"]
 

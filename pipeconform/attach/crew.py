@@ -15,12 +15,12 @@ from pipeconform.attach.greeting import printable
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.messages import AskStacks, AskStanding, Kill, Prepare, Stacks, StoreAt
 from pipeconform.attach.messages import Standing as StandingWord
-from pipeconform.attach.muster import Muster
 from pipeconform.attach.placement import placed
+from pipeconform.attach.quorum import Quorum
 from pipeconform.errors import PoolError
-from pipeconform.run.environment import Environment
-from pipeconform.run.standing import Standing
-from pipeconform.run.wire import Exited
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.standing import Standing
+from pipeconform.ranks.wire import Exited
 
 __all__ = ["RemoteCrew", "Setting", "pulse_for"]
 
@@ -101,9 +101,9 @@ class RemoteCrew:
     """Keeps `size` ranks on the agents of `hub`; `formation_limit` is seconds."""
 
     def __init__(
-        self, hub: Hub, muster: Muster, setting: Setting, *, size: int, formation_limit: float
+        self, hub: Hub, quorum: Quorum, setting: Setting, *, size: int, formation_limit: float
     ) -> None:
-        self._hub, self._muster, self._setting = hub, muster, setting
+        self._hub, self._muster, self._setting = hub, quorum, setting
         self._size, self._formation_limit = size, formation_limit
         self._group: RemoteGroup | None = None
         self._formed = False

@@ -22,7 +22,7 @@ from pipeconform.attach.greeting import Greeter, Refused, Versions, printable
 from pipeconform.attach.link import Link, keep_alive
 from pipeconform.attach.messages import Bye
 from pipeconform.errors import UsageError
-from pipeconform.run.interrupts import deferred_interrupts
+from pipeconform.ranks.interrupts import deferred_interrupts
 
 __all__ = ["Hub"]
 

@@ -18,13 +18,13 @@ from pipeconform.attach.clock import shifted
 from pipeconform.attach.link import MESSAGE_LIMIT
 from pipeconform.attach.messages import Answer, Fork, Gone, Ready, Seen, StoreAt, Unfit, Word
 from pipeconform.errors import PoolError
-from pipeconform.run.channel import Frame
-from pipeconform.run.evidence import Look, look, progressed
-from pipeconform.run.forkserver import ForkServer, tail
-from pipeconform.run.questions import Question
-from pipeconform.run.stacks import Dump
-from pipeconform.run.verdict import Raised
-from pipeconform.run.wire import Address, Kind, RankSpec, frame
+from pipeconform.ranks.channel import Frame
+from pipeconform.ranks.evidence import Look, look, progressed
+from pipeconform.ranks.forkserver import ForkServer, tail
+from pipeconform.ranks.questions import Question
+from pipeconform.ranks.stacks import Dump
+from pipeconform.ranks.verdict import Raised
+from pipeconform.ranks.wire import Address, Kind, RankSpec, frame
 
 __all__ = ["Member"]
 

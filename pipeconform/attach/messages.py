@@ -153,7 +153,7 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
 
 
 class Standing(msgspec.Struct, frozen=True, tag=True):
-    """A `pipeconform.run.standing.Standing` in JSON; empty where the rank did not answer."""
+    """A `pipeconform.ranks.standing.Standing` in JSON; empty where the rank did not answer."""
 
     member: int
     ticket: int

@@ -10,13 +10,13 @@ from types import TracebackType
 from pipeconform.attach.crew import RemoteCrew, Setting, pulse_for
 from pipeconform.attach.greeting import Identity, printable
 from pipeconform.attach.hub import Hub
-from pipeconform.attach.muster import Muster
+from pipeconform.attach.quorum import Quorum
 from pipeconform.errors import PoolError
-from pipeconform.run.devices import Devices
-from pipeconform.run.environment import Environment
-from pipeconform.run.pool import Pool
-from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import VerdictVector
+from pipeconform.ranks.devices import Devices
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.pool import Pool
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.verdict import VerdictVector
 
 __all__ = ["AttachedPools", "Controller"]
 
@@ -40,7 +40,7 @@ class Controller:
         say: Callable[[str], None],
     ) -> None:
         self.hub, self.devices, self.say = hub, devices, say
-        self.muster = Muster(
+        self.quorum = Quorum(
             hub,
             least=least,
             patience=patience,
@@ -58,7 +58,7 @@ class Controller:
         Raises:
             TooFewAgentsError: not enough have come within `limit` seconds.
         """
-        self.muster.gather(limit=limit)
+        self.quorum.gather(limit=limit)
 
     def pools(
         self,
@@ -169,7 +169,7 @@ class AttachedPools:
             if not found[0].lost:
                 break
             self._controller.say(f"all agents are asked once more; lost {found[0].lost}")
-            self._controller.muster.wait(1)
+            self._controller.quorum.wait(1)
             found = self._asked_everywhere(task, payload, time_limit=time_limit)
         return found
 
@@ -198,7 +198,7 @@ class AttachedPools:
         setting = self._setting if backend == "" else replace(self._setting, backend=backend)
         return RemoteCrew(
             controller.hub,
-            controller.muster,
+            controller.quorum,
             setting,
             size=world_size,
             formation_limit=_FORMATION_LIMIT,
@@ -238,7 +238,7 @@ class Steadfast:
         time_limit: float,
         failure_expected: bool = False,
     ) -> VerdictVector:
-        """One verdict per rank; see `pipeconform.run.pool.Pool.run`.
+        """One verdict per rank; see `pipeconform.ranks.pool.Pool.run`.
 
         Raises:
             TooFewAgentsError: hosts were lost, and not enough are left.

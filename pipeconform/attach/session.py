@@ -14,10 +14,10 @@ from pipeconform.attach.launch import host_and_port
 from pipeconform.attach.pools import AttachedPools, Controller
 from pipeconform.attach.token import read_token
 from pipeconform.errors import HarnessError, UsageError
-from pipeconform.run.answered import read_answers
-from pipeconform.run.devices import Devices, Machine, resolve
-from pipeconform.run.source import Source
-from pipeconform.run.verdict import Returned
+from pipeconform.execute.source import Source
+from pipeconform.ranks.answered import read_answers
+from pipeconform.ranks.devices import Devices, Machine, resolve
+from pipeconform.ranks.verdict import Returned
 
 __all__ = [
     "Attach",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "npu": "hccl"}
-_SOURCE_TASK = "pipeconform.run.source:answer"
+_SOURCE_TASK = "pipeconform.execute.source:answer"
 _SOURCE_LIMIT = 180.0  # seconds to import the implementation
 
 

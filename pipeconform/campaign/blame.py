@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from pipeconform.run.frames import chain_lines
-from pipeconform.run.verdict import Raised
+from pipeconform.ranks.frames import chain_lines
+from pipeconform.ranks.verdict import Raised
 
 __all__ = ["blamed"]
 

@@ -16,13 +16,13 @@ from pipeconform.campaign.pipeline_cell import PipelineCell
 from pipeconform.campaign.store import Store
 from pipeconform.case.case import Case
 from pipeconform.case.strategies import Limits
+from pipeconform.execute.source import Source
 from pipeconform.gate.expectations import Expectation
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.localisation import Localisation
 from pipeconform.observe.observation import Watched
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell, Status
-from pipeconform.run.source import Source
 from pipeconform.spec import Profile, Requirement
 
 __all__ = ["Campaign"]

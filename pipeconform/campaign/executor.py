@@ -13,22 +13,22 @@ import msgspec
 from pipeconform.adapter import Capabilities, Description
 from pipeconform.case.case import Case
 from pipeconform.errors import BadAdapterError, ContractError, HarnessError, IsWrapperError
+from pipeconform.execute.job import Job
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.masks import Masks, masks_of
 from pipeconform.judge.oracle import Bounds, Question
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
 from pipeconform.observe.observation import Failed, Observation, Reference, Watched
-from pipeconform.run.answered import ask_implementation, read_answers
-from pipeconform.run.job import Job
-from pipeconform.run.protocols import RankPools
-from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
+from pipeconform.ranks.answered import ask_implementation, read_answers
+from pipeconform.ranks.protocols import RankPools
+from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
 
 __all__ = ["Execution", "Executor", "describe", "require_alive"]
 
-RANK_TASK = "pipeconform.run.worker:execute"
+RANK_TASK = "pipeconform.execute.worker:execute"
 ORACLE_TASK = "pipeconform.judge.oracle:answer"
-DESCRIBE_TASK = "pipeconform.run.worker:describe"
+DESCRIBE_TASK = "pipeconform.execute.worker:describe"
 _MOST_BOUNDS_KNOWN = 128
 
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.run.devices import Devices
-from pipeconform.run.environment import Environment
-from pipeconform.run.leased import LeasedPools
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.devices import Devices
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.leased import LeasedPools
+from pipeconform.ranks.pools import Pools
 
 __all__ = ["pools_here", "set_up"]
 

@@ -15,6 +15,7 @@ from pipeconform.case.case import Case
 from pipeconform.case.focus import Focus
 from pipeconform.case.traits import traits
 from pipeconform.errors import ContractError
+from pipeconform.execute.implementation import module_of
 from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.gauge import Gauge
@@ -22,8 +23,7 @@ from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.timeline import executed
-from pipeconform.run.implementation import module_of
-from pipeconform.run.verdict import Raised, Stuck
+from pipeconform.ranks.verdict import Raised, Stuck
 from pipeconform.spec import Requirement
 
 __all__ = ["judge", "num_repetitions"]

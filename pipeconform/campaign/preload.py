@@ -9,6 +9,6 @@ PRELOAD = (
     "torch.distributed",
     "torch.distributed.pipelining",
     "torch.export._trace",
-    "pipeconform.run.worker",
+    "pipeconform.execute.worker",
     "pipeconform.judge.oracle",
 )

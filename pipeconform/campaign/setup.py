@@ -28,16 +28,16 @@ from pipeconform.campaign.store import Store
 from pipeconform.campaign.variants import Executors
 from pipeconform.case.strategies import Limits
 from pipeconform.errors import BadAdapterError, HarnessError, UnknownNameError, UsageError
+from pipeconform.execute import implementation as implementations
+from pipeconform.execute.source import Source
+from pipeconform.ranks.answered import ask_implementation
+from pipeconform.ranks.devices import Devices, resolve
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.leased import LeasedPools
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.protocols import RankPools
 from pipeconform.report.result import Environment as EnvironmentReport
 from pipeconform.report.result import Implementation
-from pipeconform.run import implementation as implementations
-from pipeconform.run.answered import ask_implementation
-from pipeconform.run.devices import Devices, resolve
-from pipeconform.run.environment import Environment
-from pipeconform.run.leased import LeasedPools
-from pipeconform.run.pools import Pools
-from pipeconform.run.protocols import RankPools
-from pipeconform.run.source import Source
 from pipeconform.showing import shown
 from pipeconform.spec.wrappers import Kind
 
@@ -55,7 +55,7 @@ __all__ = [
     "source_of",
 ]
 
-SOURCE_TASK = "pipeconform.run.source:answer"
+SOURCE_TASK = "pipeconform.execute.source:answer"
 
 
 def chosen_schedules(description: Description, wanted: tuple[str, ...]) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def places_of(options: Options, stack: ExitStack) -> Places:
     )
     return Places(
         devices,
-        controller.muster.reason_against,
+        controller.quorum.reason_against,
         lambda one: controller.pools(set_up(one, devices), preload=PRELOAD),
     )
 

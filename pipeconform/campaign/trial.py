@@ -19,7 +19,7 @@ from pipeconform.case.focus import REPLICATED, TENSOR_PARALLEL
 from pipeconform.case.strategies import Limits
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.protocols import RankPools
+from pipeconform.ranks.protocols import RankPools
 from pipeconform.spec import requirement
 
 __all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "cases_of", "faults", "tried", "try_fault"]

@@ -1,6 +1,6 @@
 """What befalls a pipeline's ranks from outside while a case runs: delays, a stop, an error, a death.
 
-All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.run.disturber` does it.
+All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.execute.disturber` does it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Further copies of the pipeline, each with data of its own, and how their stages are kept in step.
 
-All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.run.replicas` makes the groups.
+All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.execute.replicas` makes the groups.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import places_of
 from pipeconform.campaign.trial import Fault, faults, try_fault
 from pipeconform.certificate.contents import Canary
+from pipeconform.ranks.protocols import RankPools
 from pipeconform.replication.trial import try_wrapper_fault, wrapper_faults
-from pipeconform.run.protocols import RankPools
 
 __all__ = ["faults_of", "one_each", "run_canaries"]
 

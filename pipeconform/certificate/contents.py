@@ -13,9 +13,9 @@ from pipeconform.campaign.kept import JudgedCases
 from pipeconform.case.any_case import case_of
 from pipeconform.certificate.package import Doubt, Package
 from pipeconform.errors import BadPackageError
+from pipeconform.execute.engine import Component
 from pipeconform.reading import Line, decoded_json
 from pipeconform.report.result import Environment, Result
-from pipeconform.run.engine import Component
 
 __all__ = [
     "CANARIES",

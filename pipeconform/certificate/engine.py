@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import msgspec
 
 from pipeconform.errors import HarnessError
+from pipeconform.execute.engine import Component
 from pipeconform.replication.campaign import WrapperCampaign
 from pipeconform.replication.either import AnyCampaign
-from pipeconform.run.engine import Component
 
 __all__ = ["engine_in", "engine_text"]
 
-_TASK = "pipeconform.run.engine:answer"
+_TASK = "pipeconform.execute.engine:answer"
 _LIMIT = 600.0  # seconds: some gigabytes may be read
 
 

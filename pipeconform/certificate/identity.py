@@ -26,7 +26,7 @@ from pipeconform.certificate.fields import is_time
 from pipeconform.certificate.machine import PACKAGES, differences, is_switch
 from pipeconform.certificate.package import Doubt
 from pipeconform.certificate.weakening import weakening
-from pipeconform.run.engine import Component
+from pipeconform.execute.engine import Component
 from pipeconform.spec import CertificationLevel
 from pipeconform.wrapper import WrapperClaims
 

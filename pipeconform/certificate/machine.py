@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeconform.certificate.contents import MachineEnvironment
+from pipeconform.execute.engine import Component
 from pipeconform.report.result import Environment
-from pipeconform.run.engine import Component
 
 __all__ = ["PACKAGES", "differences", "is_switch", "machine_environment"]
 

@@ -18,7 +18,7 @@ from pipeconform.commands.options import attach_from, attach_options, device_opt
 from pipeconform.commands.say import say
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.attach.session import Attach
@@ -138,8 +138,8 @@ def certify_implementation(
     from pipeconform.certificate.canaries import faults_of
     from pipeconform.certificate.drawing import num_draws
     from pipeconform.certificate.parts import parse_shard
+    from pipeconform.execute.implementation import resolve
     from pipeconform.report.console import SafeConsole
-    from pipeconform.run.implementation import resolve
     from pipeconform.spec import certification_level, mandatory
 
     if attach is not None and workers not in (None, "0"):

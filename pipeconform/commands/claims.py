@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.adapter import Description
@@ -21,11 +21,11 @@ def description_of(impl: str) -> Description:
         HarnessError: the process died or hung.
     """
     require_supported_torch()
-    from pipeconform.run.implementation import resolve
+    from pipeconform.execute.implementation import resolve
 
     full = resolve(impl)  # a wrong name needs no process to be refused
     from pipeconform.campaign.executor import describe
-    from pipeconform.run.pools import Pools
+    from pipeconform.ranks.pools import Pools
 
     with Pools() as pools:
         return describe(pools, full)
@@ -39,9 +39,9 @@ def any_description_of(impl: str) -> Description | WrapperDescription:
         HarnessError: the process died or hung.
     """
     from pipeconform.errors import IsWrapperError
+    from pipeconform.execute.implementation import WRAPPERS, resolve
+    from pipeconform.ranks.pools import Pools
     from pipeconform.replication.campaign import PRELOAD, describe
-    from pipeconform.run.implementation import WRAPPERS, resolve
-    from pipeconform.run.pools import Pools
 
     if impl not in WRAPPERS:
         try:

@@ -50,9 +50,9 @@ def compare(
     comparison = compare_results(before, after)
     if impl is not None:
         from pipeconform.campaign.options import Options
+        from pipeconform.execute.implementation import resolve
         from pipeconform.replication.settle import settle
-        from pipeconform.run.implementation import resolve
-        from pipeconform.run.supported import require_supported_torch
+        from pipeconform.supported import require_supported_torch
 
         require_supported_torch()
         resolve(impl)

@@ -18,10 +18,10 @@ import click
 
 from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
-from pipeconform.run.supported import describe_range, torch_version, why_unsupported
+from pipeconform.supported import describe_range, torch_version, why_unsupported
 
 if TYPE_CHECKING:
-    from pipeconform.run.devices import Machine
+    from pipeconform.ranks.devices import Machine
 
 __all__ = ["Check", "doctor", "report"]
 
@@ -143,7 +143,7 @@ def _space(name: str, folder: Path, *, least: int, remedy: str) -> Check:
 
 
 def _devices() -> Check:
-    from pipeconform.run.devices import probe
+    from pipeconform.ranks.devices import probe
 
     return _checked("devices", lambda: _describe_machine(probe("auto")))
 
@@ -167,8 +167,8 @@ def _rank_processes() -> Check:
 
 def _form_two() -> tuple[State, str, str]:
     """Really start the fork server and form a gloo group of two, twice: cold and warm."""
-    from pipeconform.run.forkserver import ForkServer
-    from pipeconform.run.pool import Pool
+    from pipeconform.ranks.forkserver import ForkServer
+    from pipeconform.ranks.pool import Pool
 
     begun = time.monotonic()
     with ForkServer() as server:

@@ -14,7 +14,7 @@ from pipeconform.commands.options import attach_from, attach_options, device_opt
 from pipeconform.commands.say import say
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 from pipeconform.report.location import DEFAULT_RESULT, RESULT_NAME
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.campaign.setup import Described
@@ -106,7 +106,7 @@ def replay(
     if script is not None and script.suffix != ".py":
         raise UsageError(f"--script {script}: expected a name that ends in .py")
     found = read_stored(stored, result=result)
-    from pipeconform.run.implementation import resolve
+    from pipeconform.execute.implementation import resolve
 
     resolve(impl)
     from pipeconform.campaign.options import Options

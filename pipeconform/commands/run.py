@@ -16,7 +16,7 @@ from pipeconform.commands.options import attach_options, device_options, impl_op
 from pipeconform.commands.say import say, say_json
 from pipeconform.errors import BadResultError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.commands.engine import Ended
@@ -114,7 +114,7 @@ def run(
     _check(
         profile=profile, requirements=names(requirements), ranks=ranks, workers=workers, others=pytest_args
     )
-    from pipeconform.run.implementation import resolve
+    from pipeconform.execute.implementation import resolve
 
     resolve(impl)
     if expectations is not None:

@@ -9,7 +9,7 @@ import click
 from pipeconform.commands.options import device_options, names
 from pipeconform.commands.say import say
 from pipeconform.errors import NothingJudgedError
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.supported import require_supported_torch
 
 __all__ = ["selftest"]
 

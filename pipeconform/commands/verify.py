@@ -126,8 +126,8 @@ def verify_package(
     from pipeconform.campaign.options import Options
     from pipeconform.certificate.rerun import rerun as execute_again
     from pipeconform.certificate.rerun import sample
-    from pipeconform.run.implementation import resolve
-    from pipeconform.run.supported import require_supported_torch
+    from pipeconform.execute.implementation import resolve
+    from pipeconform.supported import require_supported_torch
 
     require_supported_torch()
     resolve(impl)

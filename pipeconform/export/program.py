@@ -130,10 +130,10 @@ def _executor(question: Question, implementation: str) -> Iterator[AnyExecutor]:
     from pipeconform.campaign.preload import PRELOAD
     from pipeconform.case.case import Case
     from pipeconform.errors import UsageError
+    from pipeconform.execute.implementation import resolve
+    from pipeconform.ranks import devices
+    from pipeconform.ranks.environment import Environment
     from pipeconform.replication import executor as wrappers
-    from pipeconform.run import devices
-    from pipeconform.run.environment import Environment
-    from pipeconform.run.implementation import resolve
 
     reference = resolve(implementation)
     places = devices.resolve(

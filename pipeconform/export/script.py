@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeconform.execute.implementation import resolve
 from pipeconform.export.adapter_text import AdapterText, adapter_text
 from pipeconform.export.bundle import imported_by, sources_of
 from pipeconform.export.question import MEMBER, Question, written_question
 from pipeconform.report.case_text import describe_case
-from pipeconform.run.implementation import resolve
 
 __all__ = ["Program", "program_of"]
 
@@ -20,8 +20,8 @@ _CARRIED = (
     "pipeconform.export.program",
     "pipeconform.judge.oracle",
     "pipeconform.replication.worker",
-    "pipeconform.run.server",
-    "pipeconform.run.worker",
+    "pipeconform.ranks.server",
+    "pipeconform.execute.worker",
 )
 """What the program imports, and by name only: what ranks are told to run."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same case gives the same archive

@@ -20,7 +20,7 @@ from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.observation import RESUMED, Failed
-from pipeconform.run.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
+from pipeconform.ranks.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
 
 __all__ = [
     "Aftermath",

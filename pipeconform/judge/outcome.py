@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from pipeconform.judge.evidence import Finding
 from pipeconform.observe.observation import Observation
-from pipeconform.run.verdict import Died, Raised, Stuck, VerdictVector
-from pipeconform.run.waiting import Place
+from pipeconform.ranks.verdict import Died, Raised, Stuck, VerdictVector
+from pipeconform.ranks.waiting import Place
 
 __all__ = ["Outcome", "Status", "judge_refusal", "judge_verdicts", "normalised"]
 

@@ -13,9 +13,12 @@ from pipeconform.campaign.pairs import Point
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import NothingJudgedError
+from pipeconform.execute.source import Source
 from pipeconform.gate.expectations import Expectation
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
+from pipeconform.ranks.protocols import RankPools
+from pipeconform.ranks.verdict import VerdictVector
 from pipeconform.replication.cell import WrapperCell
 from pipeconform.replication.drawing import Listed
 from pipeconform.replication.executor import PRELOAD, WrapperExecutor, describe
@@ -23,9 +26,6 @@ from pipeconform.replication.judgement import why_not_judged
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
-from pipeconform.run.protocols import RankPools
-from pipeconform.run.source import Source
-from pipeconform.run.verdict import VerdictVector
 from pipeconform.spec import Profile, Requirement, profile
 from pipeconform.wrapper import WrapperDescription
 

@@ -14,9 +14,9 @@ from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.observe.localisation import Localisation
+from pipeconform.ranks.verdict import VerdictVector
 from pipeconform.replication.drawing import Listed, Smaller, is_about
 from pipeconform.report.result import Violation
-from pipeconform.run.verdict import VerdictVector
 
 if TYPE_CHECKING:
     from pipeconform.replication.campaign import WrapperCampaign

@@ -23,10 +23,10 @@ from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.case.sizes import shapes
 from pipeconform.case.strategies import Focus
 from pipeconform.errors import IsWrapperError, UnknownNameError
+from pipeconform.execute.implementation import WRAPPERS
 from pipeconform.replication.again import AnyExecutor
 from pipeconform.replication.campaign import WrapperCampaign
 from pipeconform.replication.setup import wrapper_campaign_of
-from pipeconform.run.implementation import WRAPPERS
 from pipeconform.spec import requirements
 from pipeconform.spec.wrappers import Kind
 from pipeconform.wrapper import WrapperDescription

@@ -10,17 +10,17 @@ from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.executor import require_alive
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadAdapterError, ContractError, HarnessError
+from pipeconform.execute.implementation import module_of
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
+from pipeconform.ranks.answered import ask_implementation, read_answers
+from pipeconform.ranks.protocols import RankPools
+from pipeconform.ranks.verdict import Raised, Returned, VerdictVector
 from pipeconform.replication.evidence import came_through, distinct, evidence_of
 from pipeconform.replication.job import Job
 from pipeconform.replication.observation import Expected, Question, Shown
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.run.answered import ask_implementation, read_answers
-from pipeconform.run.implementation import module_of
-from pipeconform.run.protocols import RankPools
-from pipeconform.run.verdict import Raised, Returned, VerdictVector
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["PRELOAD", "WrapperExecutor", "describe"]
@@ -54,7 +54,7 @@ class WrapperExecutor:
     """Runs and judges cases of one wrapper. `time_limit` is in seconds for one case."""
 
     implementation: str
-    """In full, as `pipeconform.run.implementation.resolve` gives it."""
+    """In full, as `pipeconform.execute.implementation.resolve` gives it."""
     description: WrapperDescription
     pools: RankPools
     time_limit: float = 60.0

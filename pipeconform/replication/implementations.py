@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pipeconform.run.implementation import WRAPPERS, resolve
+from pipeconform.execute.implementation import WRAPPERS, resolve
 
 __all__ = ["WRAPPERS", "resolve"]

@@ -1,4 +1,4 @@
-"""What a rank is asked to do with a wrapper's case: apart from the doing, as `pipeconform.run.job` is."""
+"""What a rank is asked to do with a wrapper's case: apart from the doing, as `pipeconform.execute.job` is."""
 
 from __future__ import annotations
 

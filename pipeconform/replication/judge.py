@@ -18,9 +18,9 @@ from pipeconform.judge.finding import Finding
 from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.numerics import Mismatch, compare, magnitude
 from pipeconform.observe.array import Array
+from pipeconform.ranks.frames import chain_lines
 from pipeconform.replication.groups import group_of
 from pipeconform.replication.observation import Expected, Failure, PassExpected, PassShown, Shown
-from pipeconform.run.frames import chain_lines
 from pipeconform.wrapper import WrapperClaims
 
 __all__ = [

@@ -6,7 +6,7 @@ import msgspec
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.observe.array import Array
-from pipeconform.run.verdict import Raised
+from pipeconform.ranks.verdict import Raised
 
 __all__ = ["Expected", "Failure", "Gradients", "PassExpected", "PassShown", "Question", "Shown", "StepShown"]
 

@@ -19,13 +19,13 @@ from pipeconform.case.seeds import seed_process
 from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.errors import Unsupported
 from pipeconform.observe.array import Array
+from pipeconform.ranks.rank import raised_from
 from pipeconform.replication.modules import batch_of, build, objective, skeleton_of, tensors_in
 from pipeconform.replication.observation import Failure, PassShown, Shown, StepShown
 from pipeconform.replication.references import agent_for
 from pipeconform.replication.sharded_modules import compile_parts
 from pipeconform.replication.sharded_training import beside, has_ddp_beside, late, optimizer_of
 from pipeconform.replication.special import FIRST_SCALE, ended, handed_over, prepared, regrouped
-from pipeconform.run.rank import raised_from
 from pipeconform.wrapper import Wrapper, WrapperAdapter
 
 __all__ = ["shown_by"]

@@ -12,10 +12,10 @@ from pipeconform.campaign.kept import KeptCases
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import source_in
 from pipeconform.errors import UsageError
+from pipeconform.execute.implementation import resolve
+from pipeconform.ranks import devices
+from pipeconform.ranks.pools import Pools
 from pipeconform.replication.campaign import PRELOAD, WrapperCampaign, describe
-from pipeconform.run import devices
-from pipeconform.run.implementation import resolve
-from pipeconform.run.pools import Pools
 
 __all__ = ["require_sense", "wrapper_campaign_of"]
 

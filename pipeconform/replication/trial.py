@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import cast
 
 from pipeconform.campaign.trial import Fault, Trial, tried
+from pipeconform.ranks.protocols import RankPools
 from pipeconform.replication.campaign import WrapperCampaign, describe
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.run.protocols import RankPools
 
 __all__ = ["try_wrapper_fault", "wrapper_faults"]
 

@@ -6,12 +6,12 @@ import functools
 
 import msgspec
 
+from pipeconform.execute.implementation import load
+from pipeconform.ranks.rank import RankContext
 from pipeconform.replication.job import Job
 from pipeconform.replication.observation import Question
 from pipeconform.replication.oracle import expected_of
 from pipeconform.replication.rank import shown_by
-from pipeconform.run.implementation import load
-from pipeconform.run.rank import RankContext
 from pipeconform.wrapper import WrapperAdapter
 
 __all__ = ["answer", "describe", "execute"]

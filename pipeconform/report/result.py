@@ -14,8 +14,8 @@ import msgspec
 from pipeconform.case.any_case import AnyCase, case_of, schema_with_cases
 from pipeconform.errors import BadResultError
 from pipeconform.observe.localisation import Localisation
+from pipeconform.ranks.waiting import Place
 from pipeconform.reading import Line, decoded_json, file_bytes
-from pipeconform.run.waiting import Place
 from pipeconform.spec.wrappers import Kind
 from pipeconform.writing import whole_file
 

@@ -19,17 +19,17 @@ import pytest
 
 from pipeconform.campaign.told import Told, Weight, group_of
 from pipeconform.errors import ContractError, HarnessError, TooFewAgentsError, UsageError
+from pipeconform.ranks.cores import Cores
+from pipeconform.ranks.prestart import drop_ahead
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.result import Cell, decode_cell
-from pipeconform.run.ahead import drop_ahead
-from pipeconform.run.cache_folder import keep_hypothesis_files
-from pipeconform.run.cores import Cores
-from pipeconform.run.supported import require_supported_torch
+from pipeconform.session.cache_folder import keep_hypothesis_files
 from pipeconform.session.gathered import Gathered
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
 from pipeconform.showing import shown, shown_json, shown_line
 from pipeconform.spec.wrappers import any_requirement
+from pipeconform.supported import require_supported_torch
 
 if TYPE_CHECKING:
     from pipeconform.report.progress import Progress

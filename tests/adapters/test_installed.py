@@ -6,7 +6,7 @@ import pytest
 
 from pipeconform.adapters.installed import require_release
 from pipeconform.errors import BadAdapterError, Unsupported
-from pipeconform.run.implementation import BUILT_IN, describe
+from pipeconform.execute.implementation import BUILT_IN, describe
 
 ENGINES = {"deepspeed": "deepspeed", "megatron": "megatron-core", "torchgpipe": "torchgpipe"}
 

@@ -9,7 +9,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from pipeconform.run.rank import RankContext
+from pipeconform.ranks.rank import RankContext
 
 
 def who(context: RankContext, payload: bytes) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.pools import Controller
-from pipeconform.run.devices import resolve
+from pipeconform.ranks.devices import resolve
 from tests.attach.sites import PRELOAD, TOKEN
 
 

@@ -209,6 +209,6 @@ def ranks_in(pids):
     found = []
     for pid in pids:
         with contextlib.suppress(OSError):
-            if b"pipeconform.run.server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"pipeconform.ranks.server" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeconform.attach.greeting import own_versions
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.pools import Controller
-from pipeconform.run.devices import resolve
+from pipeconform.ranks.devices import resolve
 
 HERE = Path(__file__).parent
 TOKEN = "a token for these tests only"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.errors import TooFewAgentsError
-from pipeconform.run import Died
+from pipeconform.ranks import Died
 from tests.attach.sites import PRELOAD, controller_of, wait_for
 
 LIMIT = 60.0

@@ -2,7 +2,7 @@
 
 import os
 
-from pipeconform.run import Died, Environment, Raised, Stuck
+from pipeconform.ranks import Died, Environment, Raised, Stuck
 
 LIMIT = 30.0
 
@@ -81,7 +81,7 @@ def test_a_circle_of_receives_is_a_hang_with_stacks_output_and_who_waits_for_who
         verdict = vector[rank]
         assert isinstance(verdict, Stuck)
         assert "in circle" in verdict.stack
-        assert "run/rank.py" not in verdict.stack
+        assert "ranks/rank.py" not in verdict.stack
         assert verdict.output == "before the circle"
         assert verdict.waits_for == (1 - rank,)
         assert verdict.seconds < LIMIT / 2

@@ -12,9 +12,9 @@ from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.case import decode_case
 from pipeconform.errors import UsageError
+from pipeconform.execute.source import Source
+from pipeconform.ranks.pools import Pools
 from pipeconform.report.result import read_result
-from pipeconform.run.pools import Pools
-from pipeconform.run.source import Source
 from tests.attach.sites import GUARD, free_port, wait_for
 
 REFERENCE = "reference_impl.adapter:ReferenceAdapter"
@@ -207,7 +207,7 @@ def test_what_attached_ranks_show_is_what_local_ranks_show_bit_for_bit(executors
 def test_agents_with_another_copy_of_the_adapter_are_refused(two_agents):
     with two_agents[1].pools(preload=PRELOAD) as pools:
         vector, identities = pools.everywhere(
-            "pipeconform.run.source:answer", REFERENCE.encode(), time_limit=GUARD
+            "pipeconform.execute.source:answer", REFERENCE.encode(), time_limit=GUARD
         )
         here = msgspec.msgpack.decode(vector.values[0], type=Source)
         require_same_source(pools, REFERENCE, here)

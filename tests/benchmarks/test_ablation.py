@@ -9,7 +9,7 @@ from benchmarks.ablation.page import page
 from benchmarks.ablation.running import HOLDS, Record, matters, tried
 from pipeconform.adapter import Feature
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 CLAIMED = ReferenceAdapter().describe().capabilities
 

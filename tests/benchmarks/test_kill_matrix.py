@@ -12,7 +12,7 @@ from benchmarks.kill_matrix.sweep import nearest_first, questions
 from pipeconform.campaign.executor import describe
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case.focus import WHOLE
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 
 @pytest.fixture(scope="module")

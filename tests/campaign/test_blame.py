@@ -12,11 +12,11 @@ from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.errors import ContractError
+from pipeconform.execute.implementation import resolve
+from pipeconform.ranks.frames import Frame
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.verdict import Cause, Raised
 from pipeconform.replication.again import judge_again
-from pipeconform.run.frames import Frame
-from pipeconform.run.implementation import resolve
-from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import Cause, Raised
 from pipeconform.spec import requirement
 
 FILE = Path(__file__).with_name("mistaken_adapters.py")

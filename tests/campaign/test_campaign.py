@@ -14,7 +14,7 @@ from pipeconform.case.strategies import Limits
 from pipeconform.gate.expectations import Expectation, StoredCase
 from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.run.verdict import Returned, VerdictVector
+from pipeconform.ranks.verdict import Returned, VerdictVector
 from pipeconform.spec import profile, requirement
 
 CAPABILITIES = TorchPipelining().describe().capabilities

@@ -10,7 +10,7 @@ from pipeconform.campaign.judging import judge
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 from pipeconform.judge.oracle import reference
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 
 COPIES = f"{Path(__file__).with_name('copying_engine.py')}:Copies"
@@ -31,7 +31,7 @@ CASE = Case(
 @pytest.fixture(scope="module")
 def pools():
     with Pools(
-        preload=("torch", "torch.distributed", "pipeconform.run.worker", "pipeconform.judge.oracle")
+        preload=("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.judge.oracle")
     ) as pools:
         yield pools
 

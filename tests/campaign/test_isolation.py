@@ -10,13 +10,13 @@ from pipeconform.campaign.executor import Executor, describe
 from pipeconform.campaign.judging import judge
 from pipeconform.case.strategies import Focus, Limits
 from pipeconform.judge.outcome import Status
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 
 PRELOAD = (
     "torch",
     "torch.distributed",
-    "pipeconform.run.worker",
+    "pipeconform.execute.worker",
     "pipeconform.judge.oracle",
     "pipeconform.reference_impl.adapter",
 )

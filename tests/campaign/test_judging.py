@@ -10,8 +10,8 @@ from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.case.case import World
 from pipeconform.observe.observation import Observation
-from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import Died, Raised, Returned, Stuck, Verdict, VerdictVector
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, Verdict, VerdictVector
 from pipeconform.spec import requirement
 from tests.case.examples import EVERYTHING, small_case
 

@@ -14,7 +14,7 @@ from pipeconform.case.case import Case, Kwarg, Model, Optimize, Sgd, Split, Stag
 from pipeconform.case.replicas import Replicas
 from pipeconform.judge.localisation import locate
 from pipeconform.judge.whole_stages import by_stages
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 from tests.selected import first_of_each
 

@@ -1,6 +1,6 @@
 from pipeconform.campaign.executor import Execution
 from pipeconform.campaign.store import Store
-from pipeconform.run.verdict import Died, Returned, VerdictVector
+from pipeconform.ranks.verdict import Died, Returned, VerdictVector
 from tests.case.examples import small_case
 
 

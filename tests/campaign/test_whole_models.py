@@ -12,8 +12,8 @@ from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.case.case import Case, Split
 from pipeconform.case.strategies import Limits
-from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import Raised, Returned, Verdict, VerdictVector
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.verdict import Raised, Returned, Verdict, VerdictVector
 from pipeconform.spec import profile, requirement
 from tests.case.examples import EVERYTHING, small_case, with_model
 

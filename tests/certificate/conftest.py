@@ -25,9 +25,9 @@ from pipeconform.certificate.contents import (
 from pipeconform.certificate.decision import convertible, reasons_against
 from pipeconform.certificate.listed import listed
 from pipeconform.certificate.machine import PACKAGES
+from pipeconform.execute.engine import Component
+from pipeconform.execute.implementation import describe
 from pipeconform.report.result import Implementation, Totals
-from pipeconform.run.engine import Component
-from pipeconform.run.implementation import describe
 from pipeconform.spec import STANDARD_VERSION, certification_level, mandatory, rule_digests
 from tests.report.conftest import make
 

@@ -13,7 +13,7 @@ import pytest
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.export.question import Question
 from pipeconform.export.script import program_of
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 PATIENCE = 600.0  # seconds; a rank on a busy machine needs long to import torch
 ABSENT = ("pipeconform", "hypothesis", "click", "rich", "jinja2", "cloudpickle", "pytest")

@@ -16,15 +16,15 @@ from pipeconform.case import blocks
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case, Model, Stage, Train, World
 from pipeconform.case.wrapper_case import Step, WrapperCase
+from pipeconform.execute.implementation import resolve
 from pipeconform.export.program import answered
 from pipeconform.export.question import Question
+from pipeconform.ranks.pools import Pools
 from pipeconform.replication import executor as wrappers
 from pipeconform.replication.again import AnyExecutor, Sought, judge_again
 from pipeconform.replication.executor import WrapperExecutor
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.replication.trial import wrapper_faults
-from pipeconform.run.implementation import resolve
-from pipeconform.run.pools import Pools
 from pipeconform.spec.wrappers import any_requirement
 from pipeconform.wrapper import WrapOptions
 from tests.export.conftest import Shown

@@ -12,7 +12,7 @@ from pipeconform.case.mistakes import Mistake
 from pipeconform.judge.aftermath import Aftermath, answers_are_right, nobody_dies, pipelines_recover
 from pipeconform.judge.outcome import Status
 from pipeconform.observe.observation import RESUMED, Failed
-from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
+from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
 from tests.judge.honest import honest_example
 
 CASE = Case(

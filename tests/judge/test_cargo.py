@@ -12,7 +12,7 @@ from pipeconform.case.blocks import Linear, Norm
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 from pipeconform.judge.cargo import Carried, carried_by, shared
 from pipeconform.judge.messages import exchange
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 TORCH = "pipeconform.adapters.torch_pipelining:TorchPipelining"
 REFERENCE = "pipeconform.reference_impl.adapter:ReferenceAdapter"
@@ -21,7 +21,7 @@ RUNS = [("1F1B", 2, 1, 3), ("Interleaved1F1B", 3, 2, 3), ("ZBVZeroBubble", 2, 2,
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[Pools]:
-    preload = ("torch", "torch.distributed", "pipeconform.run.worker", "pipeconform.judge.oracle")
+    preload = ("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.judge.oracle")
     with Pools(preload=preload) as made:
         yield made
 

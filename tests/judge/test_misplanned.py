@@ -11,7 +11,7 @@ from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.misplanned import plans_are_refused
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.observation import Failed
-from pipeconform.run.verdict import Returned, Stuck, VerdictVector
+from pipeconform.ranks.verdict import Returned, Stuck, VerdictVector
 from tests.judge.honest import CASES, honest_example
 
 PROMISES = ErrorContract(promises={"plan": ("ValueError",), "neighbours": ("ValueError",)})

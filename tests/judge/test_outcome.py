@@ -1,7 +1,7 @@
 """What the verdicts of ranks that did not return say together."""
 
 from pipeconform.judge.outcome import Status, judge_verdicts
-from pipeconform.run import Raised, Returned, Stuck, VerdictVector
+from pipeconform.ranks import Raised, Returned, Stuck, VerdictVector
 
 
 def stuck(peer, **others):

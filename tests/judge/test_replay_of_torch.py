@@ -12,7 +12,7 @@ from pipeconform.judge.messages import exchange
 from pipeconform.judge.replay import circle
 from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.observe.traffic.records import Traffic
-from pipeconform.run.on_ranks import run_on_ranks
+from pipeconform.ranks.on_ranks import run_on_ranks
 
 M = 2
 

@@ -12,7 +12,7 @@ from pipeconform.case.blocks import Linear, Mlp, Norm
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
 from pipeconform.judge.named import expected_order
 from pipeconform.judge.timeline import executed
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.schedule import generate
 
 ENGINES = {
@@ -31,7 +31,7 @@ RUNS = [
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[Pools]:
-    preload = ("torch", "torch.distributed", "pipeconform.run.worker", "pipeconform.judge.oracle")
+    preload = ("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.judge.oracle")
     with Pools(preload=preload) as made:
         yield made
 

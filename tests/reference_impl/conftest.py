@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 _PRELOAD = (
     "torch",
     "torch.distributed",
-    "pipeconform.run.worker",
+    "pipeconform.execute.worker",
     "pipeconform.judge.oracle",
     "pipeconform.reference_impl.adapter",
     "reference_ranks",

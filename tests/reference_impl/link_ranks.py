@@ -11,7 +11,7 @@ from pipeconform.reference_impl import link
 from pipeconform.reference_impl.link import Link
 from reference_ranks import new_group
 
-from pipeconform.run.rank import RankContext
+from pipeconform.ranks.rank import RankContext
 
 
 def _values(sizes: list[int]) -> list[torch.Tensor]:

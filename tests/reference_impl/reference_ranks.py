@@ -25,7 +25,7 @@ from pipeconform.adapter import (
     ZeroGrad,
     placement_of,
 )
-from pipeconform.run.rank import RankContext
+from pipeconform.ranks.rank import RankContext
 
 Step = tuple[str, int, int]
 

@@ -31,9 +31,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeconform.adapter import Mode, Ranks, ZeroGrad
 from pipeconform.case.case import ByHand
-from pipeconform.run import by_hand
-from pipeconform.run.answers import CheckedPipeline
-from pipeconform.run.rank import RankContext
+from pipeconform.execute import by_hand
+from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.ranks.rank import RankContext
 from pipeconform.schedule import Action, Kind
 
 STAGES, REPLICAS = 2, 2

@@ -20,7 +20,7 @@ from pipeconform.campaign.trial import cases_of
 from pipeconform.case.case import Case
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 from tests.schedule.lowering_faults import LOWERING_FAULTS
 from tests.selected import first_of_each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 
 
 def test_messages_arrive_whole_whatever_their_lengths(pools: Pools) -> None:

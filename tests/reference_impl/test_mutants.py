@@ -8,7 +8,7 @@ from pipeconform.reference_impl.adapter import ReferenceAdapter
 from pipeconform.reference_impl.mutants.drawing import source_of
 from pipeconform.reference_impl.mutants.operators import OPERATORS, mutated, mutations
 
-from pipeconform.run.implementation import load
+from pipeconform.execute.implementation import load
 
 SOURCE = '''
 """Docstring 1."""

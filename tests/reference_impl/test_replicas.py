@@ -8,8 +8,8 @@ import pytest
 from reference_ranks import Scenario
 from replica_ranks import Replicated
 
-from pipeconform.run.pools import Pools
-from pipeconform.run.verdict import VerdictVector
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.verdict import VerdictVector
 
 # m changes, gradients add up over two steps, and evaluation comes between
 STEPS = (

@@ -11,7 +11,7 @@ from pipeconform.reference_impl.tables import training_table
 from reference_models import MODELS
 from reference_ranks import Scenario
 
-from pipeconform.run.pools import Pools
+from pipeconform.ranks.pools import Pools
 from pipeconform.schedule import Action, Table, generate, lower, write_table
 
 TRAIN = ("train", 6, 3)

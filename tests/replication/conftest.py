@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeconform.ranks.pools import Pools
 from pipeconform.replication.campaign import PRELOAD
-from pipeconform.run.pools import Pools
 
 
 @pytest.fixture(scope="session")

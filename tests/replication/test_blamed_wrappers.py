@@ -6,9 +6,9 @@ import pytest
 
 from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.errors import ContractError
+from pipeconform.execute.implementation import resolve
 from pipeconform.replication.again import judge_again
 from pipeconform.replication.executor import WrapperExecutor, describe
-from pipeconform.run.implementation import resolve
 from pipeconform.spec.wrappers import any_requirement
 from pipeconform.wrapper import WrapOptions
 

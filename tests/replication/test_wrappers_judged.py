@@ -8,10 +8,10 @@ import pytest
 from msgspec import structs
 from pipeconform.reference_impl.faults.registry_wrappers import WRAPPER_FAULTS, WrapperFault
 
+from pipeconform.ranks.pools import Pools
 from pipeconform.replication.campaign import WrapperCampaign, describe
 from pipeconform.replication.implementations import WRAPPERS
 from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
-from pipeconform.run.pools import Pools
 from pipeconform.spec.wrappers import wrapper_requirement
 from tests.selected import first_of_each
 

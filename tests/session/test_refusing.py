@@ -61,7 +61,7 @@ def test_a_controller_imports_nothing_that_judges(tmp_path):
     assert code == 0, said
     loaded = set((tmp_path / "loaded").read_text().split())
     assert "pipeconform.session.run" in loaded
-    assert not loaded & {"torch", "hypothesis", "pipeconform.campaign.campaign", "pipeconform.run.worker"}
+    assert not loaded & {"torch", "hypothesis", "pipeconform.campaign.campaign", "pipeconform.execute.worker"}
 
 
 @pytest.mark.slow

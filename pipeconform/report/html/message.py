@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pipeconform.ranks.waiting import waiting_of
 from pipeconform.report.result import Violation
-from pipeconform.run.waiting import waiting_of
 from pipeconform.showing import shown
 
 __all__ = ["Comparison", "Message", "RankVerdict", "message_of", "verdicts_of"]

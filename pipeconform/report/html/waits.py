@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from pipeconform.ranks.waiting import Place, circle_of, waiting_of
 from pipeconform.report.html import svg
-from pipeconform.run.waiting import Place, circle_of, waiting_of
 from pipeconform.showing import shown
 
 __all__ = ["WaitsView", "waits_view"]

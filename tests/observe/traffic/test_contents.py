@@ -12,7 +12,7 @@ from torch import Tensor
 from pipeconform.observe.traffic.contents import ContentFinder, bytes_of
 from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.observe.traffic.records import Arrived
-from pipeconform.run.on_ranks import run_on_ranks
+from pipeconform.ranks.on_ranks import run_on_ranks
 
 SHAPE = (3, 4)
 

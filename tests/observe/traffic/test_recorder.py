@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipeconform.observe.traffic import recorder as traffic
 from pipeconform.observe.traffic.due import Neighbours
 from pipeconform.observe.traffic.records import Operation, Traffic
-from pipeconform.run.on_ranks import run_on_ranks
+from pipeconform.ranks.on_ranks import run_on_ranks
 
 
 def recorded(body: Callable[[int], Any], *, guard: bool = True) -> Traffic:

@@ -3,8 +3,8 @@
 import pytest
 
 from pipeconform.judge.numerics import Mismatch
+from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
 from pipeconform.report.html.message import message_of, verdicts_of
-from pipeconform.run.verdict import Died, Raised, Returned, Stuck, VerdictVector
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The picture of a hang shows every rank, who waits for whom, and which of it is the circle."""
 
+from pipeconform.ranks import Died, Returned, Stuck, VerdictVector
 from pipeconform.report.html.waits import waits_view
-from pipeconform.run import Died, Returned, Stuck, VerdictVector
 from tests.report.html.conftest import parse
 
 

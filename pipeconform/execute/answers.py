@@ -1,0 +1,221 @@
+"""What an adapter's pipeline answers, held against the contract before anything is recorded.
+
+An adapter that returns something of another type is to be mended, not judged: the message says which
+method returned what, and what was expected there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeconform.adapter import (
+    Batch,
+    Boundary,
+    DeclaresTable,
+    KnowsBoundaries,
+    MeasuresGradients,
+    Mode,
+    OffersStages,
+    Operation,
+    Pipeline,
+    StageOperations,
+    StepResult,
+)
+from pipeconform.errors import ContractError
+from pipeconform.execute.signatures import require_call
+
+__all__ = ["CheckedPipeline"]
+
+_CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "owned": (),
+        "run": ("mode", "batch"),
+        "apply": ("operation",),
+        "gradients": (),
+        "state": (),
+        "close": (),
+    }
+)
+_METHODS = tuple(_CALLS)
+_OPERATIONS = (
+    "receive_forward",
+    "forward",
+    "send_forward",
+    "receive_backward",
+    "backward",
+    "backward_weight",
+    "send_backward",
+    "finish",
+)
+_ANSWERS = tuple(f"{name}()" for name in (*_METHODS, "boundaries", "gradient_norm", "table", "open_stages"))
+_TENSOR = "a tensor"
+
+
+class CheckedPipeline:
+    """A pipeline that raises `ContractError` where the one it wraps breaks the contract."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        lacking = [f"{name}()" for name in _METHODS if not callable(getattr(pipeline, name, None))]
+        if lacking:
+            raise ContractError(
+                f"build() returned {_shown(pipeline)}, which lacks {', '.join(lacking)}; "
+                f"expected an object with the methods of pipeconform.adapter.Pipeline"
+            )
+        for name, arguments in _CALLS.items():
+            require_call(getattr(pipeline, name), f"{type(pipeline).__name__}.{name}", arguments)
+        self._pipeline = pipeline
+
+    def owned(self) -> Mapping[int, nn.Module]:
+        """Stage index to module."""
+        found = self._pipeline.owned()
+        _require_stages("owned()", found)
+        for stage, module in found.items():
+            _require(isinstance(module, nn.Module), f"owned()[{stage}]", module, "a module")
+        return found
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        """One step; the fields of its result have the declared types."""
+        result = self._pipeline.run(mode, batch)
+        _require(isinstance(result, StepResult), "run()", result, "pipeconform.adapter.StepResult")
+        for name, kind in (
+            ("losses", torch.Tensor),
+            ("input_gradients", torch.Tensor | None),
+            ("microbatches", int),
+        ):
+            values = getattr(result, name)
+            if values is None:
+                continue
+            where = f"StepResult.{name}"
+            _require(_is_sequence(values), where, values, "a list or tuple")
+            expected = "a number" if kind is int else _TENSOR
+            for index, value in enumerate(values):
+                _require(isinstance(value, kind), f"{where}[{index}]", value, expected)
+        _require(isinstance(result.loss, torch.Tensor | None), "StepResult.loss", result.loss, _TENSOR)
+        for where, loss in (("StepResult.loss", result.loss), *_numbered("StepResult.losses", result.losses)):
+            _require(loss is None or loss.numel() == 1, where, loss, "one number")
+        held = list(result.microbatches or ())
+        _require(
+            held == sorted(set(held)) and all(0 <= k < batch.num_microbatches for k in held),
+            "StepResult.microbatches",
+            str(held),
+            f"ascending indices below {batch.num_microbatches}",
+        )
+        return result
+
+    def apply(self, operation: Operation) -> None:
+        """Whatever is returned is ignored."""
+        self._pipeline.apply(operation)
+
+    def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
+        """Per stage and name a tensor or None."""
+        found = self._pipeline.gradients()
+        _require_named("gradients()", found, torch.Tensor | None, "a tensor or None")
+        return found
+
+    def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
+        """Per stage and name a tensor."""
+        found = self._pipeline.state()
+        _require_named("state()", found, torch.Tensor, _TENSOR)
+        return found
+
+    def table(self) -> str | None:
+        """Text or None; asked only of an adapter that claims `Feature.DECLARED_TABLE`."""
+        pipeline: object = self._pipeline
+        if not isinstance(pipeline, DeclaresTable):
+            raise ContractError(
+                f"build() returned {_shown(pipeline)}, which lacks table(), but Feature.DECLARED_TABLE is claimed"
+            )
+        found = pipeline.table()
+        _require(isinstance(found, str | None), "table()", found, "CSV text or None")
+        return found
+
+    def open_stages(self, batch: Batch) -> Mapping[int, StageOperations]:
+        """Per owned stage its operations; asked only of an adapter that claims `Feature.STAGE_OPERATIONS`."""
+        pipeline: object = self._pipeline
+        if not isinstance(pipeline, OffersStages):
+            raise ContractError(
+                f"build() returned {_shown(pipeline)}, which lacks open_stages(), "
+                f"but Feature.STAGE_OPERATIONS is claimed"
+            )
+        found = pipeline.open_stages(batch)
+        _require_stages("open_stages()", found)
+        for stage, operations in found.items():
+            lacking = [f"{name}()" for name in _OPERATIONS if not callable(getattr(operations, name, None))]
+            what = f"an object with {', '.join(lacking)}"
+            _require(not lacking, f"open_stages()[{stage}]", operations, what)
+        return found
+
+    def boundaries(self) -> Sequence[Boundary]:
+        """A sequence of boundaries; asked only of an adapter that claims `TracingClaim.knows_boundaries`."""
+        pipeline: object = self._pipeline
+        if not isinstance(pipeline, KnowsBoundaries):
+            raise ContractError(
+                f"build() returned {_shown(pipeline)}, which lacks boundaries(), "
+                f"but TracingClaim.knows_boundaries is claimed"
+            )
+        found = pipeline.boundaries()
+        _require(_is_sequence(found), "boundaries()", found, "a list or tuple")
+        for index, value in enumerate(found):
+            what = f"boundaries()[{index}]"
+            _require(isinstance(value, Boundary), what, value, "pipeconform.adapter.Boundary")
+        return found
+
+    def gradient_norm(self) -> torch.Tensor | None:
+        """A 0-d tensor or None; asked only of an adapter that claims `Feature.GRADIENT_NORM`."""
+        pipeline: object = self._pipeline
+        if not isinstance(pipeline, MeasuresGradients):
+            raise ContractError(
+                f"build() returned {_shown(pipeline)}, which lacks gradient_norm(), "
+                f"but Feature.GRADIENT_NORM is claimed"
+            )
+        found = pipeline.gradient_norm()
+        _require(isinstance(found, torch.Tensor | None), "gradient_norm()", found, "a tensor or None")
+        _require(found is None or found.numel() == 1, "gradient_norm()", found, "one number")
+        return found
+
+    def close(self) -> None:
+        """Pass on."""
+        self._pipeline.close()
+
+
+def _numbered(where: str, values: Sequence[torch.Tensor] | None) -> list[tuple[str, torch.Tensor]]:
+    return [(f"{where}[{index}]", value) for index, value in enumerate(values or ())]
+
+
+def _require_named(what: str, found: object, kind: Any, expected: str) -> None:
+    _require_stages(what, found)
+    for stage, values in found.items():  # type: ignore[attr-defined]  # checked the line before
+        inside = f"{what}[{stage}]"
+        _require(isinstance(values, Mapping), inside, values, "a mapping from parameter names")
+        for name, value in values.items():
+            _require(isinstance(name, str), f"a key of {inside}", name, "a name")
+            _require(isinstance(value, kind), f"{inside}[{name!r}]", value, expected)
+
+
+def _require_stages(what: str, found: object) -> None:
+    _require(isinstance(found, Mapping), what, found, "a mapping from stage indices")
+    for key in found:  # type: ignore[attr-defined]  # a mapping, as of the line before
+        _require(isinstance(key, int), f"a key of {what}", key, "a stage index")
+
+
+def _require(holds: bool, what: str, value: object, expected: str) -> None:
+    if not holds:
+        verb = "returned" if what in _ANSWERS else "is"
+        raise ContractError(f"{what} {verb} {_shown(value)}; expected {expected}")
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _shown(value: object) -> str:
+    """A wrong value by its type and, if that is short, itself."""
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    return f"{kind} {value!r:.40}" if isinstance(value, bool | int | float | str) else f"a {kind}"

@@ -1,0 +1,157 @@
+"""The process groups of a case, and what becomes of them afterwards."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from pipeconform.case.case import Case
+from pipeconform.execute.retired import Retired
+from pipeconform.observe.traffic.recorder import our_own
+from pipeconform.ranks.rank import RankContext
+
+__all__ = ["Groups", "groups_of", "lasting_groups", "release_earlier"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """The groups that a rank belongs to."""
+
+    pipeline: dist.ProcessGroup | None = None
+    """None for a bystander, and in a single-process world."""
+    replicas: Mapping[int, dist.ProcessGroup] = field(default_factory=dict)
+    """Per owned stage, its data-parallel group; empty where there is one pipeline only."""
+    mesh: DeviceMesh | None = None
+    """Where stages are cut over ranks; see `Ranks.mesh`."""
+    parts: tuple[dist.ProcessGroup, ...] = ()
+    """The groups of its axes."""
+
+    @property
+    def all(self) -> tuple[dist.ProcessGroup, ...]:
+        """Each of them."""
+        own = () if self.pipeline is None else (self.pipeline,)
+        return tuple(dict.fromkeys((*own, *self.replicas.values(), *self.parts)))
+
+
+def lasting_groups() -> frozenset[str]:
+    """The names of the groups that are there before a case and after it, the default group among them."""
+    return frozenset(dist.distributed_c10d._world.pg_names.values()) if dist.is_initialized() else frozenset()
+
+
+def release_earlier() -> None:
+    """Let go of what this process's earlier cases have left connected."""
+    while _lingering():
+        dist.destroy_process_group(_lingering().pop())
+    _retired().release()
+
+
+@functools.cache
+def _lingering() -> list[dist.ProcessGroup]:
+    """Groups of failed cases that stay connected until this process's next case."""
+    return []
+
+
+@functools.cache
+def _retired() -> Retired:
+    """Groups of cases that ended well; see `Retired`."""
+    return Retired()
+
+
+@contextmanager
+def groups_of(
+    case: Case, context: RankContext, *, distributed: bool, lingers: bool, owners: Sequence[int] = ()
+) -> Iterator[Groups]:
+    """New groups for every case: no message of an earlier one can reach them, and their first use is the engine's.
+
+    `owners` says for each stage which pipeline rank has it; it is needed where there are replicas. `lingers`
+    keeps the groups connected after an error: a closing socket would wake up whoever waits for this rank.
+    """
+    if not distributed:
+        yield Groups()
+        return
+    groups = _new_groups(case, context, owners)
+    if dist.get_backend() == "gloo":
+        # gloo connects here, and a rank that refuses the case at once would tear down what others still
+        # connect to; the barrier is the world's, so that the groups' first use remains the engine's
+        with our_own():
+            dist.barrier()
+    try:
+        yield groups
+    except BaseException:
+        if lingers:
+            _lingering().extend(groups.all)
+        else:
+            _destroy(groups)
+        raise
+    _destroy(groups)
+    if dist.get_backend() == "gloo":
+        for group in groups.all:
+            _retired().add(group)
+
+
+def _new_groups(case: Case, context: RankContext, owners: Sequence[int]) -> Groups:
+    """Every rank of the world makes all groups, in the same order, and keeps its own."""
+    pipelines, rank = case.world.pipelines, context.rank
+    found = [(members, dist.new_group(list(members))) for members in pipelines]
+    pipeline = next((group for members, group in found if rank in members), None)
+    if case.world.tensor is not None:
+        return _meshed(case, context, owners, pipeline)
+    replicas = {}
+    for s, owner in enumerate(owners if case.world.replicas is not None else ()):
+        members = [ranks[owner] for ranks in pipelines]
+        group = dist.new_group(members)
+        if rank in members:
+            replicas[s] = group
+    return Groups(pipeline=pipeline, replicas=replicas)
+
+
+def _meshed(
+    case: Case, context: RankContext, owners: Sequence[int], pipeline: dist.ProcessGroup | None
+) -> Groups:
+    """The groups where stages are cut over ranks: at every place of the pipelines a mesh of replicas and parts."""
+    world, rank = case.world, context.rank
+    num, parts = world.num_replicas, world.num_tensor_ranks
+    mesh, replicated, axes = None, None, tuple[dist.ProcessGroup, ...]()
+    name = _name(context)
+    for place in range(case.num_ranks):
+        # one row per replica, in it one rank per part
+        rows = [[world.pipelines[t * num + d][place] for t in range(parts)] for d in range(num)]
+        columns = [list(column) for column in zip(*rows, strict=True)] if num > 1 else []
+        made = {tuple(members): dist.new_group(members) for members in (*columns, *rows)}
+        if not any(rank in row for row in rows):
+            continue
+        axes = tuple(group for members, group in made.items() if rank in members)
+        if num > 1:
+            replicated = axes[0]
+        mesh = DeviceMesh.from_group(
+            list(axes) if num > 1 else axes[0],
+            torch.device(context.device).type,
+            mesh=rows if num > 1 else rows[0],
+            mesh_dim_names=(f"replicas_{name}", f"parts_{name}")[-len(axes) :],
+        )
+    own = {s for s, owner in enumerate(owners) if any(ranks[owner] == rank for ranks in world.pipelines)}
+    return Groups(
+        pipeline=pipeline,
+        replicas={} if replicated is None else dict.fromkeys(sorted(own), replicated),
+        mesh=mesh,
+        parts=axes,
+    )
+
+
+def _name(context: RankContext) -> str:
+    """The same on all ranks, and never again: torch's caches take meshes of equal names and ranks for one."""
+    token = torch.tensor([secrets.randbits(48)], device=context.device)
+    dist.broadcast(token, src=0)
+    return f"{int(token):012x}"
+
+
+def _destroy(groups: Groups) -> None:
+    for group in groups.all:
+        dist.destroy_process_group(group)

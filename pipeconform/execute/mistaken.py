@@ -1,0 +1,98 @@
+"""Cases in which something is done wrong on purpose: the error that ends them is what is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from msgspec import structs
+
+from pipeconform.adapter import Description, Plan, ZeroGrad
+from pipeconform.case.case import Case
+from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.steps import run_step
+from pipeconform.observe.observation import RESUMED, Failed, Observation, StepShown
+from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.observe.traffic.recorder import our_own
+from pipeconform.ranks import examiner
+from pipeconform.ranks.rank import raised_from
+
+__all__ = ["CaseEnded", "failed_by", "live_through", "resumed"]
+
+
+class CaseEnded(Exception):  # noqa: N818 - it carries what was observed, and says nothing was wrong with us
+    """Leaves a mistaken case, so that its process group goes as after any error."""
+
+    def __init__(self, observation: Observation) -> None:
+        super().__init__()
+        self.observation = observation
+
+
+def failed_by(error: Exception, *, step: int | None) -> Failed:
+    """What is kept of an error that ended a case in program step `step`, or (None) while it was built."""
+    raised = raised_from(error)
+    return Failed(
+        type=raised.type,
+        message=raised.message,
+        causes=tuple((cause.type, cause.message) for cause in raised.causes),
+        step=step,
+    )
+
+
+def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers: bool) -> Observation:
+    """Execute a mistaken case; with `recovers`, the same without its mistake when all ranks are through.
+
+    Raises:
+        Exception: whatever the implementation raised in the case without a mistake.
+    """
+    try:
+        observation = execute(case)
+    except CaseEnded as ended:
+        observation = ended.observation
+    if not recovers:
+        return observation
+    if dist.is_initialized():
+        with our_own():
+            dist.barrier()  # in the world's own group
+    again = execute(case.without_mistakes)
+    return structs.replace(again, failed=observation.failed, lasting=observation.lasting)
+
+
+def resumed(
+    shown: StepShown,
+    case: Case,
+    plan: Plan,
+    pipeline: CheckedPipeline,
+    description: Description,
+    recorder: ForwardRecorder,
+    *,
+    failed: bool,
+) -> StepShown:
+    """The mistaken step, of which this rank has `shown`, once more without its mistake, on the same pipeline.
+
+    Only if every rank of the pipeline `failed` in it; otherwise it stays as it was shown. A hang in the second run says
+    so, by what its ranks are doing.
+
+    Raises:
+        Exception: whatever the implementation raises now.
+    """
+    if not _everybody(failed or plan.ranks.pipeline_rank is None, device=plan.ranks.device):
+        return shown
+    with examiner.telling(lambda: RESUMED), examiner.telling(recorder.standing):
+        recorder.take()
+        pipeline.apply(ZeroGrad())
+        return run_step(case.without_mistakes, shown.step, plan, pipeline, description.capabilities, recorder)
+
+
+def _everybody(mine: bool, *, device: torch.device) -> bool:
+    """Whether something is so on every rank, when all of them have come here."""
+    if not dist.is_initialized():
+        return mine
+    votes = torch.tensor(int(mine), device=device)
+    try:
+        with our_own():
+            dist.all_reduce(votes, dist.ReduceOp.MIN)  # in the world's own group
+    except RuntimeError:
+        return False  # a rank has died
+    return bool(votes)

@@ -1,0 +1,124 @@
+"""The plan that an adapter is given, made from a case."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from torch import nn
+
+from pipeconform import adapter as contract
+from pipeconform.adapter import Placement, Plan, Ranks, laid_out
+from pipeconform.case import data, foreign, merges
+from pipeconform.case.case import Adam, Case, Sgd
+from pipeconform.case.declared import declared_of
+from pipeconform.case.graph_layers import deferred_weights
+from pipeconform.case.misplans import UNKNOWN_SCHEDULE
+from pipeconform.case.slips import Slips
+from pipeconform.case.synced_norm import synchronise
+from pipeconform.case.whole import split_of
+from pipeconform.errors import ContractError, Unsupported
+from pipeconform.execute.cutting import edges_of, tensor_parallel_of
+from pipeconform.execute.disturber import Disturber
+from pipeconform.execute.replicas import AveragingHook, data_parallel_of
+from pipeconform.observe.recorder import ForwardRecorder
+
+__all__ = ["owners_of", "plan_of"]
+
+
+def owners_of(case: Case, description: contract.Description) -> tuple[int, ...]:
+    """For each stage the pipeline rank that owns it, where there are several pipelines; empty where there is one."""
+    claim = description.capabilities.schedule(case.schedule)
+    if claim is None or not case.world.is_parallel:
+        return ()
+    placed = contract.placement_of(claim.placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+    return tuple(min(owners) for owners in placed)
+
+
+def plan_of(
+    case: Case,
+    description: contract.Description,
+    ranks: Ranks,
+    recorder: ForwardRecorder | None,
+    disturber: Disturber | None = None,
+    slips: Slips | None = None,
+    hook: AveragingHook | None = None,
+) -> Plan:
+    """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber` and `slips`."""
+    claim = description.capabilities.schedule(case.schedule)
+    if claim is None:
+        raise Unsupported(f"schedule {case.schedule!r} is not claimed")
+
+    placement = Placement(case.world.placement) if case.world.placement else claim.placement
+    misplan = case.world.misplan
+    intruder = disturber if case.world.perturbations else None
+    edges = edges_of(case, ranks.mesh)
+    placed = laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+    position = ranks.pipeline_rank
+    owned = frozenset(s for s, owners in enumerate(placed) if position in owners)
+
+    def builder(index: int) -> Callable[[], nn.Module]:
+        def build() -> nn.Module:
+            if case.model.split is not None:
+                raise ContractError(
+                    "the plan gives the model whole (plan.split): its stages come from the front end"
+                )
+            module = foreign.stage_for(case, index, owned=owned, position=position)
+            module.recorder = recorder
+            module.timeline = None if recorder is None else recorder.watcher
+            module.intruder, module.edges = intruder, edges
+            if index in ranks.replica_groups:
+                synchronise(module.modules(), ranks.replica_groups[index])
+            if slips is not None:
+                slips.attach(index, module)
+            return module
+
+        return build
+
+    first, loss = case.runs[0], data.loss_of(case)
+    if slips is not None:
+        loss = dataclasses.replace(loss, function=slips.loss(loss.function))
+    optimizer: contract.SgdStep | contract.AdamStep | None = None
+    if isinstance(case.optimizer, Sgd):
+        optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
+    elif isinstance(case.optimizer, Adam):
+        optimizer = contract.AdamStep(lr=case.optimizer.lr)
+    plan = Plan(
+        stages=tuple(builder(s) for s in range(case.num_stages)),
+        model=lambda: (
+            foreign.model_for(case, owned=owned, position=position, recorder=recorder, intruder=intruder)
+            if case.model.split is None
+            else foreign.annotated_for(case, owned=owned, position=position)
+        ),
+        split=split_of(
+            case,
+            lambda mark: foreign.annotated_for(case, mark, owned=owned, position=position),
+            seed=None if 0 in owned else foreign.stranger(case, position).seed,
+        ),
+        data_parallel=data_parallel_of(case, hook),
+        tensor_parallel=tensor_parallel_of(case),
+        schedule=UNKNOWN_SCHEDULE if misplan is not None and misplan.how == "schedule" else case.schedule,
+        placement=placed,
+        loss=loss,
+        optimizer=optimizer,
+        num_microbatches=first.num_microbatches,
+        microbatch_size=data.split_sizes(first.batch_size, first.num_microbatches)[0],
+        batch_dim=case.model.batch_dim,
+        boundaries=lambda: data.boundaries_of(case),
+        ranks=ranks,
+        trains=bool(case.trains),
+        deferred_weights=deferred_weights,
+        kwarg_rules=data.kwarg_rules(case),
+        output_rules=merges.rules_of(case),
+        tied=data.tied_names(case),
+        varying_shapes=len(
+            {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
+        )
+        > 1,
+    )
+    if misplan is None or (misplan.how == "metadata" and misplan.rank == ranks.pipeline_rank):
+        return plan
+    if misplan.how not in ("metadata", "shape", "dtype"):
+        return plan
+    said = declared_of(case)
+    return dataclasses.replace(plan, declared={s: said[s] for s in plan.owned_stages()})

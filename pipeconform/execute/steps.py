@@ -1,0 +1,159 @@
+"""One step of a case's program on this rank, and what it showed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from msgspec import structs
+
+from pipeconform import adapter as contract
+from pipeconform.adapter import Batch, Mode, Plan, StepResult
+from pipeconform.case import data, foreign
+from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
+from pipeconform.case.modules import build_stage
+from pipeconform.case.slips import mistaken_batch
+from pipeconform.case.whole import build_whole
+from pipeconform.execute import by_hand
+from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import (
+    Answered,
+    Named,
+    Sharding,
+    StepShown,
+    Structure,
+    arrays,
+    named,
+)
+from pipeconform.observe.recorder import ForwardRecorder, hook_counts
+from pipeconform.observe.shards import local_parts, sharding_of
+
+__all__ = ["run_step"]
+
+
+def _data_for(case: Case, index: int, plan: Plan, capabilities: contract.Capabilities) -> Batch:
+    """The batch with decoys in place of whatever this rank does not consume."""
+    return foreign.batch_for(
+        case,
+        index,
+        owned=plan.owned_stages(),
+        position=plan.ranks.pipeline_rank,
+        inputs=capabilities.inputs_consumed_by,
+        targets=capabilities.targets_consumed_by,
+        kwargs=capabilities.kwargs_scope,
+        device=plan.ranks.device,
+        replica=plan.ranks.replica,
+    )
+
+
+def run_step(
+    case: Case,
+    index: int,
+    plan: Plan,
+    pipeline: CheckedPipeline,
+    capabilities: contract.Capabilities,
+    recorder: ForwardRecorder,
+) -> StepShown:
+    """Run step `index` of the program and return everything that can be seen of it on this rank."""
+    step = case.program[index]
+    result, answers, batch = StepResult(), tuple[Answered, ...](), None
+    rng = torch.get_rng_state()
+    if isinstance(step, Train | Eval):
+        batch = _data_for(case, index, plan, capabilities)
+        if isinstance(step, Train) and step.mistake is not None:
+            batch = mistaken_batch(batch, step.mistake)
+        with data.autocast_of(step, device=plan.ranks.device), _guard(step):
+            if isinstance(step, Train) and step.by_hand is not None:
+                answers = by_hand.drive(pipeline, plan, batch, step.by_hand)
+            else:
+                result = pipeline.run(Mode.TRAIN if isinstance(step, Train) else Mode.EVAL, batch)
+    elif isinstance(step, Zero):
+        pipeline.apply(contract.ZeroGrad(step.set_to_none))
+    elif isinstance(step, Load):
+        loaded = foreign.state_for(case, index, owned=plan.owned_stages(), position=plan.ranks.pipeline_rank)
+        pipeline.apply(contract.LoadState(loaded))
+    else:
+        pipeline.apply(contract.OptimizerStep())
+    moved = not torch.equal(torch.get_rng_state(), rng)
+    state, owned = pipeline.state(), pipeline.owned()
+    names = {s: {name for name, _ in _parameter_names(case, s)} for s in owned}
+    kwarg_gradients = {} if batch is None else data.kwarg_gradients(batch, stages=owned)
+    gradients = pipeline.gradients()
+    shown = StepShown(
+        step=index,
+        answers=answers,
+        microbatches=None if result.microbatches is None else tuple(result.microbatches),
+        output=None if result.output is None else Structure.of(result.output),
+        losses=None if result.losses is None else tuple(Array.of(loss) for loss in result.losses),
+        loss=None if result.loss is None else Array.of(result.loss),
+        input_gradients=None if result.input_gradients is None else arrays(result.input_gradients),
+        kwarg_gradients={s: named(own) for s, own in kwarg_gradients.items()},
+        gradients={s: named(local_parts(values)) for s, values in gradients.items()},
+        gradient_shards=_cut(gradients),
+        parameter_shards=_cut(state),
+        parameters={s: _part(values, names.get(s, set()), inside=True) for s, values in state.items()},
+        buffers={s: _part(values, names.get(s, set()), inside=False) for s, values in state.items()},
+        forwards=recorder.take(),
+        events=recorder.events(),
+        flow=recorder.flow(),
+        hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
+        rng_moved=moved,
+        # nobody is asked about replicas, which would communicate beside what is recorded
+        gradient_norm=None if case.world.is_parallel else _norm(step, pipeline, capabilities),
+        differentiable=_differentiable((result.output, result.losses, result.loss)),
+    )
+    del result  # results that hold a graph are their user's; whatever else is kept is the implementation's
+    return structs.replace(shown, held=recorder.held(), kept=recorder.kept())
+
+
+def _norm(step: Step, pipeline: CheckedPipeline, capabilities: contract.Capabilities) -> Array | None:
+    """What the implementation says about the size of all gradients, after a training step."""
+    # in a mistaken step another rank may have failed: nobody is there to add up with
+    asked = isinstance(step, Train) and step.mistake is None
+    asked = asked and contract.Feature.GRADIENT_NORM in capabilities.features
+    found = pipeline.gradient_norm() if asked else None
+    return None if found is None else Array.of(found)
+
+
+def _differentiable(value: Any) -> bool:
+    """Whether any tensor in a result requires a gradient."""
+    if isinstance(value, torch.Tensor):
+        return value.requires_grad
+    if isinstance(value, Mapping):
+        return any(_differentiable(item) for item in value.values())
+    return isinstance(value, tuple | list) and any(_differentiable(item) for item in value)
+
+
+def _guard(step: Train | Eval) -> AbstractContextManager[object]:
+    """What the caller has switched off around an evaluation."""
+    match step.guard if isinstance(step, Eval) else "":
+        case "no_grad":
+            return torch.no_grad()
+        case "inference_mode":
+            return torch.inference_mode()
+    return nullcontext()
+
+
+@functools.lru_cache(maxsize=64)
+def _parameter_names(case: Case, stage: int) -> tuple[tuple[str, bool], ...]:
+    """Names of the parameters of one stage, with whether each is trainable."""
+    if case.model.split is not None:
+        whole = build_whole(case).named_parameters(remove_duplicate=False)
+        return tuple((name, p.requires_grad) for name, p in whole)
+    return tuple((name, p.requires_grad) for name, p in build_stage(case, stage).named_parameters())
+
+
+def _part(values: Mapping[str, Any], parameters: set[str], *, inside: bool) -> Named:
+    return named(
+        local_parts({name: value for name, value in values.items() if (name in parameters) is inside})
+    )
+
+
+def _cut(values: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Sharding]]:
+    """How those are cut of which this rank has a part; stages without any are left out."""
+    found = {s: sharding_of(own) for s, own in values.items()}
+    return {s: own for s, own in found.items() if own}

@@ -1,0 +1,356 @@
+"""What a rank process does with a case: build, run the program, record.
+
+Runs in rank processes only; the controller names these functions and sends them MessagePack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import torch.distributed as dist
+from msgspec import structs
+from torch import nn
+
+from pipeconform import adapter as contract
+from pipeconform.adapter import Plan, Ranks
+from pipeconform.case.case import Case, Eval, Train
+from pipeconform.case.seeds import seed_of, seed_process
+from pipeconform.case.slips import Slips
+from pipeconform.case.told import told_to
+from pipeconform.case.whole import cuts_are_known
+from pipeconform.errors import ContractError, Unsupported
+from pipeconform.execute import implementation, leaks, mistaken
+from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.built import build_changes
+from pipeconform.execute.disturber import Disturber
+from pipeconform.execute.groups import Groups, groups_of, lasting_groups, release_earlier
+from pipeconform.execute.job import Job
+from pipeconform.execute.neighbours import neighbours_of
+from pipeconform.execute.planning import owners_of, plan_of
+from pipeconform.execute.replicas import AveragingHook
+from pipeconform.execute.steps import run_step
+from pipeconform.observe.attached import listen
+from pipeconform.observe.gradients import Gradients
+from pipeconform.observe.memory import Memory
+from pipeconform.observe.observation import (
+    Known,
+    LivedOn,
+    Observation,
+    StepShown,
+)
+from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.observe.reductions import ReductionRecorder, reduction_recorder
+from pipeconform.observe.timeline import Timeline
+from pipeconform.observe.traffic.recorder import TrafficRecorder
+from pipeconform.ranks import examiner
+from pipeconform.ranks.rank import RankContext
+
+__all__ = ["describe", "execute"]
+
+
+_JOBS = msgspec.msgpack.Decoder(Job)  # made once, in the fork server: it takes longer than many a case
+
+
+def describe(context: RankContext, payload: bytes) -> bytes:
+    """Return the implementation's description as MessagePack; `payload` is its reference."""
+    return msgspec.msgpack.encode(implementation.describe(payload.decode()))
+
+
+@functools.lru_cache(maxsize=4)
+def _adapter(reference: str, folder: str) -> tuple[contract.Adapter, contract.Description]:
+    adapter = implementation.load(reference)
+    description = implementation.describe(reference)
+    if description.capabilities.fresh_process_per_build:
+        # these processes are killed after one case: what they compiled or locked must not outlive them
+        os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
+    adapter.setup_process()
+    return adapter, description
+
+
+def execute(context: RankContext, payload: bytes) -> bytes:
+    """Run one `Job` on this rank and return its `Observation`, both as MessagePack.
+
+    Raises:
+        ContractError: the adapter returned something its contract does not allow.
+        Exception: whatever the implementation raised.
+    """
+    job = _JOBS.decode(payload)
+    adapter, description = _adapter(job.implementation, context.folder)
+    single = description.capabilities.world == "single_process"
+    release_earlier()
+    lasting, lingers = lasting_groups(), "loneliness" in job.observe
+
+    def once(case: Case) -> Observation:
+        owners = owners_of(case, description)
+        with (
+            groups_of(case, context, distributed=not single, lingers=lingers, owners=owners) as groups,
+            _letting_go(waits),
+        ):
+            with (
+                _judged_recording(job, groups.pipeline, waits) as traffic,
+                reduction_recorder(job.observe, groups.replicas) as reductions,
+            ):
+                observation = _run(
+                    structs.replace(job, case=case),
+                    adapter,
+                    description,
+                    context,
+                    groups,
+                    traffic,
+                    reductions,
+                )
+            if traffic is not None and _may_go_wrong(case):
+                observation = structs.replace(observation, lasting=not lasting.isdisjoint(traffic.used))
+            if traffic is not None and "traffic" in job.observe:
+                observation = structs.replace(observation, traffic=traffic.traffic())
+            if observation.failed is not None:
+                gc.collect()  # what the engine left in circles would keep its connections open
+                raise mistaken.CaseEnded(observation)
+            return observation
+
+    with _waits_recorded(job) as waits:
+        if not job.case.is_mistaken:
+            return msgspec.msgpack.encode(once(job.case))
+        observation = mistaken.live_through(job.case, once, recovers="recovery" in job.observe)
+        return msgspec.msgpack.encode(observation)
+
+
+def _may_go_wrong(case: Case) -> bool:
+    """Whether stages lie on wrong ranks, or something is done wrong on purpose."""
+    return bool(case.world.placement) or case.is_mistaken
+
+
+def _waits_recorded(job: Job) -> AbstractContextManager[TrafficRecorder | None]:
+    """Record from beginning to end whatever is communicated, ours included, where a hang is to be proved.
+
+    Where a case may go wrong a hang is likely: what is recorded proves it, long before idleness does.
+    """
+    wanted = _may_go_wrong(job.case) or "waits" in job.observe
+    if wanted and {"traffic", "reductions"}.isdisjoint(job.observe):  # one listener at a time
+        return TrafficRecorder(guard=False).recording()
+    return nullcontext()
+
+
+@contextmanager
+def _letting_go(recorder: TrafficRecorder | None) -> Iterator[None]:
+    """Where an error ends a case, what its recorder holds keeps no connection open: others may wait for its end."""
+    try:
+        yield
+    except BaseException:
+        if recorder is not None:
+            recorder.let_go()
+        raise
+
+
+def _judged_recording(
+    job: Job, group: dist.ProcessGroup | None, waits: TrafficRecorder | None
+) -> AbstractContextManager[TrafficRecorder | None]:
+    """Record what the implementation communicates, to be judged; otherwise `waits` is what records, if anything."""
+    if "traffic" not in job.observe or "reductions" in job.observe:
+        return nullcontext(waits)
+    return TrafficRecorder(given=group).recording()
+
+
+def _run(
+    job: Job,
+    adapter: contract.Adapter,
+    description: contract.Description,
+    context: RankContext,
+    groups: Groups,
+    traffic: TrafficRecorder | None,
+    reductions: ReductionRecorder | None,
+) -> Observation:
+    world = job.case.world
+    number, replica = world.pipeline_of(context.rank) or 0, world.replica_of(context.rank) or 0
+    members, watches = world.pipelines[number], "timeline" in job.observe
+    single = description.capabilities.world == "single_process"
+    position = 0 if single else (members.index(context.rank) if context.rank in members else None)
+    case, description = told_to(job.case, position), _asked_of(description, job.case)
+    ranks = Ranks(
+        device=torch.device(context.device),
+        rank=context.rank,
+        world_size=context.world_size,
+        pipeline_ranks=members,
+        pipeline_rank=position,
+        pipeline_group=groups.pipeline,
+        replica=replica,
+        num_replicas=world.num_replicas,
+        replica_groups=groups.replicas,
+        tensor_rank=number // world.num_replicas,
+        num_tensor_ranks=world.num_tensor_ranks,
+        mesh=groups.mesh,
+    )
+    random.seed(seed_of(case.seed, "python", context.rank))
+    np.random.seed(seed_of(case.seed, "numpy", context.rank))
+    seed_process(seed_of(case.seed, "rank", context.rank), device=context.device)
+    memory = Memory() if "memory" in job.observe else None
+    recorder = ForwardRecorder(
+        Timeline(memory) if watches else None,
+        traffic,
+        gradients=Gradients() if "gradients" in job.observe else None,
+    )
+    disturber = Disturber(case.world.perturbations, rank=position, replica=replica)
+    slips = Slips(case)
+    hook = AveragingHook(slips.reduction)
+    if reductions is not None and recorder.timeline is not None:
+        timeline = recorder.timeline
+        reductions.count = lambda: timeline.count
+    plan = plan_of(case, description, ranks, recorder, disturber, slips, hook)
+    claim = description.capabilities.schedule(case.schedule)
+    if traffic is not None and claim is not None:
+        traffic.neighbours = neighbours_of(case, plan, claim)
+    before = torch.get_rng_state()
+    nothing = Observation(rank=context.rank, pipeline_rank=position)
+    try:
+        pipeline = CheckedPipeline(adapter.build(plan))
+    except Unsupported as reason:
+        if job.case.world.misplan is not None:
+            return structs.replace(nothing, failed=mistaken.failed_by(reason, step=None))
+        return structs.replace(nothing, unsupported=str(reason))
+    except Exception as error:
+        if not job.case.is_mistaken or isinstance(error, ContractError):
+            raise
+        return structs.replace(nothing, failed=mistaken.failed_by(error, step=None))
+    lived_on: LivedOn | None = None
+    steps: list[StepShown] = []
+    try:
+        changes = tuple(build_changes(case, pipeline, before))
+        declares = contract.Feature.DECLARED_TABLE in description.capabilities.features
+        table = pipeline.table() if watches and declares else None
+        keys, known = _said(case, pipeline, description.capabilities)
+        _listen(case, pipeline, recorder)
+        recorder.take()
+        recorder.events()
+        recorder.flow()
+        program = _program(
+            case, plan, pipeline, description.capabilities, recorder, disturber, slips, traffic
+        )
+        if reductions is not None:
+            reductions.take()
+        for shown in program:
+            reduced = None if reductions is None else reductions.take()
+            steps.append(structs.replace(shown, reductions=reduced, hooked=hook.take()))
+        if "resumption" in job.observe:  # another rank may have failed
+            steps[-1] = mistaken.resumed(steps[-1], case, plan, pipeline, description, recorder, failed=False)
+        if "rounds" in job.observe:
+            again = None
+            if not description.capabilities.fresh_process_per_build:
+
+                def again() -> CheckedPipeline:
+                    return CheckedPipeline(adapter.build(plan))
+
+            lived_on = leaks.live_on(
+                pipeline,
+                build=again,
+                run=lambda one: _run_quietly(case, plan, one, description.capabilities, recorder),
+                group=groups.pipeline,
+            )
+    except Exception as error:
+        if not job.case.is_mistaken or isinstance(error, ContractError):
+            raise
+        steps.append(StepShown(step=len(steps), forwards=recorder.take()))
+        failed = mistaken.failed_by(error, step=len(steps) - 1)
+        if "resumption" in job.observe:
+            steps[-1] = mistaken.resumed(steps[-1], case, plan, pipeline, description, recorder, failed=True)
+        return structs.replace(nothing, failed=failed, steps=tuple(steps))
+    finally:
+        if lived_on is None:  # otherwise it was closed already, twice
+            pipeline.close()
+    return structs.replace(
+        nothing,
+        build_changes=changes,
+        keys=keys,
+        boundaries=known,
+        table=table,
+        lived_on=lived_on,
+        steps=tuple(steps),
+    )
+
+
+def _asked_of(description: contract.Description, case: Case) -> contract.Description:
+    """The claims, without what all ranks must be asked for together where some of them may have failed."""
+    if case.world.misplan is None:
+        return description
+    capabilities = description.capabilities
+    features = capabilities.features - {contract.Feature.GRADIENT_NORM}
+    return dataclasses.replace(description, capabilities=dataclasses.replace(capabilities, features=features))
+
+
+def _program(
+    case: Case,
+    plan: Plan,
+    pipeline: CheckedPipeline,
+    capabilities: contract.Capabilities,
+    recorder: ForwardRecorder,
+    disturber: Disturber,
+    slips: Slips,
+    traffic: TrafficRecorder | None,
+) -> Iterator[StepShown]:
+    for index, step in enumerate(case.program):
+        recorder.step = index
+        if traffic is not None:
+            traffic.begin(index)
+        with (
+            examiner.telling(recorder.standing),
+            disturber.during(step),
+            slips.during(step, pipeline.owned()),
+        ):
+            yield run_step(case, index, plan, pipeline, capabilities, recorder)
+    if traffic is not None:
+        traffic.begin(len(case.program))
+
+
+def _run_quietly(
+    case: Case,
+    plan: Plan,
+    pipeline: CheckedPipeline,
+    capabilities: contract.Capabilities,
+    recorder: ForwardRecorder,
+) -> None:
+    """The program's first run once more, its gradients cleared and nothing recorded."""
+    index = next(i for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
+    run_step(case, index, plan, pipeline, capabilities, recorder)
+    pipeline.apply(contract.ZeroGrad())
+
+
+def _listen(case: Case, pipeline: CheckedPipeline, recorder: ForwardRecorder) -> None:
+    """Let stages that a front end made tell what passes them, where gradients are asked for: ours do by themselves."""
+    if recorder.gradients is None or not cuts_are_known(case):
+        return
+
+    def ended(module: nn.Module, s: int, inputs: tuple[Any, ...], output: Any) -> None:
+        training = any(part.training for part in module.modules())
+        recorder.forward(s, inputs, output, [], training=training)
+
+    for s, module in pipeline.owned().items():
+        listen(module, s, watcher=recorder.gradients, ended=functools.partial(ended, module))
+
+
+def _said(
+    case: Case, pipeline: CheckedPipeline, capabilities: contract.Capabilities
+) -> tuple[dict[int, tuple[str, ...]], tuple[Known, ...] | None]:
+    """Of stages that a front end made: the keys of their state dicts, and what they will hand on."""
+    if case.model.split is None:
+        return {}, None
+    keys = {s: tuple(module.state_dict()) for s, module in pipeline.owned().items()}
+    if capabilities.tracing is None or not capabilities.tracing.knows_boundaries:
+        return keys, None
+    return keys, tuple(
+        Known(
+            producer=one.producer,
+            consumer=one.consumer,
+            tensors=tuple((tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in one.tensors),
+        )
+        for one in pipeline.boundaries()
+    )

@@ -1,0 +1,230 @@
+"""The rank processes of one pool through their generations: form, greet, discard, form again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from pipeconform.errors import PoolError
+from pipeconform.ranks.evidence import ended
+from pipeconform.ranks.forkserver import ForkServer, Group, tail
+from pipeconform.ranks.interrupts import deferred_interrupts
+from pipeconform.ranks.questions import Question
+from pipeconform.ranks.stacks import collect
+from pipeconform.ranks.watch import LocalEyes
+from pipeconform.ranks.wire import Kind, RankSpec, frame
+
+__all__ = ["Crew"]
+
+# Longer than any task may last, so that a rank is judged by the pool and not by a timeout inside torch.
+_GROUP_TIMEOUT = 24 * 3600.0  # seconds
+_OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
+_GONE_LIMIT = 5.0  # seconds until a killed process is given up on (a driver may hold it)
+
+
+class Crew:
+    """Keeps ``len(devices)`` rank processes; ``backend`` None means no process group."""
+
+    def __init__(
+        self, server: ForkServer, *, devices: Sequence[str], backend: str | None, formation_limit: float
+    ) -> None:
+        self.server = server
+        self._devices = tuple(devices)
+        self._backend = backend
+        self._formation_limit = formation_limit
+        self._group: Group | None = None
+        self._folder: Path | None = None
+        self._ready: set[int] = set()
+        self.seen: dict[int, dict[str, str | None]] = {}
+
+    @property
+    def group(self) -> Group:
+        """The present generation."""
+        assert self._group is not None, "a crew is formed before it is asked for"
+        return self._group
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self._devices)
+
+    def output(self, rank: int) -> Path:
+        """The file that holds what ``rank`` printed in its present task."""
+        assert self._folder is not None, "a crew is formed before it is asked for"
+        return self._folder / f"output-{rank}"
+
+    def stacks_file(self, rank: int) -> Path:
+        """The file that ``rank`` dumps its stacks to."""
+        assert self._folder is not None, "a crew is formed before it is asked for"
+        return self._folder / f"stacks-{rank}"
+
+    def standing(self, rank: int) -> Path:
+        """The file that ``rank`` says in where it stands."""
+        assert self._folder is not None, "a crew is formed before it is asked for"
+        return self._folder / f"standing-{rank}"
+
+    def hand(self, rank: int, *, number: int, name: str, payload: bytes) -> None:
+        """Send a task, ``"module:function"``, to ``rank``."""
+        title = name.encode()
+        head = frame(number, kind=Kind.NAME, length=len(title)) + title
+        parts = [head + frame(number, kind=Kind.TASK, length=len(payload)), payload]
+        self.group.channels[rank].send(parts)
+
+    def step(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds for something to happen and take note of it."""
+        self.server.step(timeout)
+
+    def require_alive(self) -> None:
+        """Raise PoolError, with the reason, when the server cannot serve."""
+        self.server.require_alive()
+
+    def eyes(self) -> LocalEyes:
+        """Look at the present processes."""
+        pids = self.group.pids
+        assert pids is not None, "a rank that is ready was forked"
+        return LocalEyes(dict(enumerate(pids)))
+
+    def printed(self, rank: int) -> str:
+        """Return the end of what ``rank`` printed in its present task."""
+        return tail(self.output(rank))
+
+    def trim_output(self, ranks: Sequence[int]) -> None:
+        """Cut the output of ``ranks`` short where it has grown large."""
+        for rank in ranks:
+            with contextlib.suppress(OSError):  # a task may delete what it likes
+                if self.output(rank).stat().st_size > _OUTPUT_LIMIT:
+                    os.truncate(self.output(rank), 0)  # the rank appends, so it goes on at the new end
+
+    def ask(self, ranks: Sequence[int]) -> Question:
+        """Ask ``ranks`` where they stand."""
+        return Question(self.server, self.group, paths={rank: self.standing(rank) for rank in ranks})
+
+    def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """Return the Python stacks of ``ranks``; a rank may give none."""
+        paths = {rank: self.stacks_file(rank) for rank in ranks}
+        return collect(self.server, self.group, paths=paths)
+
+    def form(self) -> None:
+        """Have a generation if there is none, or a whole one if somebody of it is gone.
+
+        Raises:
+            PoolError: the processes cannot be asked for.
+
+        """
+        self.server.require_alive()
+        if self._group is not None:
+            self.server.step(0.0)
+            if not self._broken(self._group):
+                return
+            self.discard()
+        with deferred_interrupts():  # no process without somebody who knows it
+            self._fork()
+
+    @staticmethod
+    def _broken(group: Group) -> bool:
+        if group.exits or any(channel.ended for channel in group.channels):
+            return True
+        # The server's word of an end takes a moment; a process that is gone must not get the next task.
+        return any(map(ended, group.pids or ()))
+
+    def _fork(self) -> None:
+        try:
+            # what is judged may have emptied the temporary folder; what comes after it is judged all the same
+            self.server.folder.mkdir(parents=True, exist_ok=True)
+            folder = self._folder = Path(tempfile.mkdtemp(prefix="group-", dir=self.server.folder))
+            for rank in range(self.size):
+                self.output(rank).touch()
+                self.stacks_file(rank).touch()
+        except OSError as error:
+            raise PoolError(f"cannot make the files of a process group: {error}") from error
+        self._group = self.server.fork(
+            [
+                RankSpec(
+                    rank=rank,
+                    world_size=self.size,
+                    device=device,
+                    backend=self._backend,
+                    store=str(folder / "store"),
+                    output=str(self.output(rank)),
+                    stacks=str(self.stacks_file(rank)),
+                    standing=str(self.standing(rank)),
+                    variables=tuple(self.server.environment.effective()),
+                    group_timeout=_GROUP_TIMEOUT,
+                )
+                for rank, device in enumerate(self._devices)
+            ]
+        )
+
+    def wait_until_formed(self) -> None:
+        """Wait until every rank is set up.
+
+        Raises:
+            PoolError: a process could not be forked, ended, failed or took too long; its output is quoted.
+            VariantError: a rank does not see the environment's variables as they should be.
+
+        """
+        # a rank can be ready before the server's word of its pid has arrived
+        if len(self._ready) == self.size and self.group.pids is not None:
+            return
+        self.server.wait_until_started()
+        deadline = time.monotonic() + self._formation_limit
+        while True:
+            # what arrived while another pool waited is here already: nothing more may come to end a wait
+            for rank in range(self.size):
+                self._greet(rank)
+            if len(self._ready) == self.size and self.group.pids is not None:
+                return
+            self.server.step(max(0.0, min(1.0, deadline - time.monotonic())))
+            self.server.require_alive()
+            if self.group.failure is not None:
+                raise PoolError(self.group.failure)
+            if time.monotonic() > deadline:
+                silent = [rank for rank in range(self.size) if rank not in self._ready]
+                raise PoolError(
+                    f"ranks {silent} were not ready within {self._formation_limit:g} s"
+                    + "".join(self._quote(rank) for rank in silent)
+                )
+
+    def _greet(self, rank: int) -> None:
+        channel = self.group.channels[rank]
+        if rank in self.group.exits:
+            channel.pull(everything=True)
+        if rank not in self._ready and channel.frames:
+            first = channel.frames.popleft()
+            if first.kind != Kind.READY:
+                why = first.body.decode(errors="replace")
+                raise PoolError(f"rank {rank} could not be set up:\n{why}{self._quote(rank)}")
+            self.seen[rank] = msgspec.msgpack.decode(first.body, type=dict[str, str | None])
+            self.server.environment.check(self.seen[rank], rank=rank)
+            self._ready.add(rank)
+        elif rank not in self._ready and channel.wrong:
+            raise PoolError(f"rank {rank} sent {channel.wrong} while it was set up{self._quote(rank)}")
+        elif rank not in self._ready and rank in self.group.exits:
+            code = self.group.exits[rank].code
+            raise PoolError(f"rank {rank} ended with {code} while it was set up{self._quote(rank)}")
+
+    def _quote(self, rank: int) -> str:
+        text = tail(self.output(rank)) or tail(self.server.folder / "server.stderr")
+        return f"\nrank {rank} printed:\n{text}" if text else ""
+
+    def discard(self, *, wait: bool = False) -> None:
+        """Kill the present generation, if any; with ``wait``, return when its processes are gone."""
+        with deferred_interrupts():
+            group, folder = self._group, self._folder
+            self._group, self._folder = None, None
+            self._ready, self.seen = set(), {}
+            if group is None:
+                return
+            self.server.discard(group)
+        deadline = time.monotonic() + _GONE_LIMIT
+        while wait and self.server.alive and not group.gone and time.monotonic() < deadline:
+            self.server.step(0.1)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)

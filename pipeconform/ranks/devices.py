@@ -1,0 +1,186 @@
+"""Which device each rank uses, as data; nothing here initialises a device in the controller.
+
+A process that has touched CUDA cannot fork ranks that use it. What the machine has is therefore asked in
+a process of its own, and only when something other than the CPU is wanted.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from pipeconform.errors import PoolError, UsageError
+from pipeconform.ranks.nccl import reason_against_sharing, sharing_settings
+
+__all__ = ["Devices", "Machine", "device_names", "probe", "resolve"]
+
+_VISIBLE = {
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "xpu": "ZE_AFFINITY_MASK",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+}
+
+_PROBE_LIMIT = 120.0  # seconds
+_PROBE = """
+import json, sys, torch
+import torch.distributed as dist
+wanted = sys.argv[1]
+if wanted == "auto":
+    found = torch.accelerator.current_accelerator(check_available=True)
+    wanted = "cpu" if found is None else found.type
+try:
+    torch.device(wanted)
+    count = None if wanted == "cpu" else torch.get_device_module(wanted).device_count()
+    backend = dist.get_default_backend_for_device(wanted) if dist.is_available() else None
+    nccl = torch.cuda.nccl.version() if wanted == "cuda" and dist.is_nccl_available() else None
+except (AttributeError, RuntimeError, ValueError) as error:
+    print(json.dumps({"device_type": wanted, "count": 0, "backend": None, "error": str(error)}))
+else:
+    print(json.dumps({"device_type": wanted, "count": count, "backend": backend, "error": None, "nccl": nccl}))
+"""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What a machine has of one device type; ``count`` None means as many as wanted (the CPU)."""
+
+    device_type: str
+    count: int | None
+    backend: str | None
+    error: str | None = None
+    nccl: tuple[int, ...] | None = None
+    """Its release, where torch has it."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Ranks on devices: ``ranks_per_device`` neighbours share one, by local rank.
+
+    ``indices`` are those of the devices that are leased; without them every device is at hand.
+    """
+
+    device_type: str
+    backend: str
+    count: int | None
+    ranks_per_device: int = 1
+    indices: tuple[int, ...] = ()
+
+    def of_rank(self, rank: int) -> str:
+        """Return the torch device string of ``rank``."""
+        if self.count is None:
+            return self.device_type
+        place = rank // self.ranks_per_device
+        return f"{self.device_type}:{self.indices[place] if self.indices else place}"
+
+    def needed(self, world_size: int) -> int:
+        """Return how many devices a world of ``world_size`` ranks uses."""
+        return -(-world_size // self.ranks_per_device)
+
+    def assignment(self, world_size: int) -> tuple[str, ...]:
+        """Return the device of every rank of a world."""
+        return tuple(self.of_rank(rank) for rank in range(world_size))
+
+    def reason_against(self, world_size: int) -> str | None:
+        """Return why ``world_size`` ranks cannot run here, or None if they can."""
+        if self.count is None:
+            return None
+        places = self.count * self.ranks_per_device
+        if world_size <= places:
+            return None
+        share = "" if self.ranks_per_device == 1 else f" with {self.ranks_per_device} ranks on each"
+        ranks = "1 rank needs" if world_size == 1 else f"{world_size} ranks need"
+        needed = self.needed(world_size)
+        devices = f"{needed} {self.device_type} device{'' if needed == 1 else 's'}"
+        reason = f"{ranks} {devices}{share}, this machine has {self.count}"
+        if not self.count:
+            return reason
+        return f"{reason}; --ranks-per-device N lets ranks share a device{self._sharing_needs()}"
+
+    def caution(self) -> str | None:
+        """Return what sharing devices needs to work, or None if nothing in particular."""
+        needs = self._sharing_needs()
+        return f"several ranks share a device{needs}" if needs and self.ranks_per_device > 1 else None
+
+    def settings(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that the ranks need besides; what the user's ``own`` environment has is left."""
+        shares = "nccl" in self.backend and self.ranks_per_device > 1
+        return sharing_settings(own) if shares else {}
+
+    def _sharing_needs(self) -> str:
+        if "nccl" not in self.backend:
+            return ""
+        return " (the nccl backend: NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1)"
+
+
+def device_names(device_type: str, count: int) -> tuple[str, ...]:
+    """What the host calls the devices that this process calls 0, 1, …: processes may be shown different ones."""
+    variable = _VISIBLE.get(device_type, "")
+    shown = [one.strip() for one in os.environ.get(variable, "").split(",") if one.strip()]
+    return tuple(shown[i] if i < len(shown) else str(i) for i in range(count))
+
+
+@functools.cache
+def probe(device: str) -> Machine:
+    """Ask a process of its own what the machine has of ``device`` ("auto": its accelerator, else the CPU).
+
+    Raises:
+        PoolError: the process failed; its stderr is quoted.
+
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - our own interpreter and our own code
+            [sys.executable, "-c", _PROBE, device],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_LIMIT,
+            check=True,
+        )
+        return msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=Machine)
+    except subprocess.CalledProcessError as error:
+        raise PoolError(f"cannot probe device {device!r}: {error.stderr.strip()}") from error
+    except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError, IndexError) as error:
+        raise PoolError(f"cannot probe device {device!r}: {error}") from error
+
+
+def resolve(
+    device: str = "auto", *, backend: str = "auto", ranks_per_device: int = 1, machine: Machine | None = None
+) -> Devices:
+    """Decide devices and backend from what was asked for and what ``machine`` has (default: this one).
+
+    ``device`` is "cpu", "auto" or any torch device type; too few devices for a world are not an error
+    here, see :meth:`Devices.reason_against`.
+
+    Raises:
+        UsageError: an unknown device type or backend, or one that does not go with the other.
+        PoolError: the machine could not be probed.
+
+    """
+    if ranks_per_device < 1:
+        raise UsageError(f"--ranks-per-device is at least 1, not {ranks_per_device}")
+    if machine is None:
+        machine = Machine("cpu", count=None, backend="gloo") if device == "cpu" else probe(device)
+    if machine.error is not None:
+        raise UsageError(f"--device {device}: torch does not know it here: {machine.error}")
+    chosen = machine.backend if backend == "auto" else backend
+    if chosen is None:
+        raise UsageError(
+            f"--device {machine.device_type}: torch has no default backend for it; give --backend"
+        )
+    if chosen == "nccl" and machine.device_type != "cuda":
+        raise UsageError(f"--backend nccl needs --device cuda, not {machine.device_type}")
+    if chosen == "nccl" and ranks_per_device > 1:
+        reason = reason_against_sharing(machine.nccl)
+        if reason is not None:
+            raise UsageError(reason)
+    return Devices(
+        device_type=machine.device_type,
+        backend=chosen,
+        count=machine.count,
+        ranks_per_device=ranks_per_device,
+    )

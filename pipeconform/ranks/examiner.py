@@ -1,0 +1,292 @@
+"""On a rank: a thread that says where the rank stands, also while the task is blocked in native code.
+
+The controller asks by a signal that all other threads have blocked, so that nothing is interrupted, and the
+answer is a file. What is blocked in is taken from the recorder of traffic where that runs, and otherwise read
+off the frames of ``torch.distributed``'s own functions.
+
+Frames are read only of a task that is asleep in native code, and in one go. A look at those of a thread that runs ended
+the process now and then: under CPython 3.11 with torch, asked a thousand times a second, a rank died of SIGSEGV within
+seconds, in the look or in the next garbage collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pipeconform.ranks.flight import Flight, flights_of_this_rank
+from pipeconform.ranks.standing import Standing, Wait
+
+if TYPE_CHECKING:
+    from pipeconform.observe.traffic.records import Operation, Pending
+
+__all__ = ["QUESTION", "answer_questions", "prepare", "telling"]
+
+QUESTION = signal.SIGUSR2
+_OWN = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+"""What a thread does to itself; blocked, it would end the process without a word of where."""
+_MOMENT, _MOMENTS = 0.02, 8  # seconds, and how many of them a rank that is busy is waited for
+_LITTLE = 2_000_000  # nanoseconds of processor time in such a moment
+_TURN = 0.25  # seconds for which a look at frames cannot be interrupted; it takes less than one thousandth
+_LONG = 300.0  # seconds, far beyond the time limit of any case
+_COUNTS = 4096  # operations beyond which counting would take the time of the task
+
+_tellers: list[Callable[[], str]] = []
+
+
+def prepare() -> None:
+    """Block the signal in this thread and in all that it will start; call it before any other thread is made."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {QUESTION})
+
+
+def answer_questions(path: str) -> None:
+    """Start the thread that writes a `Standing` to `path` whenever it is asked."""
+    threading.Thread(target=_answer, args=(path,), name="examiner", daemon=True).start()
+
+
+@contextmanager
+def telling(teller: Callable[[], str]) -> Iterator[None]:
+    """Let `teller` say what the task is doing; it is called in another thread."""
+    _tellers.append(teller)
+    try:
+        yield
+    finally:
+        _tellers.remove(teller)
+
+
+def _answer(path: str) -> None:
+    # whatever else is sent to the process is for the task's threads, the request for their stacks above all
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN)
+    while True:
+        signal.sigwait({QUESTION})
+        with contextlib.suppress(Exception):  # a rank in disorder says nothing; that must not be its end
+            began = time.monotonic()
+            standing = _with_flights(_standing())
+            standing = msgspec.structs.replace(standing, began=began, ended=time.monotonic())
+            body = msgspec.json.encode(standing)
+            with open(f"{path}.part", "wb") as part:
+                part.write(body)
+            os.replace(f"{path}.part", path)
+
+
+def _standing() -> Standing:
+    # who else there is, without a look at anybody's frames
+    others = sys._current_exceptions().keys() - {threading.main_thread().ident, threading.get_ident()}
+    if not _main_sleeps():
+        return _told((), alone=not others)
+    with _undisturbed():
+        stack = tuple(_stack(sys._current_frames().get(threading.main_thread().ident or 0)))
+        return _told(stack, alone=not others)
+
+
+def _main_sleeps() -> bool:
+    """Whether the main thread is asleep, and has been for a moment but for a look around now and then.
+
+    Some waits look around, and a signal that asks for stacks wakes whoever sleeps: one moment of several is enough.
+    """
+    before = _main_ran()
+    for _ in range(_MOMENTS):
+        time.sleep(_MOMENT)
+        after = _main_ran()
+        if before is not None and after is not None and after - before < _LITTLE:
+            return True
+        before = after
+    return False
+
+
+def _main_ran() -> int | None:
+    """For how many nanoseconds the main thread has run, if it is asleep; None if it runs, or where nobody can tell."""
+    task = f"/proc/self/task/{os.getpid()}"  # after a fork, CPython 3.11 knows the parent's number
+    try:
+        with open(f"{task}/stat") as file:
+            asleep = file.read().rpartition(")")[2].split()[0] == "S"
+        with open(f"{task}/schedstat") as file:
+            return int(file.read().split()[0]) if asleep else None
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no other thread run Python, and collect nothing: who wakes up meanwhile waits for the end."""
+    interval, collects = sys.getswitchinterval(), gc.isenabled()
+    sys.setswitchinterval(_TURN)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+        sys.setswitchinterval(interval)
+
+
+def _told(stack: Sequence[FrameType], *, alone: bool) -> Standing:
+    doing = ", ".join(text for text in [*(teller() for teller in _tellers), _within(stack)] if text)
+    if "pipeconform.observe.traffic.recorder" not in sys.modules:  # it brings torch along
+        return Standing(doing=doing, wait=_called(stack), alone=alone)
+    from pipeconform.observe.traffic.recorder import issued, pending
+
+    found = issued()
+    if found is None:
+        return Standing(doing=doing, wait=_called(stack), alone=alone)
+    blocked = next((one for one in pending() if one.blocks), None)
+    return _recorded(*found, blocked, stack, doing=doing, alone=alone)
+
+
+def _with_flights(standing: Standing) -> Standing:
+    """The same with what the backend says; of a rank that waits nowhere in Python that is all there is."""
+    if "torch" not in sys.modules:
+        return standing
+    flights: tuple[Flight, ...] = ()
+    with contextlib.suppress(Exception):  # of another version of torch the rest is said all the same
+        flights = flights_of_this_rank()
+    if not flights:
+        return standing
+    wait = standing.wait or Wait(words=str(flights[0]), peers=flights[0].peers)
+    return msgspec.structs.replace(standing, wait=wait, flights=flights)
+
+
+def _recorded(
+    operations: Sequence[Operation],
+    groups: Mapping[str, tuple[int, ...]],
+    blocked: Pending | None,
+    stack: Sequence[FrameType],
+    *,
+    doing: str,
+    alone: bool,
+) -> Standing:
+    """What the recorder of traffic knows."""
+    if len(operations) > _COUNTS:
+        wait = None if blocked is None else _wait(blocked.operation, (), groups, stack)
+        return Standing(doing=doing, wait=wait, since=0.0 if blocked is None else blocked.since)
+    transfers = Counter(
+        (one.name, one.group, one.process, one.tag) for one in operations if one.kind != "collective"
+    )
+    collectives = Counter(one.group for one in operations if one.kind == "collective")
+    return Standing(
+        doing=doing,
+        wait=_called(stack) if blocked is None else _wait(blocked.operation, operations, groups, stack),
+        since=0.0 if blocked is None else blocked.since,
+        recorded=True,
+        alone=alone,
+        transfers=tuple((*key, count) for key, count in transfers.items()),
+        collectives=tuple(collectives.items()),
+        any_source=any(one.name == "recv_any_source_" for one in operations),
+    )
+
+
+def _wait(
+    operation: Operation,
+    operations: Sequence[Operation],
+    groups: Mapping[str, tuple[int, ...]],
+    stack: Sequence[FrameType],
+) -> Wait:
+    from pipeconform.observe.traffic.recorder import due_of
+
+    members = groups.get(operation.group, ())
+    own = _own_rank()
+    peers = (operation.process,) if operation.process >= 0 else tuple(r for r in members if r != own)
+    alike = [
+        one
+        for one in operations
+        if one.number <= operation.number
+        and (one.kind, one.group) == (operation.kind, operation.group)
+        and (one.kind == "collective" or (one.process, one.tag) == (operation.process, operation.tag))
+    ]
+    words = "barrier" if operation.name == "barrier" else str(operation).rpartition(", operation")[0]
+    due = due_of(operation)
+    return Wait(
+        words=words if due is None else f"{words} ({due.words})",
+        stage=None if due is None else due.stage,
+        microbatch=None if due is None else due.microbatch,
+        peers=peers,
+        number=operation.number,
+        name=operation.name,
+        group=operation.group,
+        tag=operation.tag,
+        nth=len(alike),
+        rendezvous=_backend() == "gloo",
+        timed=any(_is_timed(frame) for frame in stack) or _ends_by_itself(operation.group),
+    )
+
+
+def _is_timed(frame: FrameType) -> bool:
+    """Whether it is a wait that was given a time limit of its own."""
+    seen = frame.f_locals
+    return frame.f_code.co_name == "waited" and bool(seen.get("arguments") or seen.get("named"))
+
+
+def _ends_by_itself(group: str) -> bool:
+    """Whether the waits of a group are given up so soon that one of them may end while it is looked at."""
+    from torch.distributed import distributed_c10d as c10d
+
+    found = c10d._resolve_process_group(c10d.GroupName(group))  # type: ignore[attr-defined]  # not exported
+    backends = [found._get_backend(device) for device in found._device_types]
+    options = [getattr(getattr(one, "wrapped_pg", one), "options", None) for one in backends]  # DETAIL wraps
+    return any(one is not None and one._timeout.total_seconds() < _LONG for one in options)
+
+
+def _called(stack: Sequence[FrameType]) -> Wait | None:
+    """The function of ``torch.distributed`` that the task is in, from its frame."""
+    for frame in stack:
+        if not frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            continue
+        name, seen = frame.f_code.co_name, frame.f_locals
+        if name.startswith("_") or "group" not in seen:
+            continue
+        import torch.distributed as dist
+
+        group = seen["group"] or dist.group.WORLD
+        members = dist.get_process_group_ranks(group)
+        side = next((side for side in ("src", "dst") if name in ("recv", "send") and side in seen), None)
+        if side is None:
+            return Wait(words=name, peers=tuple(r for r in members if r != _own_rank()))
+        inside, outside = seen.get(f"group_{side}"), seen[side]
+        peer = members[inside] if inside is not None else outside
+        what = "receive" if name == "recv" else "send"
+        if peer is None:
+            return Wait(words=f"{what} from any rank", peers=tuple(r for r in members if r != _own_rank()))
+        return Wait(words=f"{what} {'from' if name == 'recv' else 'to'} rank {peer}", peers=(peer,))
+    return None
+
+
+def _within(stack: Sequence[FrameType]) -> str:
+    """The stage, or the backward, that the task is inside of."""
+    for frame in stack:
+        own = frame.f_locals.get("self")
+        if frame.f_code.co_name == "forward" and type(own).__name__ == "StageModule":
+            return f"inside the forward of stage {getattr(own, 'index', '?')}"
+        if frame.f_code.co_name == "_engine_run_backward":
+            return "inside a backward"
+    return ""
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """From the innermost frame outwards."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _backend() -> str:
+    import torch.distributed as dist
+
+    return dist.get_backend() if dist.is_initialized() else ""
+
+
+def _own_rank() -> int:
+    import torch.distributed as dist
+
+    return dist.get_rank() if dist.is_initialized() else -1

@@ -1,0 +1,149 @@
+"""Any function on every rank of a warm process group: the runner as a tool for other people's tests.
+
+::
+
+    from pipeconform import run_on_ranks
+
+    def summed(start):
+        value = torch.tensor([start + dist.get_rank()])
+        dist.all_reduce(value)
+        return value.item()
+
+    assert run_on_ranks(summed, 10, ranks=4).values == (46, 46, 46, 46)
+
+The function travels by value (cloudpickle), so closures, lambdas and functions of test modules that no
+other process could import will do. Ranks stay warm between calls: what a function leaves behind in its
+process (a seed, a patched module) is there for the next one. Groups that it makes are its own to destroy.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import cloudpickle
+import msgspec
+
+from pipeconform.errors import UsageError
+from pipeconform.ranks.devices import Devices, resolve
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.rank import RankContext
+from pipeconform.ranks.verdict import Returned, VerdictVector
+
+__all__ = ["run_on_ranks"]
+
+_TASK = f"{__name__}:call"
+_WARM: dict[object, Pools] = {}
+
+
+def run_on_ranks(
+    function: Callable[..., object],
+    *args: object,
+    ranks: int,
+    time_limit: float = 60.0,
+    idle_limit: float = 2.0,
+    record: bool = False,
+    device: str = "cpu",
+    backend: str = "auto",
+    environment: Mapping[str, str | None] | None = None,
+    **kwargs: object,
+) -> VerdictVector:
+    """Call ``function(*args, **kwargs)`` on every one of ``ranks`` processes; return one verdict per rank.
+
+    The default process group is set up and one intra-op thread is allowed. ``time_limit`` is seconds for
+    the whole call; after ``idle_limit`` seconds in which no rank used its processor that is a hang.
+    With ``record`` every communication is recorded (some 40 µs each, and what is never waited for stays alive
+    until the function returns): a hang then names the operation of every rank, and a deadlock is found within
+    moments, by proof.
+    ``environment`` holds variables that the ranks see (None removes one); every different set has processes
+    of its own. ``vector.values`` are the results in rank order; it raises, with every rank's verdict, if one
+    did not return.
+
+    Raises:
+        UsageError: the function or an argument cannot be pickled.
+        PoolError: there are no processes or too few devices to be had.
+
+    """
+    payload = bytes([record]) + _dumps(function, args, kwargs)
+    pools = _pools(Environment(variables=dict(environment or {})), resolve(device=device, backend=backend))
+    pool = pools.of_size(ranks)
+    pool.idle_limit = idle_limit
+    return VerdictVector(
+        tuple(
+            msgspec.structs.replace(verdict, value=pickle.loads(verdict.value))  # noqa: S301 - our own ranks
+            if isinstance(verdict, Returned)
+            else verdict
+            for verdict in pool.run(_TASK, payload, time_limit=time_limit)
+        )
+    )
+
+
+def call(_context: RankContext, payload: bytes) -> bytes:
+    """Rank side: call the function that came along."""
+    record = bool(payload[0])
+    function, args, kwargs = pickle.loads(memoryview(payload)[1:])  # noqa: S301 - our own controller wrote it
+    with _recording() if record else nullcontext():
+        value = function(*args, **kwargs)
+    return cloudpickle.dumps(value)  # type: ignore[no-any-return]
+
+
+def _recording() -> AbstractContextManager[object]:
+    from pipeconform.observe.traffic.recorder import TrafficRecorder  # brings torch, for the ranks only
+
+    return TrafficRecorder(guard=False).recording()
+
+
+def _pools(environment: Environment, devices: Devices) -> Pools:
+    key = tuple(sorted(environment.variables.items())), devices
+    if key not in _WARM:
+        if not _WARM:
+            atexit.register(_close)
+        _WARM[key] = Pools(environment, devices=devices)
+    return _WARM[key]
+
+
+def _close() -> None:
+    while _WARM:
+        _WARM.popitem()[1].close()
+
+
+def _dumps(function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
+    if isinstance(function, functools.partial):  # an argument that cannot travel is named, bound or not
+        return _dumps(function.func, (*function.args, *args), {**function.keywords, **kwargs})
+    try:
+        with _by_value(function):
+            return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
+    except Exception as error:
+        raise UsageError(
+            f"{_culprit(function, args, kwargs)} cannot be sent to the ranks: {error}"
+        ) from error
+
+
+def _culprit(function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
+    """Name what cannot be pickled: an argument, or else the function with the globals it uses."""
+    named = {**{f"argument {number}": value for number, value in enumerate(args)}, **kwargs}
+    for name, value in named.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            return f"{name} ({type(value).__name__})"
+    return f"{getattr(function, '__qualname__', function)} (or a global that it uses)"
+
+
+@contextmanager
+def _by_value(function: Callable[..., object]) -> Iterator[None]:
+    """Send a test module's functions whole: the ranks could not import it, or would import an older one."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if module is None or module.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)

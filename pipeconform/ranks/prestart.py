@@ -1,0 +1,55 @@
+"""A fork server that starts before it is asked for: it imports torch while its controller still does the same."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Sequence
+
+from pipeconform.errors import PoolError
+from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.forkserver import ForkServer
+
+__all__ = ["drop_ahead", "server_of", "start_ahead"]
+
+_Key = tuple[Environment, tuple[str, ...], tuple[str, ...]]
+"""What decides whether one server can stand for another: environment, preloaded modules, import path."""
+
+
+def start_ahead(*, preload: Sequence[str]) -> None:
+    """Start the server that `server_of` gives to the first who asks for the default environment and `preload`."""
+    drop_ahead()
+    with contextlib.suppress(PoolError):  # who asks for it tries again, and says it
+        environment = Environment()
+        _waiting().append((_key(environment, preload), ForkServer(environment, preload=preload)))
+
+
+def server_of(environment: Environment, *, preload: Sequence[str]) -> ForkServer:
+    """The server that was started ahead, if it is as is asked for here; otherwise a new one.
+
+    Raises:
+        PoolError: none can be started.
+    """
+    while _waiting():
+        key, server = _waiting().pop()
+        if key == _key(environment, preload) and server.alive:
+            return server
+        server.close()
+    return ForkServer(environment, preload=preload)
+
+
+def drop_ahead() -> None:
+    """End the server that nobody has asked for, if there is one."""
+    while _waiting():
+        _waiting().pop()[1].close()
+
+
+@functools.cache
+def _waiting() -> list[tuple[_Key, ForkServer]]:
+    """At most one."""
+    return []
+
+
+def _key(environment: Environment, preload: Sequence[str]) -> _Key:
+    return environment, tuple(preload), tuple(sys.path)

@@ -1,0 +1,167 @@
+"""What a pool needs of its ranks, wherever they are: processes of this machine, or of agents on others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pipeconform.ranks.channel import Frame
+from pipeconform.ranks.standing import Standing
+from pipeconform.ranks.wire import Exited
+
+if TYPE_CHECKING:
+    from pipeconform.ranks.devices import Devices
+    from pipeconform.ranks.environment import Environment
+    from pipeconform.ranks.pool import Pool
+    from pipeconform.ranks.verdict import VerdictVector
+
+__all__ = ["Asked", "CasePool", "Eyes", "RankChannel", "RankCrew", "RankGroup", "RankPools"]
+
+
+class RankChannel(Protocol):
+    """What comes from one rank."""
+
+    frames: deque[Frame]
+    ended: bool
+    wrong: str
+    """What came that no rank of ours sends; empty while all is well."""
+
+    @property
+    def receiving(self) -> bool:
+        """Whether part of an answer has come: the rank has finished computing."""
+
+    @property
+    def moved(self) -> int:
+        """A number that changes whenever bytes of a task or an answer move."""
+
+    def pull(self, *, everything: bool = False) -> None:
+        """Read what is there."""
+
+
+class RankGroup(Protocol):
+    """One generation of rank processes."""
+
+    exits: dict[int, Exited]
+    discarded: bool
+
+    @property
+    def channels(self) -> Sequence[RankChannel]:
+        """In rank order."""
+
+    @property
+    def pids(self) -> tuple[int, ...] | None:
+        """In rank order, each on its own host; None until all are known."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+
+class Eyes(Protocol):
+    """Sees whether ranks compute or only wait."""
+
+    def progress(self, ranks: Sequence[int]) -> bool:
+        """Whether any of `ranks` did something since the last call; True also where nothing can be seen."""
+
+    def stopped(self, rank: int) -> bool:
+        """Whether `rank` was held by a signal when last looked at."""
+
+
+class Asked(Protocol):
+    """A question to some ranks, where they stand; a rank may never answer."""
+
+    def answers(self) -> dict[int, Standing]:
+        """What has come so far."""
+
+    def wait(self) -> dict[int, Standing]:
+        """What has come when no more is to be expected."""
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank has answered, or will not."""
+
+
+class RankCrew(Protocol):
+    """Keeps a generation of ranks and forms the next one when it is broken."""
+
+    seen: dict[int, dict[str, str | None]]
+    """By rank the environment variables that it sees."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def group(self) -> RankGroup:
+        """The present generation."""
+
+    def form(self) -> None:
+        """Have a whole generation, or begin to form one."""
+
+    def wait_until_formed(self) -> None:
+        """Wait until every rank is set up."""
+
+    def discard(self, *, wait: bool = False) -> None:
+        """Kill the present generation, if any; with `wait`, return when its processes are gone."""
+
+    def hand(self, rank: int, *, number: int, name: str, payload: bytes) -> None:
+        """Send a task to a rank."""
+
+    def step(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for something to happen and take note of it."""
+
+    def require_alive(self) -> None:
+        """Raise PoolError when nothing more can come."""
+
+    def eyes(self) -> Eyes:
+        """Look at the present generation, during one task."""
+
+    def printed(self, rank: int) -> str:
+        """The end of what `rank` printed in its present task."""
+
+    def trim_output(self, ranks: Sequence[int]) -> None:
+        """Keep what `ranks` print from filling the disk."""
+
+    def ask(self, ranks: Sequence[int]) -> Asked:
+        """Ask `ranks` where they stand."""
+
+    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
+        """The Python stacks of `ranks`; a rank may give none."""
+
+
+class CasePool(Protocol):
+    """Runs tasks on the ranks of one world."""
+
+    def run(
+        self,
+        task: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        time_limit: float,
+        failure_expected: bool = False,
+    ) -> VerdictVector:
+        """One verdict per rank; see `pipeconform.ranks.pool.Pool.run`."""
+
+    def restart(self) -> None:
+        """Replace all rank processes by new ones."""
+
+
+class RankPools(Protocol):
+    """Pools by world size, and the oracle's process beside them."""
+
+    environment: Environment
+    devices: Devices
+    idle_limit: float
+    """Seconds; pools made from now on have it."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Where the ranks are, where that is not this machine."""
+
+    @property
+    def oracle(self) -> Pool:
+        """One process like a rank, without a process group."""
+
+    def of_size(self, world_size: int) -> CasePool:
+        """The pool of `world_size` ranks; do not keep it over requests for other sizes."""

@@ -1,0 +1,103 @@
+"""In the controller: ask unanswered ranks where they stand, and see whether that proves a deadlock."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pipeconform.errors import PipeconformError
+from pipeconform.ranks.examiner import QUESTION
+from pipeconform.ranks.forkserver import ForkServer, Group
+from pipeconform.ranks.protocols import Asked
+from pipeconform.ranks.standing import Standing, deadlocked
+from pipeconform.reading import decoded_json, file_bytes
+
+__all__ = ["Prover", "Question"]
+
+_PATIENCE = (
+    1.0  # seconds for all ranks to answer; a rank inside native code that holds Python's lock never does
+)
+_MOST_BYTES = 16 << 20
+_POLL = 0.005  # seconds
+_FIRST = 0.1  # seconds of idleness after which asking is worth its while
+_LATER = 0.4  # the same where nothing was recorded yet: on a busy machine a task may idle before it records
+
+
+class Question:
+    """Asked to some ranks at once; a rank may never answer."""
+
+    def __init__(self, server: ForkServer, group: Group, *, paths: Mapping[int, Path]) -> None:
+        self._paths = dict(paths)
+        self._until = time.monotonic() + _PATIENCE
+        self._answers: dict[int, Standing] = {}
+        for path in self._paths.values():
+            with contextlib.suppress(OSError):  # a task may delete what it likes
+                path.unlink(missing_ok=True)
+        server.signal(group, ranks=tuple(self._paths), signum=QUESTION)
+
+    def answers(self) -> dict[int, Standing]:
+        """What has come so far."""
+        for rank, path in self._paths.items():
+            if rank not in self._answers:
+                with contextlib.suppress(OSError, PipeconformError):  # half written, or by the rank itself
+                    data = file_bytes(path, error=PipeconformError, most=_MOST_BYTES)
+                    self._answers[rank] = decoded_json(
+                        data, Standing, source=path, what="a standing", error=PipeconformError
+                    )
+        return dict(self._answers)
+
+    def wait(self) -> dict[int, Standing]:
+        """What has come when no more is to be expected."""
+        while not self.over:
+            time.sleep(_POLL)
+        return self.answers()
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank has answered, or will not."""
+        return len(self.answers()) == len(self._paths) or time.monotonic() > self._until
+
+
+class Prover:
+    """Asks idle ranks twice whether they are deadlocked; seldom, for answering is progress too."""
+
+    def __init__(self, ask: Callable[[Sequence[int]], Asked]) -> None:
+        self._ask = ask
+        self._least_idle = _FIRST
+        self._unrecorded = False
+        self._ranks: tuple[int, ...] = ()
+        self._first: dict[int, Standing] = {}
+        self._question: Asked | None = None
+
+    @property
+    def asking(self) -> bool:
+        """Whether an answer is being waited for."""
+        return self._question is not None
+
+    def check(self, waiting: Sequence[int], *, idle: float) -> dict[int, Standing] | None:
+        """The standings that prove a deadlock of the unanswered ranks; None if nothing is proved yet."""
+        if self._question is None:
+            if idle >= self._least_idle:
+                self._least_idle *= 2
+                self._ranks, self._first = tuple(waiting), {}
+                self._question = self._ask(waiting)
+            return None
+        if self._ranks != tuple(waiting):  # somebody answered: it was no deadlock of all of them
+            self._question = None
+            return None
+        if not self._question.over:
+            return None
+        found = self._question.answers()
+        self._question = None
+        if not all(rank in found and found[rank].recorded and found[rank].wait for rank in waiting):
+            if not any(one.recorded for one in found.values()):
+                # twice: nor will they be recorded later in this task, and to be asked looks like progress
+                self._least_idle = float("inf") if self._unrecorded else _LATER
+                self._unrecorded = True
+            return None
+        if not self._first:
+            self._first, self._question = found, self._ask(waiting)
+            return None
+        return found if deadlocked(self._first, found) else None

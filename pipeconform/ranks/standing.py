@@ -1,0 +1,112 @@
+"""Where a rank stands while it does not answer, and what follows from where all of them stand.
+
+A *standing* is what a rank says about itself when asked (`pipeconform.ranks.examiner`). From two of them per
+rank, one after the other, a deadlock can be **proved**, long before nobody's idleness makes it likely:
+
+1. Every unanswered rank is blocked in one wait, the same in both standings. So there was a moment, between
+   the two rounds of questions, at which all of them were blocked at once.
+2. Each waits for a receive whose message has not been sent (fewer sends have been issued on the other side
+   than receives here, per group, pair and tag), for a send whose receive has not been posted (gloo hands
+   nothing over before), or for a collective that some member has not come to; and the rank that would have to
+   send, to receive or to come is itself one of the blocked ones.
+
+At that moment nobody could do the next step but one who was blocked, and no message that could wake anybody
+was on its way: what had been issued was counted, delivered or not. So nobody ever goes on. Whatever does not
+fit (a wait with a time limit, other Python threads, receives from any source, sends by another transport,
+ranks that poll, ranks that already answered) proves nothing, and the evidence of idleness decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from pipeconform.ranks.flight import Flight
+
+__all__ = ["Standing", "Wait", "deadlocked"]
+
+_NEED_ALL = frozenset({"allreduce_", "allreduce_coalesced_", "barrier", "allgather_", "_allgather_base_"})
+"""Collectives that end nowhere before every member has come."""
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """The operation that a rank is blocked in."""
+
+    words: str
+    """``receive of float64[2, 3] from rank 1``."""
+    peers: tuple[int, ...]
+    """Whom it waits for, as ranks of the world; several in a collective."""
+    number: int = -1
+    """Its place among the rank's operations; −1 when operations are not recorded."""
+    name: str = ""
+    group: str = ""
+    tag: int = 0
+    nth: int = 0
+    """It is the n-th send or receive of its group, peer and tag, or the n-th collective of its group, from 1."""
+    rendezvous: bool = False
+    """Whether a send ends only when its receive has been posted."""
+    timed: bool = False
+    """Whether it ends by itself after a time."""
+    stage: int | None = None
+    """The stage of this rank that it is for, where that is known."""
+    microbatch: int | None = None
+    """The microbatch that is due by the schedule, likewise."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank said about itself at one moment."""
+
+    began: float = 0.0
+    """When it began to look at itself, and when it was done, on ``time.monotonic()``, which all processes share."""
+    ended: float = 0.0
+    doing: str = ""
+    """The action that it is in, or came from: ``step 2, after the forward of stage 1, microbatch 3``."""
+    wait: Wait | None = None
+    since: float = 0.0
+    """When the wait began, on the same clock; 0 where that is not known."""
+    recorded: bool = False
+    """Whether its operations are recorded, so that the counts below say something."""
+    alone: bool = False
+    """Whether the thread that runs the task is the only one of Python's that could communicate."""
+    transfers: tuple[tuple[str, str, int, int, int], ...] = ()
+    """Sends and receives issued, as (``send`` or ``recv_``, group, peer in the world, tag, number)."""
+    collectives: tuple[tuple[str, int], ...] = ()
+    """Collectives issued, as (group, number)."""
+    flights: tuple[Flight, ...] = ()
+    """What its backend has not ended, where torch's flight recorder runs."""
+    any_source: bool = False
+    """Whether it ever received from any source: what was sent cannot be told from what arrived, then."""
+
+
+def deadlocked(first: Mapping[int, Standing], second: Mapping[int, Standing]) -> bool:
+    """Whether two rounds of standings of all unanswered ranks prove that none of them ever goes on."""
+    if not first or first.keys() != second.keys():
+        return False
+    if max(one.ended for one in first.values()) > min(one.began for one in second.values()):
+        return False  # a late answer: the rounds overlap
+    return all(_lost(rank, first, second) for rank in first)
+
+
+def _lost(rank: int, first: Mapping[int, Standing], second: Mapping[int, Standing]) -> bool:
+    before, now = first[rank], second[rank]
+    wait = now.wait
+    if wait is None or before.wait is None or wait.timed or wait.number < 0:
+        return False
+    if (before.wait.number, before.since) != (wait.number, now.since):
+        return False
+    if not (now.recorded and now.alone) or now.any_source:
+        return False
+    blocked = [peer for peer in wait.peers if peer in first and first[peer].recorded]
+    if wait.name == "recv_" or (wait.name == "send" and wait.rendezvous):
+        other = "send" if wait.name == "recv_" else "recv_"
+        return bool(blocked) and _issued(second[blocked[0]], other, wait, peer=rank) < wait.nth
+    if wait.name in _NEED_ALL:
+        return any(dict(second[peer].collectives).get(wait.group, 0) < wait.nth for peer in blocked)
+    return False
+
+
+def _issued(standing: Standing, name: str, wait: Wait, *, peer: int) -> int:
+    """How many sends or receives a rank has issued that could end `wait`, or one before it."""
+    key = (name, wait.group, peer, wait.tag)
+    return sum(count for *found, count in standing.transfers if tuple(found) == key)

@@ -1,0 +1,109 @@
+"""When to give up on ranks that do not answer: on evidence of a hang, or at the time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeconform.ranks.evidence import Look, look, progressed
+from pipeconform.ranks.protocols import Eyes
+
+__all__ = ["Limits", "LocalEyes", "Watch"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Patience, all in seconds.
+
+    ``time``: for the whole task. ``idle``: while no unanswered rank progresses. ``idle_after_failure``:
+    likewise, once a rank has raised or died, because the others then most likely wait for it.
+    """
+
+    time: float
+    idle: float = 2.0
+    idle_after_failure: float = 0.2
+
+
+class Watch:
+    """Watches the unanswered ranks of one task that started at ``started`` (``time.monotonic()``)."""
+
+    def __init__(self, limits: Limits, *, started: float, eyes: Eyes) -> None:
+        self._limits = limits
+        self._eyes = eyes
+        self._started = started
+        self._idle = 0.0
+        self._checked = time.monotonic()
+        self._events: tuple[object, ...] = ()
+        self._failed = False
+
+    @property
+    def idle(self) -> float:
+        """Seconds for which no unanswered rank has been seen to progress."""
+        return self._idle
+
+    @property
+    def interval(self) -> float:
+        """Seconds until the next check is worth its while."""
+        limit = self._limits.idle_after_failure if self._failed else self._limits.idle
+        left = self._limits.time - (time.monotonic() - self._started)
+        return max(0.001, min(0.1, limit / 8, left if left > 0 else 0.1))
+
+    def check(
+        self, waiting: Sequence[int], *, answering: bool, moved: int, failure: str | None
+    ) -> str | None:
+        """Return why to give up, or None.
+
+        ``waiting`` are the unanswered ranks, ``moved`` counts bytes to and from them,
+        ``answering`` tells that one of them is sending its answer, and ``failure`` names the first rank that
+        raised or died.
+        """
+        now = time.monotonic()
+        if now - self._started >= self._limits.time and not answering:
+            return f"time limit of {self._limits.time:g} s"
+        self._failed = failure is not None
+        if now - self._checked < self.interval / 2:
+            return None  # woken by an answer; two looks need a distance
+        # A controller that was itself held up has seen nothing of that time.
+        gap = min(now - self._checked, 2 * self.interval)
+        self._checked = now
+        events = (len(waiting), moved, failure)
+        if self._eyes.progress(waiting) or events != self._events:
+            self._events = events
+            self._idle = 0.0
+            return None
+        self._idle += gap
+        if failure is not None:
+            late = self._idle >= self._limits.idle_after_failure
+            return f"waited {self._idle:.2f} s after {failure}" if late else None
+        late = self._idle >= self._limits.idle
+        return f"no rank used CPU time for {self._idle:.1f} s" if late else None
+
+
+class LocalEyes:
+    """Looks at processes of this machine; ``pids`` maps ranks to process ids."""
+
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        self._pids = pids
+        self._looks: dict[int, Look] = {}
+        self._suspect: int | None = None  # who progressed last is asked first
+
+    def stopped(self, rank: int) -> bool:
+        """Whether ``rank`` was held by a signal when last looked at."""
+        seen = self._looks.get(rank)
+        return seen is not None and seen.stopped
+
+    def progress(self, ranks: Sequence[int]) -> bool:
+        """Whether any of ``ranks`` progressed between the last look at it and now."""
+        fresh = False
+        for rank in sorted(ranks, key=lambda rank: rank != self._suspect):
+            before, now = self._looks.get(rank), look(self._pids[rank])
+            if now is None:  # nothing can be seen: it just ended, or the system has no /proc
+                return True
+            self._looks[rank] = now
+            if before is None:
+                fresh = True
+            elif progressed(before, after=now):
+                self._suspect = rank
+                return True
+        return fresh

@@ -1,0 +1,162 @@
+"""Finding, importing and describing an implementation: what is wrong with it is said in one sentence."""
+
+import textwrap
+
+import pytest
+
+from pipeconform.adapter import Description
+from pipeconform.errors import BadAdapterError
+from pipeconform.execute.implementation import describe, load, resolve
+
+GOOD = """
+from pipeconform.adapter import Capabilities, Description, ScheduleClaim
+
+class MyAdapter:
+    def describe(self):
+        return Description(
+            name="mine", version="1", capabilities=Capabilities(schedules=(ScheduleClaim(name="GPipe"),))
+        )
+    def setup_process(self): ...
+    def build(self, plan): ...
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write an adapter file and return the reference to its MyAdapter."""
+
+    def write(text, *, name="MyAdapter"):
+        path = tmp_path / "mine.py"
+        path.write_text(textwrap.dedent(text), "utf-8")
+        return f"{path}:{name}"
+
+    return write
+
+
+def message(reference):
+    with pytest.raises(BadAdapterError) as caught:
+        describe(reference)
+    return str(caught.value)
+
+
+def test_a_good_adapter_describes_itself(written):
+    assert isinstance(describe(written(GOOD)), Description)
+
+
+def test_a_built_in_name_stands_for_a_module():
+    assert resolve("torch") == "pipeconform.adapters.torch_pipelining:TorchPipelining"
+
+
+def test_a_file_is_made_absolute(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert resolve("mine.py:MyAdapter") == f"{tmp_path / 'mine.py'}:MyAdapter"
+
+
+@pytest.mark.parametrize(
+    "reference", ["torchy", "", ":", "mine.py", "mine.py:", ":MyAdapter", "a:b-c", "a:b.c"]
+)
+def test_a_reference_of_no_form_is_answered_with_the_forms(reference):
+    with pytest.raises(
+        BadAdapterError, match=r"expected a built-in name \(torch, deepspeed, .*\), package\.module:Object"
+    ):
+        resolve(reference)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(BadAdapterError, match=r"there is no file no/such/file\.py"):
+        resolve("no/such/file.py:MyAdapter")
+
+
+def test_a_missing_module_is_named():
+    assert message("no_such_package:MyAdapter").endswith(
+        "importing no_such_package raised ModuleNotFoundError: No module named 'no_such_package'"
+    )
+
+
+def test_a_missing_object_is_answered_with_what_the_file_defines(written):
+    assert message(written(GOOD, name="Adapter")).endswith("but it has no 'Adapter'; it defines MyAdapter")
+
+
+def test_an_error_while_importing_is_told_with_its_line(written):
+    assert message(written("x = 1\nimport no_such_engine")).endswith(
+        "raised ModuleNotFoundError: No module named 'no_such_engine' (mine.py, line 2)"
+    )
+
+
+def test_a_syntax_error_is_told_with_its_line(written):
+    assert message(written("def f(:\n    pass")).endswith(
+        "raised SyntaxError: invalid syntax (mine.py, line 1)"
+    )
+
+
+def test_a_file_that_exits_is_no_adapter(written):
+    assert message(written("raise SystemExit(3)")).endswith("raised SystemExit: 3 (mine.py, line 1)")
+
+
+def test_a_file_that_failed_is_imported_anew_when_it_is_mended(written):
+    message(written("1 / 0"))
+
+    assert load(written(GOOD)).describe().name == "mine"
+
+
+def test_missing_methods_are_named(written):
+    text = GOOD.replace("def build(", "def build_it(").replace("def setup_process(", "def set_up(")
+
+    assert "MyAdapter lacks setup_process(), build(); a valid adapter has describe()" in message(
+        written(text)
+    )
+
+
+def test_a_class_that_wants_arguments_cannot_be_made(written):
+    text = GOOD.replace("class MyAdapter:", "class MyAdapter:\n    def __init__(self, engine): ...")
+
+    assert "missing 1 required positional argument: 'engine'; an adapter class is called" in message(
+        written(text)
+    )
+
+
+def test_an_error_in_describe_is_told_with_its_line(written):
+    text = GOOD.replace(
+        "        return Description(", "        raise KeyError('x')\n        return Description("
+    )
+
+    assert message(written(text)).endswith("describe() raised KeyError: 'x' (mine.py, line 6)")
+
+
+@pytest.mark.parametrize("value", ["'mine'", "None", "{}", "Description"])
+def test_a_description_of_another_type_is_shown(written, value):
+    text = GOOD.replace("        return Description(", f"        return {value}\n        return Description(")
+
+    assert "describe() returned" in message(written(text))
+    assert "expected pipeconform.adapter.Description" in message(written(text))
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "expected"),
+    [
+        ('name="mine"', "name=3", "Expected `str`, got `int` - at `Description.name`"),
+        (
+            '(ScheduleClaim(name="GPipe"),)',
+            '("GPipe",)',
+            "Expected `object`, got `str` - at `Description.capabilities.schedules[0]`",
+        ),
+        (
+            'name="GPipe"',
+            'name="GPipe", stages_per_rank=1',
+            "Expected `array`, got `int` - at `Description.capabilities.schedules[0].stages_per_rank`",
+        ),
+        ('version="1"', "version=object()", "Encoding objects of type object is unsupported"),
+    ],
+)
+def test_a_field_of_another_type_is_named_by_its_path(written, was, becomes, expected):
+    assert message(written(GOOD.replace(was, becomes))).endswith(
+        f"describe() returned a wrong value: {expected}"
+    )
+
+
+def test_an_adapter_that_claims_no_schedule_cannot_be_judged(written):
+    text = GOOD.replace('(ScheduleClaim(name="GPipe"),)', "()")
+
+    assert message(written(text)).endswith("describe() claims no schedule, so nothing can be judged")

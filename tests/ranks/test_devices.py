@@ -1,0 +1,129 @@
+"""Devices are decided as data, for machines that this one is not."""
+
+import dataclasses
+
+import pytest
+
+from pipeconform.errors import UsageError
+from pipeconform.ranks.devices import Devices, Machine, probe, resolve
+from pipeconform.ranks.nccl import SHARING
+
+TWO_GPUS = Machine("cuda", count=2, backend="nccl")
+
+
+def test_the_cpu_takes_any_number_of_ranks():
+    devices = resolve("cpu")
+    assert devices == Devices(device_type="cpu", backend="gloo", count=None)
+    assert devices.assignment(3) == ("cpu", "cpu", "cpu")
+    assert devices.reason_against(1000) is None
+    assert devices.caution() is None
+
+
+def test_each_rank_has_its_own_device():
+    devices = resolve("cuda", machine=TWO_GPUS)
+    assert devices.assignment(2) == ("cuda:0", "cuda:1")
+    assert devices.reason_against(2) is None
+    assert devices.caution() is None
+
+
+def test_neighbours_share_a_device_when_asked_to():
+    devices = resolve("cuda", ranks_per_device=2, machine=TWO_GPUS)
+    assert devices.assignment(4) == ("cuda:0", "cuda:0", "cuda:1", "cuda:1")
+    assert devices.reason_against(4) is None
+    assert (
+        devices.caution() == "several ranks share a device"
+        " (the nccl backend: NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1)"
+    )
+
+
+def test_sharing_with_gloo_needs_nothing():
+    devices = resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS)
+    assert (devices.backend, devices.caution()) == ("gloo", None)
+
+
+@pytest.mark.parametrize(
+    ("ranks_per_device", "world_size", "reason"),
+    [
+        (
+            1,
+            3,
+            "3 ranks need 3 cuda devices, this machine has 2",
+        ),
+        (
+            2,
+            5,
+            "5 ranks need 3 cuda devices with 2 ranks on each, this machine has 2",
+        ),
+    ],
+)
+def test_too_few_devices_are_a_reason(ranks_per_device, world_size, reason):
+    devices = resolve("cuda", ranks_per_device=ranks_per_device, machine=TWO_GPUS)
+    remedy = (
+        "; --ranks-per-device N lets ranks share a device"
+        " (the nccl backend: NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1)"
+    )
+    assert devices.reason_against(world_size) == reason + remedy
+
+
+def test_no_device_is_a_reason_without_a_remedy():
+    devices = resolve("cuda", backend="gloo", machine=Machine("cuda", count=0, backend="gloo"))
+    assert devices.reason_against(1) == "1 rank needs 1 cuda device, this machine has 0"
+
+
+def test_another_kind_of_accelerator_is_as_good():
+    devices = resolve("auto", machine=Machine("xpu", count=2, backend="xccl"))
+    assert (devices.assignment(2), devices.backend) == (("xpu:0", "xpu:1"), "xccl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "machine", "complaint"),
+    [
+        ({"ranks_per_device": 0}, TWO_GPUS, "at least 1"),
+        ({"backend": "nccl"}, Machine("cpu", count=None, backend="gloo"), "nccl needs --device cuda"),
+        ({}, Machine("odd", count=1, backend=None), "no default backend"),
+        ({}, Machine("odd", count=0, backend=None, error="what is odd?"), "what is odd"),
+    ],
+)
+def test_what_cannot_be_is_the_users_error(arguments, machine, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        resolve("auto", machine=machine, **arguments)
+
+
+def test_a_device_type_torch_does_not_know_is_the_users_error():
+    with pytest.raises(UsageError, match="--device abacus"):
+        resolve("abacus")
+
+
+def test_the_machine_is_asked_in_a_process_of_its_own():
+    machine = probe("auto")
+    assert machine.error is None
+    assert machine.backend is not None
+    assert probe("auto") is machine
+
+
+def test_ranks_that_share_a_gpu_get_the_settings_that_nccl_needs_unless_the_user_has_them():
+    devices = resolve("cuda", ranks_per_device=2, machine=TWO_GPUS)
+    assert devices.settings({}) == dict(SHARING)
+    assert devices.settings({"NCCL_MAX_CTAS": "8"}) == {
+        k: v for k, v in SHARING.items() if k != "NCCL_MAX_CTAS"
+    }
+    assert resolve("cuda", machine=TWO_GPUS).settings({}) == {}
+    assert resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS).settings({}) == {}
+
+
+def test_an_nccl_that_is_too_old_to_share_a_gpu_is_refused_by_its_release():
+    def machine(release):
+        return Machine("cuda", count=1, backend="nccl", nccl=release)
+
+    with pytest.raises(
+        UsageError, match=r"needs NCCL 2\.30 or newer, this torch has 2\.29\.7: preload a newer"
+    ):
+        resolve("cuda", ranks_per_device=2, machine=machine((2, 29, 7)))
+    assert resolve("cuda", ranks_per_device=2, machine=machine((2, 30, 3))).ranks_per_device == 2
+    assert resolve("cuda", machine=machine((2, 18, 1))).ranks_per_device == 1
+
+
+def test_leased_devices_are_the_ones_that_ranks_get():
+    devices = dataclasses.replace(resolve("cuda", ranks_per_device=2, machine=TWO_GPUS), indices=(5, 3))
+    assert devices.assignment(3) == ("cuda:5", "cuda:5", "cuda:3")
+    assert devices.needed(3) == 2

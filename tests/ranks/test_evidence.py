@@ -1,0 +1,105 @@
+"""What counts as progress, seen on real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pipeconform.ranks.evidence import ended, look, progressed
+
+PAUSE = 0.2  # seconds between two looks
+LOOKS = 50  # at most; one window may see nothing on a machine whose host gives its cores to others
+
+
+@contextmanager
+def _process(code: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import time, threading\nprint('up', flush=True)\n{code}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process
+        finally:
+            # its children, too: a busy one would outlive the tests
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _windows(process: subprocess.Popen[str]) -> Iterator[bool]:
+    """Whether the process progressed between two looks, window after window."""
+    time.sleep(PAUSE)  # past what it did to start
+    before = look(process.pid)
+    for _ in range(LOOKS):
+        time.sleep(PAUSE)
+        after = look(process.pid)
+        assert before is not None
+        assert after is not None
+        yield progressed(before, after=after)
+        before = after
+
+
+def _progresses(process: subprocess.Popen[str]) -> bool:
+    return any(_windows(process))
+
+
+def _rests(process: subprocess.Popen[str]) -> bool:
+    return not all(_windows(process))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("while True: pass", True),
+        ("time.sleep(3600)", False),
+        ("while True: time.sleep(0.01)", False),
+        ("threading.Thread(target=exec, args=('while True: pass',)).start()\ntime.sleep(3600)", True),
+        ("import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])", True),
+    ],
+    ids=["computes", "sleeps", "polls", "computes in a thread", "computes in a child"],
+)
+def test_progress_is_computing(code, expected):
+    with _process(code) as process:
+        assert _progresses(process) if expected else _rests(process)
+
+
+def test_a_stopped_process_does_not_progress():
+    with _process("while True: pass") as process:
+        process.send_signal(signal.SIGSTOP)
+        assert _rests(process)
+        seen = look(process.pid)
+        assert seen is not None
+        assert seen.stopped
+
+
+def test_many_computing_processes_on_few_cores_all_progress():
+    busy = "while True: pass"
+    with _process(busy) as one, _process(busy) as two, _process(busy) as three:
+        assert all(_progresses(process) for process in (one, two, three))
+
+
+def test_an_ended_process_shows_nothing():
+    with _process("") as process:
+        process.wait()
+        assert look(process.pid) is None
+
+
+def test_a_process_has_ended_when_it_is_killed_and_when_it_is_reaped():
+    with _process("time.sleep(60)") as process:
+        assert not ended(process.pid)
+        process.kill()
+        time.sleep(PAUSE)
+        assert ended(process.pid), "a zombie"
+        process.wait()
+        assert ended(process.pid)

@@ -1,0 +1,123 @@
+"""Verdicts name the root cause and print as one aligned line per rank."""
+
+import msgspec
+import pytest
+
+from pipeconform.ranks import Died, Raised, Returned, Stuck, Verdict, VerdictVector
+from pipeconform.ranks.verdict import Cause
+
+STACK = """Thread 0x1 (most recent call first):
+  File "/a/other.py", line 1 in loop
+
+Current thread 0x2 (most recent call first):
+  File "/b/c10d.py", line 12 in recv
+  File "/b/stage.py", line 3 in forward"""
+
+
+def test_a_vector_is_ok_only_if_every_rank_returned():
+    assert VerdictVector((Returned(1), Returned(2))).ok
+    assert not VerdictVector((Returned(1), Died(exit_code=0))).ok
+    assert not VerdictVector(()).ok
+
+
+def test_values_are_there_only_if_every_rank_returned():
+    assert VerdictVector((Returned(1), Returned(2))).values == (1, 2)
+    with pytest.raises(ValueError, match="rank 1  died      exit code 0"):
+        _ = VerdictVector((Returned(1), Died(exit_code=0))).values
+
+
+def test_nobody_failed_first_when_all_returned():
+    assert VerdictVector((Returned(1),)).first_failure is None
+
+
+def test_the_earliest_to_raise_or_die_failed_first():
+    vector = VerdictVector(
+        (Stuck(0.1, why="idle"), Raised("ValueError", "b", after=0.3), Died(signal="SIGKILL", after=0.2))
+    )
+    assert vector.first_failure == 2
+
+
+def test_a_lost_connection_is_an_echo_of_the_failure_and_not_its_cause():
+    echo = Raised("RuntimeError", "gloo: Connection closed by peer [127.0.0.1]:1", after=0.1)
+    wrapped = Raised("PipeError", "x", causes=(Cause("RuntimeError", "Connection reset by peer"),), after=0.1)
+    assert VerdictVector((echo, Died(signal="SIGKILL", after=0.2))).first_failure == 1
+    assert VerdictVector((wrapped, Raised("ValueError", "b", after=0.2))).first_failure == 1
+    assert VerdictVector((Returned(0), echo)).first_failure == 1
+
+
+def test_stuck_ranks_are_the_root_only_if_nobody_raised_or_died():
+    assert VerdictVector((Returned(0), Stuck(1.0, why="idle"))).first_failure == 1
+
+
+def test_a_vector_prints_one_aligned_line_per_rank():
+    vector = VerdictVector(
+        (
+            Returned(b"x"),
+            Raised("ValueError", "two\nlines", after=0.1),
+            Died(signal="SIGSEGV", output="first\nlast words\n", after=0.2),
+            Stuck(0.5, why="waited 0.20 s after rank 1 raised", stack=STACK),
+            Raised("StopIteration", "", after=0.3),
+        )
+    )
+    assert (
+        vector.describe()
+        == """\
+rank 0  returned
+rank 1  raised    ValueError: two lines  <- first failure
+rank 2  died      SIGSEGV; last output: last words
+rank 3  stuck     waited 0.20 s after rank 1 raised; in c10d.py:12 recv
+rank 4  raised    StopIteration"""
+    )
+
+
+CRASH = """\
+{printed}Fatal Python error: Aborted
+
+Thread 0x1 (most recent call first):
+  File "/x/other.py", line 3 in wait
+
+Current thread 0x2 (most recent call first):
+  File "/x/model.py", line 12 in forward
+  File "/x/run.py", line 9 in main
+
+Extension modules: numpy, torch._C (total: 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        ("", "SIGABRT in model.py:12 forward"),
+        ("step 1\nwhat(): 8 vs 4\n", "SIGABRT in model.py:12 forward; last output: what(): 8 vs 4"),
+    ],
+)
+def test_a_crash_tells_the_frame_and_what_was_printed_before_the_dump(printed, told):
+    vector = VerdictVector((Died(signal="SIGABRT", output=CRASH.format(printed=printed)),))
+
+    assert vector.describe() == f"rank 0  died      {told}  <- first failure"
+
+
+def test_long_messages_are_cut_in_the_line_only():
+    raised = Raised("ValueError", "x" * 1000)
+    assert len(VerdictVector((raised,)).describe()) < 250
+    assert len(raised.message) == 1000
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(-9, "SIGKILL"), (-11, "SIGSEGV"), (-40, "signal 40"), (0, "exit code 0"), (3, "exit code 3")],
+)
+def test_a_death_is_named_by_its_signal_or_exit_code(code, how):
+    assert Died.of(code, output="", after=0.0).how == how
+
+
+@pytest.mark.parametrize(
+    "verdict", [Returned(1), Raised("A", "b"), Died(exit_code=1), Stuck(1.0, why="idle")], ids=type
+)
+def test_a_verdict_survives_json(verdict):
+    assert msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict) == verdict
+
+
+def test_a_vector_counts_and_indexes_its_ranks():
+    vector = VerdictVector((Returned(1), Returned(2)))
+    assert (len(vector), vector[1], list(vector)) == (2, Returned(2), [Returned(1), Returned(2)])
