@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pipeconform.case.case import Case
 from pipeconform.execute.retired import Retired
-from pipeconform.observe.traffic.recorder import our_own
 from pipeconform.ranks.rank import RankContext
+from pipeconform.ranks.recording.recorder import our_own
 
 __all__ = ["Groups", "groups_of", "lasting_groups", "release_earlier"]
 

@@ -14,9 +14,9 @@ from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.steps import run_step
 from pipeconform.observe.observation import RESUMED, Failed, Observation, StepShown
 from pipeconform.observe.recorder import ForwardRecorder
-from pipeconform.observe.traffic.recorder import our_own
 from pipeconform.ranks import examiner
 from pipeconform.ranks.rank import raised_from
+from pipeconform.ranks.recording.recorder import our_own
 
 __all__ = ["CaseEnded", "failed_by", "live_through", "resumed"]
 
@@ -79,7 +79,10 @@ def resumed(
     """
     if not _everybody(failed or plan.ranks.pipeline_rank is None, device=plan.ranks.device):
         return shown
-    with examiner.telling(lambda: RESUMED), examiner.telling(recorder.standing):
+    with (
+        examiner.telling(lambda: RESUMED),
+        examiner.telling(recorder.standing, of_frame=recorder.inside),
+    ):
         recorder.take()
         pipeline.apply(ZeroGrad())
         return run_step(case.without_mistakes, shown.step, plan, pipeline, description.capabilities, recorder)

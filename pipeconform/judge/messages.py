@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeconform.judge.cargo import Carried, shared
-from pipeconform.observe.traffic.records import Operation, Traffic
+from pipeconform.observe.traffic.records import Traffic
+from pipeconform.ranks.recording.operations import Operation
 
 __all__ = ["Collective", "Exchange", "Message", "Operand", "exchange"]
 

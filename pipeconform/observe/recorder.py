@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -84,6 +85,14 @@ class ForwardRecorder:
         stage = forwards[-1].stage
         count = sum(one.stage == stage for one in forwards)
         return f"{place}, last computed: forward {count} of stage {stage}"
+
+    @staticmethod
+    def inside(frame: FrameType) -> str:
+        """The stage whose forward a frame is, in words; empty for any other frame."""
+        own = frame.f_locals.get("self")
+        if frame.f_code.co_name == "forward" and type(own).__name__ == "StageModule":
+            return f"inside the forward of stage {getattr(own, 'index', '?')}"
+        return ""
 
     def take(self) -> tuple[Forward, ...]:
         """Hand over what was recorded and begin anew."""

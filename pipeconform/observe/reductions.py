@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from pipeconform.observe.observation import Reduction
-from pipeconform.observe.traffic.kernels import Call, listening, tensors_in
+from pipeconform.ranks.recording.kernels import Call, listening, tensors_in
 
 __all__ = ["ReductionRecorder", "reduction_recorder"]
 

@@ -93,9 +93,9 @@ def call(_context: RankContext, payload: bytes) -> bytes:
 
 
 def _recording() -> AbstractContextManager[object]:
-    from pipeconform.observe.traffic.recorder import TrafficRecorder  # brings torch, for the ranks only
+    from pipeconform.ranks.recording.recorder import Recorder  # brings torch, for the ranks only
 
-    return TrafficRecorder(guard=False).recording()
+    return Recorder().recording()
 
 
 def _pools(environment: Environment, devices: Devices) -> Pools:

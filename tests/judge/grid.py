@@ -22,7 +22,8 @@ from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.schedules import is_named
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Observation, Reduction, Sharding, StepExpected, StepShown
-from pipeconform.observe.traffic.records import Cargo, Layout, Moment, Operation, Traffic
+from pipeconform.observe.traffic.records import Cargo, Traffic
+from pipeconform.ranks.recording.operations import Layout, Moment, Operation
 from tests.case.examples import EVERYTHING, with_model
 from tests.judge.honest import (
     CASES,

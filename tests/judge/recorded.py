@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pipeconform.observe.traffic.records import Layout, Moment, Operation, Traffic
+from pipeconform.observe.traffic.records import Traffic
+from pipeconform.ranks.recording.operations import Layout, Moment, Operation
 
 GROUP = "given"
 _KINDS: dict[str, tuple[Literal["send", "receive", "collective"], str]] = {

@@ -15,7 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from pipeconform.observe.traffic.records import Cargo, Operation
+from pipeconform.observe.traffic.records import Cargo
+from pipeconform.ranks.recording.operations import Operation
 
 __all__ = ["Due", "Neighbours", "due"]
 

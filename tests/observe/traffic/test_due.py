@@ -8,7 +8,8 @@ from typing import Any
 from msgspec import structs
 
 from pipeconform.observe.traffic.due import Due, Neighbours, due
-from pipeconform.observe.traffic.records import Cargo, Layout, Operation
+from pipeconform.observe.traffic.records import Cargo
+from pipeconform.ranks.recording.operations import Layout, Operation
 
 BOUNDARY = Layout("float64", (2, 3), (3, 1))
 

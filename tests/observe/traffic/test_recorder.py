@@ -19,8 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeconform.observe.traffic import recorder as traffic
 from pipeconform.observe.traffic.due import Neighbours
-from pipeconform.observe.traffic.records import Operation, Traffic
+from pipeconform.observe.traffic.records import Traffic
 from pipeconform.ranks.on_ranks import run_on_ranks
+from pipeconform.ranks.recording.operations import Operation
+from pipeconform.ranks.recording.recorder import pending
 
 
 def recorded(body: Callable[[int], Any], *, guard: bool = True) -> Traffic:
@@ -237,9 +239,9 @@ def test_what_a_rank_waits_for_can_be_read_from_another_thread() -> None:
         shown: list[str] = []
 
         def look() -> None:
-            while not any(one.blocks for one in traffic.pending()):
+            while not any(one.blocks for one in pending()):
                 time.sleep(0.001)
-            shown.extend(map(str, traffic.pending()))
+            shown.extend(map(str, pending()))
             dist.send(torch.ones(1), 1, tag=1)  # only now the other rank may go on
 
         with traffic.TrafficRecorder().recording():
@@ -254,7 +256,7 @@ def test_what_a_rank_waits_for_can_be_read_from_another_thread() -> None:
                 dist.recv(torch.ones(1), 0, tag=1)
                 dist.recv(torch.ones(3), 0)
                 dist.send(torch.ones(2), 0)
-            return shown, len(traffic.pending())
+            return shown, len(pending())
 
     shown, left = run_on_ranks(body, ranks=2).values[0]
     assert shown == [
@@ -321,7 +323,7 @@ def test_other_threads_run_while_an_operator_blocks() -> None:
 
         def run_meanwhile() -> None:
             begun.set()
-            while "monitored_barrier_" not in str(traffic.pending()):
+            while "monitored_barrier_" not in str(pending()):
                 time.sleep(0.001)
             store.set("ran meanwhile", "yes")
 
