@@ -16,8 +16,8 @@ from pipeconform.adapter import GradientScale, Mode, Ranks
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 from pipeconform.case import data
 from pipeconform.case.case import Case, Eval, Train, Zero
+from pipeconform.execute.groups import Retired
 from pipeconform.execute.planning import plan_of
-from pipeconform.execute.retired import Retired
 from pipeconform.judge.oracle import reference
 
 RANKS, ORACLE = "bare:ranks", "bare:oracle"

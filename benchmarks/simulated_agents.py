@@ -11,9 +11,8 @@ import sys
 import time
 
 from pipeconform.attach import messages as say
-from pipeconform.attach.descriptors import raise_descriptor_limit
 from pipeconform.attach.greeting import Guest, Identity
-from pipeconform.attach.link import Link
+from pipeconform.attach.link import Link, raise_descriptor_limit
 
 CASE = "pipeconform.execute.worker:execute"  # the task whose answers are known; any other is never answered
 PER_HOST = 8  # agents that say they are on the same host

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 from measure import options, summary, table
 
+from pipeconform.ranks.crew import Crew
 from pipeconform.ranks.pool import Pool
 from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.rank import RankContext
@@ -129,10 +130,7 @@ def main():
     preload = (*PRELOAD, "pipeconform.adapters.torch_wrappers", "pipeconform.reference_impl.wrapper_adapter")
     with Pools(preload=preload) as pools:
         pool = Pool(
-            pools.server,
-            size=1,
-            backend=None,
-            devices=pools.devices.assignment(1),
+            Crew(pools.server, size=1, backend=None, devices=pools.devices.assignment(1)),
             idle_limit=pools.idle_limit,
         )
         try:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pipeconform.attach.attached import Attached, RemoteRank
-from pipeconform.attach.clock import shifted
 from pipeconform.attach.greeting import printable
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.messages import AskStacks, AskStanding, Kill, Prepare, Stacks, StoreAt
@@ -320,7 +319,7 @@ class Inquiry:
         """The standings that have come, on the controller's clock."""
         began = {one.rank: one.began for one in self._asked}
         return {
-            rank: shifted(_standing(word.body), began[rank])
+            rank: _standing(word.body).shifted(began[rank])
             for rank, word in self.replies().items()
             if isinstance(word, StandingWord) and word.body
         }

@@ -1,4 +1,4 @@
-"""How many agents there must be, and how long to wait for those that went to come back."""
+"""How many agents a run needs, and how long it waits for lost ones to come back."""
 
 from __future__ import annotations
 

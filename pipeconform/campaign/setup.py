@@ -33,7 +33,6 @@ from pipeconform.execute.source import Source
 from pipeconform.ranks.answered import ask_implementation
 from pipeconform.ranks.devices import Devices, resolve
 from pipeconform.ranks.environment import Environment
-from pipeconform.ranks.leased import LeasedPools
 from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.protocols import RankPools
 from pipeconform.report.result import Environment as EnvironmentReport
@@ -131,7 +130,7 @@ class Places:
 
     devices: Devices
     reason_against: Callable[[int], str | None]
-    pools: Callable[[Environment | None], AbstractContextManager[Pools | LeasedPools | AttachedPools]]
+    pools: Callable[[Environment | None], AbstractContextManager[Pools | AttachedPools]]
 
 
 def places_of(options: Options, stack: ExitStack) -> Places:

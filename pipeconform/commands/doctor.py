@@ -167,6 +167,7 @@ def _rank_processes() -> Check:
 
 def _form_two() -> tuple[State, str, str]:
     """Really start the fork server and form a gloo group of two, twice: cold and warm."""
+    from pipeconform.ranks.crew import Crew
     from pipeconform.ranks.forkserver import ForkServer
     from pipeconform.ranks.pool import Pool
 
@@ -174,10 +175,10 @@ def _form_two() -> tuple[State, str, str]:
     with ForkServer() as server:
         server.wait_until_started()
         started = time.monotonic()
-        with Pool(server, size=2, formation_limit=_FORMATION_LIMIT) as pool:
+        with Pool(Crew(server, size=2, formation_limit=_FORMATION_LIMIT)) as pool:
             pool.wait_until_formed()
         cold = time.monotonic()
-        with Pool(server, size=2, formation_limit=_FORMATION_LIMIT) as pool:
+        with Pool(Crew(server, size=2, formation_limit=_FORMATION_LIMIT)) as pool:
             pool.wait_until_formed()
         warm = time.monotonic()
     text = (

@@ -77,7 +77,7 @@ def resumed(
     Raises:
         Exception: whatever the implementation raises now.
     """
-    if not _everybody(failed or plan.ranks.pipeline_rank is None, device=plan.ranks.device):
+    if not _on_every_rank(failed or plan.ranks.pipeline_rank is None, device=plan.ranks.device):
         return shown
     with (
         examiner.telling(lambda: RESUMED),
@@ -88,7 +88,7 @@ def resumed(
         return run_step(case.without_mistakes, shown.step, plan, pipeline, description.capabilities, recorder)
 
 
-def _everybody(mine: bool, *, device: torch.device) -> bool:
+def _on_every_rank(mine: bool, *, device: torch.device) -> bool:
     """Whether something is so on every rank, when all of them have come here."""
     if not dist.is_initialized():
         return mine

@@ -14,7 +14,7 @@ from pipeconform.judge.training import values_and_gradients_are_right
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import StepExpected
 from pipeconform.observe.traffic.records import Traffic
-from pipeconform.ranks.recording.operations import Operation
+from pipeconform.ranks.operations import Operation
 
 __all__ = [
     "gets_through",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pipeconform.judge.cargo import Carried, shared
 from pipeconform.observe.traffic.records import Traffic
-from pipeconform.ranks.recording.operations import Operation
+from pipeconform.ranks.operations import Operation
 
 __all__ = ["Collective", "Exchange", "Message", "Operand", "exchange"]
 

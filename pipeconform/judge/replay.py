@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeconform.judge.messages import Exchange, Operand
-from pipeconform.ranks.recording.operations import Moment
+from pipeconform.ranks.operations import Moment
 from pipeconform.schedule.circles import shortest_circle
 from pipeconform.schedule.queues import Ends, Queues, queues
 

@@ -1,4 +1,4 @@
-"""What the stage modules of a rank tell: every forward with its inputs, output and dropout masks."""
+"""What the stage modules of a rank report: every forward with its inputs, output and dropout masks."""
 
 from __future__ import annotations
 
@@ -100,19 +100,19 @@ class ForwardRecorder:
         return taken
 
     def held(self) -> tuple[Held, ...] | None:
-        """Hand over what was kept likewise; None where memory is not observed."""
+        """Hand over what was kept since the last time; None where memory is not observed."""
         return None if self.timeline is None else self.timeline.held()
 
     def kept(self) -> Kept | None:
-        """Hand over what was alive likewise; None where memory is not observed."""
+        """Hand over what was alive since the last time; None where memory is not observed."""
         return None if self.timeline is None else self.timeline.kept()
 
     def flow(self) -> tuple[Flow, ...] | None:
-        """Hand over the gradients likewise; None where they are not observed."""
+        """Hand over the gradients since the last time; None where they are not observed."""
         return None if self.gradients is None else self.gradients.take()
 
     def events(self) -> tuple[Event, ...] | None:
-        """Hand over the events likewise; None without a timeline."""
+        """Hand over the events since the last time; None without a timeline."""
         return None if self.timeline is None else self.timeline.take()
 
 

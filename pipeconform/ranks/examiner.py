@@ -27,7 +27,7 @@ from typing import Protocol
 import msgspec
 
 from pipeconform.ranks.flight import Flight, flights_of_this_rank
-from pipeconform.ranks.recording.operations import Operation, Pending
+from pipeconform.ranks.operations import Operation, Pending
 from pipeconform.ranks.standing import Standing, Wait
 
 __all__ = ["QUESTION", "Purpose", "Recorded", "answer_questions", "prepare", "recorded_by", "telling"]
@@ -43,7 +43,7 @@ _COUNTS = 4096  # operations beyond which counting would take the time of the ta
 
 
 class Purpose(Protocol):
-    """What an operation is for, as far as whoever records it knows."""
+    """What an operation is for, as far as its recorder knows."""
 
     @property
     def words(self) -> str:
@@ -136,7 +136,7 @@ def _answer(path: str) -> None:
 
 
 def _standing() -> Standing:
-    # who else there is, without a look at anybody's frames
+    # which other threads there are, without a look at any frame
     others = sys._current_exceptions().keys() - {threading.main_thread().ident, threading.get_ident()}
     if not _main_sleeps():
         return _told((), alone=not others)
@@ -148,7 +148,7 @@ def _standing() -> Standing:
 def _main_sleeps() -> bool:
     """Whether the main thread is asleep, and has been for a moment but for a look around now and then.
 
-    Some waits look around, and a signal that asks for stacks wakes whoever sleeps: one moment of several is enough.
+    Some waits wake up now and then, and a signal for stacks interrupts a sleep: one moment of several is enough.
     """
     before = _main_ran()
     for _ in range(_MOMENTS):
@@ -161,7 +161,7 @@ def _main_sleeps() -> bool:
 
 
 def _main_ran() -> int | None:
-    """For how many nanoseconds the main thread has run, if it is asleep; None if it runs, or where nobody can tell."""
+    """The nanoseconds that the main thread has run, if it is asleep; None if it runs, or where /proc does not say."""
     task = f"/proc/self/task/{os.getpid()}"  # after a fork, CPython 3.11 knows the parent's number
     try:
         with open(f"{task}/stat") as file:
@@ -174,7 +174,7 @@ def _main_ran() -> int | None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let no other thread run Python, and collect nothing: who wakes up meanwhile waits for the end."""
+    """Let no other thread run Python, and collect no garbage; a thread that wakes up meanwhile waits for the end."""
     interval, collects = sys.getswitchinterval(), gc.isenabled()
     sys.setswitchinterval(_TURN)
     gc.disable()

@@ -71,7 +71,7 @@ def run_on_ranks(
     """
     payload = bytes([record]) + _dumps(function, args, kwargs)
     pools = _pools(Environment(variables=dict(environment or {})), resolve(device=device, backend=backend))
-    pool = pools.of_size(ranks)
+    pool = pools.on_devices(ranks, pools.devices)
     pool.idle_limit = idle_limit
     return VerdictVector(
         tuple(

@@ -7,7 +7,7 @@ SCRIPT = """
 import resource, sys
 soft, hard, wanted = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-from pipeconform.attach.descriptors import descriptor_limit, raise_descriptor_limit
+from pipeconform.attach.link import descriptor_limit, raise_descriptor_limit
 raise_descriptor_limit(wanted)
 print(descriptor_limit())
 """

@@ -23,7 +23,7 @@ from pipeconform.judge.schedules import is_named
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Observation, Reduction, Sharding, StepExpected, StepShown
 from pipeconform.observe.traffic.records import Cargo, Traffic
-from pipeconform.ranks.recording.operations import Layout, Moment, Operation
+from pipeconform.ranks.operations import Layout, Moment, Operation
 from tests.case.examples import EVERYTHING, with_model
 from tests.judge.honest import (
     CASES,

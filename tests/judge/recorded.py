@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pipeconform.observe.traffic.records import Traffic
-from pipeconform.ranks.recording.operations import Layout, Moment, Operation
+from pipeconform.ranks.operations import Layout, Moment, Operation
 
 GROUP = "given"
 _KINDS: dict[str, tuple[Literal["send", "receive", "collective"], str]] = {

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pipeconform.judge import communication
 from pipeconform.judge.evidence import Evidence, Finding
-from pipeconform.ranks.recording.operations import Layout
+from pipeconform.ranks.operations import Layout
 from tests.judge.executions import evidence
 from tests.judge.recorded import traffic
 

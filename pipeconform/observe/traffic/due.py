@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from pipeconform.observe.traffic.records import Cargo
-from pipeconform.ranks.recording.operations import Operation
+from pipeconform.ranks.operations import Operation
 
 __all__ = ["Due", "Neighbours", "due"]
 

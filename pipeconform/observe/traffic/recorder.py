@@ -14,7 +14,7 @@ from pipeconform.observe.traffic.cargo import CargoFinder
 from pipeconform.observe.traffic.contents import ContentFinder
 from pipeconform.observe.traffic.due import Due, Neighbours, due
 from pipeconform.observe.traffic.records import Traffic
-from pipeconform.ranks.recording.operations import Operation
+from pipeconform.ranks.operations import Operation
 from pipeconform.ranks.recording.recorder import Recorder
 
 __all__ = ["TrafficRecorder"]
@@ -69,7 +69,7 @@ class TrafficRecorder:
             self.contents.passed(stage, forward, inputs)
 
     def let_go(self) -> None:
-        """Forget what was never waited for, and whom it was for: they keep their group's connections open."""
+        """Forget what was never waited for, and the neighbours: both keep their group's connections open."""
         self._recorder.let_go()
         self.neighbours = None
         self.cargo, self.contents = CargoFinder(), ContentFinder()

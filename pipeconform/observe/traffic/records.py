@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from pipeconform.ranks.recording.operations import Moment, Operation
+from pipeconform.ranks.operations import Moment, Operation
 
 __all__ = ["Arrived", "Cargo", "Traffic"]
 

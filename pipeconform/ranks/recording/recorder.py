@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from pipeconform.ranks import examiner
+from pipeconform.ranks.operations import Layout, Moment, Operation, Pending
 from pipeconform.ranks.recording.kernels import Call, listening, tensors_in
-from pipeconform.ranks.recording.operations import Layout, Moment, Operation, Pending
 
 __all__ = ["Companion", "Recorder", "our_own", "pending"]
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from pipeconform.observe.traffic.due import Due, Neighbours, due
 from pipeconform.observe.traffic.records import Cargo
-from pipeconform.ranks.recording.operations import Layout, Operation
+from pipeconform.ranks.operations import Layout, Operation
 
 BOUNDARY = Layout("float64", (2, 3), (3, 1))
 

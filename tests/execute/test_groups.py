@@ -1,6 +1,6 @@
 import threading
 
-from pipeconform.execute.retired import Retired
+from pipeconform.execute.groups import Retired
 
 
 class _Group:
