@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from measure import options, summary, table
 
-from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.recording.recorder import Recorder
 
 GOALS = {"hang": "3 s", "death": "0.3 s", "exception": "none"}
 
@@ -64,7 +64,7 @@ def hung(context, _payload):
 
 def hung_recorded(context, _payload):
     """The same with communication recorded: it is proved."""
-    with TrafficRecorder(guard=False).recording():
+    with Recorder().recording():
         hung(context, _payload)
 
 
@@ -96,7 +96,7 @@ KINDS = {
 def main():
     chosen = options(__doc__, blocks=10)
     verdicts, recoveries = {kind: [] for kind in KINDS}, {kind: [] for kind in KINDS}
-    preload = ("torch", "torch.distributed", "pipeconform.observe.traffic.recorder", "disasters")
+    preload = ("torch", "torch.distributed", "pipeconform.ranks.recording.recorder", "disasters")
     with Pools(preload=preload) as pools:
         pool = pools.of_size(2)
         for _ in range(chosen.blocks):

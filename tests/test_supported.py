@@ -10,7 +10,7 @@ from pipeconform.errors import UsageError
 
 
 def test_the_range_is_the_one_the_package_declares():
-    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text("utf-8"))[
+    project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8"))[
         "project"
     ]
 

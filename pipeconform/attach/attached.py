@@ -37,7 +37,7 @@ _LARGE = 1 << 14  # bytes of a message on its way that count as movement; pulses
 
 
 class Generation(Protocol):
-    """The ranks of a world, who are told of one another's fate; nobody need look at each of them."""
+    """The ranks of one world; each of them enters what became of it, so that no caller looks at all of them."""
 
     exits: dict[int, Exited]
     """By rank."""
@@ -166,7 +166,7 @@ class Attached:
         return any(one.busy for one in self._ranks.values())
 
     def send(self, order: Order) -> None:
-        """Send an order; one that is lost does no harm, the loss of the agent is told otherwise."""
+        """Send an order; one that is lost does no harm: the loss of the agent is noticed elsewhere."""
         self.link.send(encode(order))
         if self.link.queued:
             self._backlog.add(self)
@@ -225,7 +225,7 @@ class Attached:
                 self._ranks[word.member].hear(word)
 
     def lose(self) -> str:
-        """Close the connection for good; returns who it was and why it ended."""
+        """Close the connection for good; returns which agent it was and why it ended."""
         self.link.end("was closed at the end")
         text = f"{self.identity}: its connection {printable(self.link.ended)}"
         for one in self._ranks.values():

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pipeconform.attach.attached import Attached, RemoteRank
-from pipeconform.attach.clock import shifted
 from pipeconform.attach.greeting import printable
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.messages import AskStacks, AskStanding, Kill, Prepare, Stacks, StoreAt
 from pipeconform.attach.messages import Standing as StandingWord
 from pipeconform.attach.placement import placed
-from pipeconform.attach.quorum import Muster
+from pipeconform.attach.quorum import Quorum
 from pipeconform.errors import PoolError
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.standing import Standing
@@ -101,9 +100,9 @@ class RemoteCrew:
     """Keeps `size` ranks on the agents of `hub`; `formation_limit` is seconds."""
 
     def __init__(
-        self, hub: Hub, muster: Muster, setting: Setting, *, size: int, formation_limit: float
+        self, hub: Hub, quorum: Quorum, setting: Setting, *, size: int, formation_limit: float
     ) -> None:
-        self._hub, self._muster, self._setting = hub, muster, setting
+        self._hub, self._muster, self._setting = hub, quorum, setting
         self._size, self._formation_limit = size, formation_limit
         self._group: RemoteGroup | None = None
         self._formed = False
@@ -320,7 +319,7 @@ class Inquiry:
         """The standings that have come, on the controller's clock."""
         began = {one.rank: one.began for one in self._asked}
         return {
-            rank: shifted(_standing(word.body), began[rank])
+            rank: _standing(word.body).shifted(began[rank])
             for rank, word in self.replies().items()
             if isinstance(word, StandingWord) and word.body
         }

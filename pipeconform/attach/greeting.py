@@ -131,7 +131,7 @@ class Keys:
 
 
 class Refused(Exception):  # noqa: N818 - it is raised as a statement about a peer
-    """The peer is not who it should be; the text says why and is safe to print."""
+    """The peer is not the one that is expected; the text says why and is safe to print."""
 
 
 class _Side:

@@ -1,4 +1,4 @@
-"""In the controller: the listening socket, those who knock, and the agents that were let in.
+"""In the controller: the listening socket, connections in their handshake, and the agents that were let in.
 
 One thread, no blocking call: :meth:`Hub.step` moves whatever can move, and every wait is a loop around it.
 While the controller judges, agents wait in the kernel's queues.
@@ -27,11 +27,11 @@ __all__ = ["Hub"]
 
 _GREETING_LIMIT = 10.0  # seconds for a handshake
 _MOST_KNOCKING = 256  # handshakes at a time; others wait in the kernel's queue
-_GULP = 4096  # bytes read at a time of somebody who has proved nothing
+_GULP = 4096  # bytes read at a time from a peer that has proved nothing
 _LONGEST_GAP = 0.5  # seconds between two steps that count as silence; for more the controller was held up
 _PARTING = 2.0  # seconds for good-byes to reach the kernel
 _SWEEP = 0.1  # seconds between two looks at all agents
-_SWEEP_PER_AGENT = 1e-4  # likewise: with ten thousand of them a look takes a hundredth of a second
+_SWEEP_PER_AGENT = 1e-4  # seconds, too: with ten thousand of them a look takes a hundredth of a second
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Say = Callable[[str], None]
@@ -125,7 +125,7 @@ class Hub:
         while len(self._knocking) < _MOST_KNOCKING:
             try:
                 connection, address = self._listener.accept()
-            except OSError as error:  # nobody any more, or gone again
+            except OSError as error:  # no connection is left, or it is gone again
                 if error.errno not in _FULL:
                     return
                 self._tell_full(error)
@@ -135,7 +135,7 @@ class Hub:
             self._knocking.add(knock)
             self._selector.register(connection, selectors.EVENT_READ, knock)
             self._greet(knock)
-        self._selector.unregister(self._listener)  # until somebody has been dealt with
+        self._selector.unregister(self._listener)  # until a handshake has ended
 
     def _tell_full(self, error: OSError) -> None:
         """Say once why agents that connect are not answered: they wait, and would not know."""
@@ -217,7 +217,7 @@ class Hub:
         self._listen()
 
     def _sweep(self) -> None:
-        """Look at everybody, but not at every step: hundreds of agents make thousands of steps a second."""
+        """Look at all connections, but not at every step: hundreds of agents make thousands of steps a second."""
         now = time.monotonic()
         self._unswept += min(now - self._stepped, _LONGEST_GAP)
         self._stepped = now

@@ -1,4 +1,4 @@
-"""Which agent this is, as torchrun, Slurm or nobody says; and where its host is reached."""
+"""The agent's numbers, as torchrun or Slurm sets them, and the network interface of its address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def identity_of(environment: Mapping[str, str], *, address: str) -> Identity:
-    """The agent's numbers in its launcher's job; all 0 where nobody launched it.
+    """The agent's numbers in its launcher's job; all 0 without a launcher.
 
     Raises:
         UsageError: a launcher's variable is no number.

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import resource
 import socket
 import struct
 import sys
 from collections import deque
 
-__all__ = ["MESSAGE_LIMIT", "Link", "keep_alive"]
+__all__ = ["MESSAGE_LIMIT", "Link", "descriptor_limit", "keep_alive", "raise_descriptor_limit"]
 
 MESSAGE_LIMIT = 256 << 20  # bytes of one frame's body
 _LENGTH = struct.Struct(">Q")
@@ -23,6 +24,9 @@ _NUMBER = struct.Struct(">Q")
 _SEAL = 16
 _HEAD = _LENGTH.size + _SEAL
 _GULP = 1 << 18
+_DESCRIPTORS = (
+    1 << 16
+)  # files that a process may want to open: a connection is one, and 1,024 is the usual limit
 _TURN = 8 << 20  # bytes read in one turn, so that no peer keeps the others waiting
 
 
@@ -115,7 +119,7 @@ class Link:
             self._incoming += data
             self._split()
             if len(data) < _GULP:
-                return  # that was all; what comes meanwhile wakes whoever waits
+                return  # that was all; what comes later wakes the next wait
 
     def _split(self) -> None:
         while not self.ended and len(self._incoming) >= _HEAD:
@@ -170,3 +174,17 @@ def keep_alive(connection: socket.socket, *, seconds: int) -> None:
             (socket.TCP_USER_TIMEOUT, 1000 * seconds),
         ):
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def descriptor_limit() -> int:
+    """The number of files that this process may have open at a time."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_descriptor_limit(wanted: int = _DESCRIPTORS) -> None:
+    """Raise the limit to `wanted`, or as far as the system lets an ordinary process; never lower it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(ValueError, OSError):  # a system may have limits that it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

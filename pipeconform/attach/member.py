@@ -7,16 +7,24 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
-from pipeconform.attach import messages
-from pipeconform.attach.clock import shifted
 from pipeconform.attach.link import MESSAGE_LIMIT
-from pipeconform.attach.messages import Answer, Fork, Gone, Ready, Seen, StoreAt, Unfit, Word
+from pipeconform.attach.messages import (
+    Answer,
+    Fork,
+    Gone,
+    Ready,
+    Seen,
+    Stacks,
+    Standing,
+    StoreAt,
+    Unfit,
+    Word,
+)
 from pipeconform.errors import PoolError
 from pipeconform.ranks.channel import Frame
 from pipeconform.ranks.evidence import Look, look, progressed
@@ -30,15 +38,6 @@ __all__ = ["Member"]
 
 _OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
 _ANSWER_LIMIT = MESSAGE_LIMIT - (1 << 16)
-
-
-class _Chore(Protocol):
-    """Something that the rank was asked and that takes a moment."""
-
-    @property
-    def over(self) -> bool: ...
-
-    def word(self) -> Word: ...
 
 
 class Member:
@@ -75,7 +74,7 @@ class Member:
         self._began = time.monotonic()
         self._look: Look | None = None
         self._progressed = 0
-        self._chores: list[_Chore] = []
+        self._asked: list[tuple[Question | Dump, Callable[[], Word]]] = []
         self.over = False
         """Whether everything has been told."""
 
@@ -87,7 +86,7 @@ class Member:
     @property
     def asked(self) -> bool:
         """Whether an answer of its rank is being waited for."""
-        return bool(self._chores)
+        return bool(self._asked)
 
     def meet(self, host: str, port: int) -> None:
         """Tell the rank where rank 0 waits for it."""
@@ -104,11 +103,25 @@ class Member:
 
     def ask_standing(self, ticket: int) -> None:
         """Ask the rank where it stands."""
-        self._chores.append(_Standing(self, ticket))
+        question = Question(self.server, self._group, paths={0: self._folder / "standing"})
+
+        def word() -> Word:
+            found = question.answers().get(0)
+            body = b"" if found is None else msgspec.json.encode(found.shifted(-self._began))
+            return Standing(member=self.number, ticket=ticket, body=body)
+
+        self._asked.append((question, word))
 
     def ask_stacks(self, ticket: int) -> None:
         """Ask the rank for its stacks."""
-        self._chores.append(_Stacks(self, ticket))
+        self.server.signal(self._group, ranks=(0,), signum=signal.SIGUSR1)
+        dump = Dump({0: self._stacks})
+
+        def word() -> Word:
+            output = tail(self._output)
+            return Stacks(member=self.number, ticket=ticket, stacks=dump.texts()[0], output=output)
+
+        self._asked.append((dump, word))
 
     def turn(self) -> Iterator[Word]:
         """What there is to tell since the last turn."""
@@ -125,9 +138,9 @@ class Member:
         if self._seen is not None and not self._ready and self._group.pids is not None:
             self._ready = True
             yield Ready(member=self.number, pid=self._group.pids[0], seen=self._seen)
-        for chore in [chore for chore in self._chores if chore.over]:
-            self._chores.remove(chore)
-            yield chore.word()
+        for asked in [asked for asked in self._asked if asked[0].over]:
+            self._asked.remove(asked)
+            yield asked[1]()
         if not self.over and exited is not None:
             self.over = True
             yield Gone(
@@ -195,63 +208,9 @@ class Member:
     def end(self) -> None:
         """Kill the process and forget it."""
         self.over = True
-        self._chores.clear()
+        self._asked.clear()
         self.server.discard(self._group)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def question(self) -> Question:
-        """Ask the rank where it stands."""
-        return Question(self.server, self._group, paths={0: self._folder / "standing"})
-
-    def dump(self) -> Dump:
-        """Ask the rank for its stacks."""
-        self.server.signal(self._group, ranks=(0,), signum=signal.SIGUSR1)
-        return Dump({0: self._stacks})
-
-    @property
-    def began(self) -> float:
-        """When its task was handed to the rank."""
-        return self._began
-
-    @property
-    def printed(self) -> str:
-        """The end of what it printed."""
-        return tail(self._output)
-
-
-class _Standing:
-    def __init__(self, member: Member, ticket: int) -> None:
-        self._member, self._ticket = member, ticket
-        self._question = member.question()
-
-    @property
-    def over(self) -> bool:
-        return self._question.over
-
-    def word(self) -> Word:
-        found = self._question.answers().get(0)
-        if found is None:
-            return messages.Standing(member=self._member.number, ticket=self._ticket, body=b"")
-        body = msgspec.json.encode(shifted(found, -self._member.began))
-        return messages.Standing(member=self._member.number, ticket=self._ticket, body=body)
-
-
-class _Stacks:
-    def __init__(self, member: Member, ticket: int) -> None:
-        self._member, self._ticket = member, ticket
-        self._dump = member.dump()
-
-    @property
-    def over(self) -> bool:
-        return self._dump.over
-
-    def word(self) -> Word:
-        return messages.Stacks(
-            member=self._member.number,
-            ticket=self._ticket,
-            stacks=self._dump.texts()[0],
-            output=self._member.printed,
-        )
 
 
 def _refused(message: str) -> bytes:

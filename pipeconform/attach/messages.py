@@ -1,7 +1,7 @@
 """What controller and agent tell each other once both have proved that they know the token.
 
-MessagePack with a schema on both sides: whatever else comes ends the connection. Payloads, answers and the
-tensors in them are bytes that nobody on the way looks into. Times are seconds since the task was handed
+MessagePack with a schema on both sides: anything else ends the connection. Payloads, answers and the
+tensors in them are bytes that agents pass on unread. Times are seconds since the task was handed
 to its rank, on the agent's own clock: clocks of different hosts are never compared.
 """
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from pipeconform.attach.crew import RemoteCrew, Setting, pulse_for
 from pipeconform.attach.greeting import Identity, printable
 from pipeconform.attach.hub import Hub
-from pipeconform.attach.quorum import Muster
-from pipeconform.errors import PoolError
+from pipeconform.attach.quorum import Quorum
 from pipeconform.ranks.devices import Devices
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.pool import Pool
-from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.pools import Pools, WarmPools
 from pipeconform.ranks.verdict import VerdictVector
 
 __all__ = ["AttachedPools", "Controller"]
 
 _LEAST_IDLE = 5.0  # seconds: a packet that is lost is sent again in less
 _IDLE_AFTER_FAILURE = 1.0  # seconds: several pulses of every agent, and what was on its way has come
-_IDLE_PULSES = 4  # of every rank, before nobody's progress is called a hang
+_IDLE_PULSES = 4  # of every rank, before missing progress is called a hang
 _ASKED_AGAIN = 2  # launchers restart all agents when one ends, so one loss may come as two
 _FORMATION_LIMIT = 180.0  # seconds; a fork server that imports torch over a network takes its time
 
@@ -40,7 +37,7 @@ class Controller:
         say: Callable[[str], None],
     ) -> None:
         self.hub, self.devices, self.say = hub, devices, say
-        self.muster = Muster(
+        self.quorum = Quorum(
             hub,
             least=least,
             patience=patience,
@@ -58,7 +55,7 @@ class Controller:
         Raises:
             TooFewAgentsError: not enough have come within `limit` seconds.
         """
-        self.muster.gather(limit=limit)
+        self.quorum.gather(limit=limit)
 
     def pools(
         self,
@@ -97,7 +94,7 @@ class AttachedPools:
         self.devices = controller.devices
         self.idle_limit = idle_limit
         """Seconds; pools made from now on have it."""
-        self._controller, self._max_sizes = controller, max_sizes
+        self._controller = controller
         self._setting = Setting(
             number=number,
             environment=environment,
@@ -106,18 +103,14 @@ class AttachedPools:
             backend=self.devices.backend,
         )
         self._local = Pools(environment, preload=preload)
-        self._oracle: Pool | None = None
-        self._pools: OrderedDict[int, Pool] = OrderedDict()
-        self._closed = False
+        self._warm = WarmPools(max_sizes)
         for agent in controller.hub.agents:
             self._setting.prepare(agent)
 
     def __enter__(self) -> AttachedPools:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -134,9 +127,7 @@ class AttachedPools:
         """
         if self.devices.device_type == "cpu":
             return self._local.oracle
-        if self._oracle is None:
-            self._oracle = self.bare(1, backend=None)
-        return self._oracle
+        return self._warm.spare(lambda: self.bare(1, backend=None))
 
     def of_size(self, world_size: int) -> Steadfast:
         """The pool of `world_size` ranks; the least recently used gives way when there are many.
@@ -145,14 +136,8 @@ class AttachedPools:
             TooFewAgentsError: there are too few agents, even after waiting for those that went.
             PoolError: the pools are closed, or ranks cannot be formed.
         """
-        if self._closed:
-            raise PoolError("the pools are closed")
-        if world_size not in self._pools:
-            while len(self._pools) >= self._max_sizes:
-                self._pools.popitem(last=False)[1].close()
-            self._pools[world_size] = self.bare(world_size)
-        self._pools.move_to_end(world_size)
-        return Steadfast(self._pools[world_size], self._controller.say)
+        pool = self._warm.get(world_size, lambda: self.bare(world_size))
+        return Steadfast(pool, self._controller.say)
 
     def everywhere(
         self, task: str, payload: bytes, *, time_limit: float
@@ -169,7 +154,7 @@ class AttachedPools:
             if not found[0].lost:
                 break
             self._controller.say(f"all agents are asked once more; lost {found[0].lost}")
-            self._controller.muster.wait(1)
+            self._controller.quorum.wait(1)
             found = self._asked_everywhere(task, payload, time_limit=time_limit)
         return found
 
@@ -198,7 +183,7 @@ class AttachedPools:
         setting = self._setting if backend == "" else replace(self._setting, backend=backend)
         return RemoteCrew(
             controller.hub,
-            controller.muster,
+            controller.quorum,
             setting,
             size=world_size,
             formation_limit=_FORMATION_LIMIT,
@@ -207,24 +192,18 @@ class AttachedPools:
     def _over(self, crew: RemoteCrew) -> Pool:
         pulses = _IDLE_PULSES * pulse_for(len(self._controller.hub.agents))
         idle_limit = max(self.idle_limit, self._controller.least_idle, pulses)
-        return Pool.over(
-            crew, idle_limit=idle_limit, idle_limit_after_failure=max(_IDLE_AFTER_FAILURE, pulses)
-        )
+        return Pool(crew, idle_limit=idle_limit, idle_limit_after_failure=max(_IDLE_AFTER_FAILURE, pulses))
 
     def close(self) -> None:
         """End every rank and the oracle; the agents stay. Closing twice is harmless."""
-        self._closed = True
-        if self._oracle is not None:
-            self._oracle.close()
-        while self._pools:
-            self._pools.popitem()[1].close()
+        self._warm.close()
         self._local.close()
 
 
 class Steadfast:
-    """A pool that runs a task once more when a host was lost in it: that says nothing about the task.
+    """A pool that runs a task once more when a host was lost in it, which says nothing about the task.
 
-    What loses its host twice is told as it is: it may be what takes hosts down.
+    The verdicts of the second time stay, even if a host was lost again: the task may be what takes hosts down.
     """
 
     def __init__(self, pool: Pool, say: Callable[[str], None]) -> None:

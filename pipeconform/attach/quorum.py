@@ -1,4 +1,4 @@
-"""How many agents there must be, and how long to wait for those that went to come back."""
+"""How many agents a run needs, and how long it waits for lost ones to come back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pipeconform.attach.hub import Hub
 from pipeconform.attach.placement import reason_against
 from pipeconform.errors import TooFewAgentsError
 
-__all__ = ["Muster"]
+__all__ = ["Quorum"]
 
 
-class Muster:
+class Quorum:
     """At least `least` agents, waited for `patience` seconds when some are lost.
 
     Launchers restart all agents of a job when one ends; so does a run wait for as many as there were, and goes

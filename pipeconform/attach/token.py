@@ -11,7 +11,7 @@ from pipeconform.errors import UsageError
 __all__ = ["VARIABLE", "read_token"]
 
 VARIABLE = "PIPECONFORM_TOKEN"
-_LEAST = 16  # bytes; who overhears a handshake can try tokens at leisure
+_LEAST = 16  # bytes; a listener on the network can try tokens on a handshake at leisure
 _MOST = 4096
 _ADVICE = "make one with: python -c 'import secrets; print(secrets.token_hex(32))'"
 

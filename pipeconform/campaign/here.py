@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.ranks.devices import Devices
 from pipeconform.ranks.environment import Environment
-from pipeconform.ranks.leased import LeasedPools
+from pipeconform.ranks.leased import leases_of
 from pipeconform.ranks.pools import Pools
 
 __all__ = ["pools_here", "set_up"]
@@ -22,11 +22,11 @@ def set_up(environment: Environment | None, devices: Devices) -> Environment:
 
 def pools_here(
     environment: Environment | None, devices: Devices, *, preload: Sequence[str] = PRELOAD
-) -> Pools | LeasedPools:
+) -> Pools:
     """Pools of this machine; devices that are counted may be wanted by others, too.
 
     Raises:
         PoolError: the fork server cannot be started.
     """
-    pools = Pools(set_up(environment, devices), preload=preload, devices=devices)
-    return pools if devices.count is None else LeasedPools(pools)
+    environment = set_up(environment, devices)
+    return Pools(environment, preload=preload, devices=devices, leases=leases_of(devices))

@@ -27,7 +27,6 @@ from pipeconform.execute.source import Source
 from pipeconform.ranks.answered import ask_implementation
 from pipeconform.ranks.devices import Devices, resolve
 from pipeconform.ranks.environment import Environment
-from pipeconform.ranks.leased import LeasedPools
 from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.protocols import RankPools
 from pipeconform.showing import shown
@@ -97,7 +96,7 @@ class Places:
 
     devices: Devices
     reason_against: Callable[[int], str | None]
-    pools: Callable[[Environment | None], AbstractContextManager[Pools | LeasedPools | AttachedPools]]
+    pools: Callable[[Environment | None], AbstractContextManager[Pools | AttachedPools]]
 
 
 def places_of(options: Options, stack: ExitStack) -> Places:
@@ -117,7 +116,7 @@ def places_of(options: Options, stack: ExitStack) -> Places:
     )
     return Places(
         devices,
-        controller.muster.reason_against,
+        controller.quorum.reason_against,
         lambda one: controller.pools(set_up(one, devices), preload=PRELOAD),
     )
 

@@ -19,6 +19,7 @@ import click
 from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
 from pipeconform.ranks.devices import Machine, probe
+from pipeconform.ranks.crew import Crew
 from pipeconform.ranks.forkserver import ForkServer
 from pipeconform.ranks.pool import Pool
 from pipeconform.supported import describe_range, torch_version, why_unsupported
@@ -169,10 +170,10 @@ def _form_two() -> tuple[State, str, str]:
     with ForkServer() as server:
         server.wait_until_started()
         started = time.monotonic()
-        with Pool(server, size=2, formation_limit=_FORMATION_LIMIT) as pool:
+        with Pool(Crew(server, size=2, formation_limit=_FORMATION_LIMIT)) as pool:
             pool.wait_until_formed()
         cold = time.monotonic()
-        with Pool(server, size=2, formation_limit=_FORMATION_LIMIT) as pool:
+        with Pool(Crew(server, size=2, formation_limit=_FORMATION_LIMIT)) as pool:
             pool.wait_until_formed()
         warm = time.monotonic()
     text = (

@@ -141,7 +141,7 @@ def drive(pipeline: CheckedPipeline, plan: Plan, batch: Batch, hand: ByHand) -> 
 
 
 def _was_done(answer: Answered, hand: ByHand, part: Action) -> bool:
-    """Whether an action may have been carried out before it was due: nobody refused the mistake."""
+    """Whether an action may have been carried out before it was due: the mistake was not refused."""
     early = hand.mistake in ("backward_first", "forward_early", "backward_early", "send_early")
     return (
         early

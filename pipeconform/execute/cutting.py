@@ -31,7 +31,7 @@ def tensor_parallel_of(case: Case) -> TensorParallel | None:
 class Edges:
     """A stage's edges where `DTensor`s cross: the stage itself works on the whole, on every rank.
 
-    What arrives otherwise than it was handed over is noted by whoever listens to the stage, and put right here, so
+    What arrives otherwise than it was handed over is noted by the stage's recorder, and put right here, so
     that the stages behind it are not blamed.
     """
 

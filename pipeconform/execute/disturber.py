@@ -1,4 +1,4 @@
-"""Does to a rank what its case says: delays, a stop, an error, a death; see `pipeconform.case.perturbations`.
+"""Perturbs a rank as its case says, by delays, a stop, an error or its death; see `pipeconform.case.perturbations`.
 
 Computations are perturbed from inside the stage modules, the one place that every engine passes through.
 Sends and receives are perturbed where c10d operators pass a dispatch mode, whatever API the engine uses.
@@ -53,7 +53,7 @@ class Disturber:
         return self
 
     def during(self, step: Step) -> AbstractContextManager[object]:
-        """Surround one step of the program."""
+        """Perturb what runs inside, which is one step of the program."""
         if not isinstance(step, Train | Eval):
             return nullcontext()
         self._run += 1
@@ -67,7 +67,7 @@ class Disturber:
         microbatch = self._forwards[stage]
         self._forwards[stage] += 1
         for one in self._due(stage, microbatch, part="forward", when="before"):
-            _befall(one, microbatch)
+            _perturb(one, microbatch)
         late = self._due(stage, microbatch, part="backward", when="after")
         return microbatch, _watched(inputs, functools.partial(_once, late, microbatch)) if late else inputs
 
@@ -80,7 +80,7 @@ class Disturber:
         if early and last is not None:
             last.register_prehook(functools.partial(_once, early, microbatch))
         for one in self._due(stage, microbatch, part="forward", when="after"):
-            _befall(one, microbatch)
+            _perturb(one, microbatch)
         return output
 
     def _due(self, stage: int, microbatch: int, *, part: str, when: str) -> list[Perturbation]:
@@ -118,12 +118,12 @@ class _SlowLinks(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 def _once(due: list[Perturbation], microbatch: int, gradients: object) -> None:
-    """A gradient passes; only the first of a computation's tells something."""
+    """A gradient passes; only the first one of a computation counts."""
     while due:
-        _befall(due.pop(0), microbatch)
+        _perturb(due.pop(0), microbatch)
 
 
-def _befall(one: Perturbation, microbatch: int) -> None:
+def _perturb(one: Perturbation, microbatch: int) -> None:
     match one.what:
         case "delay":
             time.sleep(one.milliseconds / 1000)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import secrets
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from pipeconform.ranks.recording.recorder import our_own
 from torch.distributed.device_mesh import DeviceMesh
 
 from pipeconform.case.case import Case
-from pipeconform.execute.groups import Retired
 from pipeconform.ranks.rank import RankContext
+from pipeconform.ranks.recording.recorder import our_own
 
-__all__ = ["Groups", "groups_of", "lasting_groups", "release_earlier"]
+__all__ = ["Groups", "Retired", "groups_of", "lasting_groups", "release_earlier"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,34 @@ class Groups:
         """Each of them."""
         own = () if self.pipeline is None else (self.pipeline,)
         return tuple(dict.fromkeys((*own, *self.replicas.values(), *self.parts)))
+
+
+class Retired:
+    """Process groups that end beside the next case instead of after the last one.
+
+    gloo's threads look up from waiting every ten milliseconds, and ending a group waits for each of them: 20 to
+    30 ms in which nothing happens, at the end of every case. A retired group is let go by a thread of its own
+    once the next case has begun. It is let go before the case after that, so that a group that cannot end is
+    still a rank that is stuck.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+        self._thread: threading.Thread | None = None
+
+    def add(self, group: Any) -> None:
+        """Keep `group` until the next `release`, when nothing else refers to it."""
+        self._kept.append(group)
+
+    def release(self) -> None:
+        """Let go of what was added, in the background; what was let go before has ended when this returns."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._kept:
+            kept, self._kept = self._kept, []
+            self._thread = threading.Thread(target=kept.clear, daemon=True)
+            self._thread.start()
 
 
 def lasting_groups() -> frozenset[str]:
@@ -71,7 +100,7 @@ def groups_of(
     """New groups for every case: no message of an earlier one can reach them, and their first use is the engine's.
 
     `owners` says for each stage which pipeline rank has it; it is needed where there are replicas. `lingers`
-    keeps the groups connected after an error: a closing socket would wake up whoever waits for this rank.
+    keeps the groups connected after an error: a closing socket would wake up the ranks that wait for this one.
     """
     if not distributed:
         yield Groups()

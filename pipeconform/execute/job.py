@@ -1,4 +1,4 @@
-"""What a rank is asked to do with a case: apart from the doing, so that who asks need not load what does it."""
+"""The order to run a case, apart from the worker, so that the controller need not load torch."""
 
 from __future__ import annotations
 

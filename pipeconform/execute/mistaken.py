@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from msgspec import structs
-from pipeconform.ranks.recording.recorder import our_own
 
 from pipeconform.adapter import Description, Plan, ZeroGrad
 from pipeconform.case.case import Case
@@ -17,6 +16,7 @@ from pipeconform.observe.observation import RESUMED, Failed, Observation, StepSh
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.ranks import examiner
 from pipeconform.ranks.rank import raised_from
+from pipeconform.ranks.recording.recorder import our_own
 
 __all__ = ["CaseEnded", "failed_by", "live_through", "resumed"]
 
@@ -77,15 +77,18 @@ def resumed(
     Raises:
         Exception: whatever the implementation raises now.
     """
-    if not _everybody(failed or plan.ranks.pipeline_rank is None, device=plan.ranks.device):
+    if not _on_every_rank(failed or plan.ranks.pipeline_rank is None, device=plan.ranks.device):
         return shown
-    with examiner.telling(lambda: RESUMED), examiner.telling(recorder.standing):
+    with (
+        examiner.telling(lambda: RESUMED),
+        examiner.telling(recorder.standing, of_frame=recorder.inside),
+    ):
         recorder.take()
         pipeline.apply(ZeroGrad())
         return run_step(case.without_mistakes, shown.step, plan, pipeline, description.capabilities, recorder)
 
 
-def _everybody(mine: bool, *, device: torch.device) -> bool:
+def _on_every_rank(mine: bool, *, device: torch.device) -> bool:
     """Whether something is so on every rank, when all of them have come here."""
     if not dist.is_initialized():
         return mine

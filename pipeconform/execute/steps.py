@@ -102,7 +102,7 @@ def run_step(
         flow=recorder.flow(),
         hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
         rng_moved=moved,
-        # nobody is asked about replicas, which would communicate beside what is recorded
+        # replicas are not asked: their answer would take communication beside what is recorded
         gradient_norm=None if case.world.is_parallel else _norm(step, pipeline, capabilities),
         differentiable=_differentiable((result.output, result.losses, result.loss)),
     )
@@ -112,7 +112,7 @@ def run_step(
 
 def _norm(step: Step, pipeline: CheckedPipeline, capabilities: contract.Capabilities) -> Array | None:
     """What the implementation says about the size of all gradients, after a training step."""
-    # in a mistaken step another rank may have failed: nobody is there to add up with
+    # in a mistaken step another rank may have failed, and could not take part in a sum
     asked = isinstance(step, Train) and step.mistake is None
     asked = asked and contract.Feature.GRADIENT_NORM in capabilities.features
     found = pipeline.gradient_norm() if asked else None

@@ -298,7 +298,7 @@ def _program(
         if traffic is not None:
             traffic.begin(index)
         with (
-            examiner.telling(recorder.standing),
+            examiner.telling(recorder.standing, of_frame=recorder.inside),
             disturber.during(step),
             mistakes.during(step, pipeline.owned()),
         ):

@@ -3,7 +3,7 @@
 While a forward of a stage runs, everything that its operations save is put into a box of its own
 (``torch.autograd.graph.saved_tensors_hooks``), and only a weak reference to the box is kept here. A box lives
 exactly as long as the node of the graph that saved it keeps what it saved: until a backward releases it, or
-until nobody holds the graph any more. Counting the boxes of a forward that are alive thus says what of it is
+until nothing refers to the graph any more. Counting the boxes of a forward that are alive thus says what of it is
 kept, without a word about bytes, allocators or the process's size.
 """
 

@@ -94,11 +94,11 @@ Watched = Literal[
 ``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
 `Observation.steps` are of that one. ``resumption``: when the mistaken step has failed on all ranks, the same step
 without its mistake on the same pipeline, in whose place it is shown. ``loneliness``: a rank that fails stays
-connected, so that whoever waits for it is seen to wait. ``traffic``: everything that is sent and received.
+connected, so that ranks that wait for it are seen to wait. ``traffic``: everything that is sent and received.
 ``reductions``: what is added up over ranks, and when.
 ``gradients``: what arrives at the outputs of every forward and leaves at its inputs when it is differentiated
 (not together with the timeline; no verdict rests on it).
-``waits``: as ``traffic``, but only to tell who waits for whom in a hang, and with nothing done to memory in flight.
+``waits``: as ``traffic``, but only to name what ranks wait for in a hang, and with nothing done to memory in flight.
 """
 
 RESUMED = "once more after the error"
@@ -331,7 +331,7 @@ class Observation(_Data, frozen=True, kw_only=True):
     failed: Failed | None = None
     """What ended a mistaken case; `steps` are those before it, and the forwards of the one in which it came."""
     lasting: bool = False
-    """Whether a case that may go wrong communicated on groups that outlive it, where what nobody took still waits."""
+    """Whether a case that may go wrong used groups that outlive it, in which unreceived messages still wait."""
 
 
 class StepExpected(_Data, frozen=True, kw_only=True):

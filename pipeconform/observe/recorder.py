@@ -1,8 +1,9 @@
-"""What the stage modules of a rank tell: every forward with its inputs, output and dropout masks."""
+"""What the stage modules of a rank report: every forward with its inputs, output and dropout masks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -85,25 +86,33 @@ class ForwardRecorder:
         count = sum(one.stage == stage for one in forwards)
         return f"{place}, last computed: forward {count} of stage {stage}"
 
+    @staticmethod
+    def inside(frame: FrameType) -> str:
+        """The stage whose forward a frame is, in words; empty for any other frame."""
+        own = frame.f_locals.get("self")
+        if frame.f_code.co_name == "forward" and type(own).__name__ == "StageModule":
+            return f"inside the forward of stage {getattr(own, 'index', '?')}"
+        return ""
+
     def take(self) -> tuple[Forward, ...]:
         """Hand over what was recorded and begin anew."""
         taken, self._forwards = tuple(self._forwards), []
         return taken
 
     def held(self) -> tuple[Held, ...] | None:
-        """Hand over what was kept likewise; None where memory is not observed."""
+        """Hand over what was kept since the last time; None where memory is not observed."""
         return None if self.timeline is None else self.timeline.held()
 
     def kept(self) -> Kept | None:
-        """Hand over what was alive likewise; None where memory is not observed."""
+        """Hand over what was alive since the last time; None where memory is not observed."""
         return None if self.timeline is None else self.timeline.kept()
 
     def flow(self) -> tuple[Flow, ...] | None:
-        """Hand over the gradients likewise; None where they are not observed."""
+        """Hand over the gradients since the last time; None where they are not observed."""
         return None if self.gradients is None else self.gradients.take()
 
     def events(self) -> tuple[Event, ...] | None:
-        """Hand over the events likewise; None without a timeline."""
+        """Hand over the events since the last time; None without a timeline."""
         return None if self.timeline is None else self.timeline.take()
 
 

@@ -52,7 +52,7 @@ class ReductionRecorder:
             taken, self._found = tuple(self._found), []
         return taken
 
-    # What the listener is told, see `kernels.Listener`.
+    # The calls of `kernels.Listener`.
 
     def called(self, call: Call) -> Any:
         """Note a reduction; run whatever it is."""

@@ -16,7 +16,7 @@ tensor and the tensor itself, and a hook on it sees the gradient pass::
   where a parameter belongs to all microbatches.
 * Both pass in one graph task (one call of ``backward``): a full backward.
 
-A view changes no value and no dtype, and the hooks are on nodes that nobody else knows: tensors,
+A view changes no value and no dtype, and the hooks are on nodes that nothing else refers to: tensors,
 parameters and modules of the engine and of the model carry nothing that they did not carry before. The
 graph is longer by one node per tensor, which is why the timeline is observed only where it is judged.
 """

@@ -1,4 +1,4 @@
-"""Rank processes: fork server, pool, worker.
+"""Rank processes: fork server, pools, one verdict per rank.
 
 The names load on first use, so that a rank or the fork server imports no more than it runs.
 """
@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeconform.ranks.crew import Crew
     from pipeconform.ranks.devices import Devices, resolve
     from pipeconform.ranks.environment import Environment
     from pipeconform.ranks.forkserver import ForkServer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, Verdict, VerdictVector
 
 __all__ = [
+    "Crew",
     "Devices",
     "Died",
     "Environment",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Crew": "crew",
     "Devices": "devices",
     "Died": "verdict",
     "Environment": "environment",

@@ -30,13 +30,27 @@ _GONE_LIMIT = 5.0  # seconds until a killed process is given up on (a driver may
 
 
 class Crew:
-    """Keeps ``len(devices)`` rank processes; ``backend`` None means no process group."""
+    """``size`` rank processes forked from ``server``.
+
+    ``backend`` is a ``torch.distributed`` backend, or None for processes without a process group; ``devices`` names
+    each rank's torch device (default: all on the CPU); ``formation_limit`` is seconds.
+    """
 
     def __init__(
-        self, server: ForkServer, *, devices: Sequence[str], backend: str | None, formation_limit: float
+        self,
+        server: ForkServer,
+        *,
+        size: int,
+        backend: str | None = "gloo",
+        devices: Sequence[str] | None = None,
+        formation_limit: float = 60.0,
     ) -> None:
+        if size < 1:
+            raise ValueError(f"a pool has at least one rank, not {size}")
+        self._devices = ("cpu",) * size if devices is None else tuple(devices)
+        if len(self._devices) != size:
+            raise ValueError(f"{size} ranks need as many devices, not {len(self._devices)}: {self._devices}")
         self.server = server
-        self._devices = tuple(devices)
         self._backend = backend
         self._formation_limit = formation_limit
         self._group: Group | None = None
@@ -112,7 +126,7 @@ class Crew:
         return collect(self.server, self.group, paths=paths)
 
     def form(self) -> None:
-        """Have a generation if there is none, or a whole one if somebody of it is gone.
+        """Have a generation if there is none, or a new one if a process of it is gone.
 
         Raises:
             PoolError: the processes cannot be asked for.
@@ -124,7 +138,7 @@ class Crew:
             if not self._broken(self._group):
                 return
             self.discard()
-        with deferred_interrupts():  # no process without somebody who knows it
+        with deferred_interrupts():  # no process may start that this object does not know
             self._fork()
 
     @staticmethod

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import msgspec
 
 from pipeconform.errors import PoolError, UsageError
-from pipeconform.ranks.devices import reason_against_sharing, sharing_settings
 
 __all__ = ["Devices", "Machine", "device_names", "probe", "resolve"]
 
@@ -25,6 +24,15 @@ _VISIBLE = {
     "xpu": "ZE_AFFINITY_MASK",
     "npu": "ASCEND_RT_VISIBLE_DEVICES",
 }
+
+# What NCCL needs so that several ranks can share a GPU, by its release notes for 2.30 and its page of environment
+# variables. Without the third, kernels of ranks that wait for one another can fill the GPU before the last has begun.
+SHARING: Mapping[str, str] = {
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP does not go with ranks that share a GPU
+    "NCCL_MAX_CTAS": "2",  # of every kernel: all ranks' kernels must fit on the GPU together
+}
+_FIRST_SHARING_NCCL = (2, 30)
 
 _PROBE_LIMIT = 120.0  # seconds
 _PROBE = """
@@ -100,11 +108,6 @@ class Devices:
         if not self.count:
             return reason
         return f"{reason}; --ranks-per-device N lets ranks share a device{self._sharing_needs()}"
-
-    def caution(self) -> str | None:
-        """Return what sharing devices needs to work, or None if nothing in particular."""
-        needs = self._sharing_needs()
-        return f"several ranks share a device{needs}" if needs and self.ranks_per_device > 1 else None
 
     def settings(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that the ranks need besides; what the user's ``own`` environment has is left."""
@@ -183,4 +186,19 @@ def resolve(
         backend=chosen,
         count=machine.count,
         ranks_per_device=ranks_per_device,
+    )
+
+
+def sharing_settings(own: Mapping[str, str]) -> dict[str, str]:
+    """The settings for ranks that share a GPU, without those that the user's `own` environment decides."""
+    return {name: value for name, value in SHARING.items() if name not in own}
+
+
+def reason_against_sharing(release: tuple[int, ...] | None) -> str | None:
+    """Why ranks cannot share a GPU with this release of NCCL; None if they can, or it is not known."""
+    if release is None or release[:2] >= _FIRST_SHARING_NCCL:
+        return None
+    return (
+        f"--ranks-per-device needs NCCL 2.30 or newer, this torch has {'.'.join(map(str, release))}: "
+        f"preload a newer libnccl.so.2 (LD_PRELOAD), or take --backend gloo"
     )

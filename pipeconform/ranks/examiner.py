@@ -1,12 +1,12 @@
 """On a rank: a thread that says where the rank stands, also while the task is blocked in native code.
 
 The controller asks by a signal that all other threads have blocked, so that nothing is interrupted, and the
-answer is a file. What is blocked in is taken from the recorder of traffic where that runs, and otherwise read
-off the frames of ``torch.distributed``'s own functions.
+answer is a file. The operation that the rank is blocked in is taken from a recorder of its communication where one
+runs (`recorded_by`), and otherwise read off the frames of ``torch.distributed``'s own functions.
 
-Frames are read only of a task that is asleep in native code, and in one go. A look at those of a thread that runs ended
+Frames are read only of a task that is asleep in native code, and in one go. Reading those of a running thread ended
 the process now and then: under CPython 3.11 with torch, asked a thousand times a second, a rank died of SIGSEGV within
-seconds, in the look or in the next garbage collection.
+seconds, in that look or in the next garbage collection.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from pipeconform.ranks.flight import Flight, flights_of_this_rank
+from pipeconform.ranks.operations import Operation, Pending
 from pipeconform.ranks.standing import Standing, Wait
 
-if TYPE_CHECKING:
-    from pipeconform.ranks.operations import Operation, Pending
-
-__all__ = ["QUESTION", "answer_questions", "prepare", "telling"]
+__all__ = ["QUESTION", "Purpose", "Recorded", "answer_questions", "prepare", "recorded_by", "telling"]
 
 QUESTION = signal.SIGUSR2
 _OWN = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
@@ -43,7 +41,44 @@ _TURN = 0.25  # seconds for which a look at frames cannot be interrupted; it tak
 _LONG = 300.0  # seconds, far beyond the time limit of any case
 _COUNTS = 4096  # operations beyond which counting would take the time of the task
 
+
+class Purpose(Protocol):
+    """What an operation is for, as far as its recorder knows."""
+
+    @property
+    def words(self) -> str:
+        """Added to the operation in parentheses."""
+
+    @property
+    def stage(self) -> int | None:
+        """The stage of this rank that it is for."""
+
+    @property
+    def microbatch(self) -> int | None:
+        """The microbatch that is due."""
+
+
+class Recorded(Protocol):
+    """A recorder of this rank's communication, which any thread may read."""
+
+    @property
+    def operations(self) -> Sequence[Operation]:
+        """Those that have been issued."""
+
+    @property
+    def groups(self) -> Mapping[str, tuple[int, ...]]:
+        """The members of every group that was used, as ranks of the world."""
+
+    def pending(self) -> tuple[Pending, ...]:
+        """Operations that have not been waited for to the end; what blocks comes first."""
+
+    def purpose(self, operation: Operation) -> Purpose | None:
+        """What an operation is for; None where that is not known."""
+
+
 _tellers: list[Callable[[], str]] = []
+_frame_readers: list[Callable[[FrameType], str]] = []
+_recorders: list[Recorded] = []
 
 
 def prepare() -> None:
@@ -57,13 +92,32 @@ def answer_questions(path: str) -> None:
 
 
 @contextmanager
-def telling(teller: Callable[[], str]) -> Iterator[None]:
-    """Let `teller` say what the task is doing; it is called in another thread."""
+def telling(
+    teller: Callable[[], str], *, of_frame: Callable[[FrameType], str] | None = None
+) -> Iterator[None]:
+    """Let `teller` say what the task is doing, and `of_frame` which frames of its stack mean something.
+
+    Both are called in another thread; an empty text says nothing.
+    """
+    readers = [] if of_frame is None else [of_frame]
     _tellers.append(teller)
+    _frame_readers.extend(readers)
     try:
         yield
     finally:
         _tellers.remove(teller)
+        for reader in readers:
+            _frame_readers.remove(reader)
+
+
+@contextmanager
+def recorded_by(recorder: Recorded) -> Iterator[None]:
+    """Take what the task is blocked in from `recorder`."""
+    _recorders.append(recorder)
+    try:
+        yield
+    finally:
+        _recorders.remove(recorder)
 
 
 def _answer(path: str) -> None:
@@ -82,7 +136,7 @@ def _answer(path: str) -> None:
 
 
 def _standing() -> Standing:
-    # who else there is, without a look at anybody's frames
+    # which other threads there are, without a look at any frame
     others = sys._current_exceptions().keys() - {threading.main_thread().ident, threading.get_ident()}
     if not _main_sleeps():
         return _told((), alone=not others)
@@ -94,7 +148,7 @@ def _standing() -> Standing:
 def _main_sleeps() -> bool:
     """Whether the main thread is asleep, and has been for a moment but for a look around now and then.
 
-    Some waits look around, and a signal that asks for stacks wakes whoever sleeps: one moment of several is enough.
+    Some waits wake up now and then, and a signal for stacks interrupts a sleep: one moment of several is enough.
     """
     before = _main_ran()
     for _ in range(_MOMENTS):
@@ -107,7 +161,7 @@ def _main_sleeps() -> bool:
 
 
 def _main_ran() -> int | None:
-    """For how many nanoseconds the main thread has run, if it is asleep; None if it runs, or where nobody can tell."""
+    """The nanoseconds that the main thread has run, if it is asleep; None if it runs, or where /proc does not say."""
     task = f"/proc/self/task/{os.getpid()}"  # after a fork, CPython 3.11 knows the parent's number
     try:
         with open(f"{task}/stat") as file:
@@ -120,7 +174,7 @@ def _main_ran() -> int | None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let no other thread run Python, and collect nothing: who wakes up meanwhile waits for the end."""
+    """Let no other thread run Python, and collect no garbage; a thread that wakes up meanwhile waits for the end."""
     interval, collects = sys.getswitchinterval(), gc.isenabled()
     sys.setswitchinterval(_TURN)
     gc.disable()
@@ -134,16 +188,11 @@ def _undisturbed() -> Iterator[None]:
 
 def _told(stack: Sequence[FrameType], *, alone: bool) -> Standing:
     doing = ", ".join(text for text in [*(teller() for teller in _tellers), _within(stack)] if text)
-    if "pipeconform.observe.traffic.recorder" not in sys.modules:  # it brings torch along
+    recorders = list(_recorders)
+    if not recorders:
         return Standing(doing=doing, wait=_called(stack), alone=alone)
-    from pipeconform.observe.traffic.recorder import issued
-    from pipeconform.ranks.recording.recorder import pending
-
-    found = issued()
-    if found is None:
-        return Standing(doing=doing, wait=_called(stack), alone=alone)
-    blocked = next((one for one in pending() if one.blocks), None)
-    return _recorded(*found, blocked, stack, doing=doing, alone=alone)
+    rows = (row for recorder in recorders for row in recorder.pending())
+    return _recorded(recorders[-1], next((row for row in rows if row.blocks), None), stack, doing, alone)
 
 
 def _with_flights(standing: Standing) -> Standing:
@@ -160,17 +209,12 @@ def _with_flights(standing: Standing) -> Standing:
 
 
 def _recorded(
-    operations: Sequence[Operation],
-    groups: Mapping[str, tuple[int, ...]],
-    blocked: Pending | None,
-    stack: Sequence[FrameType],
-    *,
-    doing: str,
-    alone: bool,
+    recorder: Recorded, blocked: Pending | None, stack: Sequence[FrameType], doing: str, alone: bool
 ) -> Standing:
-    """What the recorder of traffic knows."""
+    """What a recorder knows."""
+    operations, groups = tuple(recorder.operations), dict(recorder.groups)
     if len(operations) > _COUNTS:
-        wait = None if blocked is None else _wait(blocked.operation, (), groups, stack)
+        wait = None if blocked is None else _wait(recorder, blocked.operation, (), groups, stack)
         return Standing(doing=doing, wait=wait, since=0.0 if blocked is None else blocked.since)
     transfers = Counter(
         (one.name, one.group, one.process, one.tag) for one in operations if one.kind != "collective"
@@ -178,7 +222,9 @@ def _recorded(
     collectives = Counter(one.group for one in operations if one.kind == "collective")
     return Standing(
         doing=doing,
-        wait=_called(stack) if blocked is None else _wait(blocked.operation, operations, groups, stack),
+        wait=_called(stack)
+        if blocked is None
+        else _wait(recorder, blocked.operation, operations, groups, stack),
         since=0.0 if blocked is None else blocked.since,
         recorded=True,
         alone=alone,
@@ -189,13 +235,12 @@ def _recorded(
 
 
 def _wait(
+    recorder: Recorded,
     operation: Operation,
     operations: Sequence[Operation],
     groups: Mapping[str, tuple[int, ...]],
     stack: Sequence[FrameType],
 ) -> Wait:
-    from pipeconform.observe.traffic.recorder import due_of
-
     members = groups.get(operation.group, ())
     own = _own_rank()
     peers = (operation.process,) if operation.process >= 0 else tuple(r for r in members if r != own)
@@ -207,11 +252,11 @@ def _wait(
         and (one.kind == "collective" or (one.process, one.tag) == (operation.process, operation.tag))
     ]
     words = "barrier" if operation.name == "barrier" else str(operation).rpartition(", operation")[0]
-    due = due_of(operation)
+    purpose = recorder.purpose(operation)
     return Wait(
-        words=words if due is None else f"{words} ({due.words})",
-        stage=None if due is None else due.stage,
-        microbatch=None if due is None else due.microbatch,
+        words=words if purpose is None else f"{words} ({purpose.words})",
+        stage=None if purpose is None else purpose.stage,
+        microbatch=None if purpose is None else purpose.microbatch,
         peers=peers,
         number=operation.number,
         name=operation.name,
@@ -264,11 +309,11 @@ def _called(stack: Sequence[FrameType]) -> Wait | None:
 
 
 def _within(stack: Sequence[FrameType]) -> str:
-    """The stage, or the backward, that the task is inside of."""
+    """What the innermost frame that means something says of what the task is inside of."""
     for frame in stack:
-        own = frame.f_locals.get("self")
-        if frame.f_code.co_name == "forward" and type(own).__name__ == "StageModule":
-            return f"inside the forward of stage {getattr(own, 'index', '?')}"
+        for reader in tuple(_frame_readers):
+            if text := reader(frame):
+                return text
         if frame.f_code.co_name == "_engine_run_backward":
             return "inside a backward"
     return ""

@@ -113,7 +113,7 @@ def _flight(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], ran
 
 
 def _members(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Ranks of the world; gloo's default group has no name where its members are told."""
+    """Ranks of the world; gloo's default group has no name in the list of members."""
     name, description = [*(entry.get("process_group") or ()), "", ""][:2]
     if name in groups:
         return groups[name]

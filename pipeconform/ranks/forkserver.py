@@ -23,7 +23,6 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from pipeconform.errors import PoolError
 from pipeconform.ranks.channel import Channel
@@ -144,9 +143,7 @@ class ForkServer:
     def __enter__(self) -> ForkServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 
 __all__ = ["deferred_interrupts", "sigterm_raises"]
 
@@ -52,9 +52,7 @@ class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.
     def _catch(self, signum: int, where: FrameType | None) -> None:
         self._caught = (signum, where)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler)
         if self._caught is not None:

@@ -1,78 +1,43 @@
-"""Pools on devices that are leased from the host for each task: several processes share a machine's devices."""
+"""Ranks on devices that are leased from the host for each task: several processes share a machine's devices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 
-from pipeconform.errors import PoolError
-from pipeconform.ranks.devices import device_names
+from pipeconform.ranks.devices import Devices, device_names
 from pipeconform.ranks.leases import Leases
 from pipeconform.ranks.pool import Pool
-from pipeconform.ranks.pools import Pools
 from pipeconform.ranks.verdict import VerdictVector
 
-__all__ = ["LeasedPools"]
+__all__ = ["Leased", "Leasing", "leases_of"]
 
-_PATIENCE = 900.0  # seconds; others hold devices for a case at a time, which ends
+_PATIENCE = 900.0  # seconds; other processes hold devices for a case at a time, which ends
 
 
-class LeasedPools:
-    """Pools by world size whose ranks use only devices that nobody else has leased meanwhile.
+def leases_of(devices: Devices) -> Leases | None:
+    """The leases on this host's devices; None for devices that are not counted, of which there are always enough."""
+    if devices.count is None:
+        return None
+    return Leases(devices.device_type, device_names(devices.device_type, devices.count))
 
-    Those that were used last are asked for first, and their ranks kept warm. The oracle is not counted: it uses one
-    of the devices, whoever has leased it.
-    """
 
-    def __init__(self, pools: Pools, *, leases: Leases | None = None, patience: float = _PATIENCE) -> None:
-        count = pools.devices.count
-        if count is None:
-            raise ValueError(f"{pools.devices.device_type} is not counted, so none of it can be leased")
-        kind = pools.devices.device_type
-        self._pools, self._patience = pools, patience
-        self.environment, self.devices = pools.environment, pools.devices
-        self._leases = Leases(kind, device_names(kind, count)) if leases is None else leases
+class Leasing:
+    """Which devices are leased for a task; those that were used last are asked for first, and their ranks kept warm."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        devices: Devices,
+        pool_on: Callable[[int, Devices], Pool],
+        *,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._leases, self._devices, self._pool_on = leases, devices, pool_on
+        self.patience = patience
+        """Seconds to wait for devices."""
         self._last: tuple[int, ...] = ()
         self._stale: set[int] = set()
-
-    def __enter__(self) -> LeasedPools:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pools.close()
-
-    @property
-    def idle_limit(self) -> float:
-        """Seconds; pools made from now on have it."""
-        return self._pools.idle_limit
-
-    @idle_limit.setter
-    def idle_limit(self, seconds: float) -> None:
-        self._pools.idle_limit = seconds
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Where the ranks are, where that is not this machine: nowhere."""
-        return self._pools.hosts
-
-    @property
-    def oracle(self) -> Pool:
-        """One process like a rank, without a process group."""
-        return self._pools.oracle
-
-    def of_size(self, world_size: int) -> Leased:
-        """The pool of `world_size` ranks, which leases its devices for each task.
-
-        Raises:
-            PoolError: this machine has too few devices.
-        """
-        reason = self.devices.reason_against(world_size)
-        if reason is not None:
-            raise PoolError(reason)
-        return Leased(self, world_size)
 
     def run(
         self,
@@ -83,16 +48,12 @@ class LeasedPools:
         time_limit: float,
         failure_expected: bool,
     ) -> VerdictVector:
-        """Run a task on leased devices; waiting for them is not part of its time.
-
-        Raises:
-            PoolError: they were not free in time, or ranks cannot be formed.
-        """
-        number = self.devices.needed(world_size)
-        with self._leases.take(number, patience=self._patience, prefer=self._last) as lease:
+        """Run a task on leased devices; waiting for them is not part of its time."""
+        number = self._devices.needed(world_size)
+        with self._leases.take(number, patience=self.patience, prefer=self._last) as lease:
             if not set(lease.indices) <= set(self._last):
                 self._last = lease.indices
-            pool = self._pools.on_devices(world_size, replace(self.devices, indices=lease.indices))
+            pool = self._pool_on(world_size, replace(self._devices, indices=lease.indices))
             if world_size in self._stale:
                 self._stale.discard(world_size)
                 pool.restart()
@@ -104,10 +65,10 @@ class LeasedPools:
 
 
 class Leased:
-    """The pool of one world size."""
+    """The pool of one world size, which leases its devices for each task."""
 
-    def __init__(self, pools: LeasedPools, size: int) -> None:
-        self._pools, self._size = pools, size
+    def __init__(self, leasing: Leasing, size: int) -> None:
+        self._leasing, self._size = leasing, size
 
     def run(
         self,
@@ -122,10 +83,10 @@ class Leased:
         Raises:
             PoolError: devices were not free in time, or ranks cannot be formed.
         """
-        return self._pools.run(
+        return self._leasing.run(
             self._size, task, payloads, time_limit=time_limit, failure_expected=failure_expected
         )
 
     def restart(self) -> None:
         """Replace all rank processes by new ones."""
-        self._pools.restart(self._size)
+        self._leasing.restart(self._size)

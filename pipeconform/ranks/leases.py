@@ -1,9 +1,9 @@
-"""Numbered things of this host, devices or processor cores, that one process may use at a time.
+"""Numbered things of this host, devices or processor cores, each of which one process may use at a time.
 
-Whoever uses one holds a lock on its file, so the kernel gives back what a killed process held, whatever became of
-it; the file says who holds it. Who waits holds a lock on a wish: the largest wish is served first, or small worlds
-would keep a large one waiting for ever. Everybody who shares the folder sees the same: by default all processes of a
-user on this host.
+A process that uses one holds a lock on its file, so the kernel gives back what a killed process held; the file names
+the holder. A process that waits holds a lock on a wish: the largest wish is served first, or small worlds would keep a
+large one waiting for ever. All processes that share the folder see the same leases: by default those of one user on
+this host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from pipeconform.errors import PoolError, UsageError
 
@@ -57,9 +56,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -86,7 +83,7 @@ class Leases:
         """Wait up to `patience` seconds for `number` of them; those in `prefer` are taken if they are free.
 
         Raises:
-            PoolError: they were not free in time; who holds them is named.
+            PoolError: they were not free in time; the message names the holders.
             ValueError: there are not so many.
         """
         if number > len(self.names):
@@ -105,7 +102,7 @@ class Leases:
         return found
 
     def try_take(self, number: int, *, prefer: Collection[int] = (), mine: str = "") -> Lease | None:
-        """`number` of them, if they are free and nobody waits who comes first; `mine` is the own wish."""
+        """`number` of them, if they are free and no other wish comes first; `mine` is the own wish."""
         with self._alone():
             if any(_before(other, mine) for other in self._wishes() if other != mine):
                 return None
@@ -134,7 +131,7 @@ class Leases:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else looks or takes meanwhile; it is held for less than a millisecond."""
+        """Keep every other process from looking and taking; held for less than a millisecond."""
         file = self._open(f"{self.kind}.mutex")
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -144,11 +141,11 @@ class Leases:
 
     @contextmanager
     def _wish(self, number: int) -> Iterator[str]:
-        """Let others know that somebody waits for so many; the name says for how many and since when."""
+        """Show other processes that this one waits; the name says for how many and since when."""
         name = f"{self.kind}-wish-{number:06d}-{time.time_ns():020d}-{os.getpid()}"
         with self._alone():
             file = self._locked(name)
-        assert file is not None, "nobody else has this name"
+        assert file is not None, "the name holds this process's id"
         try:
             yield name
         finally:
@@ -156,7 +153,7 @@ class Leases:
             os.close(file)
 
     def _wishes(self) -> list[str]:
-        """Of those who wait; what a dead process left is removed."""
+        """The names of all wishes; those that a dead process left are removed."""
         found = []
         for path in self._folder.glob(f"{self.kind}-wish-*"):
             file = self._locked(path.name)
@@ -168,7 +165,7 @@ class Leases:
         return found
 
     def _locked(self, name: str) -> int | None:
-        """The open and locked file of that name; None if somebody else has the lock."""
+        """The open and locked file of that name; None if another process has the lock."""
         file = self._open(name)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +182,7 @@ class Leases:
 
 
 def _sign(file: int) -> None:
-    """Say who holds it, for people who wonder; the lock alone counts."""
+    """Write the holder into the file, for messages; only the lock counts."""
     os.ftruncate(file, 0)
     os.pwrite(file, f"process {os.getpid()} of user {os.getuid()}".encode(), 0)
 

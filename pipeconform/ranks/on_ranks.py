@@ -71,7 +71,7 @@ def run_on_ranks(
     """
     payload = bytes([record]) + _dumps(function, args, kwargs)
     pools = _pools(Environment(variables=dict(environment or {})), resolve(device=device, backend=backend))
-    pool = pools.of_size(ranks)
+    pool = pools.on_devices(ranks, pools.devices)
     pool.idle_limit = idle_limit
     return VerdictVector(
         tuple(
@@ -93,9 +93,9 @@ def call(_context: RankContext, payload: bytes) -> bytes:
 
 
 def _recording() -> AbstractContextManager[object]:
-    from pipeconform.observe.traffic.recorder import TrafficRecorder  # brings torch, for the ranks only
+    from pipeconform.ranks.recording.recorder import Recorder  # brings torch, for the ranks only
 
-    return TrafficRecorder(guard=False).recording()
+    return Recorder().recording()
 
 
 def _pools(environment: Environment, devices: Devices) -> Pools:

@@ -10,15 +10,12 @@ import contextlib
 import time
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 
 import msgspec
 
 from pipeconform.errors import PoolError
 from pipeconform.ranks.answered import UnreadableError, decoded, not_an_answer
 from pipeconform.ranks.channel import Frame
-from pipeconform.ranks.crew import Crew
-from pipeconform.ranks.forkserver import ForkServer
 from pipeconform.ranks.protocols import Eyes, RankCrew
 from pipeconform.ranks.questions import Prover
 from pipeconform.ranks.standing import Standing
@@ -33,56 +30,23 @@ _MUTE_LIMIT = 1.0  # seconds between a closed connection and the report of its p
 
 
 class Pool:
-    """``size`` rank processes forked from ``server``.
+    """The ranks that ``crew`` keeps, as processes of this machine or elsewhere.
 
-    ``backend`` is a ``torch.distributed`` backend, or None for processes without a process group;
-    ``devices`` names each rank's torch device (default: all on the CPU). ``idle_limit``,
-    ``idle_limit_after_failure`` and ``formation_limit`` are seconds; see ``pipeconform.ranks.watch.Limits``.
+    ``idle_limit`` and ``idle_limit_after_failure`` are seconds; see ``pipeconform.ranks.watch.Limits``.
     The processes start at once, in the background; their failures are raised by the first task's start or
     by :meth:`wait_until_formed`.
 
     Raises:
-        PoolError: the server is gone, or files or sockets cannot be made.
+        PoolError: the crew cannot be formed.
 
     """
 
     def __init__(
-        self,
-        server: ForkServer,
-        *,
-        size: int,
-        backend: str | None = "gloo",
-        devices: Sequence[str] | None = None,
-        idle_limit: float = 2.0,
-        idle_limit_after_failure: float = 0.2,
-        formation_limit: float = 60.0,
+        self, crew: RankCrew, *, idle_limit: float = 2.0, idle_limit_after_failure: float = 0.2
     ) -> None:
-        if size < 1:
-            raise ValueError(f"a pool has at least one rank, not {size}")
-        devices = ("cpu",) * size if devices is None else tuple(devices)
-        if len(devices) != size:
-            raise ValueError(f"{size} ranks need as many devices, not {len(devices)}: {devices}")
-        self.size = size
+        self.size = crew.size
         self.idle_limit = idle_limit
         self.idle_limit_after_failure = idle_limit_after_failure
-        self._begin(Crew(server, devices=devices, backend=backend, formation_limit=formation_limit))
-
-    @classmethod
-    def over(cls, crew: RankCrew, *, idle_limit: float = 2.0, idle_limit_after_failure: float = 0.2) -> Pool:
-        """A pool of the ranks that ``crew`` keeps, wherever they are; limits in seconds.
-
-        Raises:
-            PoolError: the crew cannot be formed.
-
-        """
-        pool = cls.__new__(cls)
-        pool.size = crew.size
-        pool.idle_limit = idle_limit
-        pool.idle_limit_after_failure = idle_limit_after_failure
-        pool._begin(crew)
-        return pool
-
-    def _begin(self, crew: RankCrew) -> None:
         self._crew = crew
         self._end = weakref.finalize(self, crew.discard)
         self._task = 0
@@ -92,9 +56,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -153,7 +115,7 @@ class Pool:
             unfinished = self._pending()
             if unfinished is not None:
                 raise PoolError(f"the pool still runs {unfinished.task!r}; wait for it or cancel it first")
-            self._crew.discard()  # nobody holds that task any more
+            self._crew.discard()  # its caller has let go of that task
         # A rank that fails at once must not meet peers that still connect to it.
         self.wait_until_formed()
         self._task += 1

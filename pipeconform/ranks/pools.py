@@ -1,28 +1,86 @@
-"""Pools by world size over one fork server, and the oracle's process beside them."""
+"""Pools by world size over one fork server, and one process beside them."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Callable, Hashable, Sequence
 
 from pipeconform.errors import PoolError
+from pipeconform.ranks.crew import Crew
 from pipeconform.ranks.devices import Devices
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.forkserver import PRELOAD, ForkServer
+from pipeconform.ranks.leased import Leased, Leasing
+from pipeconform.ranks.leases import Leases
 from pipeconform.ranks.pool import Pool
 from pipeconform.ranks.prestart import server_of
+from pipeconform.ranks.protocols import CasePool
 
-__all__ = ["Pools"]
+__all__ = ["Pools", "WarmPools"]
 
 _CPU = Devices(device_type="cpu", backend="gloo", count=None)
+
+
+class WarmPools:
+    """Pools that are kept for the next task, at most `most` at a time; the least recently used is closed for another.
+
+    The spare one is not counted.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"max_sizes is at least 1, not {most}")
+        self._most = most
+        self._pools: OrderedDict[Hashable, Pool] = OrderedDict()
+        self._spare: Pool | None = None
+        self._closed = False
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """Of the pools that are kept, least recently used first."""
+        return tuple(self._pools)
+
+    def require_open(self) -> None:
+        """Raise PoolError after `close`."""
+        if self._closed:
+            raise PoolError("the pools are closed")
+
+    def get(self, key: Hashable, make: Callable[[], Pool]) -> Pool:
+        """The pool of that key, made if there is none."""
+        self.require_open()
+        if key not in self._pools:
+            while len(self._pools) >= self._most:
+                self._pools.popitem(last=False)[1].close()
+            self._pools[key] = make()
+        self._pools.move_to_end(key)
+        return self._pools[key]
+
+    def spare(self, make: Callable[[], Pool]) -> Pool:
+        """The pool beside the others, made if there is none."""
+        self.require_open()
+        if self._spare is None:
+            self._spare = make()
+        return self._spare
+
+    def clear(self) -> None:
+        """Close every pool; later requests make others."""
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+        while self._pools:
+            self._pools.popitem()[1].close()
+
+    def close(self) -> None:
+        """Close every pool and make no more; closing twice is harmless."""
+        self._closed = True
+        self.clear()
 
 
 class Pools:
     """Pools made on demand and kept warm, at most ``max_sizes`` world sizes at a time (the oracle apart).
 
-    ``idle_limit`` is seconds; see ``pipeconform.ranks.watch.Limits``. If the fork server has ended, the next
-    request starts another.
+    ``idle_limit`` is seconds; see ``pipeconform.ranks.watch.Limits``. With ``leases``, ranks use only devices that
+    no other process has leased meanwhile. If the fork server has ended, the next request starts another.
 
     Raises:
         PoolError: the fork server cannot be started.
@@ -37,106 +95,94 @@ class Pools:
         devices: Devices = _CPU,
         idle_limit: float = 2.0,
         max_sizes: int = 4,
+        leases: Leases | None = None,
     ) -> None:
-        if max_sizes < 1:
-            raise ValueError(f"max_sizes is at least 1, not {max_sizes}")
         self.environment = Environment() if environment is None else environment
         self.devices = devices
-        self._preload = tuple(preload)
         self.idle_limit = idle_limit
         """Seconds; pools made from now on have it."""
-        self._max_sizes = max_sizes
-        self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
+        self._preload = tuple(preload)
+        self._warm = WarmPools(max_sizes)
         """By the device of every rank."""
-        self._oracle: Pool | None = None
-        self._closed = False
+        self._leasing = None if leases is None else Leasing(leases, devices, self.on_devices)
         self._server = self._start()
 
     def __enter__(self) -> Pools:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
     def server(self) -> ForkServer:
         """The fork server that all pools share; a new one if the last has ended."""
-        if self._closed:
-            raise PoolError("the pools are closed")
+        self._warm.require_open()
         if not self._server.alive:
-            self._close_all()
+            self._warm.clear()
+            self._server.close()
             self._server = self._start()
         return self._server
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Where the ranks are, where that is not this machine: nowhere."""
+        """The hosts that ranks run on, other than this machine: none."""
         return ()
 
     @property
     def oracle(self) -> Pool:
-        """One process like a rank (threads, environment, device), without a process group."""
-        server = self.server
-        if self._oracle is None:
-            self._oracle = Pool(
-                server,
-                size=1,
-                backend=None,
-                devices=self.devices.assignment(1),
-                idle_limit=self.idle_limit,
-            )
-        return self._oracle
+        """One process like a rank (threads, environment, device), without a process group.
 
-    def of_size(self, world_size: int) -> Pool:
+        It leases no device: it shares one of them with the process that has leased it.
+        """
+        server = self.server
+
+        def make() -> Pool:
+            crew = Crew(server, size=1, backend=None, devices=self.devices.assignment(1))
+            return Pool(crew, idle_limit=self.idle_limit)
+
+        return self._warm.spare(make)
+
+    def of_size(self, world_size: int) -> CasePool:
         """Return the pool of ``world_size`` ranks; the least recently used gives way when there are many.
 
         A pool that gave way is closed: do not keep one over requests for other sizes.
 
         Raises:
-            PoolError: there are too few devices (see ``Devices.reason_against``), or no processes to be had.
+            PoolError: there are too few devices (see ``Devices.reason_against``), or no process can be started.
 
         """
-        return self.on_devices(world_size, self.devices)
+        if self._leasing is None:
+            return self.on_devices(world_size, self.devices)
+        _require(self.devices, world_size)
+        return Leased(self._leasing, world_size)
 
     def on_devices(self, world_size: int, devices: Devices) -> Pool:
         """As `of_size`, on devices that may be others than the pools' own."""
         server = self.server
-        reason = devices.reason_against(world_size)
-        if reason is not None:
-            raise PoolError(reason)
+        _require(devices, world_size)
         assigned = devices.assignment(world_size)
-        if assigned not in self._pools:
-            while len(self._pools) >= self._max_sizes:
-                self._pools.popitem(last=False)[1].close()
-            self._pools[assigned] = Pool(
-                server,
-                size=world_size,
-                backend=devices.backend,
-                devices=assigned,
-                idle_limit=self.idle_limit,
-            )
-        self._pools.move_to_end(assigned)
-        return self._pools[assigned]
+
+        def make() -> Pool:
+            crew = Crew(server, size=world_size, backend=devices.backend, devices=assigned)
+            return Pool(crew, idle_limit=self.idle_limit)
+
+        return self._warm.get(assigned, make)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The world sizes alive, least recently used first."""
-        return tuple(map(len, self._pools))
+        return tuple(len(key) for key in self._warm.keys if isinstance(key, tuple))
 
     def close(self) -> None:
         """End every process; closing twice is harmless."""
-        self._closed = True
-        self._close_all()
+        self._warm.close()
+        self._server.close()
 
     def _start(self) -> ForkServer:
         return server_of(self.environment, preload=self._preload)
 
-    def _close_all(self) -> None:
-        if self._oracle is not None:
-            self._oracle.close()
-            self._oracle = None
-        while self._pools:
-            self._pools.popitem()[1].close()
-        self._server.close()
+
+def _require(devices: Devices, world_size: int) -> None:
+    reason = devices.reason_against(world_size)
+    if reason is not None:
+        raise PoolError(reason)

@@ -18,15 +18,15 @@ _Key = tuple[Environment, tuple[str, ...], tuple[str, ...]]
 
 
 def start_ahead(*, preload: Sequence[str]) -> None:
-    """Start the server that `server_of` gives to the first who asks for the default environment and `preload`."""
+    """Start the server that the first `server_of` with the default environment and `preload` will return."""
     drop_ahead()
-    with contextlib.suppress(PoolError):  # who asks for it tries again, and says it
+    with contextlib.suppress(PoolError):  # server_of tries again, and raises
         environment = Environment()
         _waiting().append((_key(environment, preload), ForkServer(environment, preload=preload)))
 
 
 def server_of(environment: Environment, *, preload: Sequence[str]) -> ForkServer:
-    """The server that was started ahead, if it is as is asked for here; otherwise a new one.
+    """The server that was started ahead, if it was started with the same settings; otherwise a new one.
 
     Raises:
         PoolError: none can be started.
@@ -40,7 +40,7 @@ def server_of(environment: Environment, *, preload: Sequence[str]) -> ForkServer
 
 
 def drop_ahead() -> None:
-    """End the server that nobody has asked for, if there is one."""
+    """End the server that was started ahead and never used, if there is one."""
     while _waiting():
         _waiting().pop()[1].close()
 

@@ -1,4 +1,4 @@
-"""Who dies with whom: the few kernel calls around parents and children, each a no-op where there is none."""
+"""Parents, children and sessions of processes: kernel calls, each a no-op where the system has none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SESSION = 3  # of the fields of /proc/PID/stat that follow the name: state, par
 
 
 def die_with_parent(*, parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; ``parent`` is who it was at the fork."""
+    """Have the kernel kill this process when its parent ends; ``parent`` is its id at the fork."""
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:  # it ended before we could ask
         os.kill(os.getpid(), signal.SIGKILL)
@@ -42,7 +42,7 @@ def children_of(pid: int) -> set[int]:
 def end_session(leader: int) -> None:
     """Kill what is left of the session of ``leader``, which has ended; nothing where that is unknown.
 
-    The kernel gives the number to nobody else while somebody is in the session.
+    The kernel does not reuse the number while a process is in the session.
     """
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):

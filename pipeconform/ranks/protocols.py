@@ -13,10 +13,19 @@ from pipeconform.ranks.wire import Exited
 if TYPE_CHECKING:
     from pipeconform.ranks.devices import Devices
     from pipeconform.ranks.environment import Environment
-    from pipeconform.ranks.pool import Pool
     from pipeconform.ranks.verdict import VerdictVector
 
-__all__ = ["Asked", "CasePool", "Eyes", "RankChannel", "RankCrew", "RankGroup", "RankPools"]
+__all__ = [
+    "Asked",
+    "CasePool",
+    "Eyes",
+    "RankChannel",
+    "RankCrew",
+    "RankGroup",
+    "RankPools",
+    "SparePool",
+    "Task",
+]
 
 
 class RankChannel(Protocol):
@@ -147,6 +156,33 @@ class CasePool(Protocol):
         """Replace all rank processes by new ones."""
 
 
+class Task(Protocol):
+    """A task that runs."""
+
+    def wait(self) -> VerdictVector:
+        """One verdict per rank, at most when the task's time limit is over."""
+
+    def cancel(self) -> None:
+        """Give up: end the ranks if the task is not finished."""
+
+
+class SparePool(CasePool, Protocol):
+    """A process beside the ranks, which works while they do."""
+
+    def start(
+        self,
+        task: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        time_limit: float,
+        failure_expected: bool = False,
+    ) -> Task:
+        """Begin a task and return without waiting for it."""
+
+    def wait_until_formed(self) -> tuple[dict[str, str | None], ...]:
+        """Wait until the process is set up; return the environment variables that it sees."""
+
+
 class RankPools(Protocol):
     """Pools by world size, and the oracle's process beside them."""
 
@@ -157,10 +193,10 @@ class RankPools(Protocol):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Where the ranks are, where that is not this machine."""
+        """The hosts that ranks run on, other than this machine."""
 
     @property
-    def oracle(self) -> Pool:
+    def oracle(self) -> SparePool:
         """One process like a rank, without a process group."""
 
     def of_size(self, world_size: int) -> CasePool:

@@ -84,7 +84,7 @@ class Prover:
                 self._ranks, self._first = tuple(waiting), {}
                 self._question = self._ask(waiting)
             return None
-        if self._ranks != tuple(waiting):  # somebody answered: it was no deadlock of all of them
+        if self._ranks != tuple(waiting):  # one of them answered: it was no deadlock of all
             self._question = None
             return None
         if not self._question.over:

@@ -266,7 +266,7 @@ def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReade
     import torch.distributed as dist
 
     if spec.backend == "nccl":
-        # what an NCCL kernel waits for is told by torch's flight recorder only (`flight`)
+        # only torch's flight recorder knows what an NCCL kernel waits for (`flight`)
         os.environ.setdefault(SIZE, "2000")
     dist.init_process_group(
         spec.backend,
@@ -306,7 +306,7 @@ def _store(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader)
     if received is None:
         sys.exit(0)  # the controller is gone
     address = msgspec.msgpack.decode(received[2], type=Address)
-    return dist.TCPStore(  # type: ignore[attr-defined]  # likewise
+    return dist.TCPStore(  # type: ignore[attr-defined]  # public, says its page
         address.host,
         address.port,
         spec.world_size,

@@ -131,7 +131,7 @@ class _Server:
                 pid = os.fork()  # this process has one thread: _preload saw to it
                 if pid == 0:
                     self._become_rank(spec, descriptor, strangers=set(connections) - {descriptor})
-                with contextlib.suppress(OSError):  # the child does the same; whoever is first
+                with contextlib.suppress(OSError):  # the child does the same; the first one wins
                     os.setpgid(pid, pid)
                 pids.append(pid)
         except OSError as error:

@@ -1,7 +1,7 @@
 """Where a rank stands while it does not answer, and what follows from where all of them stand.
 
 A *standing* is what a rank says about itself when asked (`pipeconform.ranks.examiner`). From two of them per
-rank, one after the other, a deadlock can be **proved**, long before nobody's idleness makes it likely:
+rank, one after the other, a deadlock can be **proved**, long before idleness makes one likely:
 
 1. Every unanswered rank is blocked in one wait, the same in both standings. So there was a moment, between
    the two rounds of questions, at which all of them were blocked at once.
@@ -10,8 +10,8 @@ rank, one after the other, a deadlock can be **proved**, long before nobody's id
    nothing over before), or for a collective that some member has not come to; and the rank that would have to
    send, to receive or to come is itself one of the blocked ones.
 
-At that moment nobody could do the next step but one who was blocked, and no message that could wake anybody
-was on its way: what had been issued was counted, delivered or not. So nobody ever goes on. Whatever does not
+At that moment only blocked ranks could have done the next step, and no message that could wake one of them was
+on its way: what had been issued was counted, delivered or not. So no rank ever goes on. Whatever does not
 fit (a wait with a time limit, other Python threads, receives from any source, sends by another transport,
 ranks that poll, ranks that already answered) proves nothing, and the evidence of idleness decides.
 """
@@ -36,7 +36,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     """``receive of float64[2, 3] from rank 1``."""
     peers: tuple[int, ...]
-    """Whom it waits for, as ranks of the world; several in a collective."""
+    """The ranks of the world that it waits for; several in a collective."""
     number: int = -1
     """Its place among the rank's operations; −1 when operations are not recorded."""
     name: str = ""
@@ -51,7 +51,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     stage: int | None = None
     """The stage of this rank that it is for, where that is known."""
     microbatch: int | None = None
-    """The microbatch that is due by the schedule, likewise."""
+    """The microbatch that is due by the schedule, where that is known."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +77,15 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What its backend has not ended, where torch's flight recorder runs."""
     any_source: bool = False
     """Whether it ever received from any source: what was sent cannot be told from what arrived, then."""
+
+    def shifted(self, seconds: float) -> Standing:
+        """The same on a clock that shows `seconds` more; a wait whose begin is not known stays so."""
+        return msgspec.structs.replace(
+            self,
+            began=self.began + seconds,
+            ended=self.ended + seconds,
+            since=self.since + seconds if self.since else 0.0,
+        )
 
 
 def deadlocked(first: Mapping[int, Standing], second: Mapping[int, Standing]) -> bool:

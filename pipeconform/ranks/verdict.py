@@ -65,7 +65,7 @@ class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
 class Died(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     """The process ended without answering, by a signal or by itself (``exit_code`` 0 included).
 
-    ``lost`` tells of one on another host that is out of reach: whose, and why; it is nobody's known fault.
+    ``lost`` names the host that is out of reach, and why; no rank is known to be at fault then.
     """
 
     signal: str | None = None
@@ -111,7 +111,7 @@ class Stuck(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     stage: int | None = None
     """The stage of this rank that the operation is for; None where that cannot be told."""
     microbatch: int | None = None
-    """The microbatch that is due in it by the schedule, likewise."""
+    """The microbatch that is due in it by the schedule; None where that is not known."""
     flights: tuple[str, ...] = ()
     """What its backend had not ended, by torch's flight recorder, in words."""
 
@@ -156,8 +156,8 @@ class VerdictVector(msgspec.Struct, frozen=True):
         """The rank that failed first: the root cause as far as the evidence goes; None if all returned.
 
         A lost rank comes first: what others did about it is known sooner than that it is lost. Otherwise the
-        earliest that raised or died wins over those who only lost their connection to it, and a stuck
-        rank is the root only if nobody raised or died: one that waits in a circle, or for none that is stuck.
+        earliest that raised or died wins over ranks that only lost their connection to it, and a stuck rank
+        is the root only if no rank raised or died: one that waits in a circle, or for no rank that is stuck.
         """
         failed = [
             (_precedence(v), rank) for rank, v in enumerate(self.verdicts) if not isinstance(v, Returned)
@@ -178,7 +178,7 @@ class VerdictVector(msgspec.Struct, frozen=True):
 
     @property
     def waiting(self) -> str:
-        """Who waits for whom, a line per stuck rank, and why it is in vain; empty where nothing is known."""
+        """What each stuck rank waits for, a line per rank, and why it never comes; empty where nothing is known."""
         return waiting_of(self.places)
 
     @property

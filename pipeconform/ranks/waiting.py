@@ -1,4 +1,4 @@
-"""Who waits for whom, and why nobody goes on."""
+"""Which rank waits for which, and why none of them goes on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stage: int | None = None
     """The stage of this rank that the operation is for; None where that cannot be told."""
     microbatch: int | None = None
-    """The microbatch that is due in it by the schedule, likewise."""
+    """The microbatch that is due in it by the schedule; None where that cannot be told."""
     flights: tuple[str, ...] = ()
     """What its backend had not ended, by torch's flight recorder, in words, oldest first."""
     ended: str = ""

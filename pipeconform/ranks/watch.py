@@ -17,7 +17,7 @@ class Limits:
     """Patience, all in seconds.
 
     ``time``: for the whole task. ``idle``: while no unanswered rank progresses. ``idle_after_failure``:
-    likewise, once a rank has raised or died, because the others then most likely wait for it.
+    the same once a rank has raised or died, because the others then most likely wait for it.
     """
 
     time: float
@@ -86,7 +86,7 @@ class LocalEyes:
     def __init__(self, pids: Mapping[int, int]) -> None:
         self._pids = pids
         self._looks: dict[int, Look] = {}
-        self._suspect: int | None = None  # who progressed last is asked first
+        self._suspect: int | None = None  # the rank that progressed last is looked at first
 
     def stopped(self, rank: int) -> bool:
         """Whether ``rank`` was held by a signal when last looked at."""

@@ -48,7 +48,7 @@ class Kind(IntEnum):
     TASK = 2  # the payload
     READY = 3  # the rank is set up; the environment it sees
     UNFIT = 4  # the rank could not be set up; the traceback
-    BYTES = 5  # the task's return value: bytes, that whoever asked for it decodes by a schema
+    BYTES = 5  # the task's return value: bytes, which the caller decodes by a schema
     RAISED = 7  # the exception, as a verdict
     STORE = 8  # where the ranks of a group meet, when that is not a file: from rank 0, then to the others
 
@@ -68,7 +68,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class RankSpec(msgspec.Struct, frozen=True):
-    """All that a rank process is told when it is forked; `store` is a file, or `listen` an address to meet at."""
+    """What a rank process gets when it is forked; ranks meet in the file `store`, or at the address `listen`."""
 
     rank: int
     world_size: int
@@ -121,7 +121,7 @@ class ForkFailed(msgspec.Struct, frozen=True, tag=True):
 class Exited(msgspec.Struct, frozen=True, tag=True):
     """A child ended; ``code`` as in ``subprocess``: negative for a signal; ``moment`` in seconds.
 
-    ``lost`` says why nobody knows: the host that it ran on is out of reach.
+    ``lost`` says why the code is not known: the host that it ran on is out of reach.
     """
 
     group: int

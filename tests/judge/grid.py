@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from msgspec import structs
-from pipeconform.ranks.operations import Layout, Moment, Operation
 
 from pipeconform.adapter import Capabilities, Feature
 from pipeconform.case import blocks
@@ -24,6 +23,7 @@ from pipeconform.judge.schedules import is_named
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Observation, Reduction, Sharding, StepExpected, StepShown
 from pipeconform.observe.traffic.records import Cargo, Traffic
+from pipeconform.ranks.operations import Layout, Moment, Operation
 from tests.case.examples import EVERYTHING, with_model
 from tests.judge.honest import (
     CASES,

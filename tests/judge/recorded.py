@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pipeconform.ranks.operations import Layout, Moment, Operation
-
 from pipeconform.observe.traffic.records import Traffic
+from pipeconform.ranks.operations import Layout, Moment, Operation
 
 GROUP = "given"
 _KINDS: dict[str, tuple[Literal["send", "receive", "collective"], str]] = {

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from pipeconform.ranks.operations import Layout
 
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.ranks.operations import Layout
 from tests.judge.executions import evidence
 from tests.judge.recorded import traffic
 

@@ -7,16 +7,16 @@ import time
 import torch
 import torch.distributed as dist
 
-from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.ranks import examiner
 from pipeconform.ranks.rank import RankContext
+from pipeconform.ranks.recording.recorder import Recorder
 
 
 def recorded(task):
     """Run a task with its communication recorded; what it returns is written as text."""
 
     def run(context: RankContext, payload: bytes) -> bytes:
-        with TrafficRecorder(guard=False).recording():
+        with Recorder().recording():
             return str(task(context, payload)).encode()
 
     return run

@@ -15,29 +15,24 @@ def test_the_cpu_takes_any_number_of_ranks():
     assert devices == Devices(device_type="cpu", backend="gloo", count=None)
     assert devices.assignment(3) == ("cpu", "cpu", "cpu")
     assert devices.reason_against(1000) is None
-    assert devices.caution() is None
 
 
 def test_each_rank_has_its_own_device():
     devices = resolve("cuda", machine=TWO_GPUS)
     assert devices.assignment(2) == ("cuda:0", "cuda:1")
     assert devices.reason_against(2) is None
-    assert devices.caution() is None
 
 
 def test_neighbours_share_a_device_when_asked_to():
     devices = resolve("cuda", ranks_per_device=2, machine=TWO_GPUS)
     assert devices.assignment(4) == ("cuda:0", "cuda:0", "cuda:1", "cuda:1")
     assert devices.reason_against(4) is None
-    assert (
-        devices.caution() == "several ranks share a device"
-        " (the nccl backend: NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1)"
-    )
+    assert devices.settings({}) == dict(SHARING)
 
 
 def test_sharing_with_gloo_needs_nothing():
     devices = resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS)
-    assert (devices.backend, devices.caution()) == ("gloo", None)
+    assert (devices.backend, devices.settings({})) == ("gloo", {})
 
 
 @pytest.mark.parametrize(

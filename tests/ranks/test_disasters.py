@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeconform.ranks import Died, ForkServer, Pool, Raised, Stuck
+from pipeconform.ranks import Crew, Died, ForkServer, Pool, Raised, Stuck
 from tests.ranks.plain_values import read
 
 KINDS: dict[str, Callable[[object], bool]] = {
@@ -55,7 +55,7 @@ def survive(server: ForkServer, kinds: list[str], *, temporary: Path) -> None:
             ],
         }
 
-    with Pool(server, size=2, idle_limit=IDLE) as pool:
+    with Pool(Crew(server, size=2), idle_limit=IDLE) as pool:
         early: dict[str, object] = {}
         for number, kind in enumerate(kinds):
             pids.update(pool.pids)

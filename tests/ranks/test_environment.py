@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from pipeconform.errors import VariantError
-from pipeconform.ranks import Environment, Pool
+from pipeconform.ranks import Crew, Environment, Pool
 
 VARIANT = Environment("test", {"PIPECONFORM_TEST": "on", "HOME": None})
 
 
 def test_ranks_see_the_variant_and_report_it(start_server):
-    with Pool(start_server(VARIANT), size=1, backend=None) as pool:
+    with Pool(Crew(start_server(VARIANT), size=1, backend=None)) as pool:
         seen = pool.wait_until_formed()[0]
     assert (seen["PIPECONFORM_TEST"], seen["HOME"], seen["OMP_NUM_THREADS"]) == ("on", None, "1")
 
 
 def test_a_variant_that_does_not_take_effect_is_an_error(start_server):
     server = start_server(VARIANT, preload=("changes_environment",))
-    with Pool(server, size=1, backend=None) as pool, pytest.raises(VariantError, match="'meddled'"):
+    with Pool(Crew(server, size=1, backend=None)) as pool, pytest.raises(VariantError, match="'meddled'"):
         pool.run("rank_tasks:facts", time_limit=30)
 
 

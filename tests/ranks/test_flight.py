@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeconform.ranks import Environment, Pool, Stuck
+from pipeconform.ranks import Crew, Environment, Pool, Stuck
 from pipeconform.ranks.flight import SIZE, Flight, flights_in
 
 # As a build of torch with NCCL writes it, by the format's description; the operations of a rank of a world of four.
@@ -87,7 +87,7 @@ def test_a_hang_that_only_the_recorder_of_torch_saw_is_told(start_server, task) 
     """Gloo records collectives in the same form, so a dump that torch really made is read."""
     recorded = Environment("recorded", {SIZE: "100"})
     server = start_server(recorded, preload=("torch", "torch.distributed"))
-    pool = Pool(server, size=2, idle_limit=0.5)
+    pool = Pool(Crew(server, size=2), idle_limit=0.5)
     try:
         vector = pool.run(f"hanging_ranks:{task}", time_limit=120.0)
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.errors import PoolError
-from pipeconform.ranks import ForkServer, Pool
+from pipeconform.ranks import Crew, ForkServer, Pool
 
 HERE = Path(__file__).parent
 GUARD = 60.0  # seconds nothing comes near unless it hangs
@@ -33,7 +33,7 @@ def test_a_preload_that_starts_threads_is_refused(start_server):
 def test_a_child_that_dies_while_it_is_set_up_is_a_pool_error_with_its_stderr(start_server):
     server = start_server(preload=("dies_in_fork",))
     with (
-        Pool(server, size=2, backend=None) as pool,
+        Pool(Crew(server, size=2, backend=None)) as pool,
         pytest.raises(PoolError, match=r"(?s)ended with 3.*not today"),
     ):
         pool.run("rank_tasks:pid", time_limit=GUARD)
@@ -58,7 +58,7 @@ def test_an_interpreter_that_cannot_run_is_a_pool_error(monkeypatch, tmp_path):
 
 def test_a_killed_server_takes_its_ranks_along(start_server, survivors):
     server = start_server()
-    pool = Pool(server, size=2, backend=None)
+    pool = Pool(Crew(server, size=2, backend=None))
     pids = pool.pids
     with pytest.raises(PoolError, match="the fork server ended"):
         pool.run("rank_tasks:kill_server", time_limit=GUARD)
@@ -70,7 +70,7 @@ def test_a_killed_server_takes_its_ranks_along(start_server, survivors):
 def test_a_closed_server_leaves_no_process_no_folder_and_no_descriptor(start_server, survivors, descriptors):
     before = descriptors()
     server = start_server()
-    pool = Pool(server, size=3, backend=None)
+    pool = Pool(Crew(server, size=3, backend=None))
     pids = [*pool.pids, server.pid]
     server.close()
     server.close()
@@ -99,10 +99,10 @@ def test_a_server_that_still_imports_can_be_closed(start_server, survivors):
 CONTROLLER = """
 import os, sys
 sys.path.insert(0, {here!r})
-from pipeconform.ranks import ForkServer, Pool
+from pipeconform.ranks import Crew, ForkServer, Pool
 
 server = ForkServer(preload={preload!r})
-pool = Pool(server, size=2, backend={backend!r}, idle_limit=1000.0)
+pool = Pool(Crew(server, size=2, backend={backend!r}), idle_limit=1000.0)
 print(server.pid, *pool.pids, flush=True)
 assert "torch" not in sys.modules
 {action}

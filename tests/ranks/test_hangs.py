@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeconform.ranks import Died, ForkServer, Pool, Returned, Stuck
+from pipeconform.ranks import Crew, Died, ForkServer, Pool, Returned, Stuck
 from pipeconform.ranks.verdict import VerdictVector
 
 PATIENT = 60.0  # seconds of idleness: what is found sooner was proved
@@ -14,7 +14,7 @@ PATIENT = 60.0  # seconds of idleness: what is found sooner was proved
 
 @pytest.fixture(scope="module")
 def pools(server: ForkServer) -> Iterator[dict[int, Pool]]:
-    made = {size: Pool(server, size=size, idle_limit=PATIENT) for size in (2, 3)}
+    made = {size: Pool(Crew(server, size=size), idle_limit=PATIENT) for size in (2, 3)}
     yield made
     for pool in made.values():
         pool.close()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import pipeconform
-from pipeconform.ranks import ForkServer, Pool, Raised, Returned
+from pipeconform.ranks import Crew, ForkServer, Pool, Raised, Returned
 from pipeconform.ranks.answered import read_answers
 from pipeconform.ranks.verdict import Cause
 from pipeconform.ranks.wire import Kind
@@ -28,7 +28,7 @@ MAY_PICKLE = {
 
 @pytest.fixture
 def pool(server: ForkServer) -> Iterator[Pool]:
-    with Pool(server, size=2, idle_limit=0.5) as pool:
+    with Pool(Crew(server, size=2), idle_limit=0.5) as pool:
         yield pool
 
 

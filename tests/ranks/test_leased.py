@@ -8,7 +8,6 @@ import pytest
 
 from pipeconform.errors import PoolError
 from pipeconform.ranks.devices import Devices, device_names
-from pipeconform.ranks.leased import LeasedPools
 from pipeconform.ranks.leases import Leases
 from pipeconform.ranks.pools import Pools
 from tests.ranks.plain_values import read
@@ -30,7 +29,8 @@ def task_modules(monkeypatch):
 
 @pytest.fixture
 def pools(tmp_path):
-    with LeasedPools(Pools(preload=PRELOAD, devices=FOUR), leases=leases_in(tmp_path), patience=5.0) as pools:
+    with Pools(preload=PRELOAD, devices=FOUR, leases=leases_in(tmp_path)) as pools:
+        pools._leasing.patience = 5.0
         yield pools
 
 
@@ -74,7 +74,7 @@ def test_ranks_stay_warm_on_the_devices_they_had(pools, tmp_path):
 def test_a_device_is_leased_for_all_ranks_that_share_it(tmp_path):
     shared = Devices(device_type="cpu", backend="gloo", count=2, ranks_per_device=2)
     leases = Leases("cpu", NAMES[:2], folder=tmp_path)
-    with LeasedPools(Pools(preload=PRELOAD, devices=shared), leases=leases) as pools:
+    with Pools(preload=PRELOAD, devices=shared, leases=leases) as pools:
         with leases.take(1, patience=0.0):
             assert where(pools, 2) == ("cpu:1", "cpu:1")
         assert where(pools, 3) == ("cpu:0", "cpu:0", "cpu:1")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.errors import PoolError
-from pipeconform.ranks import Died, ForkServer, Pool, Raised, Returned, Stuck
+from pipeconform.ranks import Crew, Died, ForkServer, Pool, Raised, Returned, Stuck
 from tests.ranks.plain_values import read
 
 GUARD = 30.0  # seconds no task comes near unless something hangs
@@ -21,7 +21,7 @@ LARGE = 20 << 20
 
 @pytest.fixture
 def pool(server: ForkServer) -> Iterator[Pool]:
-    with Pool(server, size=2, idle_limit=0.5) as pool:
+    with Pool(Crew(server, size=2), idle_limit=0.5) as pool:
         yield pool
 
 
@@ -31,7 +31,7 @@ def run(pool: Pool, task: str, payload: bytes = b"", *, limit: float = GUARD):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
 def test_every_world_size_reduces_over_all_its_ranks(server, size):
-    with Pool(server, size=size) as pool:
+    with Pool(Crew(server, size=size)) as pool:
         assert (size * (size + 1) / 2,) * size == run(pool, "total").values
 
 
@@ -60,7 +60,7 @@ def test_no_thread_of_a_rank_takes_a_core_by_waking_up(pool):
 
 
 def test_without_a_backend_there_is_no_process_group(server):
-    with Pool(server, size=1, backend=None) as oracle:
+    with Pool(Crew(server, size=1, backend=None)) as oracle:
         assert run(oracle, "facts")[0].value["backend"] is None
 
 
@@ -69,12 +69,12 @@ def test_good_tasks_keep_their_processes(pool):
 
 
 def test_subgroups_work(server):
-    with Pool(server, size=4) as pool:
+    with Pool(Crew(server, size=4)) as pool:
         assert (2.0, 4.0, 2.0, 4.0) == run(pool, "subgroups").values == run(pool, "subgroups").values
 
 
 def test_two_pools_run_at_once(server, pool):
-    with Pool(server, size=1, backend=None) as oracle:
+    with Pool(Crew(server, size=1, backend=None)) as oracle:
         ours, its = (
             pool.start("rank_tasks:spin_briefly", time_limit=GUARD),
             oracle.start("rank_tasks:return_much", time_limit=GUARD),
@@ -180,7 +180,7 @@ def test_waiting_for_a_computing_child_process_is_not_a_hang(pool):
 
 
 def test_a_rank_that_closes_its_connection_is_not_waited_for_forever(server):
-    with Pool(server, size=1, backend=None, idle_limit=GUARD) as pool:
+    with Pool(Crew(server, size=1, backend=None), idle_limit=GUARD) as pool:
         assert "closed its connection" in run(pool, "close_connection")[0].why
 
 
@@ -269,7 +269,7 @@ def test_a_busy_pool_takes_no_second_task(pool):
 
 def test_ranks_that_were_ready_while_another_pool_waited_are_not_waited_for(server, pool, monkeypatch):
     """Their words have been read already, and nothing more comes that would end a wait."""
-    with Pool(server, size=1) as other:
+    with Pool(Crew(server, size=1)) as other:
         other.wait_until_formed()
         pool.restart()
         group = pool._crew.group
@@ -296,7 +296,7 @@ def test_a_task_that_nobody_waits_for_is_ended_by_the_next(pool, survivors):
 
 
 def test_a_closed_pool_says_so(server, survivors):
-    pool = Pool(server, size=1)
+    pool = Pool(Crew(server, size=1))
     pids = pool.pids
     pool.close()
     pool.close()
@@ -306,7 +306,7 @@ def test_a_closed_pool_says_so(server, survivors):
 
 
 def test_a_forgotten_pool_ends_its_processes(server, survivors):
-    pids = Pool(server, size=2).pids
+    pids = Pool(Crew(server, size=2)).pids
     assert survivors(pids) == []
 
 
@@ -328,11 +328,11 @@ def test_a_wrong_task_is_the_callers_error(pool, arguments, complaint):
 )
 def test_a_wrong_pool_is_the_callers_error(server, arguments, complaint):
     with pytest.raises(ValueError, match=complaint):
-        Pool(server, **arguments)
+        Pool(Crew(server, **arguments))
 
 
 def test_a_backend_nobody_knows_is_a_pool_error_with_the_reason(server):
-    with Pool(server, size=2, backend="nonsense") as pool, pytest.raises(PoolError, match="nonsense"):
+    with Pool(Crew(server, size=2, backend="nonsense")) as pool, pytest.raises(PoolError, match="nonsense"):
         run(pool, "pid")
 
 
@@ -350,7 +350,7 @@ def test_disasters_leave_nothing_behind(server, descriptors):
     def descriptors_of_server() -> int:
         return len(os.listdir(f"/proc/{server.pid}/fd"))
 
-    with Pool(server, size=2, idle_limit=0.5) as pool:
+    with Pool(Crew(server, size=2), idle_limit=0.5) as pool:
         run(pool, "kill_itself")
         states = [state()]
         for _ in range(15):

@@ -1,7 +1,7 @@
 """What happens to memory that a transfer is under way in.
 
 A receive does not get the caller's memory. It gets some of its own, and the caller's holds poison until the wait
-has ended: whoever reads earlier reads poison, on every run and not only when the message is late. What is sent is
+has ended: a read before that reads poison, on every run and not only when the message is late. What is sent is
 copied when the send is issued and compared when its wait has ended. Poison is bytes of ones: not a number in every
 floating dtype, −1 in integers.
 """
@@ -47,7 +47,7 @@ class Received:
         self._bytes.copy_(self._poison)
 
     def complete(self) -> bool:
-        """Hand over what came; whether nobody wrote into the memory before."""
+        """Hand over what came; whether the memory had been left alone until then."""
         if self._bytes is None:
             return True
         arrived = _bytes_of(self.memory)

@@ -8,7 +8,7 @@ dtype) sends something of which this end can tell nothing.
 
 Gradients are seen by hooks on nodes of autograd's graph, on the way into the output's node and into or behind the
 input's; tensors, parameters and the graph stay what they are. A watched storage is held weakly: its memory is
-free to go, and its address comes not again while somebody could mistake it.
+free to go, and its address is not reused while it could be mistaken.
 """
 
 from __future__ import annotations

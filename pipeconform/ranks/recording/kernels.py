@@ -58,7 +58,7 @@ class Call:
 
 
 class Listener(Protocol):
-    """Who is told."""
+    """Gets every call before it runs."""
 
     def called(self, call: Call) -> Any:
         """Run the call and return what it returns."""
@@ -70,7 +70,7 @@ class Listener(Protocol):
         """Run a wait for a work object, and return what it returns."""
 
     def polled(self, work: dist.Work, complete: bool) -> None:
-        """Somebody asked whether a work object is complete."""
+        """`Work.is_completed` was called, and returned `complete`."""
 
     def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
         """Run a wait for whatever works on a tensor's memory, and return what it returns."""
@@ -78,7 +78,7 @@ class Listener(Protocol):
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell `listener` about everything, in all threads of this process, until the end."""
+    """Give every call of every thread of this process to `listener`, until the end."""
     with ExitStack() as stack:
         stack.enter_context(_kernels(listener))
         stack.enter_context(_waits(listener))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import structs
-from pipeconform.ranks.operations import Layout, Operation
 
 from pipeconform.observe.traffic.due import Due, Neighbours, due
 from pipeconform.observe.traffic.records import Cargo
+from pipeconform.ranks.operations import Layout, Operation
 
 BOUNDARY = Layout("float64", (2, 3), (3, 1))
 

@@ -1,0 +1,1 @@
+"""One case on one rank: the plan that the adapter is given, the steps of the program, and what they showed."""
