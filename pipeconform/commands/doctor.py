@@ -18,8 +18,8 @@ import click
 
 from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
-from pipeconform.ranks.devices import Machine, probe
 from pipeconform.ranks.crew import Crew
+from pipeconform.ranks.devices import Machine, probe
 from pipeconform.ranks.forkserver import ForkServer
 from pipeconform.ranks.pool import Pool
 from pipeconform.supported import describe_range, torch_version, why_unsupported

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TASK", "Described", "OfPipeline", "OfWrapper", "answer"]
 
-TASK = "pipeconform.ranks.described:answer"
+TASK = "pipeconform.execute.described:answer"
 
 
 class OfPipeline(msgspec.Struct, frozen=True, tag="pipeline"):

@@ -4,7 +4,7 @@ import textwrap
 
 import msgspec
 import pytest
-from pipeconform.ranks.described import Described, OfPipeline, OfWrapper, answer
+from pipeconform.execute.described import Described, OfPipeline, OfWrapper, answer
 
 from pipeconform.adapter import Description
 from pipeconform.errors import BadAdapterError
