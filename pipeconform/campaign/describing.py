@@ -13,8 +13,8 @@ from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.runner import Runner
 from pipeconform.campaign.wrapper_runner import WrapperRunner
 from pipeconform.errors import BadAdapterError, ContractError, HarnessError
-from pipeconform.ranks.answered import ask_implementation
 from pipeconform.execute.described import TASK, Described
+from pipeconform.ranks.answered import ask_implementation
 from pipeconform.ranks.protocols import RankPools
 from pipeconform.ranks.verdict import Died, Raised, Stuck
 from pipeconform.wrapper import WrapperDescription

@@ -4,10 +4,10 @@ import textwrap
 
 import msgspec
 import pytest
-from pipeconform.execute.described import Described, OfPipeline, OfWrapper, answer
 
 from pipeconform.adapter import Description
 from pipeconform.errors import BadAdapterError
+from pipeconform.execute.described import Described, OfPipeline, OfWrapper, answer
 from pipeconform.execute.implementation import describe, load, resolve
 from pipeconform.wrapper import WrapperDescription
 

@@ -56,7 +56,7 @@ class Watcher(Protocol):
 
 
 class Intruder(Protocol):
-    """Who delays, stops or breaks a stage's computations; see `pipeconform.run.disturber`."""
+    """Who delays, stops or breaks a stage's computations; see `pipeconform.execute.disturber`."""
 
     def before(self, stage: int, inputs: tuple[Any, ...]) -> tuple[int | None, tuple[Any, ...]]:
         """A forward of `stage` begins: its number, and the inputs to work on."""
@@ -66,7 +66,7 @@ class Intruder(Protocol):
 
 
 class Edges(Protocol):
-    """What turns the main stream where `DTensor`s cross between stages; see `pipeconform.run.cutting`."""
+    """What turns the main stream where `DTensor`s cross between stages; see `pipeconform.execute.cutting`."""
 
     def arrived(self, x: Tensor) -> Tensor:
         """The whole of what the stage before handed over."""
