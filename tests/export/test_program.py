@@ -157,7 +157,7 @@ def test_what_a_wrapper_breaks_is_reproduced(shown: Shown) -> None:
 
 def test_a_mistake_in_the_program_s_own_text_is_inconclusive(shown: Shown) -> None:
     def broken(text: str) -> str:
-        return text.replace("class NotDivided", "undefined_name\n\n\nclass NotDivided")
+        return text.replace("@breaks(", "undefined_name\n\n\n@breaks(", 1)
 
     done = shown(question(CASE, DIVIDED_WRONGLY), implementation=f"{HERE}.scale:NotDivided", change=broken)
 
