@@ -40,7 +40,7 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
             if name in ("BadAdapterError", "ContractError"):
                 raise (ContractError if name == "ContractError" else BadAdapterError)(message)
             raise BadAdapterError(f"--impl {implementation!r} cannot be described: {kind}: {message}")
-        case Died(lost=False):
+        case Died(lost=""):
             raise BadAdapterError(
                 f"--impl {implementation!r}: importing it or its describe() ended the process ({verdict.how}); "
                 f"expected a Description, returned\n{vector.describe()}"

@@ -11,8 +11,7 @@ from pipeconform.campaign.corpus import Corpus, Drawable, drawn
 from pipeconform.campaign.minimise import Budget, Smallest
 from pipeconform.campaign.pairs import Point, points_of, reachable_points
 from pipeconform.campaign.simplify import simplify
-from pipeconform.campaign.stored import some_of
-from pipeconform.campaign.target import NotAsked
+from pipeconform.campaign.target import NotAsked, some_of
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
 from pipeconform.case.draw.claimed import reachable

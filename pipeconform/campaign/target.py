@@ -16,12 +16,13 @@ from pipeconform.campaign.minimise import Budget, Smallest
 from pipeconform.campaign.pairs import Point
 from pipeconform.campaign.runner import CaseT
 from pipeconform.case.any_case import AnyCase
+from pipeconform.errors import NothingJudgedError, UsageError
 from pipeconform.judge.outcome import Outcome
 from pipeconform.report.result import Status
 from pipeconform.spec import Profile, Requirement
 from pipeconform.spec.wrappers import Kind
 
-__all__ = ["Asked", "NotAsked", "Target"]
+__all__ = ["Asked", "NotAsked", "Target", "some_of"]
 
 
 @dataclass(frozen=True)
@@ -178,3 +179,23 @@ class Target(Protocol):
 
     def batch_classes(self, case: AnyCase) -> frozenset[str]:
         """How its numbers of microbatches compare with its number of ranks; empty where there are none."""
+
+
+def some_of(
+    wanted: tuple[Requirement, ...], is_about: Callable[[Requirement], bool], *, asked: str | None
+) -> tuple[Requirement, ...]:
+    """Those of the `wanted` requirements that are about a case; `asked` names the only one, if it was asked for.
+
+    Raises:
+        UsageError: the one asked for is not.
+        NothingJudgedError: none is.
+    """
+    chosen = tuple(filter(is_about, wanted))
+    if chosen:
+        return chosen
+    if asked is not None:
+        raise UsageError(
+            f"{wanted[0].id} says nothing about this case, or the implementation does not claim what it needs; "
+            f"leave --requirement out to judge the case by all that do"
+        )
+    raise NothingJudgedError("no requirement says anything about this case")

@@ -11,8 +11,7 @@ import msgspec
 from pipeconform.campaign.corpus import Drawable
 from pipeconform.campaign.minimise import Budget, Smallest, minimise
 from pipeconform.campaign.pairs import Point
-from pipeconform.campaign.stored import some_of
-from pipeconform.campaign.target import NotAsked
+from pipeconform.campaign.target import NotAsked, some_of
 from pipeconform.case.any_case import WRAPPER_COLUMN, AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import NothingJudgedError, UsageError
