@@ -18,7 +18,7 @@ from pipeconform.case.build import data
 from pipeconform.case.case import Case, Eval, Train, Zero
 from pipeconform.execute.groups import Retired
 from pipeconform.execute.planning import plan_of
-from pipeconform.judge.oracle import reference
+from pipeconform.oracle.full_model import reference
 
 RANKS, ORACLE = "bare:ranks", "bare:oracle"
 

@@ -14,7 +14,7 @@ from overhead import IMPLEMENTATION, stored_cases
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.judge.localisation import locate
+from pipeconform.judge.localise.localisation import locate
 from pipeconform.ranks.pools import Pools
 
 

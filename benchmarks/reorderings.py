@@ -27,13 +27,13 @@ import torch
 from measure import ROOT
 
 from pipeconform.adapter import GradientScale
+from pipeconform.bounds.numerics import compare, ratio
 from pipeconform.case import blocks
 from pipeconform.case.build.data import loss_of, make_batch
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case, LossSpec, Model, Stage, Train, World
-from pipeconform.judge.numerics import compare, ratio
-from pipeconform.judge.oracle import reference
 from pipeconform.observe.array import Array
+from pipeconform.oracle.full_model import reference
 
 WAYS = ("permuted", "divided late", "split backward", "other strides")
 BLOCKS = (

@@ -58,7 +58,7 @@ class Refusal:
     """A combination that a wrapper documents as refused: every rank raises, in words that match `says`."""
 
     combination: tuple[tuple[str, str], ...]
-    """Axis and value as in `replication.sharded_grid`: ``(("original_parameters", "False"), ("module", "partly"))``."""
+    """Axis and value as in `wrappers.sharded_grid`: ``(("original_parameters", "False"), ("module", "partly"))``."""
     says: str
     """A regular expression."""
 

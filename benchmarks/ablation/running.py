@@ -11,6 +11,7 @@ import msgspec
 from benchmarks.ablation.claims import CLAIMS, without
 from benchmarks.ablation.engine import reference_without
 from pipeconform.adapter import Capabilities
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
@@ -21,7 +22,6 @@ from pipeconform.case.draw.claimed import reachable
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.focus import Limits
 from pipeconform.errors import ContractError
-from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.ranks.pools import Pools
 from pipeconform.spec import certification_levels, core_requirements, mandatory, requirement

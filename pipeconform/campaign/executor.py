@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pipeconform.adapter import Capabilities, Description
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.case import Case
 from pipeconform.errors import HarnessError
 from pipeconform.execute.job import Job
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.gauge import Gauge
-from pipeconform.judge.masks import Masks, masks_of
-from pipeconform.judge.oracle import Bounds, Question
 from pipeconform.judge.outcome import Outcome, judge_refusal, judge_verdicts
 from pipeconform.observe.observation import Failed, Observation, Reference, Watched
+from pipeconform.oracle.full_model import Bounds, Question
+from pipeconform.oracle.masks import Masks, masks_of
 from pipeconform.ranks.answered import read_answers
 from pipeconform.ranks.protocols import RankPools
 from pipeconform.ranks.verdict import Returned, VerdictVector
@@ -27,7 +27,7 @@ from pipeconform.ranks.verdict import Returned, VerdictVector
 __all__ = ["Execution", "Executor"]
 
 RANK_TASK = "pipeconform.execute.worker:execute"
-ORACLE_TASK = "pipeconform.judge.oracle:answer"
+ORACLE_TASK = "pipeconform.oracle.full_model:answer"
 _MOST_BOUNDS_KNOWN = 128
 
 

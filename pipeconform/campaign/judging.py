@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from pipeconform.adapter import Feature
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.case.case import Case
@@ -18,7 +19,6 @@ from pipeconform.errors import ContractError
 from pipeconform.execute.implementation import module_of
 from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.evidence import Evidence, Finding
-from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.registry import JUDGEMENTS

@@ -8,7 +8,7 @@ from pipeconform.campaign.executor import Executor
 from pipeconform.case.blocks import SyncedNorm
 from pipeconform.case.case import Case
 from pipeconform.judge.data_parallel import replicas_of
-from pipeconform.judge.localisation import locate, locate_among
+from pipeconform.judge.localise.localisation import locate, locate_among
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.whole_stages import by_stages
 from pipeconform.observe.localisation import Localisation

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.executor import Execution, Executor
 from pipeconform.campaign.judging import judge, num_repetitions
 from pipeconform.campaign.localising import is_numeric, localise
 from pipeconform.campaign.runner import Judged
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.unclaimed import returned_unclaimed

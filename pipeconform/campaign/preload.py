@@ -10,6 +10,6 @@ PRELOAD = (
     "torch.distributed.pipelining",
     "torch.export._trace",
     "pipeconform.execute.worker",
-    "pipeconform.judge.oracle",
-    "pipeconform.replication.worker",
+    "pipeconform.oracle.full_model",
+    "pipeconform.wrappers.worker",
 )

@@ -16,12 +16,12 @@ from pipeconform.case.any_case import WRAPPER_COLUMN, AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import NothingJudgedError, UsageError
 from pipeconform.judge.outcome import Outcome
-from pipeconform.replication.drawing import Listed, Smaller, is_about
-from pipeconform.replication.judgement import why_not_judged
-from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.spec import Profile, Requirement
 from pipeconform.spec.wrappers import Kind, wrapper_chapter, wrapper_requirement
 from pipeconform.wrapper import WrapperClaims, WrapperDescription
+from pipeconform.wrappers.drawing import Listed, Smaller, is_about
+from pipeconform.wrappers.judgement import why_not_judged
+from pipeconform.wrappers.registry import WRAPPER_JUDGEMENTS
 
 __all__ = ["AskedOfWrapper", "WrapperTarget"]
 

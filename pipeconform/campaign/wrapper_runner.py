@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.runner import Judged
 from pipeconform.case.any_case import AnyCase
@@ -14,23 +15,22 @@ from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import ContractError, HarnessError
 from pipeconform.execute.implementation import module_of
 from pipeconform.judge.finding import Finding
-from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
 from pipeconform.ranks.answered import read_answers
 from pipeconform.ranks.protocols import RankPools
 from pipeconform.ranks.verdict import Returned, VerdictVector
-from pipeconform.replication.evidence import came_through, distinct, evidence_of
-from pipeconform.replication.job import Job
-from pipeconform.replication.observation import Expected, Question, Shown
-from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import Kind
 from pipeconform.wrapper import WrapperDescription
+from pipeconform.wrappers.evidence import came_through, distinct, evidence_of
+from pipeconform.wrappers.job import Job
+from pipeconform.wrappers.observation import Expected, Question, Shown
+from pipeconform.wrappers.registry import WRAPPER_JUDGEMENTS
 
 __all__ = ["WrapperRunner"]
 
-_RANK_TASK = "pipeconform.replication.worker:execute"
-_ORACLE_TASK = "pipeconform.replication.worker:answer"
+_RANK_TASK = "pipeconform.wrappers.worker:execute"
+_ORACLE_TASK = "pipeconform.wrappers.worker:answer"
 
 
 @dataclass(frozen=True, kw_only=True)

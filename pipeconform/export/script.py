@@ -18,8 +18,8 @@ __all__ = ["Program", "program_of"]
 
 _CARRIED = (
     "pipeconform.export.program",
-    "pipeconform.judge.oracle",
-    "pipeconform.replication.worker",
+    "pipeconform.oracle.full_model",
+    "pipeconform.wrappers.worker",
     "pipeconform.ranks.server",
     "pipeconform.execute.worker",
 )

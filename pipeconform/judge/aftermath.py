@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeconform.adapter import ErrorContract, MistakeKind
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.case import Case, Train
 from pipeconform.case.mistakes import Mistake
 from pipeconform.judge import forward, training, wording
 from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence, Finding
-from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.observation import Failed
 from pipeconform.ranks.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector

@@ -22,7 +22,7 @@ from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, Sharding, StepExpected, StepShown
 
 if TYPE_CHECKING:
-    from pipeconform.judge.oracle import Bounds
+    from pipeconform.oracle.full_model import Bounds
 
 __all__ = [
     "Shards",

@@ -13,15 +13,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipeconform.adapter import Capabilities, Placement, laid_out
+from pipeconform.bounds.gauge import Gauge, Uncounted
+from pipeconform.bounds.numerics import Mismatch, compare, enormous, magnitude, measure
 from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.judge.finding import Finding
-from pipeconform.judge.gauge import Gauge, Uncounted
-from pipeconform.judge.numerics import Mismatch, compare, enormous, magnitude, measure
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown
 
 if TYPE_CHECKING:
-    from pipeconform.judge.oracle import Bounds
+    from pipeconform.oracle.full_model import Bounds
 
 __all__ = ["Evidence", "Finding", "Judge", "Numbers", "held", "missing", "shown_step", "unheld"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeconform.judge.numerics import Mismatch
+from pipeconform.bounds.numerics import Mismatch
 
 __all__ = ["Finding"]
 

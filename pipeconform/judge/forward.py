@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipeconform.adapter import Feature
+from pipeconform.bounds.numerics import Mismatch, compare
 from pipeconform.case.case import Case, Train
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, missing, shown_step, unheld
-from pipeconform.judge.numerics import Mismatch, compare
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Forward, Named, Observation, Reference, StepExpected, Structure
 

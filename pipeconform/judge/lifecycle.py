@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from pipeconform.bounds.gauge import Gauge
+from pipeconform.bounds.numerics import compare
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
-from pipeconform.judge.gauge import Gauge
-from pipeconform.judge.numerics import compare
 from pipeconform.observe.observation import Named, Observation, StepExpected
 
 __all__ = [

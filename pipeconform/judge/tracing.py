@@ -14,7 +14,7 @@ from pipeconform.adapter import Feature
 from pipeconform.case.case import Case, Eval, Train
 from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, missing, shown_step
-from pipeconform.judge.sides import exchanged, shape_pattern, shown_pattern
+from pipeconform.judge.exchanged_words import exchanged, shape_pattern, shown_pattern
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Reference
 

@@ -16,8 +16,8 @@ from msgspec import structs
 
 from pipeconform.case.build.whole import aliases_of
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.oracle import Bounds
 from pipeconform.observe.observation import Named, Observation, Reference, StepExpected, StepShown, Structure
+from pipeconform.oracle.full_model import Bounds
 
 __all__ = ["by_stages"]
 

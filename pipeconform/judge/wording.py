@@ -11,7 +11,7 @@ from pipeconform.adapter import MistakeKind
 from pipeconform.case.case import Case
 from pipeconform.case.mistakes import Mistake
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.sides import dtype_pattern, exchanged, shape_pattern
+from pipeconform.judge.exchanged_words import dtype_pattern, exchanged, shape_pattern
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Failed, Structure
 

@@ -9,7 +9,7 @@ that execution. Inside a stage's forward, while gradients are on,
   engine is handed is what it is handed otherwise.
 
 Engines that take gradients with ``torch.autograd.grad`` pass both all the same. A node that a split backward asks
-by hand, or a second time, tells nothing or the same once more; see `pipeconform.judge.localisation`.
+by hand, or a second time, tells nothing or the same once more; see `pipeconform.judge.localise.localisation`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from pipeconform.case.focus import Focus
-from pipeconform.judge.communication import (
+from pipeconform.judge.conditions import BYSTANDER, DELAY, SEVERAL_RANKS
+from pipeconform.judge.evidence import Evidence, Finding
+from pipeconform.judge.forward import outputs_are_right
+from pipeconform.judge.judgement import requirement
+from pipeconform.judge.traffic.communication import (
     DESCRIPTION_BYTES,
     about_operation,
     exchange_of,
@@ -15,12 +19,13 @@ from pipeconform.judge.communication import (
     step_of,
     traffic_of,
 )
-from pipeconform.judge.conditions import BYSTANDER, DELAY, SEVERAL_RANKS
-from pipeconform.judge.crossing import Where, something_else_is_used, stays_on_one_rank, too_little_crosses
-from pipeconform.judge.evidence import Evidence, Finding
-from pipeconform.judge.forward import outputs_are_right
-from pipeconform.judge.judgement import requirement
-from pipeconform.judge.replay import circle
+from pipeconform.judge.traffic.crossing import (
+    Where,
+    something_else_is_used,
+    stays_on_one_rank,
+    too_little_crosses,
+)
+from pipeconform.judge.traffic.replay import circle
 from pipeconform.judge.training import gradients_are_right, values_and_gradients_are_right
 from pipeconform.spec.catalogue import MUST, SHOULD, Promise
 

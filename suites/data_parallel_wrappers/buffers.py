@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from pipeconform.case.wrapper_case import Step, WrapperCase
 from pipeconform.judge.evidence import Finding
-from pipeconform.replication.judge import WrapperEvidence, is_right
-from pipeconform.replication.judgement import requirement
 from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+from pipeconform.wrappers.judge import WrapperEvidence, is_right
+from pipeconform.wrappers.judgement import requirement
 
 from ..promises import documented
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from pipeconform.case.wrapper_case import Step, WrapperCase
 from pipeconform.judge.evidence import Finding
-from pipeconform.replication.judge import WrapperEvidence, differing, failures, is_right, refused
-from pipeconform.replication.judgement import requirement, under
 from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+from pipeconform.wrappers.judge import WrapperEvidence, differing, failures, is_right, refused
+from pipeconform.wrappers.judgement import requirement, under
 
 from ..promises import ORDINARY, documented, in_source
 

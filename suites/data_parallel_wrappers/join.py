@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from pipeconform.case.wrapper_case import Pass, Step, Uneven, WrapperCase
 from pipeconform.judge.evidence import Finding
-from pipeconform.replication.judge import WrapperEvidence, is_right, refused
-from pipeconform.replication.judgement import requirement, under
 from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+from pipeconform.wrappers.judge import WrapperEvidence, is_right, refused
+from pipeconform.wrappers.judgement import requirement, under
 
 from ..promises import documented
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeconform.judge.evidence import Finding
-from pipeconform.replication.judge import WrapperEvidence, is_right, refused
-from pipeconform.replication.judge_sharded import is_of, trains_like_ddp
-from pipeconform.replication.judgement import requirement
-from pipeconform.replication.sharded_grid import (
+from pipeconform.spec.catalogue import MUST
+from pipeconform.wrapper import WrapperFeature as F
+from pipeconform.wrappers.judge import WrapperEvidence, is_right, refused
+from pipeconform.wrappers.judge_sharded import is_of, trains_like_ddp
+from pipeconform.wrappers.judgement import requirement
+from pipeconform.wrappers.sharded_grid import (
     delayed_cases,
     every_case,
     offloaded_cases,
     pairwise_cases,
     refused_cases,
 )
-from pipeconform.spec.catalogue import MUST
-from pipeconform.wrapper import WrapperFeature as F
 
 from ..promises import ASYNCHRONOUS, documented
 

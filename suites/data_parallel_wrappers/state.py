@@ -8,7 +8,10 @@ from msgspec import structs
 
 from pipeconform.case.wrapper_case import Regroup, Step, WrapperCase
 from pipeconform.judge.evidence import Finding
-from pipeconform.replication.judge import (
+from pipeconform.spec.catalogue import MUST, SHOULD
+from pipeconform.wrapper import WrapOptions, WrapperClaims
+from pipeconform.wrapper import WrapperFeature as F
+from pipeconform.wrappers.judge import (
     MISUSE,
     WrapperEvidence,
     differing,
@@ -17,12 +20,9 @@ from pipeconform.replication.judge import (
     is_right,
     refused,
 )
-from pipeconform.replication.judge_state import state_travels
-from pipeconform.replication.judgement import requirement, under
-from pipeconform.replication.sharded_grid import nested_cases, states_between_worlds
-from pipeconform.spec.catalogue import MUST, SHOULD
-from pipeconform.wrapper import WrapOptions, WrapperClaims
-from pipeconform.wrapper import WrapperFeature as F
+from pipeconform.wrappers.judge_state import state_travels
+from pipeconform.wrappers.judgement import requirement, under
+from pipeconform.wrappers.sharded_grid import nested_cases, states_between_worlds
 
 from ..promises import documented, in_source
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from pipeconform.bounds.numerics import compare
 from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.judge.evidence import Finding
-from pipeconform.judge.numerics import compare
-from pipeconform.replication.judge import WrapperEvidence, is_right
-from pipeconform.replication.judgement import requirement, under
 from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+from pipeconform.wrappers.judge import WrapperEvidence, is_right
+from pipeconform.wrappers.judgement import requirement, under
 
 from ..promises import documented, in_source
 
@@ -47,7 +47,7 @@ def one_infinite_gradient(evidence: WrapperEvidence) -> Iterator[Finding]:
 
     A rank that skips alone is out of step for ever, and its loss looks as good as the others'.
     """
-    from pipeconform.replication.special import FIRST_SCALE
+    from pipeconform.wrappers.special import FIRST_SCALE
 
     found = list(is_right(evidence))
     yield from found

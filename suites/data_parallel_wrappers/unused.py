@@ -9,11 +9,11 @@ from msgspec import structs
 
 from pipeconform.case.wrapper_case import Pass, Step, WrapperCase
 from pipeconform.judge.evidence import Finding
-from pipeconform.replication.judge import WrapperEvidence, is_right, refused
-from pipeconform.replication.judgement import requirement, under
 from pipeconform.spec.catalogue import MUST
 from pipeconform.wrapper import WrapOptions, WrapperClaims
 from pipeconform.wrapper import WrapperFeature as F
+from pipeconform.wrappers.judge import WrapperEvidence, is_right, refused
+from pipeconform.wrappers.judgement import requirement, under
 
 from ..promises import documented
 
@@ -23,7 +23,7 @@ def _towers(*uses: tuple[str, ...]) -> tuple[Step, ...]:
 
 
 def _unused(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    from pipeconform.replication.modules import NO_PARAMETER
+    from pipeconform.wrappers.modules import NO_PARAMETER
 
     found = WrapOptions(find_unused=True)
     for uses in (

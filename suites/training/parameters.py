@@ -100,7 +100,7 @@ def dropout(evidence: Evidence) -> Iterator[Finding]:
 
     A mask drawn again for the backward pass, or once for all microbatches, is invisible in the loss.
     """
-    from pipeconform.judge.masks import masks_of
+    from pipeconform.oracle.masks import masks_of
 
     yield from losses_and_gradients_are_right(evidence)
     by_stage: dict[tuple[int, int], list[tuple[Array, ...]]] = {}

@@ -120,11 +120,12 @@ def test_a_mutant_takes_the_place_of_its_module_and_is_noticed():
     program = (
         "from benchmarks.own_mutants.drawing import drawn\n"
         "from benchmarks.own_mutants.running import tried\n"
-        "one = next(m for m in drawn(seed=0, number=99, within='judge.sides') if m.mutation.operator == 'boolean')\n"
+        "found = drawn(seed=0, number=99, within='judge.exchanged_words')\n"
+        "one = next(m for m in found if m.mutation.operator == 'boolean')\n"
         "print(tried(one, limit=300.0).by)"
     )
     shown = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
 
-    assert shown.stdout.startswith("tests/judge/test_sides.py::")
+    assert shown.stdout.startswith("tests/judge/test_exchanged_words.py::")

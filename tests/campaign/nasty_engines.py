@@ -174,6 +174,6 @@ class SpoilsTheOracle(ReferenceAdapter):
     """Replaces the oracle in every process that describes it."""
 
     def describe(self) -> Description:
-        oracle = importlib.import_module("pipeconform.judge.oracle")
+        oracle = importlib.import_module("pipeconform.oracle.full_model")
         oracle.answer = lambda _context, _question: b"nonsense"
         return super().describe()

@@ -10,7 +10,7 @@ from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
-from pipeconform.judge.oracle import reference
+from pipeconform.oracle.full_model import reference
 from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement
 
@@ -32,7 +32,7 @@ CASE = Case(
 @pytest.fixture(scope="module")
 def pools():
     with Pools(
-        preload=("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.judge.oracle")
+        preload=("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.oracle.full_model")
     ) as pools:
         yield pools
 

@@ -18,7 +18,7 @@ PRELOAD = (
     "torch",
     "torch.distributed",
     "pipeconform.execute.worker",
-    "pipeconform.judge.oracle",
+    "pipeconform.oracle.full_model",
     "pipeconform.reference_impl.adapter",
 )
 NASTY = f"{Path(__file__).with_name('nasty_engines.py')}:"

@@ -13,7 +13,7 @@ from pipeconform.campaign.trial import faults
 from pipeconform.case.blocks import BatchNorm, Linear, Mlp
 from pipeconform.case.case import Case, Kwarg, Model, Optimize, Sgd, Split, Stage, Train, World, Zero
 from pipeconform.case.replicas import Replicas
-from pipeconform.judge.localisation import locate
+from pipeconform.judge.localise.localisation import locate
 from pipeconform.judge.whole_stages import by_stages
 from pipeconform.ranks.pools import Pools
 from pipeconform.spec import requirement

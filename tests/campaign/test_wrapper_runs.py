@@ -18,10 +18,10 @@ from pipeconform.case.any_case import WRAPPER_COLUMN, decode_any_case
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import BadAdapterError, UnknownNameError, UsageError
 from pipeconform.ranks.pools import Pools
-from pipeconform.replication.modules import batch_of, build, placed
 from pipeconform.report.result import Cell, read_result
 from pipeconform.spec.wrappers import wrapper_requirement
 from pipeconform.wrapper import WrapperClaims, WrapperDescription
+from pipeconform.wrappers.modules import batch_of, build, placed
 from tests.report.conftest import make
 
 __all__ = ["make"]

@@ -18,10 +18,10 @@ from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.execute.implementation import resolve
 from pipeconform.judge.outcome import Outcome
 from pipeconform.ranks.pools import Pools
-from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.report.result import Cell
 from pipeconform.spec import profile
 from pipeconform.spec.wrappers import wrapper_requirement
+from pipeconform.wrappers.registry import WRAPPER_JUDGEMENTS
 from tests.selected import first_of_each
 
 TORCH_BREAKS = {

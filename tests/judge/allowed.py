@@ -8,12 +8,12 @@ import torch
 
 from pipeconform.case.blocks import SyncedNorm
 from pipeconform.case.case import Load, Optimize
-from pipeconform.judge.communication import DESCRIPTION_BYTES
 from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.oracle import Bounds
+from pipeconform.judge.traffic.communication import DESCRIPTION_BYTES
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import NUM_ROUNDS, WARM_UP, Answered, Held
+from pipeconform.oracle.full_model import Bounds
 from tests.judge.spoiling import Allowed, Path, example
 
 __all__ = ["Within"]

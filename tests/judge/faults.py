@@ -33,11 +33,11 @@ from tests.judge.honest import (
     plain_case,
 )
 from tests.judge.spoiling import Path, at, nudged, replaced
-from tests.judge.test_communication import recorded
-from tests.judge.test_crossing import crossed
 from tests.judge.test_tensor_parallel import crossing
 from tests.judge.test_tensor_parallel import evidence as cut
 from tests.judge.test_tracing import honest as traced
+from tests.judge.traffic.test_communication import recorded
+from tests.judge.traffic.test_crossing import crossed
 
 __all__ = ["FAULTS"]
 

@@ -31,7 +31,6 @@ from pipeconform.case.case import (
     Zero,
 )
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
-from pipeconform.judge.oracle import Bounds, Masks, reference
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import (
@@ -47,6 +46,7 @@ from pipeconform.observe.observation import (
     StepShown,
     Structure,
 )
+from pipeconform.oracle.full_model import Bounds, Masks, reference
 from pipeconform.schedule import generate, to_csv
 from tests.case.examples import EVERYTHING, small_case, with_model
 

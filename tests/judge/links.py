@@ -16,7 +16,6 @@ from types import GeneratorType, ModuleType
 from typing import Any
 
 from pipeconform.judge import (
-    communication,
     data_parallel,
     forward,
     lifecycle,
@@ -31,6 +30,7 @@ from pipeconform.judge import (
     training,
 )
 from pipeconform.judge.evidence import Evidence, Judge
+from pipeconform.judge.traffic import communication
 from pipeconform.spec.catalogue import SUITES, statements
 
 __all__ = ["Link", "all_links", "biting"]

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from pipeconform.bounds.gauge import Gauge, Uncounted
 from pipeconform.case.case import Train, World
 from pipeconform.judge.conditions import BYSTANDER, SEVERAL_RANKS, SEVERAL_STAGES
-from pipeconform.judge.gauge import Gauge, Uncounted
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import Reference
 from tests.case.examples import small_case

@@ -20,10 +20,10 @@ from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import LossSpec, Optimize, Sgd, Train, World, Zero
 from pipeconform.case.replicas import Replicas
 from pipeconform.judge.norms import gradient_norm_is_right
-from pipeconform.judge.oracle import reference
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import StepExpected
+from pipeconform.oracle.full_model import reference
 from tests.case.examples import EVERYTHING
 from tests.judge.honest import TRAIN, changed, expecting, honest, plain_case, told
 

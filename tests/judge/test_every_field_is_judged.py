@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.case import Load
 from pipeconform.errors import PipeconformError
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.lifecycle import repeats_exactly
-from pipeconform.judge.masks import masks_of
-from pipeconform.judge.oracle import reference
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import Observation, StepShown
+from pipeconform.oracle.full_model import reference
+from pipeconform.oracle.masks import masks_of
 from tests.judge.allowed import Within
 from tests.judge.charges import CHARGES, ELSEWHERE, NO_FAULT, NO_VERDICT, OTHER_STEPS, is_charged, is_no_fault
 from tests.judge.fields_page import page

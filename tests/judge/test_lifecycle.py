@@ -6,9 +6,9 @@ import msgspec
 import pytest
 import torch
 
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case import blocks
 from pipeconform.case.case import Zero
-from pipeconform.judge.gauge import Gauge
 from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array

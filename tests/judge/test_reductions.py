@@ -9,9 +9,9 @@ from pipeconform.case.case import Train, World
 from pipeconform.case.replicas import Replicas
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.oracle import reference
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import Event, Observation, Reduction, StepShown
+from pipeconform.oracle.full_model import reference
 from tests.case.examples import EVERYTHING, small_case
 
 synchronised_once = JUDGEMENTS["DPC-2"].judge

@@ -8,8 +8,8 @@ from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.case.blocks import Linear
 from pipeconform.case.case import Case, Model, Stage, Train, World, Zero
-from pipeconform.judge.messages import exchange
-from pipeconform.judge.replay import circle
+from pipeconform.judge.traffic.messages import exchange
+from pipeconform.judge.traffic.replay import circle
 from pipeconform.ranks.pools import Pools
 
 REFERENCE = "pipeconform.reference_impl.adapter:ReferenceAdapter"
@@ -18,7 +18,7 @@ RUNS = [("1F1B", 2, 1, 4), ("LoopedBFS", 2, 2, 4), ("Interleaved1F1B", 3, 2, 6),
 
 @pytest.fixture(scope="module")
 def executor():
-    preload = ("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.judge.oracle")
+    preload = ("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.oracle.full_model")
     with Pools(preload=preload) as pools:
         yield Executor(implementation=REFERENCE, description=describe(pools, REFERENCE), pools=pools)
 

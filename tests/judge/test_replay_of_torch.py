@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
-from pipeconform.judge.messages import exchange
-from pipeconform.judge.replay import circle
+from pipeconform.judge.traffic.messages import exchange
+from pipeconform.judge.traffic.replay import circle
 from pipeconform.observe.traffic.recorder import TrafficRecorder
 from pipeconform.observe.traffic.records import Traffic
 from pipeconform.ranks.on_ranks import run_on_ranks

@@ -11,10 +11,10 @@ from pipeconform.case.case import Model, Optimize, Sgd, Stage, Train, World, Zer
 from pipeconform.case.tensor_parallel import TensorParallel, cut_dim, layers_of
 from pipeconform.judge.data_parallel import part_of
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.oracle import reference
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Forward, Observation, Sharding, StepShown, Structure
+from pipeconform.oracle.full_model import reference
 from tests.case.examples import EVERYTHING, small_case
 from tests.judge.honest import merged
 

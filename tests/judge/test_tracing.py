@@ -13,10 +13,10 @@ from pipeconform.case.blocks import BatchNorm, Linear, Shared
 from pipeconform.case.case import Case, Eval, Split, Stage, Train
 from pipeconform.judge import tracing
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.oracle import reference
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Known, Named, Observation, StepShown, Structure
+from pipeconform.oracle.full_model import reference
 from tests.case.examples import EVERYTHING, small_case, with_model
 
 keys_are_the_models = JUDGEMENTS["TRC-2"].judge

@@ -10,9 +10,9 @@ from pipeconform.adapter import Capabilities, Feature, ScheduleClaim
 from pipeconform.case import blocks
 from pipeconform.case.case import LossSpec, Train
 from pipeconform.judge.evidence import Evidence
-from pipeconform.judge.oracle import reference
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Reference
+from pipeconform.oracle.full_model import reference
 from tests.case.examples import EVERYTHING, with_model
 from tests.judge.honest import (
     CASES,

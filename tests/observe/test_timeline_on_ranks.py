@@ -32,7 +32,7 @@ RUNS = [
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[Pools]:
-    preload = ("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.judge.oracle")
+    preload = ("torch", "torch.distributed", "pipeconform.execute.worker", "pipeconform.oracle.full_model")
     with Pools(preload=preload) as made:
         yield made
 

@@ -16,7 +16,7 @@ _PRELOAD = (
     "torch",
     "torch.distributed",
     "pipeconform.execute.worker",
-    "pipeconform.judge.oracle",
+    "pipeconform.oracle.full_model",
     "pipeconform.reference_impl.adapter",
     "reference_ranks",
 )

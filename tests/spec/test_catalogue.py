@@ -72,7 +72,7 @@ def test_reading_the_standard_and_its_judgements_loads_neither_torch_nor_hypothe
     code = (
         "import sys\n"
         "from pipeconform.judge.registry import JUDGEMENTS\n"
-        "from pipeconform.replication.registry import WRAPPER_JUDGEMENTS\n"
+        "from pipeconform.wrappers.registry import WRAPPER_JUDGEMENTS\n"
         "from pipeconform.spec.wrappers import all_requirements\n"
         "assert len(all_requirements()) == len(JUDGEMENTS) + len(WRAPPER_JUDGEMENTS)\n"
         "print(*{'torch', 'hypothesis', 'pytest'} & set(sys.modules))"

@@ -5,7 +5,6 @@ import pytest
 
 from pipeconform.errors import LevelUnavailableError, UnknownNameError
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.replication.registry import WRAPPER_JUDGEMENTS
 from pipeconform.spec import (
     CertificationLevel,
     Level,
@@ -18,6 +17,7 @@ from pipeconform.spec import (
     requirements,
 )
 from pipeconform.spec.levels import batch_class
+from pipeconform.wrappers.registry import WRAPPER_JUDGEMENTS
 
 AVAILABLE = [level for level in certification_levels() if not missing(level)]
 

@@ -18,8 +18,8 @@ from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.replicas import Replicas
 from pipeconform.case.simpler.candidates import PARTS, leaps, simpler, weight
 from pipeconform.case.simpler.scope import Scope
-from pipeconform.judge.oracle import reference
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.oracle.full_model import reference
 
 REFERENCE = ReferenceAdapter().describe().capabilities
 LIMITS = Limits(capabilities=REFERENCE, max_ranks=4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeconform.judge.numerics import Mismatch
+from pipeconform.bounds.numerics import Mismatch
 from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
 from pipeconform.report.html.message import message_of, verdicts_of
 

@@ -1,0 +1,1 @@
+"""Running error analysis: balls of values, and what they allow."""

@@ -1,0 +1,367 @@
+"""An a-priori elementwise bound on what rounding may do to every tensor of a computation.
+
+Two correct engines may add the same contributions in another order, divide the loss by m where the other
+divides the gradients, or use another matrix kernel. Their results then differ, and the difference is
+*not* a fraction of the result: the gradient of a bias before a batch norm is zero in exact arithmetic and
+pure rounding noise in any real one. What does bound the difference is the size of what was added up on
+the way. `RunningError` carries that along, operation by operation: running error analysis (J. H.
+Wilkinson; N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., SIAM 2002, §3.3), made
+independent of the order of additions (see ``ball``).
+
+For each tensor made while it is active it keeps E ≥ 0 such that every legitimate evaluation of the same
+expression, in the same dtypes, is within E of the exact result. Two of them are within 2E of each other.
+
+Covered: any order and blocking of sums and products, fused multiply-adds, constant factors applied to
+sums or to their terms, a constant's reciprocal instead of a division, library functions good to 2 ulp.
+Not covered, hence to be excluded or declared: TF32, kernels of the Strassen kind, overflow, values that
+leave the tensors (``item()`` of an inexact value raises), memory written behind autograd's back (NumPy,
+``data_ptr``).
+
+Nothing is perturbed: the real kernels run on the real tensors, once; the analysis computes on copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from pipeconform.bounds.ball import Ball, Sampler, Unit, lift
+from pipeconform.bounds.kernels import DECOMPOSED, KERNELS
+from pipeconform.bounds.moves import CONSTANTS, MOVEMENTS, functional, tensors_in
+from pipeconform.bounds.norms import NORMS
+from pipeconform.bounds.rules import DECISIONS, ELEMENTWISE, REDUCTIONS, Call, Rule
+from pipeconform.errors import HarnessError
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {**ELEMENTWISE, **DECISIONS, **REDUCTIONS, **MOVEMENTS, **NORMS, **KERNELS}
+)
+
+# Written in place although their schema does not say so.
+_SILENT_WRITES: Final = MappingProxyType({"native_batch_norm": ("running_mean", "running_var")})
+
+# Rules that take integers and masks as positions, not as values: one in doubt leaves nothing known.
+_POSITIONS: Final = (frozenset(MOVEMENTS) - {"_to_copy", "clone", "copy"}) | frozenset(KERNELS) - {
+    "native_dropout"
+}
+
+# Change or ask for something other than values.
+_NO_VALUE: Final = frozenset(
+    [
+        "is_same_size",
+        "set",
+        "resize",
+        "record_stream",
+        "_record_function_enter_new",
+        "_record_function_exit",
+        "_assert_async",
+    ]
+)
+
+
+class UnknownOperation(HarnessError):  # noqa: N818 - a statement about the table of rules
+    """No rule says how an operation propagates errors; add one to ``bounds/rules.py``, with a test."""
+
+
+class _Shadow(NamedTuple):
+    """Radii and masses of the elements of one storage; it knows when the storage is gone."""
+
+    storage: StorageWeakRef
+    itemsize: int
+    rad: Tensor
+    mass: Tensor
+    dev: Tensor | None
+    terms: int
+
+
+class _Shadows:
+    """What is known per storage: views, detached aliases and stolen gradients share it by themselves."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self._entries: dict[int, _Shadow] = {}
+        self._sweep_at = 256
+
+    @staticmethod
+    def key(tensor: Tensor) -> int:
+        return int(tensor.untyped_storage()._cdata)
+
+    def __len__(self) -> int:
+        self._sweep()
+        return len(self._entries)
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether something was recorded for this tensor's memory (a leaf has nothing)."""
+        return self.key(tensor) in self._entries
+
+    def in_doubt(self, tensor: Tensor) -> bool:
+        """Whether any element may have another value in another evaluation."""
+        return self.has(tensor) and bool(self.read(tensor).rad.any())
+
+    def read(self, tensor: Tensor) -> Ball:
+        """The ball of `tensor`: E = 0 for what no recorded operation made."""
+        if tensor.is_complex():
+            raise UnknownOperation("running error analysis has no rules for complex tensors")
+        unit, mid = Unit.of(tensor.dtype, self.sampler), tensor.to(torch.float64)
+        shadow = self._entries.get(self.key(tensor))
+        if shadow is None:
+            return Ball.exact(mid, unit)
+        if shadow.itemsize != tensor.element_size():
+            if shadow.rad.any():
+                raise UnknownOperation(
+                    f"an inexact tensor is viewed with another item size, as {tensor.dtype}"
+                )
+            return Ball.exact(mid, unit)
+        rad, mass = (_like(flat, tensor) for flat in (shadow.rad, shadow.mass))
+        dev = None if shadow.dev is None else _like(shadow.dev, tensor)
+        return Ball.recorded(mid, rad, unit, mass=mass, terms=shadow.terms, dev=dev)
+
+    def write(self, tensor: Tensor, ball: Ball) -> None:
+        """Record `ball` for the elements of `tensor`, a view of its storage or all of it."""
+        key, storage = self.key(tensor), tensor.untyped_storage()
+        size = storage.nbytes() // tensor.element_size()
+        old = self._entries.get(key)
+        whole = tensor.numel() == size
+
+        def flat(before: Tensor | None, lead: tuple[int, ...] = ()) -> Tensor:
+            if before is not None and before.shape[-1] == size:
+                return before
+            new = torch.zeros((*lead, size), dtype=torch.float64, device=tensor.device)
+            if before is not None:  # the storage was resized
+                kept = min(size, before.shape[-1])
+                new[..., :kept] = before[..., :kept]
+            return new
+
+        rad, mass = flat(old and old.rad), flat(old and old.mass)
+        _like(rad, tensor).copy_(ball.rad)
+        _like(mass, tensor).copy_(ball.mass)
+        dev = old.dev if old is not None and not whole else None
+        if ball.dev is not None or dev is not None:
+            dev = flat(dev, (self.sampler.count,))
+            _like(dev, tensor).copy_(
+                ball.rad.new_zeros(()) if ball.dev is None else lift(ball.dev, tensor.ndim)
+            )
+        terms = ball.terms if old is None or whole else max(ball.terms, old.terms)
+        weak = StorageWeakRef(storage) if old is None else old.storage  # type: ignore[no-untyped-call]
+        self._entries[key] = _Shadow(weak, tensor.element_size(), rad, mass, dev, terms)
+        if len(self._entries) > self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        # The weak reference keeps the address of a dead storage from being reused until it is dropped here.
+        dead = [key for key, entry in self._entries.items() if entry.storage.expired()]  # type: ignore[no-untyped-call]
+        for key in dead:
+            del self._entries[key]
+        self._sweep_at = 256 + 2 * len(self._entries)
+
+
+class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, keeps an error bound for every tensor that is computed, forward and backward.
+
+    ::
+
+        with RunningError() as analysis:
+            model(inputs).sum().backward()
+        allowed = analysis.bound(model.weight.grad)
+
+    Tensors that exist before (parameters, inputs, targets) are exact. The bound of a tensor is available
+    as long as the tensor lives. An operation without a rule raises `UnknownOperation`. `samples` = 0
+    gives the certain but blunt bound alone, in less memory: `samples` numbers per element are kept
+    otherwise (see ``ball``).
+    """
+
+    def __init__(self, *, samples: int = 64) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._shadows = _Shadows(Sampler(samples))
+        self._exact = self._floor = Unit(0.0, 0.0, self._shadows.sampler)
+
+    @property
+    def num_tracked(self) -> int:
+        """How many tensors' memories are accounted for at present."""
+        return len(self._shadows)
+
+    def aside(self) -> AbstractContextManager[object]:
+        """A region whose operations are not analysed: for looking at tensors, not for computing with them."""
+        return _disable_current_modes()
+
+    def error(self, tensor: Tensor) -> Tensor:
+        """E: no legitimate evaluation of this tensor is further from its exact value (float64)."""
+        with _disable_current_modes(), torch.no_grad():
+            return self._shadows.read(tensor).rad
+
+    def bound(self, tensor: Tensor) -> Tensor:
+        """2E, and one constant factor more: the most that two legitimate evaluations may differ by (float64).
+
+        An engine may scale each of the added terms where the analysed run scaled none: two roundings (the
+        factor's reciprocal and the product) of magnitudes that sum up to the tensor's mass.
+        """
+        with _disable_current_modes(), torch.no_grad():
+            if not self._shadows.has(tensor):
+                return torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)
+            ball = self._shadows.read(tensor)
+            return 2 * ball.rad + ball.unit.rounding(ball.mass, 2)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the real operation on the real tensors; account for it afterwards."""
+        kwargs, name = kwargs or {}, _name(func)
+        if not _known(func, name):  # below autograd, composite operations arrive in one piece
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        named = _bind(func, args, kwargs)
+        written = [
+            a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+        ]
+        written += _SILENT_WRITES.get(name, ())
+        before = named | {key: self._snapshot(named[key]) for key in written if key in named}
+        result = func(*args, **kwargs)
+        outputs = list(result) if isinstance(result, (list, tuple)) else [result]
+        # In-place operations return what they wrote (then it is listed once) or nothing.
+        wrote = [t for key in written for t in tensors_in(named.get(key))]
+        targets = [out if isinstance(out, Tensor) else None for out in outputs]
+        targets = [t for t in targets if t is not None or not wrote]
+        targets += [t for t in wrote if not any(t is out for out in targets)]
+        with torch.no_grad():
+            self._account(func, name, before, targets, in_place=bool(wrote))
+        return result
+
+    def _snapshot(self, value: Any) -> Any:
+        """Copies of what is about to be overwritten, with their shadows."""
+        if isinstance(value, (list, tuple)):
+            return [self._snapshot(item) for item in value]
+        if not isinstance(value, Tensor):
+            return value
+        copy = value.clone()
+        if self._shadows.has(value):
+            self._shadows.write(copy, self._shadows.read(value))
+        return copy
+
+    def _account(
+        self, func: Any, name: str, named: Mapping[str, Any], targets: list[Tensor | None], *, in_place: bool
+    ) -> None:
+        present = [t for t in targets if t is not None]
+        inputs = list(tensors_in(tuple(named.values())))
+        if name in _NO_VALUE:
+            return
+        if not present:
+            if any(self._shadows.in_doubt(t) for t in inputs):
+                raise UnknownOperation(f"{func} takes an inexact value out of its tensor")
+            return
+        memory = {self._shadows.key(t) for t in inputs}
+        if not in_place and all(self._shadows.key(t) in memory for t in present):
+            return  # a view: its storage's shadow is its shadow
+        if name in CONSTANTS:
+            self._fill(func, name, inputs, present, in_place=in_place)
+            return
+        exact = not any(t.is_floating_point() or t.is_complex() for t in present)
+        if exact and not any(self._shadows.in_doubt(t) for t in inputs):
+            return
+        if name.startswith("_foreach_"):
+            for index, target in enumerate(targets):
+                item = {_SINGULAR.get(key, key): _item(value, index) for key, value in named.items()}
+                self._apply(func, name.removeprefix("_foreach_"), item, [target])
+            return
+        self._apply(func, name, named, targets)
+
+    def _fill(
+        self, func: Any, name: str, inputs: Sequence[Tensor], targets: Sequence[Tensor], *, in_place: bool
+    ) -> None:
+        """Fresh data is exact; a generator's parameters must be so too."""
+        sampled = name in {"bernoulli", "normal"}
+        if sampled and any(self._shadows.in_doubt(t) for t in inputs[in_place:]):
+            raise UnknownOperation(f"{func} samples with an inexact parameter")
+        for target in targets:
+            if self._shadows.has(target):
+                mid = target.to(torch.float64)
+                self._shadows.write(target, Ball.exact(mid, self._exact))
+
+    def _apply(
+        self, func: Any, name: str, named: Mapping[str, Any], targets: Sequence[Tensor | None]
+    ) -> None:
+        unit = self._floor
+        for target in targets:
+            if target is not None:
+                unit = unit.wider(Unit.of(target.dtype, self._shadows.sampler))
+        call = Call(name, func, named, targets, unit, self._shadows.read)
+        try:
+            balls = self._rule(func, name)(call)
+        except NotImplementedError as reason:
+            raise UnknownOperation(f"no error rule for {func} with {reason}") from None
+        balls = [balls] if isinstance(balls, Ball) else list(balls)
+        lost = name in _POSITIONS and any(
+            not t.is_floating_point() and self._shadows.in_doubt(t) for t in tensors_in(tuple(named.values()))
+        )
+        for index, target in enumerate(targets):
+            ball = balls[index] if index < len(balls) else None
+            if target is None or (ball is None and not (target.is_floating_point() and target.numel())):
+                continue
+            if ball is None:
+                raise UnknownOperation(f"the error rule of {func} says nothing about its output {index}")
+            self._shadows.write(target, ball.plus(torch.full_like(ball.rad, torch.inf)) if lost else ball)
+
+    def _rule(self, func: Any, name: str) -> Rule:
+        if not _known(func, name):
+            raise UnknownOperation(f"no error rule for {func}; a bound without one would lie")
+        return RULES.get(name, self._decomposed)
+
+    def _decomposed(self, call: Call) -> list[Ball | None]:
+        """Run the operation's decomposition under the analysis, in arithmetic no finer than its own."""
+        overload = functional(call)
+        decomposition: Callable[..., Any] = get_decompositions([overload])[overload]
+        arguments = overload._schema.arguments
+        given = [call.args[a.name] for a in arguments if not a.kwarg_only]
+        named = {a.name: call.args[a.name] for a in arguments if a.kwarg_only}
+        floor, self._floor = self._floor, call.unit
+        try:
+            with self:
+                result = decomposition(*given, **named)
+        finally:
+            self._floor = floor
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        return [self._shadows.read(out) for out in results]
+
+
+_SINGULAR: Final = MappingProxyType({"scalar": "other", "scalars": "other"})
+
+
+def _known(func: Any, name: str) -> bool:
+    return func.namespace == "aten" and (name in RULES or name in DECOMPOSED)
+
+
+def _name(func: Any) -> str:
+    """The operation's name without namespace, overload and in-place underscore."""
+    name = str(func._schema.name).rpartition("::")[2]
+    return name if name.startswith("__") else name.removesuffix("_")
+
+
+def _bind(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments by name, defaults included."""
+    named: dict[str, Any] = {}
+    for position, argument in enumerate(func._schema.arguments):
+        if position < len(args):
+            named[argument.name] = args[position]
+        elif argument.name in kwargs:
+            named[argument.name] = kwargs[argument.name]
+        elif argument.has_default_value():
+            named[argument.name] = argument.default_value
+    return named
+
+
+def _item(value: Any, index: int) -> Any:
+    return value[index] if isinstance(value, (list, tuple)) else value
+
+
+def _like(flat: Tensor, tensor: Tensor) -> Tensor:
+    """The elements of a storage's flat shadow (or of samples of it) that `tensor` shows."""
+    lead, strides = flat.shape[:-1], flat.stride()[:-1]
+    return flat.as_strided((*lead, *tensor.size()), (*strides, *tensor.stride()), tensor.storage_offset())

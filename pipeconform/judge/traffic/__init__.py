@@ -1,0 +1,1 @@
+"""What the ranks sent and received, and what it carried."""

@@ -1,0 +1,1 @@
+"""The full model's answer, without a pipeline."""

@@ -1,0 +1,497 @@
+"""The oracle: the full model run without any pipeline over the same microbatches.
+
+It runs in a process of its own and shares no code with the reference implementation. It follows the
+adapter's *declared* conventions where several are right: where a mean is divided by m, and which
+inputs' gradients are scaled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from pipeconform import adapter as contract
+from pipeconform.adapter import GradientScale, Microbatch
+from pipeconform.case.blocks import Compiled, SyncedNorm
+from pipeconform.case.build import data
+from pipeconform.case.build.graph_layers import deferred_weights
+from pipeconform.case.build.mistakes import MistakeMaker, mistaken_batch
+from pipeconform.case.build.modules import build_stage, tie
+from pipeconform.case.build.whole import build_whole, cuts_are_known, whole_kwargs
+from pipeconform.case.case import Adam, Case, Eval, Load, Sgd, Train, Zero
+from pipeconform.case.seeds import seed_of, seed_process
+from pipeconform.observe.array import Array
+from pipeconform.observe.gradients import tensors_of
+from pipeconform.observe.observation import Named, Reference, StepExpected, Structure, arrays, named
+from pipeconform.observe.recorder import hook_counts
+from pipeconform.oracle.averaging import average, widen
+from pipeconform.oracle.flow import OracleFlow
+from pipeconform.oracle.together import parts_of, taken_apart, together
+
+if TYPE_CHECKING:
+    from pipeconform.bounds.running_error import RunningError
+
+__all__ = ["Bounds", "Question", "answer", "reference"]
+
+Bounds = Literal["none", "reassociated", "running"]
+"""Which bounds on the difference of two correct evaluations are asked for."""
+
+Masks = dict[tuple[int, int, int], tuple[Array, ...]]
+"""Dropout masks by (program step, stage, microbatch)."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller asks: a case, the declared scale, recorded masks, and whether to bound errors."""
+
+    case: Case
+    scale_at: str
+    input_gradients_scaled: bool
+    loss_over: Literal["microbatch", "batch"] = "microbatch"
+    copied: bool = False
+    masks: tuple[tuple[tuple[int, int, int], tuple[Array, ...]], ...] = ()
+    bounds: Bounds = "none"
+    flow: bool = False
+    """Whether what passes between stages is asked for."""
+
+
+_QUESTIONS = msgspec.msgpack.Decoder(Question)  # made once, in the fork server
+
+
+class _Context(Protocol):
+    """What the oracle needs to know about its process."""
+
+    @property
+    def device(self) -> str: ...
+
+
+def answer(context: _Context, payload: bytes) -> bytes:
+    """Answer one `Question` with a `Reference`, both as MessagePack (runs in the oracle's process)."""
+    question = _QUESTIONS.decode(payload)
+    return msgspec.msgpack.encode(
+        reference(
+            question.case,
+            scale=GradientScale(
+                at=question.scale_at,  # type: ignore[arg-type]  # the sender wrote a valid literal
+                input_gradients_scaled=question.input_gradients_scaled,
+            ),
+            loss_over=question.loss_over,
+            copied=question.copied,
+            masks=dict(question.masks),
+            bounds=question.bounds,
+            flow=question.flow,
+            device=context.device,
+        )
+    )
+
+
+class _Replay:
+    """Hands recorded dropout masks to the stages, and keeps nothing."""
+
+    def __init__(self, masks: Masks, device: str) -> None:
+        self._masks, self._device = masks, device
+        self.at = (0, 0)
+        self.flow: OracleFlow | None = None
+
+    def masks(self, stage: int) -> Sequence[Tensor]:
+        step, microbatch = self.at
+        recorded = self._masks.get((step, stage, microbatch), ())
+        return [mask.tensor().to(self._device) for mask in recorded]
+
+    def forward(
+        self, stage: int, inputs: tuple[Any, ...], output: Any, masks: list[Tensor], *, training: bool
+    ) -> None:
+        """The oracle keeps its own values, unless it is asked what passes between stages."""
+        if self.flow is not None:
+            self.flow.forward_ended(stage, inputs, output)
+
+
+def reference(
+    case: Case,
+    *,
+    scale: GradientScale,
+    loss_over: Literal["microbatch", "batch"] = "microbatch",
+    copied: bool = False,
+    masks: Masks | None = None,
+    bounds: Bounds = "none",
+    flow: bool = False,
+    device: str = "cpu",
+) -> Reference:
+    """Run the program of `case` on the full model; of every replica, where there are several, in turn.
+
+    Their gradients are averaged after every training step, and each then goes on with the mean.
+
+    Microbatches are views of their batch, or `copied` from it as many engines do: kernels may round otherwise
+    where memory is aligned otherwise (seen: 2 ulp of a float32 linear map), so both are right.
+
+    A mean over the merged output weighs every sample alike (`loss_over` the batch), a mean of the
+    microbatches' means every microbatch; they differ where microbatches do not have the same size.
+
+    `bounds` asks for elementwise bounds on the difference between two correct evaluations as well:
+    ``reassociated`` allows another order of additions over microbatches, (m + 2)·ε·Σₖ|gₖ| from the
+    per-microbatch gradients gₖ (Higham, "Accuracy and Stability of Numerical Algorithms", §4.2; ε twice
+    the unit round-off); ``running`` allows any order of the same operations and evaluates everything
+    under running error analysis.
+
+    With `flow` every step also tells what passed between stages, bounded by running error analysis if that is on.
+    """
+    seed_process(seed_of(case.seed, "oracle"), device=device)
+    replay = _Replay(masks or {}, device)
+    analysis = _analysis() if bounds == "running" else None
+    joint = case.has(SyncedNorm) and case.world.num_replicas > 1
+    with _uncompiled(case), analysis or nullcontext():
+        runs = [
+            _Run(
+                case,
+                scale,
+                _stages_of(case, replay, device),
+                replay,
+                analysis,
+                device,
+                reassociated=bounds == "reassociated",
+            )
+            for _ in range(1 if joint else case.world.num_replicas)
+        ]
+        told = case.model.split is None or cuts_are_known(case)
+        watched = flow and told and case.world.tensor is None and not joint
+        for run in runs if watched else ():
+            run.watch_flow()
+        steps: list[list[StepExpected]] = [[] for _ in runs]
+        try:
+            for index in range(len(case.program)):
+                for d, run in enumerate(runs):
+                    run.by_samples, run.copied = loss_over == "batch", copied
+                    run.replicas = tuple(range(case.world.num_replicas)) if joint else (d,)
+                ends = [run.step(index) for run in runs]
+                if isinstance(case.program[index], Train):
+                    absolute = average(runs)
+                    for run in runs:
+                        run.settle()
+                    widen(runs, absolute)
+                for own, end in zip(steps, ends, strict=True):
+                    own.append(end())
+        except Exception as error:
+            if not case.is_mistaken:
+                raise
+            return Reference(steps=tuple(steps[0]), failed=f"{type(error).__name__}: {error}")
+    if joint:
+        steps = taken_apart(steps[0], num=case.world.num_replicas, dim=case.model.batch_dim)
+    return Reference(steps=tuple(steps[0]), others=tuple(tuple(own) for own in steps[1:]))
+
+
+def _stages_of(case: Case, replay: _Replay, device: str) -> list[nn.Module]:
+    """The model's stages, which report to `replay`."""
+    stages: list[nn.Module] = [build_stage(case, s).to(device) for s in range(case.num_stages)]
+    tie(case, stages)
+    if case.model.split is not None:
+        # what a front end makes of the model is its own affair: the whole model is one stage here
+        stages = [build_whole(case).to(device)]
+    for stage in stages:
+        stage.recorder = replay  # type: ignore[assignment]  # a listener, no tensor or module
+    return stages
+
+
+def _uncompiled(case: Case) -> AbstractContextManager[object]:
+    """What a compiler makes of a module is the engine's affair: right is what the module itself gives."""
+    return torch.compiler.set_stance("force_eager") if case.has(Compiled) else nullcontext()
+
+
+def _analysis() -> RunningError:
+    """Start running error analysis; imported here because most questions do not need it."""
+    from pipeconform.bounds.running_error import RunningError
+
+    return RunningError()
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+class _Run:
+    by_samples = False
+    """Whether a mean weighs samples alike; microbatches otherwise."""
+    copied = False
+    """Whether the inputs of a microbatch are copies of their part of the batch."""
+    replicas: tuple[int, ...] = (0,)
+    """On whose data it is run; of several together where they share statistics, see `oracle_together`."""
+    flow: OracleFlow | None = None
+    """What notes what passes between stages, where that is asked for."""
+
+    def __init__(
+        self,
+        case: Case,
+        scale: GradientScale,
+        stages: list[nn.Module],
+        replay: _Replay,
+        analysis: RunningError | None,
+        device: str,
+        *,
+        reassociated: bool,
+    ) -> None:
+        self.magnitudes: dict[int, Tensor] | None = {} if reassociated else None
+        self.case, self.scale, self.stages = case, scale, stages
+        self.replay, self.analysis, self.device = replay, analysis, device
+        self.reassociation: dict[int, Tensor] = {}
+        self.before: Sequence[Tensor | None] = ()
+        self.divisor = self._num_microbatches = 1
+        self.loss, self.mistakes = data.loss_of(case), MistakeMaker(case)
+        for s, stage in enumerate(stages):
+            self.mistakes.attach(s, stage)
+        self.parameters = list(dict.fromkeys(p for stage in stages for p in stage.parameters()))
+        trainable = [p for p in self.parameters if p.requires_grad]
+        self.optimizer: torch.optim.Optimizer | None = None
+        if trainable and isinstance(case.optimizer, Sgd):
+            self.optimizer = torch.optim.SGD(
+                trainable, lr=case.optimizer.lr, momentum=case.optimizer.momentum
+            )
+        elif trainable and isinstance(case.optimizer, Adam):
+            self.optimizer = torch.optim.Adam(trainable, lr=case.optimizer.lr)
+
+    def watch_flow(self) -> None:
+        """Note from now on what passes between stages."""
+        self.flow = OracleFlow(self.analysis)
+        self.flow.watch(self.stages, whole=self.case.model.split is not None)
+
+    def step(self, index: int) -> Callable[[], StepExpected]:
+        """Run one step of the program; what is right after it is recorded when the returned function is called."""
+        step, self.replay.flow = self.case.program[index], self.flow
+        if isinstance(step, Train | Eval):
+            live = dict(enumerate(self.stages))
+            with data.autocast_of(step, device=self.device), self.mistakes.during(step, live):
+                return self._batch(index, train=isinstance(step, Train))
+        if isinstance(step, Zero):
+            for stage in self.stages:
+                stage.zero_grad(set_to_none=step.set_to_none)
+        elif isinstance(step, Load):
+            with torch.no_grad():
+                for s, values in data.loaded_state(self.case, index).items():
+                    for name, value in contract.module_state({s: self.stages[s]})[s].items():
+                        value.copy_(values[name])
+        elif self.optimizer is not None:
+            self.optimizer.step()
+        return functools.partial(self._expected, index)
+
+    def _batch(self, index: int, *, train: bool) -> Callable[[], StepExpected]:
+        batch = together(
+            [data.make_batch(self.case, index, device=self.device, replica=d) for d in self.replicas]
+        )
+        step = self.case.program[index]
+        if isinstance(step, Train) and step.mistake is not None:
+            batch = mistaken_batch(batch, step.mistake)
+        lose = self.mistakes.loss(self.loss.function)
+        for stage in self.stages:
+            stage.train(train)
+        m = batch.num_microbatches
+        mean = self.loss.reduction == "mean"
+        divide_loss = mean and self.scale.at == "loss"
+        earlier = [p.grad for p in self.parameters]
+        if train:
+            for p in self.parameters:
+                p.grad = None
+        outputs, losses, output_bounds = [], list[Tensor](), list[tuple[Array, ...]]()
+        inputs: list[list[tuple[Structure, ...]]] = [[] for _ in self.stages]
+        for k, micro in enumerate(batch.microbatches):
+            self.replay.at = (index, k)
+            if self.replay.flow is not None:
+                self.replay.flow.at = k
+            with torch.set_grad_enabled(train):
+                values: Any = tuple(map(_copy, micro.args)) if self.copied else micro.args
+                for s, stage in enumerate(self.stages):
+                    args = values if isinstance(values, tuple | list) else (values,)
+                    with self._aside():
+                        inputs[s].append(tuple(Structure.of(value) for value in args))
+                    values = stage(*args, **self._kwargs(micro, s))
+                with self._aside():
+                    outputs.append(Structure.of(values))
+                    if self.analysis is not None:
+                        output_bounds.append(
+                            tuple(Array.of(self.analysis.bound(one)) for one in tensors_of(values))
+                        )
+                if not train:
+                    continue
+                each = [
+                    lose(part, target, **batch.loss_kwargs)
+                    for part, target in parts_of(
+                        values, micro.target, num=len(self.replicas), dim=batch.batch_dim
+                    )
+                ]
+                losses += [loss.detach() for loss in each]
+                loss = each[0] if len(each) == 1 else torch.stack(each).sum() / len(each)
+                if loss.requires_grad and divide_loss and self.by_samples:
+                    dim = batch.batch_dim
+                    self._backward(loss * (micro.target.shape[dim] / batch.target.shape[dim]))
+                elif loss.requires_grad:
+                    self._backward(loss / m if divide_loss else loss)
+        if train:
+            self.before, self.divisor = earlier, m if mean and self.scale.at == "gradient" else 1
+            self._num_microbatches = m
+        input_gradients = [arg.grad if isinstance(arg, Tensor) else None for arg in batch.args]
+        kwarg_gradients = data.kwarg_gradients(batch, stages=range(self.case.num_stages))
+        if mean and self.scale.at == "gradient" and self.scale.input_gradients_scaled:
+            input_gradients = [None if g is None else g / m for g in input_gradients]
+            kwarg_gradients = {
+                s: {n: None if g is None else g / m for n, g in own.items()}
+                for s, own in kwarg_gradients.items()
+            }
+        return functools.partial(
+            self._expected,
+            index,
+            outputs=tuple(outputs),
+            losses=losses,
+            inputs=tuple(tuple(stage) for stage in inputs),
+            input_gradients=input_gradients if train else [],
+            kwarg_gradients=kwarg_gradients,
+            output_bounds=tuple(output_bounds),
+        )
+
+    def _kwargs(self, micro: Microbatch, stage: int) -> Mapping[str, Any]:
+        """What a stage is given by name; the whole model is given all of it."""
+        return (
+            whole_kwargs(micro.kwargs) if self.case.model.split is not None else micro.kwargs.get(stage, {})
+        )
+
+    def _aside(self) -> AbstractContextManager[object]:
+        """Where values are recorded: no part of the computation, and the analysis need not follow it."""
+        return nullcontext() if self.analysis is None else self.analysis.aside()
+
+    def _differentiate(self, loss: Tensor) -> None:
+        """One backward through all stages, deferred weight gradients included."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        for stage in self.stages:
+            builder = deferred_weights(stage)
+            if builder is not None:
+                builder()()
+
+    def _backward(self, loss: Tensor) -> None:
+        """Add one microbatch's gradients, and their magnitudes when bounds are asked for."""
+        if self.magnitudes is None:
+            self._differentiate(loss)
+            return
+        sums = [p.grad for p in self.parameters]
+        for p in self.parameters:
+            p.grad = None
+        self._differentiate(loss)
+        for i, (p, total) in enumerate(zip(self.parameters, sums, strict=True)):
+            if p.grad is None:
+                p.grad = total
+                continue
+            self.magnitudes[i] = self.magnitudes.get(i, torch.zeros_like(p)) + p.grad.abs()
+            p.grad = p.grad if total is None else total + p.grad
+
+    def _weigh(self, earlier: Sequence[Tensor | None], m: int, divisor: int) -> None:
+        """Turn this step's magnitudes into bounds that hold for the accumulated gradients."""
+        if self.magnitudes is None:
+            return
+        for i, (p, before) in enumerate(zip(self.parameters, earlier, strict=True)):
+            if p.grad is None:
+                continue
+            weight = self.magnitudes.pop(i, torch.zeros_like(p)) / divisor
+            if before is not None:
+                weight = weight + before.abs()
+            previous = self.reassociation.get(i, torch.zeros_like(p)) if before is not None else 0.0
+            self.reassociation[i] = previous + (m + 2) * torch.finfo(p.dtype).eps * weight
+
+    def settle(self) -> None:
+        """End a training step, when replicas have averaged what it contributed: scale that, add what was before."""
+        self._settle(self.before, self.divisor)
+        self._weigh(self.before, self._num_microbatches, self.divisor)
+
+    def _settle(self, earlier: Sequence[Tensor | None], divisor: int) -> None:
+        """Divide what this step contributed, then add what was there before (TRN-4)."""
+        with torch.no_grad():
+            for p, before in zip(self.parameters, earlier, strict=True):
+                if p.grad is not None and divisor != 1:
+                    p.grad.div_(divisor)
+                if before is not None:
+                    p.grad = before if p.grad is None else before + p.grad
+
+    def _expected(
+        self,
+        index: int,
+        *,
+        outputs: tuple[Structure, ...] = (),
+        losses: Sequence[Tensor] = (),
+        inputs: tuple[tuple[tuple[Structure, ...], ...], ...] = (),
+        input_gradients: Sequence[Tensor | None] = (),
+        kwarg_gradients: Mapping[int, Mapping[str, Tensor | None]] = MappingProxyType({}),
+        output_bounds: tuple[tuple[Array, ...], ...] = (),
+    ) -> StepExpected:
+        with self._aside():
+            return self._recorded(
+                index,
+                outputs=outputs,
+                losses=losses,
+                inputs=inputs,
+                input_gradients=input_gradients,
+                kwarg_gradients=kwarg_gradients,
+                output_bounds=output_bounds,
+            )
+
+    def _recorded(
+        self,
+        index: int,
+        *,
+        outputs: tuple[Structure, ...],
+        losses: Sequence[Tensor],
+        inputs: tuple[tuple[tuple[Structure, ...], ...], ...],
+        input_gradients: Sequence[Tensor | None],
+        kwarg_gradients: Mapping[int, Mapping[str, Tensor | None]],
+        output_bounds: tuple[tuple[Array, ...], ...],
+    ) -> StepExpected:
+        gradients = {
+            s: {n: p.grad for n, p in stage.named_parameters()} for s, stage in enumerate(self.stages)
+        }
+        parameters = {s: dict(stage.named_parameters()) for s, stage in enumerate(self.stages)}
+        buffers = {s: dict(stage.named_buffers()) for s, stage in enumerate(self.stages)}
+        return StepExpected(
+            step=index,
+            outputs=outputs,
+            losses=tuple(Array.of(loss) for loss in losses),
+            inputs=inputs,
+            input_gradients=arrays(input_gradients),
+            kwarg_gradients={s: named(own) for s, own in kwarg_gradients.items()},
+            gradients={s: named(values) for s, values in gradients.items()},
+            parameters={s: named(values) for s, values in parameters.items()},
+            buffers={s: named(values) for s, values in buffers.items()},
+            hook_counts={s: counts for s, stage in enumerate(self.stages) if (counts := hook_counts(stage))},
+            gradient_bounds=self._reassociated() or self._bounds(gradients),
+            parameter_bounds=self._bounds(parameters),
+            buffer_bounds=self._bounds(buffers),
+            loss_bounds=tuple(Array.of(self.analysis.bound(loss)) for loss in losses)
+            if self.analysis
+            else (),
+            input_gradient_bounds=self._bound_all(input_gradients),
+            output_bounds=output_bounds,
+            kwarg_gradient_bounds=self._bounds(kwarg_gradients),
+            flow=() if self.flow is None else self.flow.take(),
+        )
+
+    def _reassociated(self) -> dict[int, Named]:
+        """Bounds by stage and name from the magnitudes; empty when they were not asked for."""
+        if self.magnitudes is None:
+            return {}
+        index = {id(p): i for i, p in enumerate(self.parameters)}
+        return {
+            s: named({name: self.reassociation.get(index[id(p)]) for name, p in stage.named_parameters()})
+            for s, stage in enumerate(self.stages)
+        }
+
+    def _bounds(self, values: Mapping[int, Mapping[str, Tensor | None]]) -> dict[int, Named]:
+        if self.analysis is None:
+            return {}
+        analysis = self.analysis
+        return {
+            s: named({n: None if v is None else analysis.bound(v) for n, v in own.items()})
+            for s, own in values.items()
+        }
+
+    def _bound_all(self, values: Sequence[Tensor | None]) -> tuple[Array | None, ...]:
+        if self.analysis is None:
+            return ()
+        return arrays([None if v is None else self.analysis.bound(v) for v in values])

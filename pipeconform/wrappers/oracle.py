@@ -1,0 +1,208 @@
+"""What is right: unwrapped modules, one per replica, each with its own data, and the mean of their gradients.
+
+Every step begins from the state that the ranks showed, so a step is judged by itself and rounding does not add up
+from step to step; whether a state follows from the one before is judged by its own step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeconform.case.wrapper_case import Pass, WrapperCase
+from pipeconform.observe.array import Array
+from pipeconform.wrappers.groups import group_of
+from pipeconform.wrappers.modules import batch_of, begun, objective, skeleton_of, tensors_in
+from pipeconform.wrappers.observation import Expected, Gradients, PassExpected, Question
+from pipeconform.wrappers.precision import run_in
+from pipeconform.wrappers.references import agent_for
+from pipeconform.wrappers.sharded_training import EPS
+from pipeconform.wrappers.special import LR
+
+__all__ = ["expected_of"]
+
+_Sums = dict[str, Tensor | None]
+
+
+def expected_of(question: Question) -> Expected:
+    """The answer to a question."""
+    with agent_for(question.case):
+        return _expected(question)
+
+
+def _expected(question: Question) -> Expected:
+    case = question.case
+    built = [begun(case, rank=rank) for rank in range(case.ranks)]
+    steps, after = [], []
+    replicas = _Replicas(case)
+    for index, (step, _) in enumerate(
+        zip(case.steps, question.before, strict=False)
+    ):  # none were asked: none told
+        if step.zero != "keep":
+            replicas.clear(zeros=step.zero == "zeros")
+        replicas.load(index, question.before[index])
+        steps.append(tuple(replicas.run(index, number, one) for number, one in enumerate(step.passes)))
+        after.append(replicas.stepped(skipped=step.overflow is not None))
+    kept = [p for n, p in built[0].named_parameters() if n not in case.options.ignored and p.requires_grad]
+    return Expected(
+        initial=tuple(_named(module) for module in built),
+        parameters=tuple(name for name, _ in built[0].named_parameters()),
+        names=tuple(built[0].state_dict()),
+        trained=sum(p.numel() for p in kept),
+        steps=tuple(steps),
+        after=tuple(after),
+    )
+
+
+class _Replicas:
+    """Plain modules on all ranks, with the gradients that they would have if they were kept in step."""
+
+    def __init__(self, case: WrapperCase) -> None:
+        self.case, self.step = case, 0
+        self.modules: dict[int, nn.Module] = {}
+        self.reduced: dict[int, _Sums] = {rank: {} for rank in range(case.ranks)}
+        self.local: dict[int, _Sums] = {rank: {} for rank in range(case.ranks)}
+        self.moments: dict[tuple[int, str], tuple[int, Tensor, Tensor]] = {}
+        """Of Adam: how many steps it took, and its two running means."""
+
+    def clear(self, *, zeros: bool) -> None:
+        for rank in range(self.case.ranks):
+            kept: _Sums = {n: torch.zeros_like(g) for n, g in self.reduced[rank].items() if g is not None}
+            self.reduced[rank] = kept if zeros else {}
+            self.local[rank] = {}
+
+    def load(self, step: int, before: tuple[dict[str, Array], ...]) -> None:
+        self.step, self.modules = step, {}
+        for rank in self.case.present(step):
+            module = begun(self.case, rank=rank)
+            named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            with torch.no_grad():
+                for name, tensor in named.items():
+                    tensor.copy_(before[rank][name].tensor())
+            self.modules[rank] = module
+
+    def run(self, step: int, number: int, one: Pass) -> PassExpected:
+        outputs: dict[int, Any] = {}
+        scale = 0.0
+        for module in self.modules.values():
+            module.zero_grad()
+        for forward in range(one.forwards):
+            self._synchronise_buffers(one, after=False)
+            for rank, module in self.modules.items():
+                batch = batch_of(self.case, rank=rank, step=step, index=number, forward=forward)
+                output = run_in(self.case.options, module, batch, *([one.uses[rank]] if one.uses else []))
+                objective(self.case, [output], [batch]).backward()  # type: ignore[no-untyped-call]
+                outputs.setdefault(rank, []).append(output)
+            self._synchronise_buffers(one, after=True)
+        for rank, module in self.modules.items():
+            for name, parameter in module.named_parameters():
+                if parameter.grad is not None:
+                    own = parameter.grad.detach().to_dense()
+                    scale = max(scale, float(own.abs().max()))
+                    self.local[rank][name] = _sum(self.local[rank].get(name), own)
+        if one.synchronises:
+            self._reduce()
+        return PassExpected(
+            gradients={rank: self._gradients(rank) for rank in self.modules},
+            outputs={rank: tuple(Array.of(t) for t in tensors_in(out)) for rank, out in outputs.items()},
+            skeleton=skeleton_of(outputs[min(outputs)]),
+            scale=scale * (2 if self.case.hook == "user" else 1),
+        )
+
+    def _synchronise_buffers(self, one: Pass, *, after: bool) -> None:
+        """Before a forward that synchronises, buffers are those of the lowest rank present; or a hook's mean."""
+        if not (self.case.options.broadcast_buffers and one.sync in ("yes", "backward_inside")):
+            return
+        if self.case.special in ("buffers_before", "buffers_after"):
+            if after == (self.case.special == "buffers_after"):
+                self._average_buffers()
+            return
+        if after:
+            return
+        source = self.modules[min(self.modules)]
+        with torch.no_grad():
+            for module in self.modules.values():
+                for name, buffer in module.named_buffers():
+                    if name not in self.case.options.ignored:
+                        buffer.copy_(source.get_buffer(name))
+
+    def _average_buffers(self) -> None:
+        replicas = list(self.modules.values())
+        for name, first in replicas[0].named_buffers():
+            if first.is_floating_point():
+                mean = torch.stack([module.get_buffer(name) for module in replicas]).mean(0)
+                for module in replicas:
+                    module.get_buffer(name).copy_(mean)
+
+    def _reduce(self) -> None:
+        """What only added up becomes the mean over the ranks; ignored parameters keep their own."""
+        case, ranks = self.case, list(self.modules)
+        uneven = case.uneven
+        whole = (uneven is None or uneven.divide_by_initial) and case.regroup is None
+        count = case.ranks if whole else len(ranks)
+        factor = (2 if case.hook == "user" else 1) / count
+        names = [n for n, p in self.modules[ranks[0]].named_parameters() if p.requires_grad]
+        for name in names:
+            if name in case.options.ignored:
+                for rank in ranks:
+                    self.reduced[rank][name] = _sum(self.reduced[rank].get(name), self.local[rank].get(name))
+                continue
+            for together in dict.fromkeys(group_of(case, name, rank) for rank in ranks):
+                share = factor if len(together) == case.ranks else 1 / len(together)
+                self._average(name, [rank for rank in ranks if rank in together], share)
+        for rank in ranks:
+            self.local[rank] = {}
+
+    def _average(self, name: str, ranks: list[int], factor: float) -> None:
+        parts = [part for rank in ranks if (part := self.local[rank].get(name)) is not None]
+        # halves add up in a wider type: what order they are added in is the implementation's business
+        mean: Tensor | None = None
+        if parts:
+            reduced = self.case.options.reduce_dtype
+            dtype = parts[0].dtype
+            wide = torch.stack([part.double() for part in parts]).sum(0) * factor
+            mean = wide.to(dtype if reduced is None else getattr(torch, reduced)).to(dtype)
+        for rank in ranks:
+            self.reduced[rank][name] = _sum(self.reduced[rank].get(name), mean)
+
+    def _total(self, rank: int) -> _Sums:
+        names = [name for name, _ in self.modules[rank].named_parameters()]
+        return {name: _sum(self.reduced[rank].get(name), self.local[rank].get(name)) for name in names}
+
+    def _gradients(self, rank: int) -> Gradients:
+        return {n: None if g is None else Array.of(g) for n, g in self._total(rank).items()}
+
+    def _update(self, rank: int, name: str, gradient: Tensor) -> Tensor:
+        """What the optimizer takes away, before the learning rate; Adam as in its paper, algorithm 1."""
+        if self.case.optimizer == "sgd":
+            return gradient
+        zero = torch.zeros_like(gradient)
+        count, first, second = self.moments.get((rank, name), (0, zero, zero))
+        count, first = count + 1, 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient.square()
+        self.moments[rank, name] = count, first, second
+        return first / (1 - 0.9**count) / ((second / (1 - 0.999**count)).sqrt() + EPS)
+
+    def stepped(self, *, skipped: bool) -> dict[int, dict[str, Array]]:
+        """The state after an optimizer step, or after none."""
+        for rank, module in self.modules.items():
+            total = self._total(rank)
+            with torch.no_grad():
+                for name, parameter in module.named_parameters():
+                    gradient = total[name]
+                    if gradient is not None and parameter.requires_grad and not skipped:
+                        parameter.sub_(self._update(rank, name, gradient), alpha=LR)
+        return {rank: _named(module) for rank, module in self.modules.items()}
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return one + other
+
+
+def _named(module: nn.Module) -> dict[str, Array]:
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: Array.of(tensor) for name, tensor in named.items()}

@@ -1,0 +1,71 @@
+"""What a rank does for a sharded case besides what all cases do: compile, delay, and train DDP beside the wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeconform.case.wrapper_case import WrapperCase
+from pipeconform.observe.array import Array
+from pipeconform.wrapper_tools.collectives import Collective, delayed
+from pipeconform.wrappers.modules import batch_of, build, objective, placed
+from pipeconform.wrappers.sharded_modules import DELAY
+from pipeconform.wrappers.special import LR
+
+__all__ = ["EPS", "beside", "has_ddp_beside", "late", "optimizer_of"]
+
+EPS = LR
+"""Of Adam: as large as the learning rate, so that no update is more sensitive to a gradient than SGD's."""
+
+_LATE: dict[str, tuple[Collective, ...]] = {
+    "reduction": ("reduce_scatter", "all_reduce"),
+    "gathering": ("all_gather",),
+}
+
+
+def optimizer_of(case: WrapperCase, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer that a case asks for."""
+    if case.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=LR, eps=EPS)
+    return torch.optim.SGD(parameters, lr=LR)
+
+
+@contextmanager
+def late(case: WrapperCase) -> Iterator[None]:
+    """The last rank is late with what it communicates, where the case says so; entered and left by all ranks."""
+    with ExitStack() as stack:
+        for what in _LATE.get(case.slow, ()):
+            stack.enter_context(delayed(what, DELAY, ranks={case.ranks - 1}))
+        yield
+
+
+def has_ddp_beside(case: WrapperCase) -> bool:
+    """Whether DDP can train the same: it has no dtypes of its own and no experts, and ranks that raised are apart."""
+    options = case.options
+    return (
+        options.sharding is not None
+        and case.module in ("blocks", "few", "partly")
+        and options.param_dtype is None
+        and options.reduce_dtype is None
+        and not case.slow
+        and not (case.special or case.deferred)
+    )
+
+
+def beside(case: WrapperCase, rank: int, *, device: str) -> dict[str, Array]:
+    """Parameters after DDP has trained the same module by the same steps; every rank calls it."""
+    wrapped = DistributedDataParallel(placed(build(case, rank=rank), device))
+    optimizer = optimizer_of(case, wrapped.parameters())
+    for index, step in enumerate(case.steps):
+        optimizer.zero_grad()
+        for number, one in enumerate(step.passes):
+            batch = batch_of(case, rank=rank, step=index, index=number, forward=0).to(device)
+            with nullcontext() if one.synchronises else wrapped.no_sync():
+                loss = objective(case, [wrapped(batch)], [batch])
+                loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return {name: Array.of(p) for name, p in wrapped.module.named_parameters()}

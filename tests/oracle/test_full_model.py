@@ -1,0 +1,189 @@
+"""The oracle against gradients computed by hand and by plain autograd on the full batch."""
+
+import msgspec
+import pytest
+import torch
+
+from pipeconform.adapter import GradientScale
+from pipeconform.bounds.numerics import compare
+from pipeconform.case.blocks import BatchNorm, Dropout, Linear, Mlp
+from pipeconform.case.build.data import loss_of, make_batch
+from pipeconform.case.build.modules import build_model, build_stage
+from pipeconform.case.case import Eval, LossSpec, Model, Optimize, Sgd, Stage, Train, World, Zero
+from pipeconform.observe.array import Array
+from pipeconform.observe.observation import Reference
+from pipeconform.oracle.full_model import Question, answer, reference
+from tests.case.examples import small_case, with_model
+
+AT_LOSS = GradientScale(at="loss")
+AT_GRADIENT = GradientScale(at="gradient", input_gradients_scaled=False)
+ONE = World(size=1, pipeline_ranks=(0,))
+
+
+def _gradient(found: Reference, step: int, stage: int, name: str) -> torch.Tensor:
+    array = found.steps[step].gradients[stage][name]
+    assert array is not None
+    return array.tensor()
+
+
+def test_a_linear_map_has_the_gradient_computed_by_hand() -> None:
+    """For L = mean((x W^T + b − t)²) the gradients are 2/N (y − t)^T x and 2/N Σ (y − t)."""
+    case = small_case(
+        model=Model(width=3, stages=(Stage(blocks=(Linear(),)),)),
+        world=ONE,
+        program=(Train(batch_size=4, num_microbatches=1),),
+    )
+    batch, stage = make_batch(case, 0), build_stage(case, 0)
+    weight, bias = stage.blocks[0].weight.detach(), stage.blocks[0].bias.detach()
+    x, t = batch.args[0], batch.target
+    difference = 2 / t.numel() * (x @ weight.T + bias - t)
+
+    found = reference(case, scale=AT_LOSS)
+
+    torch.testing.assert_close(_gradient(found, 0, 0, "blocks.0.weight"), difference.T @ x)
+    torch.testing.assert_close(_gradient(found, 0, 0, "blocks.0.bias"), difference.sum(0))
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("scale", [AT_LOSS, AT_GRADIENT], ids=["loss/m", "gradient/m"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_microbatches_give_the_full_batchs_gradient(m, scale, reduction) -> None:
+    """Whatever m and wherever the division: equal microbatches and no batch-dependent block."""
+    stage = Stage(blocks=(Mlp(),))
+    case = with_model(
+        small_case(program=(Train(batch_size=2 * m, num_microbatches=m),)), stages=(stage, stage)
+    )
+    case = msgspec.structs.replace(case, loss=LossSpec(reduction=reduction))
+    model, batch = build_model(case), make_batch(case, 0)
+    loss_of(case).function(model(*batch.args), batch.target).backward()
+
+    found = reference(case, scale=scale)
+
+    for name, parameter in model.named_parameters():
+        _, s, rest = name.split(".", 2)
+        torch.testing.assert_close(_gradient(found, 0, int(s), rest), parameter.grad)
+
+
+@pytest.mark.parametrize("m", [3, 5, 7])
+@pytest.mark.parametrize("block", [BatchNorm(), Mlp()], ids=repr)
+def test_dividing_the_loss_or_the_gradient_stays_inside_the_bound(m, block) -> None:
+    """A bias before batch norm has a gradient that is zero in exact arithmetic: only the bound can judge it."""
+    stage = Stage(blocks=(Linear(), block))
+    case = with_model(
+        small_case(program=(Train(batch_size=3 * m, num_microbatches=m),)), stages=(stage, stage)
+    )
+
+    one, other = reference(case, scale=AT_LOSS), reference(case, scale=AT_GRADIENT)
+    bounds = reference(case, scale=AT_LOSS, bounds="running")
+
+    differences = 0
+    for s in (0, 1):
+        for name, right in one.steps[0].gradients[s].items():
+            mine, bound = other.steps[0].gradients[s][name], bounds.steps[0].gradient_bounds[s][name]
+            assert right is not None
+            assert mine is not None
+            assert compare(right, mine, bound=bound) is None
+            differences += compare(right, mine) is not None
+    assert differences
+
+
+def test_another_order_of_microbatches_stays_inside_the_cheap_bound() -> None:
+    case = small_case(program=(Train(batch_size=10, num_microbatches=5),))
+    found = reference(case, scale=AT_GRADIENT, bounds="reassociated")
+    model, batch = build_model(case), make_batch(case, 0)
+    for micro in reversed(batch.microbatches):
+        loss_of(case).function(model(*micro.args), micro.target).backward()
+
+    for name, parameter in model.named_parameters():
+        _, s, rest = name.split(".", 2)
+        right, bound = found.steps[0].gradients[int(s)][rest], found.steps[0].gradient_bounds[int(s)][rest]
+        assert right is not None
+        assert compare(right, Array.of(parameter.grad / 5), bound=bound) is None
+        assert compare(right, Array.of(parameter.grad / 5 * (1 + 1e-13)), bound=bound) is not None
+
+
+def test_bounds_do_not_change_a_single_bit() -> None:
+    plain = reference(small_case(), scale=AT_LOSS)
+
+    for bounds in ("reassociated", "running"):
+        found = reference(small_case(), scale=AT_LOSS, bounds=bounds)
+        assert [s.gradients for s in found.steps] == [s.gradients for s in plain.steps]
+        assert [s.losses for s in found.steps] == [s.losses for s in plain.steps]
+
+
+@pytest.mark.parametrize("scale", [AT_LOSS, AT_GRADIENT], ids=["loss/m", "gradient/m"])
+def test_a_second_step_adds_and_rescales_nothing(scale) -> None:
+    train = Train(batch_size=6, num_microbatches=3)
+    between = Eval(batch_size=2, num_microbatches=1)  # the data of a step depend on its place in the program
+    both = reference(small_case(program=(train, between, train)), scale=scale)
+    apart = reference(small_case(program=(train, Zero(), train)), scale=scale)
+
+    for name in ("blocks.0.weight", "blocks.0.bias"):
+        sum_of_steps = _gradient(apart, 0, 0, name) + _gradient(apart, 2, 0, name)
+        torch.testing.assert_close(_gradient(both, 2, 0, name), sum_of_steps)
+
+
+def test_evaluation_changes_neither_gradients_nor_buffers() -> None:
+    stage = Stage(blocks=(Linear(), BatchNorm()))
+    run = {"batch_size": 4, "num_microbatches": 2}
+    case = with_model(small_case(program=(Train(**run), Eval(**run))), stages=(stage, stage))
+    train, evaluate = reference(case, scale=AT_LOSS).steps
+
+    assert (evaluate.gradients, evaluate.buffers) == (train.gradients, train.buffers)
+    assert len(evaluate.outputs) == 2
+    assert evaluate.losses == ()
+
+
+def test_input_gradients_are_scaled_as_declared() -> None:
+    case = with_model(small_case(), input_requires_grad=True)
+    scaled = reference(case, scale=AT_LOSS).steps[0].input_gradients[0]
+    unscaled = reference(case, scale=AT_GRADIENT).steps[0].input_gradients[0]
+    assert scaled is not None
+    assert unscaled is not None
+
+    torch.testing.assert_close(scaled.tensor() * 2, unscaled.tensor())
+
+
+def test_updates_are_those_of_plain_sgd() -> None:
+    train = Train(batch_size=4, num_microbatches=2)
+    case = small_case(program=(train, Optimize()), optimizer=Sgd(lr=0.125))
+    trained, updated = reference(case, scale=AT_LOSS).steps
+    before, after = (step.parameters[0]["blocks.0.weight"] for step in (trained, updated))
+    assert before is not None
+    assert after is not None
+
+    right = before.tensor() - 0.125 * _gradient(Reference(steps=(trained,)), 0, 0, "blocks.0.weight")
+    torch.testing.assert_close(after.tensor(), right, rtol=0, atol=1e-15)
+
+
+def test_dropout_masks_are_replayed() -> None:
+    stage = Stage(blocks=(Linear(), Dropout()))
+    case = with_model(small_case(program=(Train(batch_size=2, num_microbatches=1),)), stages=(stage, stage))
+    keep, drop = (Array.of(torch.full((2, 3), fill_value=value)) for value in (True, False))
+
+    kept = reference(case, scale=AT_LOSS, masks={(0, 0, 0): (keep,), (0, 1, 0): (keep,)})
+    dropped = reference(case, scale=AT_LOSS, masks={(0, 0, 0): (keep,), (0, 1, 0): (drop,)})
+
+    assert not _gradient(dropped, 0, 0, "blocks.0.weight").any()
+    assert _gradient(kept, 0, 0, "blocks.0.weight").all()
+
+
+def test_the_answer_is_the_reference_in_message_pack() -> None:
+    class Context:
+        device = "cpu"
+
+    question = Question(case=small_case(), scale_at="gradient", input_gradients_scaled=False)
+    data = answer(Context(), msgspec.msgpack.encode(question))
+
+    assert msgspec.msgpack.decode(data, type=Reference) == reference(small_case(), scale=AT_GRADIENT)
+
+
+def test_recording_is_no_part_of_the_analysed_computation() -> None:
+    """Under error analysis the oracle shows the same values as without it, and bounds besides."""
+    case = small_case()
+
+    plain, bounded = (reference(case, scale=AT_LOSS, bounds=bounds) for bounds in ("none", "running"))
+
+    assert [step.gradients for step in plain.steps] == [step.gradients for step in bounded.steps]
+    assert [step.outputs for step in plain.steps] == [step.outputs for step in bounded.steps]
+    assert all(step.gradient_bounds for step in bounded.steps)

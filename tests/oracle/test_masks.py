@@ -1,0 +1,75 @@
+"""Following a microbatch through what the ranks recorded."""
+
+import torch
+
+from pipeconform.case.blocks import Dropout, Linear
+from pipeconform.case.build.data import make_batch
+from pipeconform.case.build.modules import build_stage
+from pipeconform.case.case import Stage, Train
+from pipeconform.observe.observation import Observation, StepShown
+from pipeconform.observe.recorder import ForwardRecorder
+from pipeconform.oracle.masks import masks_of
+from tests.case.examples import small_case, with_model
+
+STAGE = Stage(blocks=(Linear(), Dropout()))
+CASE = with_model(
+    small_case(program=(Train(batch_size=4, num_microbatches=2),)), stages=(STAGE, STAGE), width=8
+)
+
+
+def _recorded(*, probe: bool) -> tuple[ForwardRecorder, list[torch.Tensor]]:
+    """Run both stages as an engine would, a dry run on the first microbatch before everything else if asked to."""
+    recorder = ForwardRecorder()
+    stages = [build_stage(CASE, s) for s in (0, 1)]
+    for stage in stages:
+        stage.recorder = recorder
+    inputs = [micro.args[0] for micro in make_batch(CASE, 0).microbatches]
+    if probe:
+        stages[0](inputs[0])
+        stages[1](torch.zeros_like(inputs[0]))
+    outputs = [stages[0](x) for x in inputs]
+    for y in outputs:
+        stages[1](y)
+    return recorder, inputs
+
+
+def _observation(recorder: ForwardRecorder) -> Observation:
+    return Observation(rank=0, pipeline_rank=0, steps=(StepShown(step=0, forwards=recorder.take()),))
+
+
+def test_masks_belong_to_the_microbatch_whose_values_they_shaped() -> None:
+    recorder, _ = _recorded(probe=False)
+    observation = _observation(recorder)
+    forwards = observation.steps[0].forwards
+
+    found = dict(masks_of(CASE, [observation]))
+
+    assert found == {
+        (0, 0, 0): forwards[0].masks,
+        (0, 0, 1): forwards[1].masks,
+        (0, 1, 0): forwards[2].masks,
+        (0, 1, 1): forwards[3].masks,
+    }
+
+
+def test_a_dry_run_on_the_same_input_is_not_followed() -> None:
+    recorder, _ = _recorded(probe=True)
+    observation = _observation(recorder)
+
+    found = dict(masks_of(CASE, [observation]))
+
+    assert found[0, 0, 0] == observation.steps[0].forwards[2].masks
+
+
+def test_a_microbatch_is_lost_where_its_value_was_corrupted() -> None:
+    recorder, _ = _recorded(probe=False)
+    kept = recorder.take()
+    observation = Observation(
+        rank=0, pipeline_rank=0, steps=(StepShown(step=0, forwards=(*kept[:2], *kept[3:])),)
+    )
+
+    assert set(dict(masks_of(CASE, [observation]))) == {(0, 0, 1), (0, 1, 1)}
+
+
+def test_without_dropout_there_is_nothing_to_follow() -> None:
+    assert masks_of(small_case(), []) == ()
