@@ -12,11 +12,11 @@ from ..data_parallel import DataParallel
 from ..sharded import Sharded
 from ..sharded_adapter import ShardedReplica, shard
 from ..wrapper_adapter import ReferenceWrapper
-from . import deferred, sharding, wrapper_promises, wrapper_training, wrappers
+from . import deferred, hybrids, sharding, wrapper_promises, wrapper_training, wrappers
 
 __all__: list[str] = []
 
-_MODULES = (wrappers, wrapper_promises, wrapper_training, deferred, sharding)
+_MODULES = (wrappers, wrapper_promises, wrapper_training, deferred, sharding, hybrids)
 
 
 class _Sharding(ReferenceWrapper):

@@ -39,6 +39,7 @@ STANDARD = {
     "os",
     "pathlib",
     "pickle",
+    "pkgutil",
     "struct",
     "sys",
     "threading",
