@@ -33,7 +33,7 @@ def test_help_imports_nothing_heavy():
         ["list", "--changes"],
         ["show", "smoke"],
         ["show", "forward"],
-        pytest.param(["show", "TRN-4"], marks=pytest.mark.xfail(reason="judgements import torch")),
+        ["show", "TRN-4"],
         ["show", "DPW-1"],
         ["schedule", "verify", "--name", "GPipe", "-p", "2", "-m", "4"],
         ["schedule", "draw", "--name", "GPipe", "-p", "2", "-m", "4"],

@@ -113,7 +113,7 @@ def list_schedules(description: Description) -> str:
 
 def _judged_under(description: Description) -> Callable[[Requirement], str]:
     """Under how many of its schedules an implementation would be judged by a requirement."""
-    from pipeconform.judge.registry import JUDGEMENTS  # noqa: PLC0415 - imports torch
+    from pipeconform.judge.registry import JUDGEMENTS  # noqa: PLC0415 - loads the standard
 
     capabilities = description.capabilities
 

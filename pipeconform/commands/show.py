@@ -36,7 +36,7 @@ def show(name: str) -> None:
     if needs is not None:
         say(describe_requirement(found, None, rows=needs))
         return
-    from pipeconform.judge.registry import JUDGEMENTS  # noqa: PLC0415 - imports torch
+    from pipeconform.judge.registry import JUDGEMENTS  # noqa: PLC0415 - loads the standard
 
     say(describe_requirement(found, JUDGEMENTS.get(found.id)))
 
