@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pipeconform.campaign.target import Target
 from pipeconform.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipeconform.campaign.target import Target
 
 __all__ = ["parse_shard", "part_of"]
 
