@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from pipeconform import cli
 
@@ -234,3 +235,17 @@ def test_doctor_names_the_remedy_for_a_torch_that_is_not_supported(typed, monkey
     )
     assert "-> pip install 'torch>=2.13,<2.14'\n" in out
     assert "rank processes" not in out
+
+
+@pytest.mark.parametrize(
+    ("requirement", "control"),
+    [
+        ("DPC-6", "Control    the same case without the delay"),
+        ("TRN-1", "Control    none: a plain case has nothing that could be taken away"),
+    ],
+)
+def test_show_says_what_the_control_of_a_requirement_is(requirement, control):
+    done = CliRunner().invoke(cli.pipeconform, ["show", requirement])
+
+    assert done.exit_code == 0
+    assert control in done.output.splitlines()

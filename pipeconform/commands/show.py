@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.commands.levels import describe_level, describe_profile
 from pipeconform.commands.say import say
 from pipeconform.errors import UnknownNameError
@@ -79,8 +80,9 @@ def describe_requirement(
     width: int = 88,
 ) -> str:
     """The requirement as text, wrapped to `width` columns; `rows` say what else there is to say but `judgement`."""
-    told = {"Needs": _needs(judgement), "Judged on": _cases(judgement)} if rows is None else rows
-    rows = {"Why": requirement.rationale, "Source": requirement.source, **told}
+    if rows is None:
+        rows = {"Needs": _needs(judgement), "Judged on": _cases(judgement), "Control": _control(judgement)}
+    rows = {"Why": requirement.rationale, "Source": requirement.source, **rows}
     parts = [f"{requirement.id}  {requirement.title}  ({requirement.level})", ""]
     parts += textwrap.wrap(requirement.statement, width, initial_indent="  ", subsequent_indent="  ")
     if requirement.tolerates_errors:
@@ -108,3 +110,12 @@ def _cases(judgement: Judgement | None) -> str:
         return "no case"
     about = ", ".join(sorted(focus.value for focus in judgement.about))
     return about + ("; every case is executed three times" if judgement.repeats else "")
+
+
+def _control(judgement: Judgement | None) -> str:
+    """What a violation's case is like without what the requirement is about."""
+    if judgement is None:
+        return "no case"
+    subjects = [SUBJECTS[focus] for focus in sorted(judgement.about)]
+    there = dict.fromkeys(f"the same case {one.control}" for one in subjects if one.control)
+    return ", or ".join(there) or f"none: {subjects[0].no_control}"

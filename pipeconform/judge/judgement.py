@@ -153,7 +153,6 @@ def requirement(
     condition: Condition | None = None,
     nothing: str = Judgement.nothing,
     refusal: Callable[[Case, Sequence[str]], Iterator[Finding]] | None = None,
-    control: str = "",
 ) -> Callable[[Judge], Judgement]:
     """State a requirement: the function's docstring says what is demanded and why, its body judges it.
 
@@ -171,7 +170,6 @@ def requirement(
                 level=level,
                 promise=promise,
                 tolerates_errors=tolerates_errors or bool(tolerates),
-                control=control,
             ),
             judge=judge,
             about=own,
@@ -209,16 +207,13 @@ def after_mistakes(
     promised: bool = False,
     condition: Condition | None = None,
     nothing: str = "no rank was seen to end",
-    control: str = "",
 ) -> Callable[[AfterJudge], Judgement]:
     """State a requirement about cases in which something is done wrong on purpose: what the ranks do then is judged."""
     own = frozenset(about)
 
     def judgement(aftermath: AfterJudge) -> Judgement:
         return Judgement(
-            requirement=stated(
-                aftermath, identifier, title=title, level=level, promise=promise, control=control
-            ),
+            requirement=stated(aftermath, identifier, title=title, level=level, promise=promise),
             judge=_unasked,
             about=own,
             among=own,

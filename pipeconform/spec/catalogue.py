@@ -80,8 +80,6 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     promise: tuple[Promise, ...]
     tolerates_errors: bool = False
     """An exception on every rank that took part also meets the requirement (a refusal is allowed)."""
-    control: str = ""
-    """The case without what the requirement adds, in words; empty: as the subjects of its cases say."""
 
     @property
     def source(self) -> str:
@@ -139,7 +137,6 @@ def stated(
     level: Level,
     promise: Promise | tuple[Promise, ...],
     tolerates_errors: bool = False,
-    control: str = "",
 ) -> Requirement:
     """The requirement that a function of a suite states: its docstring has the sentence, and then the reason for it.
 
@@ -158,7 +155,6 @@ def stated(
         rationale=reason,
         promise=promise if isinstance(promise, tuple) else (promise,),
         tolerates_errors=tolerates_errors,
-        control=control,
     )
 
 

@@ -67,7 +67,6 @@ def requirement(
     cases: Cases,
     every: Cases | None = None,
     needs: Iterable[WrapperFeature] = (),
-    control: str = "",
 ) -> Callable[[WrapperJudge], WrapperJudgement]:
     """State a requirement: the function's docstring says what is demanded and why, its body judges it.
 
@@ -76,7 +75,7 @@ def requirement(
 
     def judgement(judge: WrapperJudge) -> WrapperJudgement:
         return WrapperJudgement(
-            requirement=stated(judge, identifier, title=title, level=level, promise=promise, control=control),
+            requirement=stated(judge, identifier, title=title, level=level, promise=promise),
             cases=cases,
             every=every,
             judge=judge,
