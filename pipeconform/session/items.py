@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pytest
 
 from pipeconform.campaign.told import group_of
 from pipeconform.spec.catalogue import Statement, statements_in
-
-if TYPE_CHECKING:
-    from pipeconform.session.run import PytestRun
 
 __all__ = ["CELL", "SuiteFile", "SuiteItem"]
 
@@ -20,10 +17,28 @@ CELL = "pipeconform_cell"
 """The property of a report that has the cell as JSON."""
 
 
+class Cells(Protocol):
+    """What knows the cells of a requirement."""
+
+    def cells_of(self, requirement: str) -> list[tuple[str, str, str]]:
+        """Requirement, schedule and variant of each cell; empty for a requirement that was not asked for."""
+
+
+class Run(Protocol):
+    """What judges the items."""
+
+    @property
+    def judging(self) -> Cells:
+        """What was asked for."""
+
+    def judge(self, item: SuiteItem) -> None:
+        """Judge the item's cell; fail its test with the smallest counter-examples."""
+
+
 class SuiteFile(pytest.File):
     """A file of the suites."""
 
-    def __init__(self, *, run: PytestRun, **known: Any) -> None:
+    def __init__(self, *, run: Run, **known: Any) -> None:
         super().__init__(**known)
         self._run = run
 
@@ -41,9 +56,7 @@ class SuiteFile(pytest.File):
 class SuiteItem(pytest.Item):
     """A requirement under one schedule, in one variant of the environment."""
 
-    def __init__(
-        self, *, run: PytestRun, statement: Statement, cell: tuple[str, str, str], **known: Any
-    ) -> None:
+    def __init__(self, *, run: Run, statement: Statement, cell: tuple[str, str, str], **known: Any) -> None:
         super().__init__(**known)
         self._run, self._statement = run, statement
         self.cell = cell

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from pipeconform.spec.catalogue import Chapter, Level, Requirement, chapters, requirement, requirements
+from pipeconform.spec.catalogue import (
+    STANDARD_VERSION,
+    Chapter,
+    Level,
+    Requirement,
+    chapters,
+    requirement,
+    requirements,
+)
 from pipeconform.spec.changes import StandardVersion, rule_digest, rule_digests, standard_versions
 from pipeconform.spec.levels import (
     CertificationLevel,
@@ -36,6 +44,3 @@ __all__ = [
     "rule_digests",
     "standard_versions",
 ]
-
-STANDARD_VERSION = "0.1"
-"""The standard's own version: it changes when the rules change, not when the product does."""

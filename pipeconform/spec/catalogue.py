@@ -24,6 +24,7 @@ from pipeconform.errors import UnknownNameError
 __all__ = [
     "MUST",
     "SHOULD",
+    "STANDARD_VERSION",
     "SUITES",
     "Chapter",
     "Heading",
@@ -48,6 +49,9 @@ SUITES = "pipeconform.suites"
 
 Kind = Literal["pipeline", "wrapper"]
 """What an implementation is: of pipeline parallelism, or a wrapper of data-parallel modules."""
+
+STANDARD_VERSION = "0.1"
+"""The standard's own version: it changes when the rules change, not when the product does."""
 
 
 class Level(StrEnum):

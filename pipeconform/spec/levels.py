@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from pipeconform.errors import LevelUnavailableError, UnknownNameError
-from pipeconform.spec.catalogue import Level, Requirement
+from pipeconform.spec.catalogue import STANDARD_VERSION, Level, Requirement
 from pipeconform.spec.wrappers import Kind, chapters_of
 
 __all__ = [
@@ -122,8 +122,6 @@ def mandatory(level: CertificationLevel) -> tuple[Requirement, ...]:
     """
     absent = missing(level)
     if absent:
-        from pipeconform.spec import STANDARD_VERSION
-
         raise LevelUnavailableError(
             f"level {level.title} is not available in this version of the standard "
             f"({STANDARD_VERSION}): it has no {', '.join(absent)} yet"
