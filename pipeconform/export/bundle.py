@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import pkgutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipeconform.case.draw.registry import collected
 from pipeconform.errors import UsageError
 from pipeconform.spec.catalogue import statements
 
 __all__ = ["absolute", "imported_by", "sources_of"]
 
 _PACKAGE = "pipeconform"
+_SUBJECTS = "pipeconform.case.draw.subjects"
 
 
 def sources_of(modules: Iterable[str]) -> dict[str, Path]:
@@ -39,6 +42,10 @@ def sources_of(modules: Iterable[str]) -> dict[str, Path]:
             found |= {f"{place}/{one.name}": one for one in path.parent.glob("*.toml")}
         if name == statements.__module__:  # which loads the suites by name
             waiting += statements()
+        if name == collected.__module__:  # which loads the subjects by name
+            waiting += (
+                f"{_SUBJECTS}.{one.name}" for one in pkgutil.iter_modules([str(_path(_SUBJECTS)[0].parent)])
+            )
         if name != _PACKAGE:
             waiting += _followed(name)
         waiting.append(name.rpartition(".")[0])
