@@ -38,4 +38,4 @@ __all__ = [
 ]
 
 STANDARD_VERSION = "0.1"
-"""The standard's own version: it changes when the rules change, not when the product does."""
+"""The version of the standard, which changes when its rules change and not with releases of pipeconform."""
