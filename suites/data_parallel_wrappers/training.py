@@ -60,9 +60,7 @@ def one_infinite_gradient(evidence: WrapperEvidence) -> Iterator[Finding]:
             scale = shown.steps[index].scale
             evidence.compared()
             if scale != due:
-                text = (
-                    f"rank {shown.rank}, after step {index}: losses are scaled by {scale}; expected: {due}"
-                )
+                text = f"rank {shown.rank}, after step {index}: losses are scaled by {scale}; expected: {due}"
                 yield Finding(kind="scale differs", message=text, step=index, rank=shown.rank)
                 return
 
