@@ -28,7 +28,7 @@ from ..promises import documented, paper
     title="Outputs",
     level=MUST,
     about=(Focus.PLAIN,),
-    nothing="neither an output nor a loss is returned, which are all that a caller has of the outputs",
+    nothing="neither an output nor a loss is returned, and a caller sees nothing else of the outputs",
     promise=paper("GPipe (arXiv:1811.06965), section 2.3: pipelining does not change what is computed"),
 )
 def outputs_equal_the_unpipelined_models(evidence: Evidence) -> Iterator[Finding]:

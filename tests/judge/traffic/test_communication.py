@@ -57,7 +57,7 @@ def test_what_is_left_over_is_named_with_both_ends() -> None:
         ),
         (
             "receive without send",
-            "nobody sends what rank 0's receive of float32[1] from rank 1 with tag 4, operation 1 would receive",
+            "no rank sends what rank 0's receive of float32[1] from rank 1 with tag 4, operation 1 would receive",
         ),
     ]
 
@@ -112,7 +112,9 @@ def test_a_circle_is_the_finding_s_message() -> None:
     ((kind, message),) = told(gets_through(recorded("s1 r1 w0 w1", "s0 r0 w0 w1")))
 
     assert kind == "circle in order"
-    assert message.startswith("in order per communicator nobody gets on:\n  rank 0 serves its receive of")
+    assert message.startswith(
+        "in order per communicator no rank makes progress:\n  rank 0 serves its receive of"
+    )
 
 
 def test_memory_in_flight_and_waits_that_are_missing_are_named() -> None:
