@@ -108,7 +108,7 @@ class Ball:
         dev: Tensor | None = None,
         fresh: Tensor | None = None,
     ) -> None:
-        """`dev` is the linear part of the error and `fresh` the rest; without `dev`, all of `rad` is fresh."""
+        """`dev` is the linear part of the error and `fresh` the rest; without either, all of `rad` is fresh."""
         self.mid, self.unit, self.terms = mid, unit, terms
         # Infinities and NaN are compared as such, without a radius; an unknown radius is infinite.
         finite = mid.isfinite()

@@ -216,7 +216,7 @@ class RefusedBatchRemembered(BatchCheck):
             raise
 
 
-@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits for ever")
+@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits forever")
 class RefusedBatchDrained(ReferencePipeline):
     """A refused batch is waited for.
 

@@ -1,4 +1,4 @@
-"""What became of mistaken cases, judged from verdicts written by hand."""
+"""Cases with deliberate mistakes, judged from verdicts written by hand."""
 
 import dataclasses
 

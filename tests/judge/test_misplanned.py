@@ -1,4 +1,4 @@
-"""What became of wrong plans, judged from answers written by hand."""
+"""Wrong plans, judged from answers written by hand."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is judged from recorded traffic, and what is said of it."""
+"""Judgements of recorded traffic, and their messages."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_other_groups_than_the_given_one_are_named(changes: dict[str, Any], what
 
 @pytest.mark.parametrize("default", ["given", "world"])
 def test_a_group_of_some_of_the_members_may_be_used(default: str) -> None:
-    """The default group too, where it has no other ranks: an engine without groups is not accused."""
+    """The default group is right, too, if it has no other ranks: an engine without groups passes."""
     found = recorded("S1", "R0", groups={"given": (0, 1)}, default=default, given="another")
     kinds = {one.kind for one in only_the_given_group(found)}
 

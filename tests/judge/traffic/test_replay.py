@@ -1,4 +1,4 @@
-"""Programs that gloo carries out are carried out again as NCCL would, and circles are proved."""
+"""Programs that gloo completed are replayed under the rules of NCCL, and circles are proved."""
 
 from __future__ import annotations
 
