@@ -1,7 +1,7 @@
 """The standard, executable: a package per chapter, a function per requirement.
 
-A function's docstring is what is demanded and why; its decorator names the level, the promise that the requirement
-rests on, and the cases; its body judges what the ranks showed.
+A function's docstring says what is demanded and why; its decorator names the level, the promise on which the
+requirement rests, and the cases; its body judges what the ranks showed.
 """
 
 __all__ = ["CHAPTERS"]
@@ -18,4 +18,4 @@ CHAPTERS = (
     "tracing",
     "data_parallel_wrappers",
 )
-"""In the order of the standard."""
+"""The packages of the chapters, in the order of the standard."""

@@ -1,4 +1,4 @@
-"""Promises on which many requirements rest."""
+"""Promises on which requirements rest, and functions that make them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = [
 
 
 def documented(text: str, page: str) -> Promise:
-    """What a page of torch's documentation says."""
+    """A promise made on a page of torch's documentation."""
     return Promise(text, f"https://docs.pytorch.org/docs/stable/{page}")
 
 
 def in_source(text: str, file: str) -> Promise:
-    """What a file of torch says, in a docstring, a comment or a message."""
+    """A promise made in a file of torch, in a docstring, a comment or a message."""
     return Promise(text, f"https://github.com/pytorch/pytorch/blob/v2.13.0/torch/{file}")
 
 
 def paper(text: str) -> Promise:
-    """What a publication says, whose number is in the text: ``GPipe (arXiv:1811.06965)``."""
+    """A promise made in a paper, whose arXiv number is in the text: ``GPipe (arXiv:1811.06965)``."""
     (number,) = re.findall(r"arXiv:(\d{4}\.\d{4,5})", text)
     return Promise(text, f"https://arxiv.org/abs/{number}")
 
@@ -38,7 +38,7 @@ FULL_MODEL = paper("GPipe (arXiv:1811.06965): a pipeline computes what the model
 """What every pipeline promises."""
 
 DECLARED = Promise("pipeconform.adapter.ErrorContract: the error that the implementation declares")
-"""What the implementation promises itself."""
+"""What the implementation itself promises."""
 
 ORDINARY = documented(
     "torch.nn.parallel.DistributedDataParallel documentation, note: a wrapped model may be treated as an ordinary one",
@@ -50,7 +50,7 @@ ASYNCHRONOUS = documented(
     "torch.distributed documentation, asynchronous collective functions: a result is there once its work has completed",
     "distributed.html#synchronous-and-asynchronous-collective-operations",
 )
-"""What communication promises that goes on beside the computation."""
+"""What communication that runs beside the computation promises."""
 
 NO_PROMISE = Promise("no promise known")
-"""For a requirement that has a reason, and no promise that it could rest on."""
+"""For a requirement that has a reason but no promise on which it could rest."""

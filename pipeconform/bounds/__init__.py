@@ -1,1 +1,1 @@
-"""Running error analysis: balls of values, and what they allow."""
+"""Comparison of values, and bounds on their differences by running error analysis."""

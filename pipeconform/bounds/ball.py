@@ -1,4 +1,4 @@
-"""Arithmetic on enclosures: a value, and how far a legitimate evaluation of it may lie from exact.
+"""Arithmetic on enclosures: a value, and how far a legitimate evaluation may be from its exact value.
 
 A `Ball` stands for one tensor of a computation that may be evaluated in several legitimate ways (another
 order of additions, a fused multiply-add, a constant factor applied elsewhere). It holds
@@ -22,7 +22,7 @@ number where a result may underflow (kernels may flush subnormals):
   Matrix Anal. Appl. 34 (2013) 338-344.
 
 **Why samples.** Propagating radii alone (``|A|·E``) forgets signs: each layer multiplies the bound by ‖|W|‖
-where the errors really grow by ‖W‖; four blocks forward and backward lose seven digits, two transformer
+where errors really grow by ‖W‖; forward and backward, four blocks lose seven digits and two transformer
 layers all of them. The error is, to first order, ``Σₖ Jₖεₖ`` over all roundings ``|εₖ| ≤ ρₖ``, so its sharp
 bound is ``Σₖ |Jₖ|ρₖ`` with the signed Jacobians of the *whole* path. That sum is the scale of ``Σₖ JₖρₖCₖ``
 with independent standard Cauchy Cₖ, whatever the Jₖ: V. Kreinovich, S. Ferson, "A new Cauchy-based black-box
@@ -47,7 +47,7 @@ _SAFETY = 4.0
 
 
 class Sampler:
-    """Standard Cauchy noise, `count` samples per element, from a generator of its own."""
+    """Standard Cauchy noise, `count` samples per element, with its own generator."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -84,11 +84,11 @@ class Unit(NamedTuple):
         return self._replace(u=0.0, tiny=0.0)
 
     def wider(self, other: Unit) -> Unit:
-        """The coarser of both."""
+        """The coarser of two units."""
         return Unit(max(self.u, other.u), max(self.tiny, other.tiny), self.sampler)
 
     def rounding(self, magnitude: Tensor, times: float | Tensor = 1.0) -> Tensor:
-        """What `times` roundings of numbers up to `magnitude` may amount to (0 where all are 0)."""
+        """The most that `times` roundings of numbers up to `magnitude` can add up to (0 where all are 0)."""
         return (magnitude * self.u + (magnitude > 0) * self.tiny) * times
 
 
@@ -108,9 +108,9 @@ class Ball:
         dev: Tensor | None = None,
         fresh: Tensor | None = None,
     ) -> None:
-        """Without `dev`, the linear part of the error, and `fresh`, what comes on top, `rad` is all fresh."""
+        """`dev` is the linear part of the error and `fresh` the rest; without either, all of `rad` is fresh."""
         self.mid, self.unit, self.terms = mid, unit, terms
-        # An infinity or NaN is what it is (compared as such); an unknown radius is an infinite one.
+        # Infinities and NaN are compared as such, without a radius; an unknown radius is infinite.
         finite = mid.isfinite()
         certain = None if bool(finite.all()) else ~finite
         rad = torch.nan_to_num(rad * _SLACK, nan=torch.inf, posinf=torch.inf).broadcast_to(mid.shape)
@@ -132,7 +132,7 @@ class Ball:
 
     @classmethod
     def exact(cls, mid: Tensor, unit: Unit) -> Ball:
-        """A value that every evaluation has."""
+        """A value that is the same in every evaluation."""
         ball = object.__new__(cls)
         ball.mid, ball.rad, ball.unit, ball.terms = mid, torch.zeros_like(mid), unit, 1
         ball.mass, ball.dev = mid.abs(), None
@@ -142,7 +142,7 @@ class Ball:
     def recorded(
         cls, mid: Tensor, rad: Tensor, unit: Unit, *, mass: Tensor, terms: int, dev: Tensor | None
     ) -> Ball:
-        """What was computed before, as it was (copied: a later write in place must not reach it)."""
+        """A value computed earlier (copied, so that a later in-place write does not change it)."""
         ball = object.__new__(cls)
         ball.mid, ball.rad, ball.unit, ball.terms = mid, rad.clone(), unit, terms
         ball.mass = torch.maximum(mass, mid.abs() + 2 * rad)
@@ -151,7 +151,7 @@ class Ball:
 
     @classmethod
     def constant(cls, value: float, unit: Unit, like: Tensor) -> Ball:
-        """A number of the program; it may have to be rounded to the tensor's dtype."""
+        """A constant of the program, which may be rounded to the tensor's dtype."""
         exact = float(value).is_integer() and abs(value) * unit.u <= 1
         mid = torch.tensor(value, dtype=torch.float64, device=like.device)
         return cls(mid, mid.abs() * (0.0 if exact else unit.u), unit)
@@ -165,15 +165,15 @@ class Ball:
         return ball
 
     def at(self, unit: Unit) -> Ball:
-        """The same value, further used in arithmetic of `unit`."""
+        """The same value, for further use in arithmetic of `unit`."""
         return self._same(unit=unit)
 
     def exactly(self) -> Ball:
-        """The same value as if it had no error: what is left is an operation's own rounding."""
+        """The same value without its error, so that only an operation's own rounding is left."""
         return self._same(rad=torch.zeros_like(self.mid), dev=None)
 
     def map(self, move: Callable[[Tensor], Tensor]) -> Ball:
-        """Move elements about without computing with them."""
+        """The ball after an operation that only moves elements."""
         dev = None if self.dev is None else torch.stack([move(sample) for sample in self.dev])
         return self._same(mid=move(self.mid), rad=move(self.rad), mass=move(self.mass), dev=dev)
 
@@ -190,7 +190,7 @@ class Ball:
         return Ball(value, rad, self.unit, dev=dev, fresh=self.rad.masked_fill(certain, 0.0))
 
     def stretched(self, factor: float) -> Ball:
-        """Times a number, without a rounding."""
+        """The value times a number, without rounding."""
         dev = None if self.dev is None else self.dev * factor
         size = abs(factor)
         return self._same(mid=self.mid * factor, rad=self.rad * size, mass=self.mass * size, dev=dev)
@@ -201,7 +201,7 @@ class Ball:
 
     @property
     def top(self) -> Tensor:
-        """The largest magnitude any evaluation can have."""
+        """The largest magnitude that any evaluation can have."""
         return self.mid.abs() + 2 * self.rad
 
     # -- additions: any order --------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Ball:
         return Ball(mid, rad + rounding, unit, mass=mass, terms=self.terms, dev=dev, fresh=rounding + second)
 
     def scale(self, factor: float) -> Ball:
-        """The value times a number of the program."""
+        """The value times a constant of the program."""
         return self * Ball.constant(factor, self.unit, self.mid)
 
     def product(self, other: Ball, times: Callable[[Tensor, Tensor], Tensor], count: float) -> Ball:
@@ -364,18 +364,18 @@ class Ball:
 
 
 def either(first: Ball, second: Callable[[], Ball], *, count: float) -> Ball:
-    """One function, two formulas in use for it: an evaluation may follow either.
+    """One function with two formulas in use; an evaluation may follow either.
 
-    `second` evaluates the other formula on the same inputs taken as exact. What it reports is its own
-    rounding (sums of `count` terms; of magnitudes up to 2E more than it saw, hence the factor); errors of
-    the inputs propagate as through the first formula, because it is the same function.
+    `second` evaluates the other formula on the same inputs, taken as exact. It reports only its own rounding (sums
+    of `count` terms, with magnitudes up to 2E larger than it saw, hence the factor); errors of the inputs propagate
+    as through the first formula, because the function is the same.
     """
     rounding = second().rad
     return first.plus(rounding + 16 * count * first.unit.u * first.rad)
 
 
 def choose(condition: Ball, yes: Ball, no: Ball) -> Ball:
-    """``where``; where the condition is in doubt, both branches and the step between them are covered."""
+    """``where``, which covers both branches and the step between them where the condition is uncertain."""
     unit, take, doubt = yes.unit.wider(no.unit), condition.mid != 0, condition.rad > 0
     mid = torch.where(take, yes.mid, no.mid)
     step = torch.nan_to_num((yes.mid - no.mid).abs(), nan=torch.inf) + 3 * (yes.rad + no.rad)
@@ -389,7 +389,7 @@ def choose(condition: Ball, yes: Ball, no: Ball) -> Ball:
 
 
 def _where(present: Tensor, value: Tensor) -> Tensor:
-    """`value`, but nothing where there is no error to propagate (0·∞ is 0 then)."""
+    """`value`, but 0 where there is no error to propagate (0·∞ is then 0)."""
     return torch.where(present > 0, value, 0.0)
 
 
@@ -414,7 +414,7 @@ def _of_samples(times: Callable[[Tensor, Tensor], Tensor], dev: Tensor, other: T
 
 
 def _by_samples(times: Callable[[Tensor, Tensor], Tensor], one: Tensor, dev: Tensor) -> Tensor:
-    """`times` of `one` and every sample; likewise."""
+    """`times` of `one` and every sample; matrix products as in `_of_samples`."""
     ndim = dev.ndim - 1
     if times is torch.matmul and one.ndim <= ndim and ndim > 1:
         return torch.matmul(one, dev)

@@ -1,4 +1,4 @@
-"""What a judgement did beside what it found: how much it compared, how near accepted values came to their bounds."""
+"""Measures of a judgement: how much it compared, and how close accepted values came to their bounds."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ __all__ = ["Gauge", "Uncounted"]
 
 
 class Gauge:
-    """Counts what a judgement compares, and keeps the largest ratio of a difference to its bound among accepted values.
+    """Counts comparisons, and keeps the largest ratio of a difference to its bound among accepted values.
 
-    The ratio is at most 1: beyond it a value is not accepted. It is None as long as no value needed its bound.
+    The ratio is at most 1, because larger ones are not accepted, and None as long as no value needed its bound.
     """
 
     def __init__(self) -> None:
         self.worst: float | None = None
         self.compared = 0
-        """Values, orders, counts and answers that were held against what is right."""
+        """The number of values, orders, counts and answers that were compared with the right ones."""
 
     def note(self, ratio: float) -> None:
-        """Take one accepted value into account. What is not finite says nothing: equal infinities, for instance."""
+        """Take the ratio of one accepted value into account, unless it is not finite (as for equal infinities)."""
         if math.isfinite(ratio):
             self.worst = max(ratio, self.worst or 0.0)
 
     def count(self, number: int = 1) -> None:
-        """Take so many comparisons into account."""
+        """Add `number` comparisons."""
         self.compared += number
 
 
 class Uncounted(Gauge):
-    """Passes on how near values came to their bounds, and does not count."""
+    """Passes on how close values came to their bounds, but does not count comparisons."""
 
     def __init__(self, gauge: Gauge) -> None:
         super().__init__()
         self._gauge = gauge
 
     def note(self, ratio: float) -> None:
-        """Pass on."""
+        """Pass the ratio on."""
         self._gauge.note(ratio)
 
     def count(self, number: int = 1) -> None:
-        """Leave out of account."""
+        """Ignore the comparisons."""

@@ -87,7 +87,7 @@ def _dropout(call: Call) -> Sequence[Ball | None]:
 
 
 def _exponentials(x: Ball, dim: int) -> tuple[Ball, Ball]:
-    """X − max and exp(x − max): the shift cancels exactly, whatever it is, so it has no error of its own."""
+    """X − max and exp(x − max): any shift cancels exactly, so it adds no error."""
     peak = x.mid.amax(dim, keepdim=True)
     peak = torch.where(peak.isfinite(), peak, 0.0)
     shifted = x - Ball.exact(peak, x.unit)
@@ -143,7 +143,7 @@ def _log_softmax_backward(call: Call) -> Ball:
 
 
 def _scores(call: Call, query: Ball, key: Ball) -> Ball:
-    """scale·QKᵀ + mask; −inf where a query must not look."""
+    """scale·QKᵀ + mask, with −inf where a query must not attend."""
     scale = call.args.get("scale")
     scale = 1 / math.sqrt(query.mid.shape[-1]) if scale is None else float(scale)
     scores = (
@@ -345,8 +345,8 @@ KERNELS: Final[Mapping[str, Rule]] = MappingProxyType({
     "avg_pool2d_backward": _pool,
 })  # fmt: skip
 
-# Kernels that evaluate the very formula of their decomposition in ``torch._decomp``, element by element (or
-# followed by a plain sum or mean): the decomposition runs under the analysis itself.
+# Kernels that evaluate exactly the formula of their decomposition in ``torch._decomp``, element by element (or followed
+# by a plain sum or mean): the decomposition runs under the analysis itself.
 DECOMPOSED: Final = frozenset(
     [
         "binary_cross_entropy",

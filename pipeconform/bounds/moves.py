@@ -1,4 +1,4 @@
-"""Error rules of operations that move elements about, convert them, or add up what arrives at one place."""
+"""Error rules of operations that move elements, convert them, or add up elements sent to the same place."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def functional(call: Call) -> Any:
 
 
 def _convert(call: Call) -> Ball:
-    """``_to_copy``, ``clone`` and ``copy_``: rounds when narrowing; to an integer, jumps when in doubt."""
+    """``_to_copy``, ``clone`` and ``copy_``: narrowing rounds; conversion to an integer may jump if uncertain."""
     source = call.lookup(call.args.get("src", call["self"]))
     out = call.outputs[0]
     assert out is not None
@@ -171,7 +171,7 @@ MOVEMENTS: Final[Mapping[str, Rule]] = MappingProxyType(
     | {"scatter_add": _scatter_add, "index_add": _scatter_add}
 )
 
-# What is filled with numbers of the program or of the generator: data, the same in every evaluation.
+# Tensors filled with constants or random numbers are data, and the same in every evaluation.
 CONSTANTS: Final = frozenset(
     [
         "arange",

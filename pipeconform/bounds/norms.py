@@ -1,7 +1,7 @@
 """Error rules of layer, batch and group normalisation, forward and backward.
 
-Kernels in use follow two formulas (CPU layer norm computes ``x·s + t``, others ``(x − mean)·rstd·w +
-b``): the radius covers either.
+Kernels follow one of two formulas (CPU layer norm computes ``x·s + t``, others ``(x − mean)·rstd·w + b``); the radius
+covers both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _normalise(x: Ball, mean: Ball, rstd: Ball, weight: Ball | None = None, bias
 def _normalise_backward(
     grad: Ball, x: Ball, *, mean: Ball, rstd: Ball, weight: Ball | None, dims: Sequence[int]
 ) -> Ball:
-    """The input's gradient, by centred values or by the sums Σg·x and Σg (as CPU layer norm does)."""
+    """The input's gradient, from centred values or from the sums Σg·x and Σg (as CPU layer norm does)."""
     grad = grad if weight is None else grad * weight
     normal = (x - mean) * rstd
     inner = grad - grad.mean(dims, keepdim=True) - normal * (grad * normal).mean(dims, keepdim=True)
@@ -84,7 +84,7 @@ def _optional(call: Call, name: str, like: Ball) -> Ball | None:
 
 
 def _batch_norm(call: Call) -> Sequence[Ball | None]:
-    """Outputs, saved mean and invstd, then the running mean and variance it updates in place."""
+    """Outputs, saved mean and invstd, then the running mean and variance, which are updated in place."""
     x, eps = call.ball("input"), float(call["eps"])
     dims = [dim for dim in range(x.mid.ndim) if dim != 1]
     weight, bias = _optional(call, "weight", x), _optional(call, "bias", x)
@@ -122,7 +122,7 @@ def _batch_norm_backward(call: Call) -> Sequence[Ball | None]:
 
 
 def _group_norm(call: Call) -> Sequence[Ball | None]:
-    """The channels-last CPU kernel takes the variance as E[x²] − mean²."""
+    """The channels-last CPU kernel computes the variance as E[x²] − mean²."""
     x, eps, groups = call.ball("input"), float(call["eps"]), int(call["group"])
     shape = x.mid.shape
     grouped = x.map(lambda t: t.reshape(shape[0], groups, -1))

@@ -1,14 +1,14 @@
 """Comparing two recorded values: bit for bit, or within an elementwise bound.
 
-Two classes, and never a tolerance (see the architecture, "Numbers have classes"):
+There are two classes and no tolerances (see the architecture, "Numbers have classes"):
 
 * *bitwise*, without a bound. Any NaN equals any NaN: payloads are not arithmetic. Zeros are equal whatever
   their sign: adding a gradient to a zero-filled buffer turns −0 into +0, taking it over does not, and both
   are correct.
 * *bounded*: ``|expected − actual| <= bound`` for each element; NaN only where NaN is expected, an infinity
-  only where the same one is. Where a bound comes from: ``running_error``.
+  only where the same infinity is expected. ``running_error`` computes bounds.
 
-Runs in the controller, on plain data, without torch.
+This runs in the controller, on plain data, without torch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EPS: Final[Mapping[str, float]] = MappingProxyType(
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """How an actual value differs from the expected one; numbers as text, so that NaN survives JSON.
+    """How an actual value differs from the expected one, with numbers as text so that NaN survives JSON.
 
     For a difference in values, `index`, `expected`, `actual`, `ulps` and `relative` are those of the first
     element that differs (that exceeds its bound). `ulps` and `relative` are None where they mean nothing
@@ -59,10 +59,10 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     differing: int = 0
     total: int = 0
     worst: float | None = None
-    """The largest ratio of a difference to its bound; None without a bound or where it is infinite."""
+    """The largest ratio of a difference to its bound; None without a bound or if it is infinite."""
 
     def describe(self) -> str:
-        """A few aligned lines for a person."""
+        """The mismatch as a few aligned lines."""
         rows = {"expected": self.expected or "nothing", "actual": self.actual or "nothing"}
         if self.kind != "value":
             return _lines(f"{self.kind} differs" if self.kind in ("dtype", "shape") else self.kind, rows)
@@ -78,9 +78,9 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(expected: Array | None, actual: Array | None, *, bound: Array | None = None) -> Mismatch | None:
-    """None where `actual` is as expected, bit for bit or within `bound`; see the module for both classes.
+    """How `actual` differs from `expected`, bit for bit or by more than `bound`; None if it does not.
 
-    None in place of an array says that there is none: a value that is "missing" or "unexpected".
+    An array that is None does not exist: the value is "missing" or "unexpected".
     """
     return measure(expected, actual, bound=bound)[0]
 
@@ -88,7 +88,7 @@ def compare(expected: Array | None, actual: Array | None, *, bound: Array | None
 def measure(
     expected: Array | None, actual: Array | None, *, bound: Array | None = None
 ) -> tuple[Mismatch | None, float]:
-    """What `compare` says, and the largest ratio of a difference to its bound; 0 where values were not measured."""
+    """The result of `compare`, and the largest ratio of a difference to its bound (0 if values were not measured)."""
     if expected is None or actual is None:
         return _presence(expected, actual), 0.0
     if expected.dtype != actual.dtype:
@@ -123,7 +123,7 @@ def measure(
 
 
 def ratio(expected: Array, actual: Array, bound: Array) -> float:
-    """The largest ratio of a difference to its bound: at most 1 where `compare` passes.
+    """The largest ratio of a difference to its bound; at most 1 if `compare` finds no mismatch.
 
     0 for equal elements whatever the bound; infinite for a difference where none is allowed, or between
     arrays that cannot be compared.
@@ -136,7 +136,7 @@ def ratio(expected: Array, actual: Array, bound: Array) -> float:
 
 
 def magnitude(arrays: Iterable[Array | None]) -> float:
-    """The largest finite magnitude among floating-point values; 0 where there is none."""
+    """The largest finite magnitude among floating-point values; 0 if there is none."""
     largest = 0.0
     for array in arrays:
         if array is not None and array.dtype in _EPS:
@@ -148,8 +148,8 @@ def magnitude(arrays: Iterable[Array | None]) -> float:
 def enormous(expected: Array, actual: Array, *, scale: float) -> bool:
     """Whether a difference of values is far beyond rounding in a computation whose numbers reach `scale`.
 
-    Half of the digits are lost, and more. This is experience, no bound: it may say what to look at next, but
-    no verdict may rest on it. Values of exact types differ enormously or not at all.
+    That is, at least half of the digits are lost. This is experience and not a bound: it may suggest what to look at
+    next, but no verdict may depend on it. Values of exact types differ enormously or not at all.
     """
     a, b = _values(expected), _values(actual)
     if expected.dtype not in _EPS:
@@ -220,7 +220,7 @@ def _ratios(a: Values, b: Values, limit: Values) -> Values:
 
 
 def _text(value: Any, dtype: str) -> str:
-    """The shortest text that tells the value from its neighbours."""
+    """The shortest text that distinguishes the value from its neighbours."""
     if dtype == "bfloat16" and np.isfinite(value):
         return repr(float(f"{value:.4g}"))
     return str(value)
@@ -238,7 +238,7 @@ def _finite(value: float) -> float | None:
 
 
 def _ulps(a: Any, b: Any, dtype: str) -> int | None:
-    """How many steps from one number to the next: the distance of the bit patterns as ordered integers."""
+    """The distance in steps from one number to the next: that of the bit patterns as ordered integers."""
     if np.iscomplexobj(a):
         part = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}[dtype]
         real, imag = _ulps(a.real, b.real, part), _ulps(a.imag, b.imag, part)

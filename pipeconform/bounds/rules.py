@@ -1,8 +1,7 @@
-"""How each ATen operation propagates an error: one rule per operation, written in `Ball` arithmetic.
+"""How each ATen operation propagates errors: one rule per operation, written in `Ball` arithmetic.
 
-A rule gets a `Call` and returns one `Ball` per output (None for an output that carries no value). Kernels
-that fuse a whole formula are in ``error_kernels``; an operation in neither table has no rule and must be
-refused.
+A rule gets a `Call` and returns one `Ball` per output (None for an output that carries no value). Kernels that fuse a
+whole formula are in ``kernels``; an operation in neither table has no rule and must be refused.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pipeconform.bounds.ball import Ball, Unit, choose, either
 
 @dataclass(frozen=True)
 class Call:
-    """One operation: arguments by their schema names (as they were before it ran), its outputs and unit."""
+    """One operation: its arguments by schema name (as they were before it ran), outputs and unit."""
 
     name: str
     overload: Any
@@ -84,7 +83,7 @@ def _divide(call: Call) -> Ball:
 
 
 def _pow(call: Call) -> Ball:
-    """Base to a constant exponent; |x'^p − x^p| ≤ |x' − x|^p for 0 < p < 1."""
+    """A base to a constant exponent; |x'^p − x^p| ≤ |x' − x|^p for 0 < p < 1."""
     base, exponent = call["self"], call["exponent"]
     if isinstance(exponent, Tensor):
         if exponent.ndim or call.lookup(exponent).rad.any():
@@ -103,7 +102,7 @@ def _pow(call: Call) -> Ball:
 
 
 def _power_of(call: Call) -> Ball:
-    """Constant base to a tensor exponent."""
+    """A constant base to a tensor exponent."""
     base, x = float(call["self"]), call.ball("exponent")
     value, rate = base**x.mid, math.log(base)
     worst = torch.maximum(base ** (x.mid + 2 * x.rad), base ** (x.mid - 2 * x.rad))
@@ -111,7 +110,7 @@ def _power_of(call: Call) -> Ball:
 
 
 def _steps(x: Ball, step: Callable[[Tensor], Tensor]) -> Ball:
-    """Functions constant between jumps: certain where the whole ball is between two jumps."""
+    """Functions that are constant between jumps: certain where the whole ball is between two jumps."""
     low, high = step(x.mid - 2 * x.rad), step(x.mid + 2 * x.rad)
     return Ball(step(x.mid), high - low, x.unit)
 
@@ -144,7 +143,7 @@ def _abs(call: Call) -> Ball:
 
 
 def _clamp(call: Call) -> Ball:
-    """Constant beyond its limits; ``relu`` is one of the family."""
+    """``clamp`` and its family, such as ``relu``: constant beyond their limits."""
     x = call.ball("self")
     low, high = (call.args.get(name) for name in ("min", "max"))
     if isinstance(low, Tensor) or isinstance(high, Tensor):
@@ -163,7 +162,7 @@ def _threshold_backward(call: Call) -> Ball:
 
 
 def _extreme(call: Call) -> Ball:
-    """``minimum``/``maximum``: no further apart than the arguments."""
+    """``minimum`` and ``maximum``: evaluations differ by no more than those of the arguments."""
     a, b = call.ball("self"), call.ball("other")
     pick = torch.maximum if call.name == "maximum" else torch.minimum
     return Ball(pick(a.mid, b.mid), torch.maximum(a.rad, b.rad), call.unit)
@@ -209,7 +208,7 @@ def _compare(relation: Callable[[Tensor, Tensor], Tensor]) -> Rule:
 
 
 def _logical(call: Call) -> Ball:
-    """Of truth values in doubt nothing is known; integers without doubt stay exact."""
+    """Uncertain truth values are unknown; certain integers stay exact."""
     doubt = call.ball("self").rad > 0
     if "other" in call.args:
         doubt = doubt | (call.ball("other").rad > 0)

@@ -1,10 +1,10 @@
-"""An a-priori elementwise bound on what rounding may do to every tensor of a computation.
+"""An a priori elementwise bound on the effect of rounding on every tensor of a computation.
 
 Two correct engines may add the same contributions in another order, divide the loss by m where the other
 divides the gradients, or use another matrix kernel. Their results then differ, and the difference is
 *not* a fraction of the result: the gradient of a bias before a batch norm is zero in exact arithmetic and
-pure rounding noise in any real one. What does bound the difference is the size of what was added up on
-the way. `RunningError` carries that along, operation by operation: running error analysis (J. H.
+pure rounding noise in any real one. The difference is bounded by the size of what was added up on the
+way. `RunningError` keeps track of that, operation by operation: running error analysis (J. H.
 Wilkinson; N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., SIAM 2002, §3.3), made
 independent of the order of additions (see ``ball``).
 
@@ -13,7 +13,7 @@ expression, in the same dtypes, is within E of the exact result. Two of them are
 
 Covered: any order and blocking of sums and products, fused multiply-adds, constant factors applied to
 sums or to their terms, a constant's reciprocal instead of a division, library functions good to 2 ulp.
-Not covered, hence to be excluded or declared: TF32, kernels of the Strassen kind, overflow, values that
+Not covered, and therefore to be excluded or declared: TF32, kernels of the Strassen kind, overflow, values that
 leave the tensors (``item()`` of an inexact value raises), memory written behind autograd's back (NumPy,
 ``data_ptr``).
 
@@ -44,15 +44,15 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {**ELEMENTWISE, **DECISIONS, **REDUCTIONS, **MOVEMENTS, **NORMS, **KERNELS}
 )
 
-# Written in place although their schema does not say so.
+# Operations that write in place although their schema does not say so.
 _SILENT_WRITES: Final = MappingProxyType({"native_batch_norm": ("running_mean", "running_var")})
 
-# Rules that take integers and masks as positions, not as values: one in doubt leaves nothing known.
+# Rules that use integers and masks as positions, not as values: if one is uncertain, nothing is known.
 _POSITIONS: Final = (frozenset(MOVEMENTS) - {"_to_copy", "clone", "copy"}) | frozenset(KERNELS) - {
     "native_dropout"
 }
 
-# Change or ask for something other than values.
+# Operations that change or query something other than values.
 _NO_VALUE: Final = frozenset(
     [
         "is_same_size",
@@ -67,11 +67,11 @@ _NO_VALUE: Final = frozenset(
 
 
 class UnknownOperation(HarnessError):  # noqa: N818 - a statement about the table of rules
-    """No rule says how an operation propagates errors; add one to ``bounds/rules.py``, with a test."""
+    """An operation has no rule for how it propagates errors; add one to ``bounds/rules.py``, with a test."""
 
 
 class _Shadow(NamedTuple):
-    """Radii and masses of the elements of one storage; it knows when the storage is gone."""
+    """Radii and masses of the elements of one storage, which know when the storage is gone."""
 
     storage: StorageWeakRef
     itemsize: int
@@ -82,7 +82,7 @@ class _Shadow(NamedTuple):
 
 
 class _Shadows:
-    """What is known per storage: views, detached aliases and stolen gradients share it by themselves."""
+    """The shadows of all storages: views, detached aliases and stolen gradients share the shadow of their storage."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -102,11 +102,11 @@ class _Shadows:
         return self.key(tensor) in self._entries
 
     def in_doubt(self, tensor: Tensor) -> bool:
-        """Whether any element may have another value in another evaluation."""
+        """Whether any element may differ between evaluations."""
         return self.has(tensor) and bool(self.read(tensor).rad.any())
 
     def read(self, tensor: Tensor) -> Ball:
-        """The ball of `tensor`: E = 0 for what no recorded operation made."""
+        """The ball of `tensor`; E = 0 if no recorded operation made it."""
         if tensor.is_complex():
             raise UnknownOperation("running error analysis has no rules for complex tensors")
         unit, mid = Unit.of(tensor.dtype, self.sampler), tensor.to(torch.float64)
@@ -163,7 +163,7 @@ class _Shadows:
 
 
 class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, keeps an error bound for every tensor that is computed, forward and backward.
+    """While active, keeps an error bound for every computed tensor, forward and backward.
 
     ::
 
@@ -172,9 +172,9 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         allowed = analysis.bound(model.weight.grad)
 
     Tensors that exist before (parameters, inputs, targets) are exact. The bound of a tensor is available
-    as long as the tensor lives. An operation without a rule raises `UnknownOperation`. `samples` = 0
-    gives the certain but blunt bound alone, in less memory: `samples` numbers per element are kept
-    otherwise (see ``ball``).
+    as long as the tensor lives. An operation without a rule raises `UnknownOperation`. With `samples` = 0
+    there is only the certain but blunt bound, which takes less memory; otherwise `samples` numbers per
+    element are kept (see ``ball``).
     """
 
     def __init__(self, *, samples: int = 64) -> None:
@@ -184,11 +184,11 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def num_tracked(self) -> int:
-        """How many tensors' memories are accounted for at present."""
+        """The number of storages that are currently recorded."""
         return len(self._shadows)
 
     def aside(self) -> AbstractContextManager[object]:
-        """A region whose operations are not analysed: for looking at tensors, not for computing with them."""
+        """A region whose operations are not analysed, for looking at tensors and not for computing with them."""
         return _disable_current_modes()
 
     def error(self, tensor: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._shadows.read(tensor).rad
 
     def bound(self, tensor: Tensor) -> Tensor:
-        """2E, and one constant factor more: the most that two legitimate evaluations may differ by (float64).
+        """The most by which two legitimate evaluations may differ: 2E and one constant factor more (float64).
 
         An engine may scale each of the added terms where the analysed run scaled none: two roundings (the
         factor's reciprocal and the product) of magnitudes that sum up to the tensor's mass.
@@ -211,7 +211,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the real operation on the real tensors; account for it afterwards."""
+        """Run the real operation on the real tensors, then record its errors."""
         kwargs, name = kwargs or {}, _name(func)
         if not _known(func, name):  # below autograd, composite operations arrive in one piece
             with self:
@@ -236,7 +236,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _snapshot(self, value: Any) -> Any:
-        """Copies of what is about to be overwritten, with their shadows."""
+        """Copies of the tensors that are about to be overwritten, with their shadows."""
         if isinstance(value, (list, tuple)):
             return [self._snapshot(item) for item in value]
         if not isinstance(value, Tensor):
@@ -276,7 +276,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _fill(
         self, func: Any, name: str, inputs: Sequence[Tensor], targets: Sequence[Tensor], *, in_place: bool
     ) -> None:
-        """Fresh data is exact; a generator's parameters must be so too."""
+        """New data is exact, and so must be the parameters of a generator."""
         sampled = name in {"bernoulli", "normal"}
         if sampled and any(self._shadows.in_doubt(t) for t in inputs[in_place:]):
             raise UnknownOperation(f"{func} samples with an inexact parameter")
@@ -345,7 +345,7 @@ def _name(func: Any) -> str:
 
 
 def _bind(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments by name, defaults included."""
+    """All arguments by name, including defaults."""
     named: dict[str, Any] = {}
     for position, argument in enumerate(func._schema.arguments):
         if position < len(args):

@@ -1,1 +1,1 @@
-"""From observations to violations: oracle, numerics, one module per chapter."""
+"""Judgements: from what the ranks showed to violations, with about one module per chapter."""

@@ -1,8 +1,8 @@
-"""What became of the ranks when something was done wrong on purpose, and what is wrong with that.
+"""Judgement of chapter ERR: how the ranks ended after a mistake that a case makes on purpose.
 
-What an implementation promises (`ErrorContract`) is held against it: who raised which error, with which words. For
-the rest it is enough that nobody dies or hangs, and that a mistake which nobody refuses gives what the model itself
-gives. Chapter ERR is judged by this module.
+An implementation must keep what it promises (`ErrorContract`): which rank raises which error, and what its message
+names. Otherwise it is enough that no rank dies or hangs, and that a mistake which no rank refuses gives what the model
+itself gives.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ _LEARNT = frozenset(
         MistakeKind.ARITY,
     }
 )
-"""What only a step before, or another microbatch, tells to be wrong."""
+"""What is wrong only in comparison with an earlier step or another microbatch."""
 _BROADCAST = frozenset({MistakeKind.INPUT_SHAPE, MistakeKind.OUTPUT_SHAPE, MistakeKind.BATCH})
-"""What can make an output that the loss broadcasts against its target: over the merged output that is another number
-than over its microbatches, by which the oracle computes."""
+"""Mistakes whose output the loss may broadcast against its target. The oracle computes the loss by microbatch, and a
+loss over the merged output is then another number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aftermath:
-    """One execution of a mistaken case."""
+    """One execution of a case that makes a mistake on purpose."""
 
     case: Case
     errors: ErrorContract
     verdicts: VerdictVector
     failed: Mapping[int, Failed]
-    """By rank how it ended; other ranks returned, died or are stuck, as their verdicts say."""
+    """The error of each rank that failed; other ranks returned, died or are stuck, as their verdicts say."""
     evidence: Evidence | None
-    """What the ranks showed, against the case without its mistakes; None unless every rank answered."""
+    """What the ranks showed, with the case without its mistakes as reference; None unless every rank answered."""
     as_mistaken: Callable[[], Evidence]
-    """The same against what the model itself does with the mistake."""
+    """The same, with what the model itself does with the mistake as reference."""
     against: Callable[[Case], Evidence]
-    """The same against another case."""
+    """The same, with another case as reference."""
     gauge: Gauge = field(default_factory=Gauge, compare=False)
     """Counts the ends of ranks, the errors and the values that were looked at."""
 
     @property
     def ends(self) -> VerdictVector:
-        """The verdicts, with a rank that failed as one that raised."""
+        """The verdicts, in which a rank that failed counts as one that raised."""
         ends = [
             Raised(
                 type=f.type,
@@ -90,7 +90,7 @@ class Aftermath:
         )
 
     def owners(self, mistake: Mistake) -> frozenset[int]:
-        """The ranks, in the world, on which a mistake shows first."""
+        """The ranks of the world on which a mistake shows first."""
         assert self.evidence is not None
         placement, pipelines = self.evidence.placement, self.case.world.pipelines
         if mistake.where == "batch":
@@ -100,7 +100,7 @@ class Aftermath:
 
 
 def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
-    """Nobody dies or hangs; what is promised is kept, and nothing is silently wrong (ERR-1 to 10)."""
+    """No rank dies or hangs, the implementation keeps its promises, and nothing is silently wrong (ERR-1 to 10)."""
     aftermath.gauge.count(len(aftermath.verdicts))
     ended = list(deaths_and_hangs(aftermath))
     if ended:
@@ -111,12 +111,12 @@ def answers_are_right(aftermath: Aftermath) -> Iterator[Outcome]:
 
 
 def outcome_of(aftermath: Aftermath, status: Status, finding: Finding) -> Outcome:
-    """A finding with what became of every rank."""
+    """A finding together with how every rank ended."""
     return Outcome(status, finding, verdicts=aftermath.ends.describe())
 
 
 def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
-    """The first rank that died, that a case without the mistake fails on, or that waits for ever."""
+    """The first rank that died, that failed in a case without the mistake, or that waits forever."""
     ends = aftermath.ends
     for rank, one in enumerate(ends):
         if isinstance(one, Died):
@@ -127,7 +127,7 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
             return
     for rank, one in enumerate(ends):
         if isinstance(one, Raised) and rank not in aftermath.failed:
-            # the case without the mistake, executed after it
+            # it failed in the case without the mistake, which is executed afterwards
             text = f"after {done_wrong(aftermath)}, a new pipeline fails: {one.type}: {one.message}\n{ends.describe()}"
             kind = f"after an error: raised {one.type}"
             yield outcome_of(aftermath, Status.ERROR, Finding(kind=kind, message=text, rank=rank))
@@ -135,8 +135,8 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
     for rank, one in enumerate(ends):
         if isinstance(one, Stuck):
             others = sorted(aftermath.failed)
-            first = f"rank {', '.join(map(str, others))} raised" if others else "nobody raised"
-            text = f"rank {rank} waits for ever, when {done_wrong(aftermath)} and {first}: {one.why}\n{ends.describe()}"
+            first = f"rank {', '.join(map(str, others))} raised" if others else "no rank raised"
+            text = f"rank {rank} waits forever, when {done_wrong(aftermath)} and {first}: {one.why}\n{ends.describe()}"
             kind = "others left waiting" if others else "hang"
             finding = Finding(kind=kind, message=f"{text}\n{one.stack}".rstrip(), rank=rank)
             yield outcome_of(aftermath, Status.HUNG, finding)
@@ -144,7 +144,7 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
 
 
 def done_wrong(aftermath: Aftermath) -> str:
-    """What was done wrong on purpose, in words."""
+    """The mistake that the case makes, in words."""
     if aftermath.case.world.misplan is not None:
         return aftermath.case.world.misplan.in_words()
     step, mistake = aftermath.mistake()
@@ -167,10 +167,10 @@ def is_due(case: Case, step: int, mistake: Mistake) -> bool:
 
 
 def _unnoticed(aftermath: Aftermath, step: int, mistake: Mistake) -> Iterator[Finding]:
-    """Nobody raised: it is right if the model itself gives the same."""
+    """If no rank raised, the result is right if the model itself gives the same."""
     evidence = aftermath.as_mistaken()
     if evidence.expected.failed is not None:
-        text = f"nobody raised, although {done_wrong(aftermath)}; the model by itself raises {evidence.expected.failed}"
+        text = f"no rank raised, although {done_wrong(aftermath)}; the model itself raises {evidence.expected.failed}"
         yield Finding(kind=f"{mistake.kind}: accepted", message=text, step=step, stage=mistake.stage)
         return
     alone = [evidence] if aftermath.case.world.replicas is None else list(replicas_of(evidence))
@@ -178,12 +178,12 @@ def _unnoticed(aftermath: Aftermath, step: int, mistake: Mistake) -> Iterator[Fi
     if evidence.capabilities.loss_over == "microbatch" or mistake.kind not in _BROADCAST:
         wrong += itertools.chain.from_iterable(map(training.losses_and_gradients_are_right, alone))
     for finding in wrong[:1]:
-        text = f"nobody raised, although {done_wrong(aftermath)}, and the result is not the model's: {finding.message}"
+        text = f"no rank raised, although {done_wrong(aftermath)}, and the result is not the model's: {finding.message}"
         yield worded(finding, kind=f"{mistake.kind}: silent wrong result", message=text)
 
 
 def _kept(aftermath: Aftermath, step: int, mistake: Mistake, promised: tuple[str, ...]) -> Iterator[Finding]:
-    """The promised error, where the mistake is, with the right words; what others say; what was sent before."""
+    """Check the promised error, its rank and its message, then the errors of other ranks and what was sent before."""
     owners = aftermath.owners(mistake)
     mine = {rank: failed for rank, failed in aftermath.failed.items() if rank in owners}
     names = " or ".join(promised)
@@ -200,19 +200,19 @@ def _kept(aftermath: Aftermath, step: int, mistake: Mistake, promised: tuple[str
         )
 
     if not aftermath.failed:
-        yield finding("accepted", f"nobody raised; promised is {names}")
+        yield finding("accepted", f"no rank raised; promised: {names}")
         return
     if not mine:
         where = ", ".join(map(str, sorted(aftermath.failed)))
         due = ", ".join(map(str, sorted(owners)))
         yield finding(
-            "wrong rank", f"rank {where} raised, but not rank {due}, where it happened; promised is {names}"
+            "wrong rank", f"rank {where} raised, but not rank {due}, where it happened; promised: {names}"
         )
         return
     for rank, failed in mine.items():
         said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
         if failed.type.rpartition(".")[2] not in {name.rpartition(".")[2] for name in promised}:
-            yield finding(f"raised {failed.type}", f"{said}; promised is {names}", rank)
+            yield finding(f"raised {failed.type}", f"{said}; promised: {names}", rank)
             return
         lacking = wording.lacking(
             aftermath.case, step, mistake, failed, rank=rank, expected=_clean(aftermath)
@@ -234,19 +234,20 @@ def _clean(aftermath: Aftermath) -> Evidence:
 def _of_others(
     aftermath: Aftermath, mistake: Mistake, owners: frozenset[int], finding: Callable[..., Finding]
 ) -> Iterator[Finding]:
-    """Ranks that learnt of the error say which stage it came from, if that is promised."""
+    """If promised, the errors of the other ranks name the stage from which the error came."""
     if not aftermath.errors.tells_others or mistake.where in ("input", "batch"):
         return
     stage = aftermath.case.num_stages - 1 if mistake.where == "loss" else mistake.stage
     for rank, failed in aftermath.failed.items():
         if rank not in owners and not wording.names_stage(failed.text, stage):
-            said = f"rank {rank} raised {failed.type}: {failed.message.strip()}; the cause is not among its words"
+            said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
+            said += f"; its message does not name stage {stage}"
             yield finding("cause not told to others", said, rank)
             return
 
 
 def worded(finding: Finding, *, kind: str, message: str) -> Finding:
-    """A finding in other words."""
+    """A finding with another kind and message."""
     return Finding(
         kind=kind,
         message=message,

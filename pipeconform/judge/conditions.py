@@ -1,7 +1,8 @@
-"""What a case must bring before what is compared in it says anything about a requirement.
+"""Conditions on a case without which it says nothing about a requirement.
 
-Drawing brings most of it about: a case about frozen parameters has one. What depends on the sizes of a run, such as
-the number of ranks, may never come about; a cell in which it never did has compared nothing, however much it judged.
+The way in which cases are drawn meets most conditions: a case about frozen parameters has one. What depends on the
+sizes of a run, such as the number of ranks, may never happen; a cell in which it never did has compared nothing,
+however many cases it judged.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One thing that a case has or has not."""
+    """A property of a case."""
 
     summary: str
     """What a case must have, in words."""
     remedy: str
-    """What brings such cases about."""
+    """What the user can do to get such cases."""
     holds: Callable[[Case], bool]
 
     @property
     def absent(self) -> str:
-        """Said of a cell none of whose cases has it."""
+        """The message for a cell in which no case meets the condition."""
         return f"no case had {self.summary} ({self.remedy})"
 
 
@@ -45,7 +46,7 @@ BYSTANDER = Condition(
     remedy="raise --ranks to 3, and claim sub_groups",
     holds=lambda case: case.world.size > sum(map(len, case.world.pipelines)),
 )
-"""A rank of the world outside the pipeline: only there is the default group another group."""
+"""A rank of the world outside the pipeline: without one, the default group has the same ranks as the pipeline."""
 
 SEVERAL_RANKS = Condition(
     summary="two pipeline ranks",
@@ -72,7 +73,7 @@ SEVERAL_REPLICAS = Condition(
 )
 
 DELAY = Condition(
-    summary="anything that was delayed",
+    summary="a delay",
     remedy="raise --ranks to 2, or --examples",
     holds=lambda case: bool(case.world.perturbations),
 )

@@ -1,7 +1,7 @@
-"""Replicas of a pipeline, each with data of its own.
+"""Replicas of a pipeline, each with its own data.
 
-Every replica is judged like a pipeline of its own, with the oracle's mean in the place of its gradients; where
-ranks hold parts, so is the oracle's value cut.
+Every replica is judged like a separate pipeline, with the oracle's mean in place of its gradients; where ranks hold
+parts, the oracle's values are cut in the same way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Shards = dict[int, dict[str, Sharding]]
 
 
 def replicas_of(evidence: Evidence) -> Iterator[Evidence]:
-    """The evidence about each replica, as if there were no other; of each part, where stages are cut over ranks."""
+    """The evidence about each replica, as if it were alone; where stages are cut over ranks, about each part."""
     world = evidence.case.world
     everybody = evidence.shown if world.tensor is None else added_up(evidence)
     for number, ranks in enumerate(world.pipelines):
@@ -65,7 +65,7 @@ def _of_replica(reference: Reference, replica: int, shown: tuple[Observation, ..
 
 
 def _cut(expected: StepExpected, shown: tuple[Observation, ...]) -> StepExpected:
-    """What is right of what the ranks hold: parts, where they hold parts."""
+    """The right values, cut into parts where the ranks hold parts."""
     gradients: Shards = {}
     parameters: Shards = {}
     for one in shown:
@@ -90,7 +90,7 @@ def _parts(values: Mapping[int, Named], shards: Shards) -> dict[int, Named]:
 
 
 def part_of(array: Array | None, cut: Sharding | None) -> Array | None:
-    """One rank's part of a value, cut into as many chunks of equal size as possible, the last ones smaller."""
+    """One rank's part of a value that is cut into chunks of equal size, the last ones smaller if need be."""
     if array is None or cut is None or not cut.cuts:
         return array
     part = array.tensor()
@@ -104,7 +104,7 @@ def part_of(array: Array | None, cut: Sharding | None) -> Array | None:
 
 
 def added_up(evidence: Evidence) -> tuple[Observation, ...]:
-    """What the ranks showed, with gradients that are still to be added up over the parts of a stage as their sum."""
+    """What the ranks showed, with the sum in place of gradients that are still partial over the parts of a stage."""
     world = evidence.case.world
     found = {one.rank: one for one in evidence.shown}
     for d in range(world.num_replicas):
@@ -121,7 +121,7 @@ def added_up(evidence: Evidence) -> tuple[Observation, ...]:
 
 
 def _sums(steps: Sequence[StepShown]) -> dict[tuple[int, str], Array]:
-    """By stage and name, of the gradients that all of these ranks hold as terms of a sum."""
+    """The sums, by stage and name, of the gradients that all of these ranks hold as terms of a sum."""
     found: dict[tuple[int, str], Array] = {}
     for s, cuts in steps[0].gradient_shards.items():
         for name in cuts:
@@ -141,7 +141,7 @@ def _replaced(gradients: dict[int, Named], sums: Mapping[tuple[int, str], Array]
 
 
 def of_each_replica(*judges: Judge) -> Judge:
-    """Judge every replica by all of `judges`."""
+    """A judge that applies all of `judges` to every replica."""
 
     def each(evidence: Evidence) -> Iterator[Finding]:
         for one in replicas_of(evidence):
@@ -198,7 +198,7 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _is_near(evidence: Evidence, finding: Finding) -> bool:
-    """Whether the output that a finding is about differs in values only, by no more than their bounds."""
+    """Whether the output of a finding differs only in values, and by no more than their bounds."""
     step, k = finding.step, finding.microbatch
     if step is None or k is None or finding.mismatch is None or finding.mismatch.kind != "value":
         return False
@@ -224,7 +224,7 @@ _EVERYTHING = of_each_replica(_outputs, training.losses_and_gradients_are_right,
 
 
 def gradients_are_the_mean(evidence: Evidence) -> Iterator[Finding]:
-    """Values are each replica's own, gradients the mean over all, the same everywhere (DPC-1)."""
+    """Every replica has its own values, and all have the same gradients: the mean over all replicas (DPC-1)."""
     yield from _EVERYTHING(evidence)
     yield from _alike(evidence)
 
@@ -247,7 +247,7 @@ def hook_is_called(evidence: Evidence) -> Iterator[Finding]:
 def cut_alike(
     rank: int, step: StepShown, s: int, gradients: Named, *, replica: int | None
 ) -> Iterator[Finding]:
-    """A parameter is held in parts, this rank's is the one of its replica, and the gradient is cut in the same way."""
+    """A parameter is sharded, this rank has its own replica's shard, and the gradient is cut in the same way."""
     parameters, cuts = step.parameter_shards.get(s, {}), step.gradient_shards.get(s, {})
     for name in step.parameters.get(s, {}):
         held, cut = parameters.get(name), cuts.get(name)

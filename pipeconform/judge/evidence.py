@@ -1,8 +1,7 @@
-"""What a judgement looks at, and what it says.
+"""What a judgement looks at.
 
-A judgement is a pure function from `Evidence` to findings. It is asked only about cases that its
-requirement applies to and only when every rank returned; ranks that raised, died or hung are
-findings of their own (`judge.outcome`).
+A judgement is a pure function from `Evidence` to findings. It is called only for cases to which its requirement
+applies, and only if every rank returned; ranks that raised, died or hung are findings of their own (`judge.outcome`).
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ class Evidence:
     case: Case
     capabilities: Capabilities
     shown: tuple[Observation, ...]
-    """In rank order; bystanders included."""
+    """What each rank showed, in rank order, including bystanders."""
     expected: Reference
     bounded: Callable[[Bounds], Reference]
-    """The same reference with error bounds; evaluated only when bits differ."""
+    """Computes the same reference with error bounds; called only when bits differ."""
     thorough: bool = True
-    """False where no verdict rests on the answer: an enormous difference then needs no bound."""
+    """False where no verdict depends on the answer: an enormous difference then needs no bound."""
     gauge: Gauge = field(default_factory=Gauge, compare=False)
-    """Takes down how much was compared, and how near accepted values come to their bounds."""
+    """Records how much was compared, and how close accepted values come to their bounds."""
 
     def compared(self, number: int = 1) -> None:
-        """Count what a judgement holds against what is right, whether it is found wrong or not.
+        """Count `number` comparisons, whatever their result.
 
-        A judgement whose loops never run counts nothing, and is then no pass.
+        A judgement whose loops never run counts nothing, and does not pass.
         """
         self.gauge.count(number)
 
     @property
     def uncounted(self) -> Evidence:
-        """The same evidence for a judgement that only adds to another one: what it compares is not counted."""
+        """The same evidence for a judgement that only supports another one: its comparisons do not count."""
         return replace(self, gauge=Uncounted(self.gauge))
 
     @property
@@ -81,7 +80,7 @@ class Evidence:
         )
 
     def runs(self, kind: type[Step] | tuple[type[Step], ...] = (Train, Eval)) -> Iterator[StepExpected]:
-        """What is right after each step of that kind."""
+        """The reference after each step of that kind."""
         return (e for e in self.expected.steps if isinstance(self.case.program[e.step], kind))
 
     def sizes(self, step: int) -> list[int]:
@@ -159,7 +158,7 @@ class Numbers:
 
 
 def missing(expected: Array | None, actual: Array | None) -> Mismatch:
-    """The mismatch of a value that is there on one side only."""
+    """The mismatch of a value that exists on one side only."""
     return Mismatch(
         kind="missing" if actual is None else "unexpected",
         expected=None if expected is None else repr(expected),
@@ -168,12 +167,12 @@ def missing(expected: Array | None, actual: Array | None) -> Mismatch:
 
 
 def held(shown: StepShown, num_microbatches: int) -> tuple[int, ...]:
-    """The microbatches that a rank's output and losses are about: all, unless it says which."""
+    """The microbatches that a rank's output and losses belong to: all, unless the rank says which."""
     return tuple(range(num_microbatches)) if shown.microbatches is None else shown.microbatches
 
 
 def unheld(evidence: Evidence, expected: StepExpected, holders: Iterable[Observation]) -> Iterator[Finding]:
-    """A finding when the ranks that hold results do not hold them for all microbatches together."""
+    """A finding if the ranks that hold results do not, together, hold those of all microbatches."""
     m = len(evidence.sizes(expected.step))
     evidence.compared()
     seen = {k for one in holders for k in held(shown_step(one, expected.step), m)}
@@ -187,5 +186,5 @@ Judge = Callable[[Evidence], Iterator[Finding]]
 
 
 def shown_step(one: Observation, step: int) -> StepShown:
-    """What a rank had after program step `step`."""
+    """What a rank showed after program step `step`."""
     return one.steps[step]

@@ -1,7 +1,7 @@
-"""Whether an error takes what was expected for what is there.
+"""Whether an error message swaps what was expected and what was found.
 
-Words tell the two sides apart: "expected A, got B", "is B, but A was traced", "changed from A to B". Only a text that
-gives *both* sides the wrong role is wrong; whatever words are not known here, nobody is accused.
+Some words say which side is which: "expected A, got B", "is B, but A was traced", "changed from A to B". Only a text
+that gives *both* sides the wrong role is wrong; a text whose words are not known here is accepted.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _ACTUAL_AFTER = r"\s+(?:(?:was|were|is|are)\s+)?(?:given|found|received)\b"
 
 
 def shape_pattern(shape: Sequence[int], *, free: int | None = None) -> str:
-    """A shape in brackets of any kind, after a dtype or a class or not; anything stands in dimension `free`."""
+    """A shape in any brackets, with or without a dtype or class before it; dimension `free` may be anything."""
     sizes = r"\s*,\s*".join(r"[\w*]+" if dim == free else str(size) for dim, size in enumerate(shape))
     return rf"(?:[\w.]+)?[\[(]{{1,2}}\s*{sizes}\s*,?\s*[\])]{{1,2}}"
 
 
 def shown_pattern(shape: Sequence[int]) -> str:
-    """A shape, or a whole tensor where one of that shape is printed in its place."""
+    """A shape, or a whole printed tensor of that shape."""
     return rf"(?:{shape_pattern(shape)}|\b(?:tensor|Parameter)\([\s\S]*\))"
 
 
 def dtype_pattern(name: str) -> str:
-    """A dtype, as torch writes it or without its module; a shape may follow."""
+    """A dtype, with or without ``torch.``; a shape may follow."""
     return rf"(?:torch\.)?\b{re.escape(name)}\b(?:[\[(][^\[\]()]*[\])])?"
 
 
 def exchanged(text: str, *, expected: str, actual: str) -> bool:
-    """Whether a text says of what is there that it was expected, and of what was expected that it is there.
+    """Whether a text says that `actual` was expected and that `expected` was found.
 
-    `expected` and `actual` are patterns; both roles must be the wrong ones, and neither the right one as well.
+    `expected` and `actual` are patterns; both must stand in the wrong role, and neither also in the right one.
     """
     return (
         _stands(text, actual, _EXPECTED_BEFORE, _EXPECTED_AFTER)
@@ -53,5 +53,5 @@ def exchanged(text: str, *, expected: str, actual: str) -> bool:
 
 
 def _stands(text: str, what: str, before: str, after: str) -> bool:
-    """Whether `what` stands right behind one of the words of a role, or right before one."""
+    """Whether `what` directly follows or precedes one of the words of a role."""
     return re.search(f"(?:{before}(?:{what}))|(?:(?:{what}){after})", text, re.IGNORECASE) is not None

@@ -1,4 +1,4 @@
-"""A violation that a judgement finds."""
+"""`Finding`: a violation that a judgement finds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One violation: what was found, where, in words.
+    """One violation: what was found, and where.
 
-    `kind` is short and stable: findings of one requirement with equal kinds are one defect.
+    `kind` is short and stable: findings with the same requirement and kind are one defect.
     """
 
     kind: str
@@ -24,9 +24,9 @@ class Finding:
     microbatch: int | None = None
     mismatch: Mismatch | None = None
     position: int | None = None
-    """Where the timeline was observed: the index of the first wrong one among the rank's computations in `step`."""
+    """If the timeline was observed, the index of the first wrong one among the rank's computations in `step`."""
 
     def where(self) -> str:
-        """``step 0 (train), rank 1, stage 1, microbatch 2`` as far as known."""
+        """``step 0, rank 1, stage 1, microbatch 2``, as far as known."""
         parts = {"step": self.step, "rank": self.rank, "stage": self.stage, "microbatch": self.microbatch}
         return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)

@@ -1,4 +1,4 @@
-"""Outputs and boundary tensors against the oracle's."""
+"""Outputs and boundary tensors, compared with the oracle's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 def outputs_are_right(evidence: Evidence) -> Iterator[Finding]:
     """Every microbatch's output equals the oracle's, bit for bit.
 
-    Outputs that are returned are judged, claimed or not. Of an engine that returns none, and claims none, what its
+    Returned outputs are judged even if they are not claimed. If an engine neither claims nor returns outputs, what its
     last stage computed is judged instead.
     """
     if not outputs_are_due(evidence):
@@ -54,7 +54,7 @@ def outputs_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 
 def outputs_are_due(evidence: Evidence) -> bool:
-    """Whether outputs are claimed, or returned although they are not."""
+    """Whether outputs are claimed or returned."""
     return Feature.OUTPUTS in evidence.capabilities.features or any(
         step.output is not None for one in evidence.members for step in one.steps
     )
@@ -69,13 +69,13 @@ def holders(evidence: Evidence) -> list[Observation]:
 def leaves_by_microbatch(
     evidence: Evidence, expected: StepExpected, one: Observation, output: Structure
 ) -> Iterator[tuple[int, tuple[Array, ...], tuple[Array, ...]]]:
-    """Per microbatch that the rank holds: its index, the oracle's leaves, the slices of the merged output."""
+    """For each microbatch that the rank holds: index, the oracle's leaves, and the slices of the merged output."""
     sizes, dim = evidence.sizes(expected.step), evidence.case.model.batch_dim
     leaves = [leaf.tensor() for leaf in output.leaves()]
     start = 0
     for k in held(shown_step(one, expected.step), len(sizes)):
         right = expected.outputs[k]
-        # a mistaken input may have another number of samples than was announced: the reference tells
+        # a mistaken input may have another number of samples than was announced; the reference has the right one
         size = next((leaf.shape[dim] for leaf in right.leaves() if len(leaf.shape) > dim), sizes[k])
         mine = tuple(
             Array.of(
@@ -117,7 +117,7 @@ def _compare_output(
 
 
 def _captured_outputs(evidence: Evidence) -> Iterator[Finding]:
-    """For engines that return no outputs: what the last stage computed."""
+    """Judge what the last stage computed, for engines that return no outputs."""
     last = evidence.case.num_stages - 1
     for expected in evidence.runs():
         forwards = [f for one in evidence.owners(last) for f in shown_step(one, expected.step).forwards]
@@ -128,7 +128,7 @@ def _captured_outputs(evidence: Evidence) -> Iterator[Finding]:
                 continue
             mine = seen[-len(expected.outputs) :][k] if len(seen) >= len(expected.outputs) else None
             mismatch = compare(right.leaves()[0], mine.leaves()[0]) if mine and mine.leaves() else None
-            detail = mismatch.describe() if mismatch else "no forward of the last stage gave it"
+            detail = mismatch.describe() if mismatch else "no forward of the last stage computed it"
             yield Finding(
                 kind="output value",
                 message=f"the output of microbatch {k} is not the reference's\n{detail}",
@@ -140,7 +140,7 @@ def _captured_outputs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def batch_order_is_kept(evidence: Evidence) -> Iterator[Finding]:
-    """The merged output has the batch's length, and its microbatches stand in the batch's order."""
+    """The merged output has the batch's length, and its microbatches are in the batch's order."""
     dim = evidence.case.model.batch_dim
     for expected in evidence.runs():
         sizes = evidence.sizes(expected.step)
@@ -202,7 +202,7 @@ def _rows_in_order(
 
 
 def merges_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Every output is the batch's by its own rule, bit for bit."""
+    """Every output is merged by its own rule, bit for bit."""
     from pipeconform.case.build.merges import merged, rules_of
 
     case = evidence.case
@@ -242,7 +242,7 @@ _MERGED = {
 
 
 def containers_are_kept(evidence: Evidence) -> Iterator[Finding]:
-    """Tuples, lists, dicts and single tensors arrive as what they are, at boundaries and in the output."""
+    """Tuples, lists, dicts and single tensors keep their kind, at boundaries and in the output."""
     yield from boundaries_arrive(evidence)
     if not outputs_are_due(evidence):
         return
@@ -287,7 +287,7 @@ def _boundary_finding(
     forwards: list[Forward],
     num_microbatches: int,
 ) -> Finding:
-    """Say which input of which microbatch differs; the last m forwards are taken to be microbatches 0…m−1."""
+    """A finding about the first input that differs; the last m forwards are taken to be microbatches 0…m−1."""
     where: dict[str, Any] = {"step": step, "rank": rank, "stage": stage, "microbatch": k}
     if len(forwards) < num_microbatches:
         text = f"stage {stage} ran {len(forwards)} times for {num_microbatches} microbatches"
@@ -310,12 +310,12 @@ def _boundary_finding(
                     mismatch=mismatch,
                     **where,
                 )
-    text = f"stage {stage} received microbatch {k}'s inputs in no single forward"
+    text = f"stage {stage} never received all inputs of microbatch {k} in one forward"
     return Finding(kind="boundary mixed", message=text, **where)
 
 
 def tensors_without_gradient_arrive(evidence: Evidence) -> Iterator[Finding]:
-    """Boundary tensors without gradient arrive unchanged, and ask for no gradient where they arrive."""
+    """Boundary tensors without gradient arrive unchanged, and do not require a gradient where they arrive."""
     yield from boundaries_arrive(evidence)
     carried = evidence.case.model.carried
     silent = [i for i, kind in enumerate(carried, start=1) if kind != "stream"]
@@ -326,7 +326,7 @@ def tensors_without_gradient_arrive(evidence: Evidence) -> Iterator[Finding]:
                     for i in silent if call.stage == s else ():
                         evidence.compared()
                         if i < len(call.requires_grad) and call.requires_grad[i]:
-                            text = f"input {i} ({carried[i - 1]}) of stage {s} requires a gradient; nobody needs it"
+                            text = f"input {i} ({carried[i - 1]}) of stage {s} requires a gradient that no stage needs"
                             yield Finding(
                                 kind="boundary requires grad",
                                 message=text,
@@ -338,9 +338,9 @@ def tensors_without_gradient_arrive(evidence: Evidence) -> Iterator[Finding]:
 
 
 def compilation_is_named(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
-    """A refusal of compiled stages says that this is the reason; `texts` has what each rank said.
+    """A refusal of compiled stages names compilation as the reason; `texts` are the ranks' error messages.
 
-    Ranks without compiled stages may only hear that another one has left.
+    Ranks without compiled stages may only report that another rank has left.
     """
     if texts and not any("compil" in text.lower() for text in texts):
         yield Finding(
@@ -350,7 +350,7 @@ def compilation_is_named(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
 
 
 def gradients_with_hooks(evidence: Evidence) -> Iterator[Finding]:
-    """A tensor hook that was lost shows in the gradients, whatever the counts say."""
+    """Gradients are the reference's: a tensor hook that was lost shows there, whatever the counts say."""
     numbers = Numbers(evidence=evidence)
     for expected in evidence.runs():
         for s, right in expected.gradients.items():

@@ -1,6 +1,6 @@
-"""How a requirement is judged: about which cases, drawn how, what is recorded.
+"""How a requirement is judged: with which cases, and what the ranks record.
 
-The decorators of this module make a `Judgement` of a function in ``suites/``, which states the requirement.
+The decorators of this module turn a function in ``suites/``, which states a requirement, into a `Judgement`.
 """
 
 from __future__ import annotations
@@ -51,37 +51,37 @@ class Judgement:
     refuses: frozenset[Focus] = frozenset()
     """Subjects whose cases an implementation must refuse, with an error on every rank."""
     echoes: bool = False
-    """Whether the error of one rank is refusal enough when the others only lose their connection to it."""
+    """Whether the error of one rank is enough of a refusal when the others only lose their connection to it."""
     repeats: bool = False
     """Whether the case is executed several times and the executions compared."""
     evaluates: bool = False
     """Whether only evaluation steps are judged."""
     draws: frozenset[Focus] = frozenset()
-    """The foci to draw cases from, if they are other than `about`."""
+    """The foci to draw cases from, if they differ from `about`."""
     observe: frozenset[Watched] = frozenset()
-    """What the ranks must record besides the values."""
+    """What the ranks must record in addition to the values."""
     aftermath: AfterJudge | None = None
-    """How cases are judged in which something is done wrong on purpose; `judge` is then not asked."""
+    """Judges cases that make a mistake on purpose; `judge` is then not called."""
     named: bool = False
     """Whether the schedule's claim must name the family that it belongs to."""
     promised: bool = False
-    """Whether it is about errors that an implementation promises: asked of those that promise any."""
+    """Whether it is about promised errors, and so applies only to implementations that promise any."""
     any_schedule: bool = False
-    """Whether the subject has nothing to do with the schedule: a small run judges it under two of them."""
+    """Whether the subject does not depend on the schedule: a small run judges it under two schedules."""
     costly: bool = False
-    """Its cases cost ten times what others do: a small run judges few of them, under two of the schedules."""
+    """Whether its cases cost ten times as much as others: a small run judges few of them, under two schedules."""
     by_schedule: bool = False
-    """It is costly, but about what a schedule does: only the smallest run leaves schedules out."""
+    """Whether it is costly but about what a schedule does: only the smallest run leaves schedules out."""
     condition: Condition | None = None
-    """What a case must bring for what is compared in it to say anything about the requirement."""
-    nothing: str = "the ranks showed nothing that could be held against what is right"
-    """Why cases that meet the condition may give nothing to compare."""
+    """A condition on a case without which it says nothing about the requirement."""
+    nothing: str = "the ranks showed nothing to compare with the reference"
+    """Why cases that meet the condition may have nothing to compare."""
     refusal: Callable[[Case, Sequence[str]], Iterator[Finding]] | None = None
-    """What is wrong with a refusal that is tolerated, by what the errors of the ranks say."""
+    """Judges a tolerated refusal by the error messages of the ranks."""
 
     @property
     def line(self) -> int:
-        """The line of its file at which the requirement begins."""
+        """The line of its file on which the requirement begins."""
         return inspect.getsourcelines(self.aftermath or self.judge)[1]
 
     @property
@@ -90,17 +90,17 @@ class Judgement:
         return self.draws or self.about
 
     def is_met_by(self, case: Case) -> bool:
-        """Whether a case brings what the requirement is about."""
+        """Whether a case meets the condition of the requirement."""
         return self.condition is None or self.condition.holds(case)
 
     def why_nothing_was_compared(self, cases: Iterable[Case]) -> str:
-        """What `cases` lacked, all of which were judged without a comparison that counts."""
+        """The reason why judging all of `cases` compared nothing."""
         if self.condition is not None and not any(map(self.condition.holds, cases)):
             return f"nothing compared: {self.condition.absent}"
         return f"nothing compared: {self.nothing}"
 
     def applies(self, case: Case) -> bool:
-        """Whether the requirement says something about `case`."""
+        """Whether `case` is judged by the requirement."""
         found = traits(case)
         return (
             bool(found & self.about)
@@ -110,7 +110,7 @@ class Judgement:
         )
 
     def foci(self, claim: ScheduleClaim, capabilities: Capabilities) -> tuple[Focus, ...]:
-        """The foci to draw cases from; empty when nothing the requirement needs is claimed."""
+        """The foci to draw cases from; empty if something that the requirement needs is not claimed."""
         if not self.needs <= capabilities.features or (self.trains and not claim.trains):
             return ()
         if self.splits and not claim.split_backward:
@@ -122,7 +122,7 @@ class Judgement:
         return tuple(f for f in Focus if f in self.wanted and is_claimed(f, claim, capabilities))
 
     def without(self, claim: ScheduleClaim, capabilities: Capabilities) -> tuple[str, ...]:
-        """The names of the wanted foci to draw no case from, because they are not claimed."""
+        """The names of the wanted foci for which no case is drawn, because they are not claimed."""
         drawn = self.foci(claim, capabilities)
         return tuple(f.value for f in Focus if f in self.wanted and f not in drawn)
 
@@ -156,8 +156,8 @@ def requirement(
 ) -> Callable[[Judge], Judgement]:
     """State a requirement: the function's docstring says what is demanded and why, its body judges it.
 
-    The fields of `Judgement` say what the arguments mean; cases may also have the subjects of `among`. Whoever may
-    refuse some of its subjects (`tolerates`) meets it by an error on every rank, too.
+    The fields of `Judgement` document the arguments; cases may also have the subjects of `among`. If some subjects may
+    be refused (`tolerates`), an error on every rank also meets the requirement.
     """
     own = frozenset(about)
 
@@ -208,7 +208,7 @@ def after_mistakes(
     condition: Condition | None = None,
     nothing: str = "no rank was seen to end",
 ) -> Callable[[AfterJudge], Judgement]:
-    """State a requirement about cases in which something is done wrong on purpose: what the ranks do then is judged."""
+    """State a requirement about cases that make a mistake on purpose; what the ranks then do is judged."""
     own = frozenset(about)
 
     def judgement(aftermath: AfterJudge) -> Judgement:

@@ -1,4 +1,4 @@
-"""What evaluation leaves behind, what states name, and whether executions repeat."""
+"""What evaluation changes, which names states have, and whether executions repeat."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def names_of_state(evidence: Evidence, one: Observation, expected: StepExpected) -> Iterator[Finding]:
-    """What a rank's state lacks, or holds although it does not belong there."""
+    """Names that a rank's state lacks, or has although they do not belong there."""
     shown = shown_step(one, expected.step)
     held = {s: {**values, **shown.buffers.get(s, {})}.keys() for s, values in shown.parameters.items()}
     for s in range(evidence.case.num_stages):
@@ -37,9 +37,9 @@ def names_of_state(evidence: Evidence, one: Observation, expected: StepExpected)
 
 
 def traces_of_evaluation(evidence: Evidence, one: Observation, step: int) -> Iterator[Finding]:
-    """What evaluation changed on one rank, against what the rank had before it; modules in training mode.
+    """What evaluation changed on one rank, and modules that it left in training mode.
 
-    Before the first step a rank had what the model was built with, and no gradient.
+    Before the first step, a rank has the values with which the model was built, and no gradients.
     """
     shown = shown_step(one, step)
     before = shown_step(one, step - 1) if step else None
@@ -56,18 +56,20 @@ def traces_of_evaluation(evidence: Evidence, one: Observation, step: int) -> Ite
                 if before is not None:
                     changed = value != old
                 elif what == "gradients":
-                    # nothing was trained: a gradient is absent or, in engines with fixed buffers, zero
+                    # before training, a gradient is absent or, in engines with fixed buffers, zero
                     changed = value is not None and any(value.data)
                 else:
                     right: dict[int, Named] = getattr(built, what)
                     old = right.get(s, {}).get(name)
-                    # what is absent, or strange, is LIF-4's business; of what is sharded a rank shows its part
+                    # absent and foreign names are judged by LIF-4; a rank shows only its part of what is sharded
                     whole = name not in shown.parameter_shards.get(s, {})
                     changed = whole and old is not None and value != old
                 if changed:
                     kind = f"evaluation changed a {what.removesuffix('s')}"
                     mismatch = None if value is None or old is None else compare(old, value)
-                    text = f"after evaluation the {what.removesuffix('s')} of {name} is not what it was"
+                    text = (
+                        f"after evaluation the {what.removesuffix('s')} of {name} is not what it was before"
+                    )
                     text += "" if mismatch is None else f"\n{mismatch.describe()}"
                     yield Finding(
                         kind=kind, message=text, step=step, rank=one.rank, stage=s, mismatch=mismatch

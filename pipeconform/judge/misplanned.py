@@ -1,9 +1,9 @@
-"""What became of a plan that was wrong on purpose, or not the same on all ranks (ERR-8 and ERR-9).
+"""Judgement of plans that are wrong on purpose, or differ between ranks (ERR-8 and ERR-9).
 
-Whoever promises an error (`MistakeKind.PLAN`, `MistakeKind.NEIGHBOURS`) raises it on every rank of the pipeline. Of
-others it is asked that nobody dies or hangs, and that a plan which nobody refuses gives right values. Right is then
-what *any* rank was told: an engine may take the plan of one rank for all, have no use for what a user declares, or
-run more stages than the schedule's name allows.
+An implementation that promises an error (`MistakeKind.PLAN`, `MistakeKind.NEIGHBOURS`) must raise it on every rank of
+the pipeline. Without a promise, no rank may die or hang, and a plan that no rank refuses must give right values. The
+values of the plan of *any* rank are right: an engine may use the plan of one rank for all, ignore what a user
+declares, or run more stages than the schedule's name allows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["plans_are_refused"]
 
 
 def plans_are_refused(aftermath: Aftermath) -> Iterator[Outcome]:
-    """The promised error on every rank, which says what is wrong; otherwise right values or some error."""
+    """Every rank raises the promised error, which says what is wrong; without a promise, right values or any error."""
     aftermath.gauge.count(len(aftermath.verdicts))
     ended = list(deaths_and_hangs(aftermath))
     if ended:
@@ -40,7 +40,7 @@ def plans_are_refused(aftermath: Aftermath) -> Iterator[Outcome]:
 
 
 def _unnoticed(aftermath: Aftermath, misplan: Misplan) -> Iterator[Finding]:
-    """Nobody raised: it is right if the values are those of a plan that some rank was given."""
+    """If no rank raised, the values must be those of a plan that some rank was given."""
     if aftermath.failed:
         return
     wrong = []
@@ -49,7 +49,7 @@ def _unnoticed(aftermath: Aftermath, misplan: Misplan) -> Iterator[Finding]:
         if not found:
             return
         wrong.append(found[0])
-    text = f"nobody raised, although {misplan.in_words()}, and the result is wrong: {wrong[0].message}"
+    text = f"no rank raised, although {misplan.in_words()}, and the result is wrong: {wrong[0].message}"
     yield Finding(kind=f"{misplan.how}: silent wrong result", message=text, step=wrong[0].step)
 
 
@@ -64,12 +64,12 @@ def _kept(aftermath: Aftermath, misplan: Misplan, promised: tuple[str, ...]) -> 
     def finding(kind: str, text: str, rank: int | None = None) -> Finding:
         return Finding(
             kind=f"{misplan.how}: {kind}",
-            message=f"{misplan.in_words()}; {text}; promised is {names}",
+            message=f"{misplan.in_words()}; {text}; promised: {names}",
             rank=rank,
         )
 
     if not aftermath.failed:
-        yield finding("accepted", "nobody raised")
+        yield finding("accepted", "no rank raised")
         return
     for rank in aftermath.case.world.pipeline_ranks:
         failed = aftermath.failed.get(rank)
@@ -87,7 +87,7 @@ def _kept(aftermath: Aftermath, misplan: Misplan, promised: tuple[str, ...]) -> 
 
 
 def _lacking(aftermath: Aftermath, misplan: Misplan, failed: Failed) -> Iterator[tuple[str, str]]:
-    """What an error does not say: short, and as what comes after "it does not"."""
+    """What an error message lacks: a short name, and the words that follow "it does not"."""
     case, text = aftermath.case, failed.text
     p, v, m = case.num_ranks, case.stages_per_rank, case.trains[0].num_microbatches
     if misplan.how in ("shape", "dtype"):

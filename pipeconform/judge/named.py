@@ -1,4 +1,4 @@
-"""What a named schedule asks of every rank, as far as it can be seen."""
+"""The order that a named schedule demands of every rank, as far as an observer can see it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pipeconform.schedule.families import family
 __all__ = ["Due", "accepted", "expected_order", "in_pair_order"]
 
 Due = list[tuple[Action, bool]]
-"""A rank's computations, each with whether it and the next one are the two parts of an overlapped pair."""
+"""A rank's computations, each with a flag: whether it and the next one are the two parts of an overlapped pair."""
 
 _WARM_UPS = ("interleaved_one_f_one_b", "interleaved_one_f_one_b_megatron")
 
 
 def accepted(name: str) -> list[Family]:
-    """The families that meet a name, the named one first: either warm-up is interleaved 1F1B."""
+    """The families that satisfy a name, the named one first: interleaved 1F1B has two accepted warm-ups."""
     others = [other for other in _WARM_UPS if other != name] if name in _WARM_UPS else []
     return [family(one) for one in (name, *others)]
 
 
 def expected_order(table: Table, ranks: Sequence[Executed]) -> list[Due]:
-    """Per pipeline rank the table's computations as an observer sees them.
+    """The table's computations as an observer sees them, for each pipeline rank.
 
-    A stage whose inputs need no gradient has no input part: its backward is seen when its weight gradients
-    come, as a whole. Likewise a stage without trainable parameters, when its input gradient comes.
+    A stage whose inputs need no gradient has no input part: an observer sees its whole backward when its weight
+    gradients are computed. For a stage without trainable parameters, that is when its input gradient is computed.
     """
     parts = {key: part for one in ranks for key, part in one.parts.items()}
     return [_seen(table[rank], parts) for rank in range(table.num_ranks)]
@@ -52,7 +52,7 @@ def _leaf(action: Action, parts: Mapping[tuple[int, int], str]) -> Action | None
 
 
 def in_pair_order(actions: Sequence[Action], due: Due) -> list[Action]:
-    """The same computations, with overlapped pairs that ran backward first turned round."""
+    """The same computations, with overlapped pairs that ran their backward first in reversed order."""
     found = list(actions)
     for position, (action, pairs) in enumerate(due[:-1]):
         after = due[position + 1][0]

@@ -1,4 +1,4 @@
-"""The judgement of chapter TRN about the norm over all stages."""
+"""The gradient norm over all stages (TRN-17)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["gradient_norm_is_right"]
 
 
 def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
-    """Every pipeline rank says the same norm: that of all stages' gradients, every parameter counted once (TRN-17).
+    """Every pipeline rank reports the norm of all stages' gradients, with every parameter counted once (TRN-17).
 
-    It is compared with the norm of the gradients that the ranks showed, which other requirements judge. Summing n
-    squares, in whatever order, over ranks or not, is off by at most n unit round-offs, each square and the root by
-    one more (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+    It is compared with the norm of the gradients that the ranks showed, which other requirements judge. A sum of n
+    squares in any order, within or across ranks, is off by at most n unit round-offs, each square and the root by one
+    more (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
     """
     import torch
 
@@ -34,13 +34,13 @@ def gradient_norm_is_right(evidence: Evidence) -> Iterator[Finding]:
             norm = shown_step(one, expected.step).gradient_norm
             evidence.compared()
             if norm is None:
-                text = f"rank {one.rank} says no norm of the gradients, but is declared to"
+                text = f"rank {one.rank} reports no norm of the gradients, although it is claimed"
                 yield Finding(kind="no norm", message=text, step=expected.step, rank=one.rank)
                 continue
             mine, eps = float(norm.tensor()), torch.finfo(norm.tensor().dtype).eps
             if not abs(mine - right_norm) <= (count + 4) * eps * right_norm:
                 text = (
-                    f"the norm of all gradients is {right_norm:.9g}, rank {one.rank} says {mine:.9g} "
+                    f"the norm of all gradients is {right_norm:.9g}, rank {one.rank} reports {mine:.9g} "
                     f"({mine / right_norm if right_norm else math.inf:.6g} times it)"
                 )
                 yield Finding(kind="norm", message=text, step=expected.step, rank=one.rank)

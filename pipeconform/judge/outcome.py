@@ -1,4 +1,4 @@
-"""Findings about ranks that did not return: raised, died, hung or refused what was claimed."""
+"""Outcomes of ranks that did not return: they raised, died, hung, or refused what was claimed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Outcome", "Status", "judge_refusal", "judge_verdicts", "normalised"]
 
 
 class Status(StrEnum):
-    """What became of a requirement under one schedule, or of one execution."""
+    """The result of a requirement under one schedule, or of one execution."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -36,7 +36,7 @@ class Outcome:
     verdicts: str = ""
     """One line per rank: returned, raised, died or stuck."""
     timeline: tuple[tuple[str, ...], ...] | None = None
-    """Per pipeline rank what it computed in the finding's step; None where that was not observed."""
+    """What each pipeline rank computed in the finding's step; None if that was not observed."""
     first_wrong: tuple[int, int] | None = None
     """In `timeline`: pipeline rank and index."""
     places: tuple[Place, ...] = ()
@@ -44,14 +44,14 @@ class Outcome:
 
 
 def normalised(message: str) -> str:
-    """The first line of a message without numbers and addresses, so that equal defects read alike."""
+    """The first line of a message without numbers and addresses, so that equal defects have equal texts."""
     line = next((line.strip() for line in message.strip().splitlines() if line.strip()), "")
     line = re.sub(r"0x[0-9a-f]+", "#", line)
     return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)[:120]
 
 
 def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
-    """What a verdict vector that is not all-returned says; None when every rank returned."""
+    """The outcome of a verdict vector; None if every rank returned."""
     rank = verdicts.first_failure
     if rank is None:
         return None
@@ -87,7 +87,7 @@ def judge_verdicts(verdicts: VerdictVector) -> Outcome | None:
 
 
 def judge_refusal(shown: tuple[Observation, ...]) -> Outcome | None:
-    """A claimed case that the adapter refused: a failure of the claim."""
+    """The outcome of a claimed case that the adapter refused, which fails the claim; None if it refused nothing."""
     for one in shown:
         if one.unsupported is not None:
             text = f"claimed, but build() raised Unsupported: {one.unsupported}"

@@ -1,4 +1,4 @@
-"""How often, and when, the gradients of a stage are added up over its replicas."""
+"""How often, and when, the gradients of a stage are summed over its replicas."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reduced_once(
 
 
 def _sizes(evidence: Evidence, gradients: Named) -> tuple[int, int]:
-    """How many values there are, and how many with the rows that sharding fills up to equal shards."""
+    """The number of gradient values, without and with the padding that sharding adds to make shards equal."""
     replicas = evidence.case.world.replicas
     assert replicas is not None
     num = len(evidence.case.world.pipelines)
@@ -68,7 +68,7 @@ def _sizes(evidence: Evidence, gradients: Named) -> tuple[int, int]:
 
 
 def _last_backward(events: Sequence[Event], s: int) -> int | None:
-    """Where the weight gradients of the stage's last backward, or weight part, begin; None where there are none."""
+    """Where the weight gradients of the stage's last backward, or weight part, begin; None if there are none."""
     weights = [(index, event.call) for index, event in enumerate(events) if _is_weight(event, s)]
     return next((index for index, call in weights if call == weights[-1][1]), None)
 

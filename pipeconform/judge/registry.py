@@ -1,7 +1,7 @@
-"""Which judgement answers which requirement about pipelines, as the suites state them.
+"""The judgement of each requirement about pipelines, as the suites state them.
 
-The partition keeps accusations precise: a case about keyword arguments is judged by the requirement
-about keyword arguments, and not by every requirement that its failure would break as well.
+Cases are assigned to requirements so that verdicts are precise: a case about keyword arguments is judged by the
+requirement about keyword arguments, and not by every other requirement that its failure would also break.
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ from pipeconform.spec.catalogue import in_order
 __all__ = ["JUDGEMENTS", "Judgement"]
 
 JUDGEMENTS: dict[str, Judgement] = in_order(Judgement)
-"""By requirement id, in the order of the standard."""
+"""All judgements by requirement id, in the order of the standard."""

@@ -1,4 +1,4 @@
-"""What ranks keep: after a step, after more steps and pipelines, and after closing."""
+"""What ranks keep after a step, after more steps and pipelines, and after closing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = [
 
 
 def grown(found: tuple[Census, ...], what: str, rank: int) -> Iterator[Finding]:
-    """What there is more of at the end than after the warm-up, one for every round between them or more.
+    """Findings about what grew between warm-up and end by at least one for every round.
 
-    Fewer are no leak: threads that were told to end do so in their own time, and the transport's let go of their
+    Less growth is not a leak: threads that were asked to end take their time, and those of the transport release their
     last message a moment late.
     """
     if len(found) < 2:

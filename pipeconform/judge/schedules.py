@@ -1,4 +1,4 @@
-"""What ran, in which order, and what was declared about it."""
+"""What ran and in which order, compared with what was named and declared."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _BACKWARD = (Kind.B, Kind.I, Kind.W)
 
 
 def is_named(claim: ScheduleClaim) -> bool:
-    """Whether a claim names a family whose tables speak of the contract's stages (a two-direction one's do not)."""
+    """Whether a claim names a family whose tables use the contract's stages (two-direction families do not)."""
     return claim.family is not None and claim.placement in (Placement.LOOP, Placement.V)
 
 
 def counted_once(evidence: Evidence, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
-    """Each (stage, microbatch) has one F and, when training, one B or one I and one W, over all ranks."""
+    """Over all ranks, each (stage, microbatch) has one F and, in training, one B or one I and one W."""
     trains = isinstance(evidence.case.program[step], Train)
     counts = Counter((a.stage, a.kind, a.microbatch) for one in ranks for a in one.actions)
     parts = {key: part for one in ranks for key, part in one.parts.items()}
@@ -66,7 +66,7 @@ def counted_once(evidence: Evidence, step: int, ranks: tuple[Executed, ...]) -> 
 
 
 def _miscounts(f: int, b: int, i: int, w: int, *, trains: bool) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with these numbers, in words; and the kinds of which one is too many, or none if one is missing."""
+    """What is wrong with these counts, in words, and the kinds that occur too often (empty if one is missing)."""
     if f != 1:
         yield "no F" if f == 0 else "several F", f"its forward ran {f} times", "F" if f else ""
     if not trains:
@@ -84,7 +84,7 @@ def _miscounts(f: int, b: int, i: int, w: int, *, trains: bool) -> Iterator[tupl
 
 
 def _one_too_many(actions: Sequence[Action], s: int, k: int, alike: str) -> int | None:
-    """The second computation of these kinds (the first backward, where none is due); the end, if one is missing."""
+    """The second computation of these kinds (the first backward, where none is due), or the end if one is missing."""
     found = [
         n for n, one in enumerate(actions) if (one.stage, one.microbatch) == (s, k) and one.kind.name in alike
     ]
@@ -95,7 +95,7 @@ def _one_too_many(actions: Sequence[Action], s: int, k: int, alike: str) -> int 
 
 
 def possible_order(one: Executed, *, step: int) -> Iterator[Finding]:
-    """On one rank: F before B or I, I before W, a stage after the one it needs."""
+    """On one rank, F runs before B or I, I before W, and a stage after the one it needs."""
     first: dict[tuple[int, Kind, int | None], int] = {}
     for position, action in enumerate(one.actions):
         first.setdefault((action.stage, action.kind, action.microbatch), position)
@@ -125,14 +125,14 @@ def _needs(s: int, kind: Kind, k: int | None) -> tuple[tuple[int, Kind, int | No
 
 
 def departures(step: int, ranks: tuple[Executed, ...], family: Family, size: Size) -> Iterator[Finding]:
-    """Where ranks compute in another order than a family's table, up to what its definition leaves free."""
+    """Ranks whose order differs from a family's table in more than its definition leaves free."""
     p, v, m = size
     table = family.generate(num_ranks=p, stages_per_rank=v, num_microbatches=m)
     due = expected_order(table, ranks)
     for one in ranks:
         mine = in_pair_order(one.actions, due[one.pipeline_rank])
         want = [action for action, _ in due[one.pipeline_rank]]
-        # An evaluation's name promises each stage's order only: how a rank's stages take turns is free.
+        # an evaluation's name only promises the order of each stage: how a rank's stages take turns is free
         stages = sorted({a.stage for a in (*mine, *want)}) if family.forward_only else [None]
         for s in stages:
             shown = [n for n, a in enumerate(mine) if s in (None, a.stage)]
@@ -154,7 +154,7 @@ def departures(step: int, ranks: tuple[Executed, ...], family: Family, size: Siz
 def _difference(
     mine: Sequence[Action], want: Sequence[Action], *, free_backward_order: bool = False
 ) -> tuple[str, int] | None:
-    """The first difference of two lists, in words, and its index in `mine`; None when there is none."""
+    """The first difference of two lists, in words, and its index in `mine`; None if they are equal."""
     tables = [_table([actions]) for actions in (mine, want)]
     for violation in differences(tables[0], expected=tables[1], free_backward_order=free_backward_order):
         position = violation.rows[0] if violation.rows else len(mine)
@@ -163,7 +163,7 @@ def _difference(
 
 
 def _table(ranks: Iterable[Iterable[Action]]) -> Table:
-    """A table for comparison only: its placement says nothing."""
+    """A table for comparison only, whose placement means nothing."""
     return Table.build(list(ranks), placement=(0,), num_microbatches=1)
 
 
@@ -172,7 +172,7 @@ def most_in_flight(
 ) -> tuple[int, Action | None]:
     """The most (stage, microbatch) pairs held at a time between F and `until` (I or W), and the F that made it so.
 
-    Where the part that would free a pair cannot be seen, because the stage has none, the pair is not counted.
+    A pair is not counted if its stage does not have the part that would free it.
     """
     held = most = 0
     after: Action | None = None
@@ -195,7 +195,7 @@ def bounds_of(families: list[Family], rank: int, size: Size) -> Iterator[tuple[K
 
 
 def declared_in_flight(evidence: Evidence) -> Iterator[Finding]:
-    """Where the declared table lets a rank hold more than the named schedule's bound."""
+    """Findings where the declared table lets a rank hold more than the named schedule's bound."""
     for step, size, families in named_runs(evidence):
         for one in evidence.members:
             table, _ = read_table(evidence, one.table)
@@ -216,7 +216,7 @@ def declared_in_flight(evidence: Evidence) -> Iterator[Finding]:
 
 
 def named_runs(evidence: Evidence) -> Iterator[tuple[int, Size, list[Family]]]:
-    """The runs that the claim's name speaks of, with their size and the families that meet the name."""
+    """The runs to which the claim's name applies, with their size and the families that satisfy the name."""
     case = evidence.case
     claim = evidence.capabilities.schedule(case.schedule)
     assert claim is not None
@@ -230,13 +230,13 @@ def named_runs(evidence: Evidence) -> Iterator[tuple[int, Size, list[Family]]]:
 
 
 def is_declared_for(evidence: Evidence, step: int) -> bool:
-    """Whether the declared table, which is about the m of the first run, is about this run too."""
+    """Whether the declared table, which has the m of the first run, also applies to this run."""
     first = evidence.case.runs[0]
     return len(evidence.sizes(step)) == first.num_microbatches
 
 
 def read_table(evidence: Evidence, text: str | None) -> tuple[Table | None, str]:
-    """A declared table, or None and the reason why there is none."""
+    """A declared table, or None and the reason why it cannot be read."""
     if text is None:
         return None, "table() returned None although the schedule trains"
     case = evidence.case
@@ -247,7 +247,7 @@ def read_table(evidence: Evidence, text: str | None) -> tuple[Table | None, str]
 
 
 def undeclared(table: Table, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
-    """Where ranks compute something else than the declared table."""
+    """Findings where ranks compute something other than the declared table."""
     due = expected_order(table, ranks)
     for one in ranks:
         want = due[one.pipeline_rank]

@@ -1,4 +1,4 @@
-"""Weight parts, deferred functions, and operations that are called when they are not due."""
+"""Weight parts, deferred functions, and operations that are called out of order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS = re.compile(r"chunk|micro-?\s?batch", re.IGNORECASE)
 
 
 def held_by(evidence: Evidence, one: Executed, step: int) -> Iterator[Held]:
-    """What one rank kept of the forwards that count."""
+    """What one rank still held of the forwards that count."""
     shown = next(shown_step(each, step) for each in evidence.members if each.rank == one.rank)
     if shown.held is None:
         raise HarnessError(f"rank {one.rank} was asked for its memory and recorded none")
@@ -46,7 +46,7 @@ def still_alive(one: Executed, held: Held, step: int, *, kind: str, when: str) -
 
 
 def wrongly_counted(evidence: Evidence) -> Iterator[Finding]:
-    """Where a deferred-weight builder, or a function that it returned, did not run once per microbatch."""
+    """Deferred-weight builders, or functions that they returned, that did not run once per microbatch."""
     for expected in evidence.runs(Train):
         for s, right in expected.hook_counts.items():
             for one in evidence.owners(s):
@@ -90,7 +90,7 @@ def mistakes_are_refused(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _unclear(answer: Answered) -> tuple[str, str] | None:
-    """What is wrong with an answer, short and long: an error names the microbatch, in words."""
+    """What is wrong with an answer, as a short and a long text; None if an error names the microbatch in words."""
     if answer.error is None:
         return "accepted", "and did it; expected: an error"
     names = re.search(rf"(?<![\w.-]){answer.microbatch}(?![\w.])", answer.error)

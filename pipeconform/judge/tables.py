@@ -1,4 +1,4 @@
-"""What a declared table alone decides: its bubble and its freedom from deadlock."""
+"""Judgement of a declared table by itself: its bubble and its freedom from deadlock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def bubbles_too_large(table: Table, families: list[Family], size: Size) -> Iterator[Finding]:
-    """The violations of the family that is violated least: either warm-up is interleaved 1F1B."""
+    """The violations of the family that fits best: interleaved 1F1B has two accepted warm-ups."""
     found: list[Violation] = []
     for family in families:
         found = list(too_much_bubble(table, family=family, size=size))
@@ -37,7 +37,7 @@ def bubbles_too_large(table: Table, families: list[Family], size: Size) -> Itera
 
 
 def stuck_in(table: Table) -> list[Violation]:
-    """Why a table does not run to its end; empty where it does."""
+    """Why a table does not run to its end; empty if it does."""
     found = verify(table, strictest=Delivery.ORDERED)
     return [violation for violation in found if violation.rule in (Rule.DEADLOCK, Rule.MATCHING)]
 
@@ -48,7 +48,7 @@ def about_table(kind: str, violation: Violation) -> Finding:
 
 
 def judgeable_table(evidence: Evidence) -> Generator[Finding, None, Table | None]:
-    """The table that the first rank declares; a finding and None where it is none whose order could be judged."""
+    """The table that the first rank declares; a finding and None if its order cannot be judged."""
     one = next(evidence.members)
     if one.table is None:
         yield Finding(kind="no declared table", message="table() returned None", rank=one.rank)

@@ -1,7 +1,7 @@
-"""Stages that are cut over ranks, of tensors that cross cut, and of statistics that replicas share.
+"""Stages that are cut over ranks, boundary tensors that cross as parts, and statistics that replicas share.
 
-Another order of additions is right here, in the forward too: what is not the oracle's bit for bit is held to the
-bounds of running error analysis.
+Here another order of additions is right, in the forward too: values that differ from the oracle's bits must stay
+within the bounds of running error analysis.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def values_within_bounds(evidence: Evidence) -> Iterator[Finding]:
-    """Outputs within their bounds, losses, gradients and updates."""
+    """Outputs are within their bounds, and so are losses, gradients and updates."""
     yield from _outputs(evidence)
     yield from training.losses_and_gradients_are_right(evidence)
     yield from training.updates_are_right(evidence)
@@ -71,7 +71,7 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def cut_as_planned(evidence: Evidence, rank: int, step: StepShown, s: int) -> Iterator[Finding]:
-    """The last cut of a parameter is the plan's, at this rank's place; its gradient is cut likewise."""
+    """The last cut of a parameter is the plan's, at this rank's place, and its gradient is cut in the same way."""
     case = evidence.case
     tensor, world = case.world.tensor, case.world
     assert tensor is not None
@@ -97,7 +97,7 @@ def cut_as_planned(evidence: Evidence, rank: int, step: StepShown, s: int) -> It
             yield Finding(kind="cut otherwise", message=text, **where)
             return
         cut = cuts.get(name)
-        # where all ranks have the whole parameter, a gradient may wait to be added up
+        # where all ranks have the whole parameter, its gradient may still be partial
         waits = cut is not None and cut.partial and not mine.cuts
         if gradients.get(name) is not None and cut != mine and not waits:
             how = "a plain tensor" if cut is None else _shown(cut)
@@ -107,7 +107,7 @@ def cut_as_planned(evidence: Evidence, rank: int, step: StepShown, s: int) -> It
 
 
 def _over_parts(held: Sharding, num_replicas: int) -> tuple[int, int, int] | None:
-    """How a parameter is cut over the parts' axis: the last of the mesh, which is cut first."""
+    """How a parameter is cut over the axis of the parts, which is the last of the mesh and cut first."""
     if len(held.mesh) == 1 and num_replicas > 1:
         return None
     placement = held.placements[-1]
@@ -127,7 +127,7 @@ def _with(evidence: Evidence, expected: Reference) -> Evidence:
 
 
 def boundary_cut(evidence: Evidence, part: int) -> Sharding:
-    """How a boundary tensor is cut for one rank; its shape is left open."""
+    """How a boundary tensor is cut for one rank, with its shape left open."""
     tensor, model = evidence.case.world.tensor, evidence.case.model
     assert tensor is not None
     dim = {"whole": None, "sequence": 1, "width": 2 if model.sequence else 1}[tensor.boundary]
@@ -143,7 +143,7 @@ def boundary_cut(evidence: Evidence, part: int) -> Sharding:
 
 
 def as_handed(step: StepExpected, cut: Sharding) -> StepExpected:
-    """The inputs of all stages but the first as parts."""
+    """The same step, with the inputs of all stages but the first as parts."""
 
     def handed(value: Structure) -> Structure:
         array = None if value.array is None else part_of(value.array, cut)
@@ -157,7 +157,7 @@ def as_handed(step: StepExpected, cut: Sharding) -> StepExpected:
 
 
 def placements_kept(evidence: Evidence, cut: Sharding) -> Iterator[Finding]:
-    """Say first of all what is no `DTensor` any more, or placed otherwise; one finding per stage and step."""
+    """Inputs are still `DTensor`s with the same placements; at most one finding per rank, stage and step."""
     words: Mapping[tuple[str, ...] | None, str] = {None: "a plain tensor"}
     for expected in evidence.runs():
         for s in range(1, evidence.case.num_stages):

@@ -1,11 +1,10 @@
-"""From a rank's events to the table it executed: which computation of which microbatch, in which order.
+"""From a rank's events to the table that it executed: which computation of which microbatch, in which order.
 
-Nothing travels with the data that would say which microbatch it is. A forward is recognised by its
-inputs: they are, or are nearest to, what the oracle's stage received for one microbatch. Backward events
-belong to the forward in whose graph they happen.
+The data carries no mark of its microbatch. A forward is recognised by its inputs: they equal, or are nearest to, what
+the oracle's stage received for one microbatch. Backward events belong to the forward in whose graph they happen.
 
-Not every forward counts. One that runs inside a backward is a *recomputation*; one whose inputs are those
-of no microbatch, or whose result nobody uses, is a *probe* if it comes before the rank's first real one.
+Not every forward counts. One that runs inside a backward is a *recomputation*; one whose inputs belong to no
+microbatch, or whose result is not used, is a *probe* if it comes before the rank's first real one.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ Recognise = Callable[[Forward], tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Executed:
-    """What one rank computed in one step."""
+    """The computations of one rank in one step."""
 
     rank: int
     pipeline_rank: int
     actions: tuple[Action, ...] = ()
     """F, B, I and W in order; the whole backward of a stage that has no input part, or no weight part, is a B."""
     parts: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """Per (stage, microbatch) that ran here, which parts its backward can have: ``IW``, ``I``, ``W`` or none."""
+    """The parts that a backward can have, by (stage, microbatch) that ran here: ``IW``, ``I``, ``W`` or none."""
     probes: tuple[int, ...] = ()
     """The stages of dry runs before the rank's first forward that counts."""
     recomputed: tuple[Action, ...] = ()
     """Forwards repeated inside a backward."""
     strangers: tuple[tuple[int, int], ...] = ()
-    """Forwards of no known microbatch among those that count: stage, and how many actions came before."""
+    """Forwards that count but belong to no known microbatch: stage, and how many actions came before."""
     stale: tuple[int, ...] = ()
     """The stages of backwards that ran in the graph of an earlier step's forward."""
     calls: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -62,11 +61,11 @@ def executed(evidence: Evidence, step: int) -> tuple[Executed, ...]:
 
 
 def recogniser(inputs: Sequence[Sequence[tuple[Structure, ...]]]) -> Recognise:
-    """A function that recognises microbatches by `inputs`: per stage, per microbatch, what the oracle's stage got.
+    """A function that recognises microbatches by `inputs`, which the oracle's stages got: by stage, then by microbatch.
 
-    Inputs that are equal bit for bit decide. Otherwise the nearest microbatch does, if it is nearer than
-    half of the smallest distance between two of them (or between one and zero): values that differ by
-    rounding are recognised, uninitialised memory and other data are not.
+    If inputs are equal bit for bit, that decides. Otherwise it is the nearest microbatch, if it is nearer than half
+    of the smallest distance between two of them (or between one and zero): values that differ by rounding are
+    recognised, uninitialised memory and other data are not.
     """
     import torch
 
@@ -100,7 +99,7 @@ def _point(inputs: tuple[Structure, ...]) -> torch.Tensor:
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference of two elements; infinite when one is no number."""
+    """The largest difference of two elements; infinite if one is not a number."""
     found = float((a - b).abs().max()) if a.numel() else 0.0
     return found if found == found else float("inf")  # noqa: PLR0124 - NaN is not itself
 
@@ -143,9 +142,9 @@ def executed_by(one: Observation, shown: StepShown, recognise: Recognise) -> Exe
 def _computations(events: Sequence[Event], calls: _Calls) -> Iterator[tuple[Event, Kind]]:
     """Forwards and backwards in the order in which they began.
 
-    The passages of one backward (graph task) through one call's graph are one computation, and so are
-    passages of several backwards of the same kind that follow one another without anything in between:
-    engines take weight gradients parameter by parameter.
+    All passages of one backward (graph task) through the graph of one call are one computation, and so are the
+    passages of several backwards of the same kind with nothing in between: engines take weight gradients parameter by
+    parameter.
     """
     kinds: dict[tuple[int, int], set[str]] = {}
     for event in events:
@@ -168,12 +167,12 @@ def _computations(events: Sequence[Event], calls: _Calls) -> Iterator[tuple[Even
 
 
 class _Calls:
-    """The forward calls of one step, sorted into those that count, probes, recomputations and strangers."""
+    """The forward calls of one step: those that count, probes, recomputations, and those of no known microbatch."""
 
     def __init__(self, events: Sequence[Event], forwards: Sequence[Forward], recognise: Recognise) -> None:
         recorded = {forward.call: forward for forward in forwards}
         self.started = {e.call: e for e in events if e.kind == "F" and e.call in recorded}
-        """By call; a forward that raised is not one."""
+        """Forwards by call, without those that raised."""
         used: dict[int, int] = {}
         for event in events:
             if event.kind != "F":
@@ -198,10 +197,10 @@ class _Calls:
         self.strange = later - self.counted
 
     def _real(self, calls: Sequence[int], used: Mapping[int, int]) -> set[int]:
-        """Of the calls with equal stage and microbatch those whose graph is used most; if none is, the last one.
+        """Of calls with equal stage and microbatch, those whose graph is used most; if none is used, the last call.
 
-        A dry run may compute input gradients, too, to learn their shapes; it does not touch the weights. And
-        where it runs on uninitialised memory, that may hold a microbatch of old.
+        A dry run may also compute input gradients, to learn their shapes; it does not touch the weights. If it runs on
+        uninitialised memory, that memory may hold an old microbatch.
         """
         alike: dict[tuple[int, int], list[int]] = {}
         for call in calls:
@@ -213,7 +212,7 @@ class _Calls:
         return found
 
     def parts(self) -> dict[tuple[int, int], str]:
-        """Which parts a backward can have; those of a recomputation stand for a forward without a graph."""
+        """The parts that a backward can have; a forward without a graph has those of its recomputation."""
         return {
             (self.started[call].stage, k): self.started[call].parts
             for call, k in self.microbatch.items()

@@ -1,7 +1,7 @@
 """Stages that a front end makes by splitting the whole model.
 
-Where a front end cuts is partly its own affair, so nothing here is compared stage by stage: values are
-compared by the model's qualified names, whichever stage holds them.
+A front end is partly free to choose where it cuts, so nothing here is compared stage by stage: values are compared by
+the model's qualified names, whichever stage holds them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 @functools.lru_cache(maxsize=64)
 def aliases_in(case: Case) -> dict[str, str]:
-    """Every name of a parameter or buffer of the whole model: to the first name of the same tensor."""
+    """For every name of a parameter or buffer of the whole model, the first name of the same tensor."""
     from pipeconform.case.build.whole import aliases_of
 
     return aliases_of(case)
@@ -60,7 +60,7 @@ def stages_equal_the_model(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _named_are_right(evidence: Evidence, step: int, what: str, right: Named) -> Iterator[Finding]:
-    """Every gradient or buffer of the model is right in every stage that holds it; the first that is not."""
+    """A finding about the first gradient or buffer of the model that is wrong in a stage that holds it."""
     numbers, aliases = Numbers(evidence=evidence), aliases_in(evidence.case)
     held: dict[str, list[_Held]] = {}
     for one in evidence.members:
@@ -99,7 +99,7 @@ def _named_are_right(evidence: Evidence, step: int, what: str, right: Named) -> 
 
 
 def boundary_agrees(case: Case, known: Known, shape: tuple[int, ...], dtype: str) -> bool:
-    """A policy may cut inside a block, where other values cross; their dtype is the model's."""
+    """Whether a known boundary is the model's; where a policy cuts inside a block, only dtypes can be compared."""
     split = case.model.split
     if split is not None and split.by == "policy":
         return all(own == dtype for _, own in known.tensors)
@@ -107,7 +107,7 @@ def boundary_agrees(case: Case, known: Known, shape: tuple[int, ...], dtype: str
 
 
 def shapes_are_told_apart(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
-    """An error about another shape does not take the traced one for the one that is there."""
+    """A finding if an error about another shape swaps the traced shape and the actual one."""
     from pipeconform.case.build import data
     from pipeconform.case.build.whole import as_traced
 
@@ -122,15 +122,15 @@ def shapes_are_told_apart(case: Case, texts: Sequence[str]) -> Iterator[Finding]
                 if exchanged(text, expected=shape_pattern(traced), actual=shown_pattern(actual)):
                     yield Finding(
                         kind="shapes exchanged",
-                        message=f"traced was {list(traced)}, step {step} has {list(actual)}; "
-                        f"the error says it the other way round: {text.strip()[:200]!r}",
+                        message=f"the traced shape is {list(traced)}, that of step {step} is {list(actual)}; "
+                        f"the error swaps the two shapes: {text.strip()[:200]!r}",
                         step=step,
                     )
                     return
 
 
 def refusal_is_clear(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
-    """The error of every rank names the split point that is wrong; `texts` has what each rank said."""
+    """The error of every rank names the wrong split point; `texts` are the ranks' error messages."""
     from pipeconform.case.build.whole import split_of
 
     split, plan = case.model.split, split_of(case)
@@ -167,6 +167,6 @@ def tensors_in_words(known: Known) -> str:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first names of many."""
+    """The first three names, and the number of the others."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more

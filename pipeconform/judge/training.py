@@ -1,4 +1,4 @@
-"""Losses, gradients, buffers and updates against the oracle's."""
+"""Losses, gradients, buffers and updates, compared with the oracle's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _per_stage(
 
 
 def _at(values: Sequence[Array | None], index: int) -> Array | None:
-    """One value of a sequence that is empty where there are no bounds."""
+    """One value of a sequence, or None where the sequence is empty because there are no bounds."""
     return values[index] if index < len(values) else None
 
 
@@ -80,9 +80,9 @@ def _flat(values: Named, names: list[str]) -> torch.Tensor:
 
 
 def uniform_ratio(right: Named, mine: Named) -> float | None:
-    """The factor by which all of `mine` differs from `right`; None when there is no single one.
+    """The factor by which all of `mine` differs from `right`; None if there is no single one.
 
-    Only words a violation that the bound has already established; accepts nothing.
+    It only describes a violation that the bound has already established; it accepts nothing.
     """
     import torch
 
@@ -114,7 +114,7 @@ def gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 
 def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """One loss per microbatch, right values in the batch's order, on the declared ranks and no others."""
+    """Every microbatch has one loss, with the right value, in the batch's order, and on the declared ranks only."""
     numbers = Numbers(evidence=evidence)
     holders = evidence.result_ranks(evidence.capabilities.loss_on)
     several = Feature.MICROBATCH_LOSSES in evidence.capabilities.features
@@ -137,7 +137,7 @@ def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(kind="number of losses", message=text, **where)
                 continue
             if not shown.losses and shown.loss is None and own:
-                text = f"rank {one.rank} returned no loss, but is declared to hold it"
+                text = f"rank {one.rank} returned no loss, although it is declared to hold losses"
                 yield Finding(kind="no loss", message=text, **where)
             for k, mine in zip(own, shown.losses or (), strict=False):
                 right = expected.losses[k]
@@ -162,7 +162,7 @@ def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _total_loss(evidence: Evidence, expected: StepExpected, mine: Array, rank: int) -> Iterator[Finding]:
-    """The one number some engines return: the mean or the sum of the losses."""
+    """The single loss that some engines return is the mean or the sum of the losses."""
     import torch
 
     evidence.compared()
@@ -173,7 +173,7 @@ def _total_loss(evidence: Evidence, expected: StepExpected, mine: Array, rank: i
         sizes = torch.tensor(evidence.sizes(expected.step), dtype=torch.float64)
         weighted = weighted * sizes / sizes.mean()
     right = weighted.mean() if mean else weighted.sum()
-    # m additions and a division, each off by one unit round-off of what was added so far
+    # m additions and a division, each off by one unit round-off of the sum so far
     bound = (losses.shape[0] + 2) * torch.finfo(losses.dtype).eps * weighted.abs().sum()
     bound = bound / losses.shape[0] if mean else bound
     bounds = (
@@ -183,7 +183,7 @@ def _total_loss(evidence: Evidence, expected: StepExpected, mine: Array, rank: i
     )
     bound = bound + sum(float(one.tensor().abs()) for one in bounds)
     near = right.isfinite() & ((mine.tensor().double() - right).abs() <= bound)
-    # what is no number, or infinite, is right where the reference is the same, and near to nothing
+    # NaN and infinity are right only if the reference has the same, and are close to no number
     same = torch.isclose(
         mine.tensor().double(), right.to(losses.dtype).double(), rtol=0, atol=0, equal_nan=True
     )
@@ -197,13 +197,13 @@ def _total_loss(evidence: Evidence, expected: StepExpected, mine: Array, rank: i
 
 
 def losses_and_gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Losses and gradients together, for requirements about the loss function."""
+    """Losses and gradients equal the oracle's, for requirements about the loss function."""
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)
 
 
 def values_and_gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Outputs and gradients together, for requirements about what a module does inside a stage."""
+    """Outputs and gradients equal the oracle's, for requirements about what a module does inside a stage."""
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
 
@@ -241,9 +241,9 @@ def input_gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 
 def buffers_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Running statistics and counts are those of the microbatches in turn, after every run."""
+    """After every run, running statistics and counts are those of the microbatches in turn."""
     if any(len(owners) > 1 for owners in evidence.placement):
-        return iter(())  # each owner of a stage saw a part of the microbatches
+        return iter(())  # each owner of a stage saw only some microbatches
     return _per_stage(
         evidence,
         evidence.runs(),
@@ -255,7 +255,7 @@ def buffers_are_right(evidence: Evidence) -> Iterator[Finding]:
 
 
 def state_is_right(evidence: Evidence) -> Iterator[Finding]:
-    """Parameters after every step that loads a state are, bit for bit, those that were loaded."""
+    """After every step that loads a state, parameters are those that were loaded, bit for bit."""
     return _per_stage(
         evidence,
         evidence.runs(Load),
@@ -270,7 +270,7 @@ def updates_are_right(evidence: Evidence) -> Iterator[Finding]:
     """Parameters track the oracle's over all optimizer steps, and do not move at all when lr is zero."""
     steps: tuple[type[Step], ...] = (Train, Optimize)
     if evidence.capabilities.fused_optimizer:
-        steps = (Optimize,)  # a training step has updated already; the optimizer step only says so
+        steps = (Optimize,)  # the training step has already updated them
     return _per_stage(
         evidence,
         evidence.runs(steps),

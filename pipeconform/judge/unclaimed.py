@@ -1,4 +1,4 @@
-"""What an implementation returns although it does not claim to."""
+"""Features that an implementation shows although it does not claim them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["returned_unclaimed"]
 
 
 def returned_unclaimed(capabilities: Capabilities, shown: Iterable[Observation]) -> frozenset[Feature]:
-    """The features that the ranks' results show and that are not claimed."""
+    """The features that the ranks' results show without being claimed."""
     found = {feature for one in shown for step in one.steps for feature in _returned(step)}
     return frozenset(found - capabilities.features)
 

@@ -1,7 +1,7 @@
-"""The whole model's values stage by stage, where a front end made the stages.
+"""The whole model's values assigned to the stages that a front end made.
 
-The oracle runs the whole model as one stage. To find the first wrong tensor its values are told apart again:
-parameters and buffers by the stages that show them, and what crosses a cut where it is known what that is
+The oracle runs the whole model as one stage. To find the first wrong tensor, its values are assigned to stages again:
+parameters and buffers to the stages that show them, and what crosses a cut where that is known
 (`pipeconform.case.build.whole.cuts_are_known`).
 """
 
@@ -26,7 +26,7 @@ _Names = dict[int, set[str]]
 
 
 def by_stages(evidence: Evidence) -> Evidence:
-    """The same evidence, with the oracle's values under the stages in which the ranks show them."""
+    """The same evidence, with the oracle's values assigned to the stages in which the ranks show them."""
     aliases = aliases_of(evidence.case)
     shown = tuple(_known_names(one, aliases) for one in evidence.shown)
     held = _held(shown, aliases, num_stages=evidence.case.num_stages)
@@ -40,7 +40,7 @@ def by_stages(evidence: Evidence) -> Evidence:
 
 
 def _known_names(one: Observation, aliases: Mapping[str, str]) -> Observation:
-    """Without what a front end adds to the model, such as constants."""
+    """The same evidence without what a front end adds to the model, such as constants."""
 
     def known(step: StepShown) -> StepShown:
         return structs.replace(
@@ -58,7 +58,7 @@ def _known_names(one: Observation, aliases: Mapping[str, str]) -> Observation:
 
 
 def _held(shown: tuple[Observation, ...], aliases: Mapping[str, str], *, num_stages: int) -> _Names:
-    """By stage the names of what it holds; what nobody shows belongs to the stage that it was built for."""
+    """The names that each stage holds; what no rank shows belongs to the stage for which it was built."""
     held: _Names = {s: set() for s in range(num_stages)}
     for one in shown:
         for step in one.steps:
@@ -73,7 +73,7 @@ def _held(shown: tuple[Observation, ...], aliases: Mapping[str, str], *, num_sta
 
 
 def _stage_of(name: str, num_stages: int) -> int:
-    """The stage in a name such as ``stages.2.blocks.0.weight``."""
+    """The number of the stage in a name such as ``stages.2.blocks.0.weight``."""
     _, number, *_ = name.split(".")
     return min(int(number), num_stages - 1) if number.isdecimal() else 0
 

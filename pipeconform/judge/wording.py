@@ -1,4 +1,4 @@
-"""What the words of a promised error must name, and what may not have been sent before it."""
+"""What the message of a promised error must name, and what must not have been sent before it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True)
 class Lacking:
-    """What a message does not name: short for the signature, and as what comes after "it does not"."""
+    """What a message does not name: a short name for the signature, and the words that follow "it does not"."""
 
     kind: str
     text: str
 
 
 def names_stage(text: str, stage: int) -> bool:
-    """Whether a stage is named, as ``stage 1``, ``Stage 1:`` or ``stage_index=1``."""
+    """Whether the text names a stage, as ``stage 1``, ``Stage 1:`` or ``stage_index=1``."""
     return _names(text, r"stages?(?:[ _]?(?:index|idx|id))?", stage)
 
 
@@ -48,7 +48,7 @@ def _names(text: str, what: str, number: int) -> bool:
 
 
 def names_shape(text: str, shape: Sequence[int], *, free: int | None) -> bool:
-    """Whether a shape stands in the text, in brackets of any kind; anything may stand for dimension `free`."""
+    """Whether the text names a shape, in any brackets; dimension `free` may be anything."""
     for group in re.findall(r"[\[(]([^\[\]()]*)[\])]", text):
         items = [item.strip() for item in group.split(",") if item.strip()]
         if len(items) == len(shape) and all(
@@ -62,7 +62,7 @@ def names_shape(text: str, shape: Sequence[int], *, free: int | None) -> bool:
 def lacking(
     case: Case, step: int, mistake: Mistake, failed: Failed, *, rank: int, expected: Evidence
 ) -> Lacking | None:
-    """What the error that a rank raised does not name; None where it names all."""
+    """What the error of a rank does not name; None if it names everything."""
     return next(_lacking(case, step, mistake, failed, rank=rank, expected=expected), None)
 
 
@@ -112,7 +112,7 @@ def _lacking(
 def _sides(case: Case, step: int, mistake: Mistake, text: str, expected: Evidence) -> Iterator[Lacking]:
     """Expected and actual shape or dtype."""
     if mistake.where == "input" and mistake.how in ("batch", "flattened"):
-        return  # a number of samples, which stands against that of the targets
+        return  # the number of samples is compared with that of the targets
     from pipeconform.case.build.mistakes import changed
 
     right = _right(mistake, step, expected)
@@ -124,9 +124,7 @@ def _sides(case: Case, step: int, mistake: Mistake, text: str, expected: Evidenc
                 yield Lacking(f"{side} dtype not named", f"name the {side} dtype {name}")
         names = [str(one.dtype).removeprefix("torch.") for one in (right, wrong)]
         if exchanged(text, expected=dtype_pattern(names[0]), actual=dtype_pattern(names[1])):
-            yield Lacking(
-                "sides exchanged", f"take {names[0]} for what was expected, and {names[1]} for what is there"
-            )
+            yield Lacking("sides exchanged", f"say that {names[0]} was expected and {names[1]} was found")
         return
     free = None if mistake.how == "batch" else case.model.batch_dim
     for side, one in (("expected", right), ("actual", wrong)):
@@ -134,19 +132,19 @@ def _sides(case: Case, step: int, mistake: Mistake, text: str, expected: Evidenc
             yield Lacking(f"{side} shape not named", f"name the {side} shape {list(one.shape)}")
     shapes = [shape_pattern(one.shape, free=free) for one in (right, wrong)]
     if exchanged(text, expected=shapes[0], actual=shapes[1]):
-        sides = f"take {list(right.shape)} for what was expected, and {list(wrong.shape)} for what is there"
+        sides = f"say that {list(right.shape)} was expected and {list(wrong.shape)} was found"
         yield Lacking("sides exchanged", sides)
 
 
 def _right(mistake: Mistake, step: int, expected: Evidence) -> torch.Tensor:
-    """The tensor that should be there, for the microbatch of the mistake or the first."""
+    """The right tensor, for the microbatch of the mistake or the first one."""
     consumer = 0 if mistake.where == "input" else mistake.stage + 1
     known = next(one for one in expected.expected.steps if one.step == step)
     return known.inputs[consumer][mistake.microbatch or 0][0].leaves()[0].tensor().to("meta")
 
 
 def sent_wrongly(evidence: Evidence, step: int, mistake: Mistake) -> str | None:
-    """What a later stage computed on although it was wrong, in words; None where nothing was."""
+    """In words, the wrong values on which a later stage computed; None if there were none."""
     if mistake.where not in ("input", "output") or step >= len(evidence.expected.steps):
         return None
     source = 0 if mistake.where == "input" else mistake.stage
@@ -165,7 +163,7 @@ def sent_wrongly(evidence: Evidence, step: int, mistake: Mistake) -> str | None:
         right = {_described(inputs) for inputs in known[call.stage]}
         if _described(call.inputs) not in right:
             found = _described(call.inputs)
-            return f"stage {call.stage} on rank {rank} was nevertheless given {found}, expected {' or '.join(right)}"
+            return f"stage {call.stage} on rank {rank} was nevertheless given {found}; expected: {' or '.join(right)}"
         if not any(s == call.stage - 1 and output.leaves() == _leaves(call.inputs) for s, output in made):
             return (
                 f"stage {call.stage} on rank {rank} was nevertheless given values that stage {call.stage - 1} "

@@ -1,1 +1,1 @@
-"""The full model's answer, without a pipeline."""
+"""The oracle: what the full model computes without a pipeline."""

@@ -1,4 +1,4 @@
-"""The mean of replicas' gradients, for the oracle."""
+"""The mean of the replicas' gradients, in the oracle."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class Averaged(Protocol):
 
     parameters: list[nn.Parameter]
     reassociation: dict[int, Tensor]
-    """By parameter the bound on the difference of two correct sums; filled only where it is asked for."""
+    """The bound on the difference of two correct sums, by parameter; filled only if bounds are wanted."""
     magnitudes: dict[int, Tensor] | None
-    """None where no such bound is asked for."""
+    """None if no such bounds are wanted."""
     before: Sequence[Tensor | None]
-    """The gradients that were there before the step."""
+    """The gradients from before the step."""
     divisor: int
-    """What the step's own are divided by."""
+    """The number by which the step's own gradients are divided."""
 
 
 def average(runs: Sequence[Averaged]) -> dict[int, Tensor]:
-    """Give every replica the mean of all that a step contributed; None where no replica has a gradient.
+    """Give every replica the mean of what all contributed in a step; None where no replica has a gradient.
 
     A replica without a gradient counts as zero. Contributions are averaged before they are divided by the number of
-    microbatches, as wrappers do in their backward: with two replicas bits are then mostly equal. Returned is, by
-    parameter and where bounds are asked for, the mean of the absolute values.
+    microbatches, as wrappers do in their backward: with two replicas, bits are then mostly equal. Returns the mean of
+    the absolute values by parameter, if bounds are wanted.
     """
     num, found = len(runs), dict[int, Tensor]()
     if num == 1:
@@ -52,7 +52,7 @@ def average(runs: Sequence[Averaged]) -> dict[int, Tensor]:
 
 
 def widen(runs: Sequence[Averaged], absolute: Mapping[int, Tensor]) -> None:
-    """Let the bounds of every replica, known by now for its own sum, hold for the mean; `absolute` is from `average`.
+    """Turn the bounds of every replica's own sum into bounds of the mean; `absolute` comes from `average`.
 
     The bound of the mean is the mean of the bounds and, for the additions and divisions over R replicas of what the
     step contributed and of what was there before, (R + 2)·ε·Σ|g|/R (Higham, §4.2, as for microbatches).

@@ -1,4 +1,4 @@
-"""What passes between the oracle's stages, forwards and backwards."""
+"""Records what passes between the oracle's stages, forward and backward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["OracleFlow"]
 
 
 class OracleFlow:
-    """What passes between the oracle's stages, by microbatch."""
+    """The record of what passes between the oracle's stages, by microbatch."""
 
     def __init__(self, analysis: RunningError | None) -> None:
         self._analysis = analysis
@@ -30,7 +30,7 @@ class OracleFlow:
         self.at = 0
 
     def watch(self, stages: Sequence[nn.Module], *, whole: bool) -> None:
-        """Note what passes these stages from now on; of a `whole` model, what passes its parts."""
+        """Record what passes these stages from now on; for a `whole` model, what passes its parts."""
         if not whole:
             for stage in stages:
                 stage.timeline = self.gradients  # type: ignore[assignment]  # a listener
@@ -43,7 +43,7 @@ class OracleFlow:
             listen(part, number, watcher=self.gradients, ended=ended)
 
     def forward_ended(self, stage: int, inputs: tuple[Any, ...], output: Any) -> None:
-        """Note both ends of a forward, and whose it is; calls are numbered as they come."""
+        """Record both ends of a forward and its microbatch; calls are numbered in order."""
         self.gradients.passed(stage, output)
         self._microbatch.append(self.at)
         for kind, value in (("input", inputs), ("output", output)):
@@ -52,7 +52,7 @@ class OracleFlow:
                 self._values.append(one)
 
     def take(self) -> tuple[Flow, ...]:
-        """Hand over what was recorded; calls are replaced by microbatches."""
+        """Return what was recorded, with microbatches in place of call numbers."""
         gradients = [structs.replace(one, call=self._microbatch[one.call]) for one in self.gradients.take()]
         values, self._values = self._values, []
         return (*values, *gradients)

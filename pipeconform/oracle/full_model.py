@@ -1,8 +1,7 @@
-"""The oracle: the full model run without any pipeline over the same microbatches.
+"""The oracle: runs the full model over the same microbatches, without a pipeline.
 
-It runs in a process of its own and shares no code with the reference implementation. It follows the
-adapter's *declared* conventions where several are right: where a mean is divided by m, and which
-inputs' gradients are scaled.
+It runs in its own process and shares no code with the reference implementation. Where several conventions are right,
+it follows those that the adapter *declares*: where a mean is divided by m, and which inputs' gradients are scaled.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ if TYPE_CHECKING:
 __all__ = ["Bounds", "Question", "answer", "reference"]
 
 Bounds = Literal["none", "reassociated", "running"]
-"""Which bounds on the difference of two correct evaluations are asked for."""
+"""The kind of bounds on the difference of two correct evaluations."""
 
 Masks = dict[tuple[int, int, int], tuple[Array, ...]]
 """Dropout masks by (program step, stage, microbatch)."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller asks: a case, the declared scale, recorded masks, and whether to bound errors."""
+    """A request of the controller: a case, the declared scale, recorded masks, and whether to bound errors."""
 
     case: Case
     scale_at: str
@@ -58,21 +57,21 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     masks: tuple[tuple[tuple[int, int, int], tuple[Array, ...]], ...] = ()
     bounds: Bounds = "none"
     flow: bool = False
-    """Whether what passes between stages is asked for."""
+    """Whether to record what passes between stages."""
 
 
 _QUESTIONS = msgspec.msgpack.Decoder(Question)  # made once, in the fork server
 
 
 class _Context(Protocol):
-    """What the oracle needs to know about its process."""
+    """What the oracle knows about its process."""
 
     @property
     def device(self) -> str: ...
 
 
 def answer(context: _Context, payload: bytes) -> bytes:
-    """Answer one `Question` with a `Reference`, both as MessagePack (runs in the oracle's process)."""
+    """Answer a `Question` with a `Reference`, both as MessagePack (runs in the oracle's process)."""
     question = _QUESTIONS.decode(payload)
     return msgspec.msgpack.encode(
         reference(
@@ -92,7 +91,7 @@ def answer(context: _Context, payload: bytes) -> bytes:
 
 
 class _Replay:
-    """Hands recorded dropout masks to the stages, and keeps nothing."""
+    """Gives recorded dropout masks to the stages, and records nothing."""
 
     def __init__(self, masks: Masks, device: str) -> None:
         self._masks, self._device = masks, device
@@ -107,7 +106,7 @@ class _Replay:
     def forward(
         self, stage: int, inputs: tuple[Any, ...], output: Any, masks: list[Tensor], *, training: bool
     ) -> None:
-        """The oracle keeps its own values, unless it is asked what passes between stages."""
+        """Record what passes between stages, if that is wanted; the oracle keeps its own values."""
         if self.flow is not None:
             self.flow.forward_ended(stage, inputs, output)
 
@@ -123,23 +122,23 @@ def reference(
     flow: bool = False,
     device: str = "cpu",
 ) -> Reference:
-    """Run the program of `case` on the full model; of every replica, where there are several, in turn.
+    """Run the program of `case` on the full model; if there are several replicas, on each in turn.
 
-    Their gradients are averaged after every training step, and each then goes on with the mean.
+    Their gradients are averaged after every training step, and each replica goes on with the mean.
 
-    Microbatches are views of their batch, or `copied` from it as many engines do: kernels may round otherwise
-    where memory is aligned otherwise (seen: 2 ulp of a float32 linear map), so both are right.
+    Microbatches are views of their batch, or `copied` from it as in many engines. Kernels may round differently if
+    memory is aligned differently (seen: 2 ulp of a float32 linear map), so both are right.
 
-    A mean over the merged output weighs every sample alike (`loss_over` the batch), a mean of the
-    microbatches' means every microbatch; they differ where microbatches do not have the same size.
+    A mean over the merged output weights every sample equally (`loss_over` the batch), a mean of the microbatches'
+    means every microbatch; they differ if microbatches differ in size.
 
-    `bounds` asks for elementwise bounds on the difference between two correct evaluations as well:
+    `bounds` adds elementwise bounds on the difference between two correct evaluations:
     ``reassociated`` allows another order of additions over microbatches, (m + 2)·ε·Σₖ|gₖ| from the
     per-microbatch gradients gₖ (Higham, "Accuracy and Stability of Numerical Algorithms", §4.2; ε twice
     the unit round-off); ``running`` allows any order of the same operations and evaluates everything
     under running error analysis.
 
-    With `flow` every step also tells what passed between stages, bounded by running error analysis if that is on.
+    With `flow`, every step also has what passed between stages, bounded by running error analysis if that is on.
     """
     seed_process(seed_of(case.seed, "oracle"), device=device)
     replay = _Replay(masks or {}, device)
@@ -186,7 +185,7 @@ def reference(
 
 
 def _stages_of(case: Case, replay: _Replay, device: str) -> list[nn.Module]:
-    """The model's stages, which report to `replay`."""
+    """The model's stages, with `replay` as their listener."""
     stages: list[nn.Module] = [build_stage(case, s).to(device) for s in range(case.num_stages)]
     tie(case, stages)
     if case.model.split is not None:
@@ -198,7 +197,7 @@ def _stages_of(case: Case, replay: _Replay, device: str) -> list[nn.Module]:
 
 
 def _uncompiled(case: Case) -> AbstractContextManager[object]:
-    """What a compiler makes of a module is the engine's affair: right is what the module itself gives."""
+    """Run modules without compilation: the right values are those of the modules themselves."""
     return torch.compiler.set_stance("force_eager") if case.has(Compiled) else nullcontext()
 
 
@@ -215,13 +214,13 @@ def _copy(value: Any) -> Any:
 
 class _Run:
     by_samples = False
-    """Whether a mean weighs samples alike; microbatches otherwise."""
+    """Whether a mean weights samples equally; if not, it weights microbatches equally."""
     copied = False
     """Whether the inputs of a microbatch are copies of their part of the batch."""
     replicas: tuple[int, ...] = (0,)
-    """On whose data it is run; of several together where they share statistics, see `oracle_together`."""
+    """The replica whose data is used; several together if they share statistics, see `oracle.together`."""
     flow: OracleFlow | None = None
-    """What notes what passes between stages, where that is asked for."""
+    """Records what passes between stages, if that is wanted."""
 
     def __init__(
         self,
@@ -254,12 +253,12 @@ class _Run:
             self.optimizer = torch.optim.Adam(trainable, lr=case.optimizer.lr)
 
     def watch_flow(self) -> None:
-        """Note from now on what passes between stages."""
+        """Record from now on what passes between stages."""
         self.flow = OracleFlow(self.analysis)
         self.flow.watch(self.stages, whole=self.case.model.split is not None)
 
     def step(self, index: int) -> Callable[[], StepExpected]:
-        """Run one step of the program; what is right after it is recorded when the returned function is called."""
+        """Run one step of the program; calling the returned function records the values after it."""
         step, self.replay.flow = self.case.program[index], self.flow
         if isinstance(step, Train | Eval):
             live = dict(enumerate(self.stages))
@@ -351,17 +350,17 @@ class _Run:
         )
 
     def _kwargs(self, micro: Microbatch, stage: int) -> Mapping[str, Any]:
-        """What a stage is given by name; the whole model is given all of it."""
+        """The keyword arguments of a stage; the whole model gets all of them."""
         return (
             whole_kwargs(micro.kwargs) if self.case.model.split is not None else micro.kwargs.get(stage, {})
         )
 
     def _aside(self) -> AbstractContextManager[object]:
-        """Where values are recorded: no part of the computation, and the analysis need not follow it."""
+        """A region in which values are recorded: not part of the computation, so the analysis is paused."""
         return nullcontext() if self.analysis is None else self.analysis.aside()
 
     def _differentiate(self, loss: Tensor) -> None:
-        """One backward through all stages, deferred weight gradients included."""
+        """One backward through all stages, including deferred weight gradients."""
         loss.backward()  # type: ignore[no-untyped-call]
         for stage in self.stages:
             builder = deferred_weights(stage)
@@ -369,7 +368,7 @@ class _Run:
                 builder()()
 
     def _backward(self, loss: Tensor) -> None:
-        """Add one microbatch's gradients, and their magnitudes when bounds are asked for."""
+        """Add one microbatch's gradients and, if bounds are wanted, their magnitudes."""
         if self.magnitudes is None:
             self._differentiate(loss)
             return
@@ -398,12 +397,12 @@ class _Run:
             self.reassociation[i] = previous + (m + 2) * torch.finfo(p.dtype).eps * weight
 
     def settle(self) -> None:
-        """End a training step, when replicas have averaged what it contributed: scale that, add what was before."""
+        """End a training step after replicas have averaged its contribution: scale it, add the earlier gradients."""
         self._settle(self.before, self.divisor)
         self._weigh(self.before, self._num_microbatches, self.divisor)
 
     def _settle(self, earlier: Sequence[Tensor | None], divisor: int) -> None:
-        """Divide what this step contributed, then add what was there before (TRN-4)."""
+        """Divide what this step contributed, then add the earlier gradients (TRN-4)."""
         with torch.no_grad():
             for p, before in zip(self.parameters, earlier, strict=True):
                 if p.grad is not None and divisor != 1:
@@ -473,7 +472,7 @@ class _Run:
         )
 
     def _reassociated(self) -> dict[int, Named]:
-        """Bounds by stage and name from the magnitudes; empty when they were not asked for."""
+        """Bounds by stage and name, from the magnitudes; empty if no bounds are wanted."""
         if self.magnitudes is None:
             return {}
         index = {id(p): i for i, p in enumerate(self.parameters)}

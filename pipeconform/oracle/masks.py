@@ -1,4 +1,4 @@
-"""Which dropout masks belong to which microbatch, read off what the ranks recorded."""
+"""Which dropout masks belong to which microbatch, from what the ranks recorded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Masks = tuple[tuple[tuple[int, int, int], tuple[Array, ...]], ...]
 def masks_of(case: Case, shown: Sequence[Observation]) -> Masks:
     """The masks by (step, stage, microbatch), for the oracle to replay.
 
-    A microbatch is followed from its known inputs through the stages: the forward of stage s that
-    received what stage s−1 gave. Dry runs (same input, output received by nobody) and forwards on
-    corrupted inputs are not followed; the oracle then draws masks of its own and will differ.
+    A microbatch is followed from its known inputs through the stages: its forward in stage s received what stage s−1
+    gave. Dry runs (same input, but no stage receives the output) and forwards on corrupted inputs are not followed;
+    the oracle then draws its own masks, and its values differ.
     """
     if not case.draws_masks:
         return ()

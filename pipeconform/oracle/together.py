@@ -1,4 +1,4 @@
-"""Replicas that share statistics are one computation: the oracle runs the model on all their data at once.
+"""Runs the model on the data of all replicas at once, for replicas that share statistics.
 
 Microbatch k of the joint batch is the replicas' k-th microbatches, one after the other. The loss is the mean over the
 replicas, so that gradients are what replicas have after averaging.
@@ -21,7 +21,7 @@ __all__ = ["parts_of", "taken_apart", "together"]
 
 
 def together(batches: Sequence[Batch]) -> Batch:
-    """The joint batch; its inputs as a whole are the first's, and nobody asks for their gradients."""
+    """The joint batch; gradients of its inputs are not recorded, so the first replica's inputs stand for all."""
     first, dim = batches[0], batches[0].batch_dim
     if len(batches) == 1:
         return first
@@ -57,7 +57,7 @@ def parts_of(output: Any, target: Any, *, num: int, dim: int) -> Iterator[tuple[
 
 
 def taken_apart(steps: Sequence[StepExpected], *, num: int, dim: int) -> list[list[StepExpected]]:
-    """What is right of the joint run, for every replica: its own samples and losses; all else they have in common."""
+    """The reference of every replica, from the joint run: its own samples and losses, and everything else shared."""
     return [[_part(step, replica, num, dim) for step in steps] for replica in range(num)]
 
 

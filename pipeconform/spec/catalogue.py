@@ -1,8 +1,8 @@
 """The requirements as data, as the suites state them.
 
-A requirement stands in one place, in ``suites/``: what it demands, why, what it rests on, and how it is judged.
-`statements` loads that package, and is the only place that does. It goes by the package's name, because the suites
-import pipeconform; nothing of pipeconform imports them.
+A requirement is written in one place, in ``suites/``: what it demands, why, what it rests on, and how it is judged.
+Only `statements` loads that package, and it does so by name: the suites import pipeconform, so no module of
+pipeconform imports the suites.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ SUITES = "pipeconform.suites"
 """The package that states the standard."""
 
 Kind = Literal["pipeline", "wrapper"]
-"""What an implementation is: of pipeline parallelism, or a wrapper of data-parallel modules."""
+"""The two kinds of implementations: of pipeline parallelism, and wrappers of data-parallel modules."""
 
 STANDARD_VERSION = "0.1"
-"""The standard's own version: it changes when the rules change, not when the product does."""
+"""The version of the standard, which changes when its rules change and not with releases of pipeconform."""
 
 
 class Level(StrEnum):
@@ -66,7 +66,7 @@ MUST, SHOULD = Level.MUST, Level.SHOULD
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """What a requirement rests on: who promised it, where."""
+    """A promise on which a requirement rests: who made it, and where."""
 
     text: str
     link: str = ""
@@ -83,30 +83,30 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     rationale: str
     promise: tuple[Promise, ...]
     tolerates_errors: bool = False
-    """An exception on every rank that took part also meets the requirement (a refusal is allowed)."""
+    """Whether an exception on every rank that took part also meets the requirement (a refusal is allowed)."""
 
     @property
     def source(self) -> str:
-        """What the requirement rests on, in words."""
+        """The texts of all promises, joined."""
         return "; ".join(promise.text for promise in self.promise)
 
     @property
     def links(self) -> tuple[str, ...]:
-        """Where that can be read."""
+        """The links of all promises, without repetition."""
         return tuple(dict.fromkeys(promise.link for promise in self.promise if promise.link))
 
 
 class Heading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the package of a chapter says about it, under the name ``CHAPTER``."""
+    """A chapter's heading, which its package defines as ``CHAPTER``."""
 
     id: str
     title: str
     kind: Kind = "pipeline"
-    """What is judged by its requirements."""
+    """The kind of implementation that is judged by its requirements."""
 
 
 class Chapter(msgspec.Struct, frozen=True, kw_only=True):
-    """A chapter: an abbreviation, a title and requirements in order."""
+    """A chapter of the standard: abbreviation, title and requirements in order."""
 
     id: str
     title: str
@@ -115,21 +115,21 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Statement(Protocol):
-    """A requirement as it stands in a suite, with what judges it."""
+    """A requirement as a suite states it, together with its judgement."""
 
     @property
     def requirement(self) -> Requirement:
-        """What it says."""
+        """The requirement as data."""
         ...
 
     @property
     def needs(self) -> frozenset[str]:
-        """The features that an implementation must claim to be judged by it."""
+        """The features that an implementation must claim for the requirement to apply."""
         ...
 
     @property
     def line(self) -> int:
-        """The line of its file at which it begins."""
+        """The line of its file on which it begins."""
         ...
 
 
@@ -142,10 +142,10 @@ def stated(
     promise: Promise | tuple[Promise, ...],
     tolerates_errors: bool = False,
 ) -> Requirement:
-    """The requirement that a function of a suite states: its docstring has the sentence, and then the reason for it.
+    """The requirement that a function of a suite states: its docstring is the sentence, then the reason for it.
 
     Raises:
-        ValueError: the docstring is anything but two paragraphs (``python -OO`` leaves none).
+        ValueError: the docstring does not have exactly two paragraphs (``python -OO`` removes docstrings).
     """
     paragraphs = (inspect.getdoc(function) or "").split("\n\n")
     if len(paragraphs) != 2:
@@ -167,7 +167,7 @@ S = TypeVar("S", bound=Statement)
 
 @functools.cache
 def statements() -> dict[str, dict[str, Statement]]:
-    """What the suites state: by module, and by name as it stands there; chapters in the order of the standard."""
+    """All requirements with their judgements, by module and function name; chapters in the order of the standard."""
     suites = importlib.import_module(SUITES)
     found: dict[str, dict[str, Statement]] = {}
     for name in suites.CHAPTERS:
@@ -187,7 +187,7 @@ def _stated_in(module: ModuleType) -> dict[str, Statement]:
 
 
 def statements_in(path: Path) -> dict[str, Statement]:
-    """What one file of the suites states, by name; nothing for a file that states none."""
+    """The requirements of one file of the suites, by function name; empty if the file states none."""
     return statements().get(f"{SUITES}.{path.parent.name}.{path.stem}", {})
 
 

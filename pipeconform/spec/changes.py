@@ -1,4 +1,4 @@
-"""The standard's change log, and digests that tell changed rules from a changed implementation."""
+"""The standard's change log, and digests that show whether a rule or the implementation has changed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def standard_versions() -> tuple[StandardVersion, ...]:
 
 
 def rule_digest(row: Requirement) -> str:
-    """What is normative about a requirement, as 12 hexadecimal digits: equal digests, equal rules."""
+    """A digest, 12 hexadecimal digits, of what is normative about a requirement: equal digests mean equal rules."""
     text = "\0".join((row.id, row.level.value, row.statement, str(row.tolerates_errors)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def rule_digests() -> dict[str, str]:
-    """The digest of every requirement, by id."""
+    """The digest of every requirement about pipelines, by id."""
     return {row.id: rule_digest(row) for row in requirements()}

@@ -1,7 +1,7 @@
 """Certification levels: which requirements, on how many examples, over which sizes.
 
-A level is more than a list of requirements. It also says how much must have been judged before a pass
-counts, so that a certificate can never rest on tests that did not run.
+A level also says how much must have been judged before a pass counts, so that a certificate can never rest on tests
+that did not run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 BatchClass = Literal["one", "fewer", "equal", "more"]
-"""The number of microbatches m beside the number of ranks p: 1, fewer than p, p, more than p."""
+"""The number of microbatches m compared with the number of ranks p: 1, fewer than p, p, more than p."""
 
 BATCH_CLASSES: tuple[BatchClass, ...] = ("one", "fewer", "equal", "more")
 
@@ -46,38 +46,38 @@ class CertificationLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     title: str
     summary: str
     kind: Kind = "pipeline"
-    """What it is granted to."""
+    """The kind of implementation to which it is granted."""
     includes: tuple[str, ...] = ()
     """Levels that are part of this one."""
     requirements: tuple[str, ...]
-    """Chapters (their MUST requirements) and ids, beside those of the included levels."""
+    """Chapters (their MUST requirements) and ids, in addition to those of the included levels."""
     core: tuple[str, ...]
     """Requirements that cannot be left unclaimed."""
     claims: tuple[tuple[str, str], ...] = ()
-    """Claims without which it cannot be had, beside those of the included levels: by name, in words."""
+    """Claims that it needs, in addition to those of the included levels: names and descriptions."""
     draws: int
     """Cases drawn per subject and schedule; the seed is fixed."""
     examples: int
-    """The fewest distinct cases on which a requirement counts as judged under one schedule."""
+    """The fewest distinct cases with which a requirement counts as judged under one schedule."""
     ranks: tuple[int, ...]
     """Numbers of ranks p, each judged under every schedule that claims it."""
     stages_per_rank: tuple[int, ...]
-    """Stages per rank v, likewise."""
+    """Numbers of stages per rank v, each judged under every schedule that claims it."""
     microbatches: tuple[BatchClass, ...]
-    """Numbers of microbatches m beside p, likewise."""
+    """Classes of numbers of microbatches m, each judged under every schedule that claims it."""
     min_schedules: int
-    """How many schedules must be claimed at least."""
+    """The fewest schedules that must be claimed."""
     not_claimed: float
     """The share of the mandatory requirements that may be claimed under no schedule, 0 to 1."""
 
     @property
     def max_ranks(self) -> int:
-        """Ranks that cases may take: of some subjects (stages cut over ranks) the smallest takes four."""
+        """The most ranks that a case may take: for some subjects (stages cut over ranks) at least four."""
         return max(self.ranks) if self.kind == "wrapper" else max(*self.ranks, _LEAST_ROOM)
 
 
 def batch_class(*, num_ranks: int, num_microbatches: int) -> BatchClass:
-    """How m stands to p."""
+    """The class of m for p ranks."""
     if num_microbatches == 1:
         return "one"
     if num_microbatches < num_ranks:
@@ -87,7 +87,7 @@ def batch_class(*, num_ranks: int, num_microbatches: int) -> BatchClass:
 
 @functools.cache
 def certification_levels() -> tuple[CertificationLevel, ...]:
-    """All levels, in the order of the standard; also those that are not available yet."""
+    """All levels in the order of the standard, including those that are not available yet."""
     text = resources.files("pipeconform.spec").joinpath("levels.toml").read_text("utf-8")
     return tuple(
         msgspec.convert({"name": name, **row}, CertificationLevel)
@@ -96,7 +96,7 @@ def certification_levels() -> tuple[CertificationLevel, ...]:
 
 
 def certification_level(name: str) -> CertificationLevel:
-    """The level called `name`, whatever the case of its letters.
+    """The level called `name`; case does not matter.
 
     Raises:
         UnknownNameError: there is none; the message lists the nearest.
@@ -118,7 +118,7 @@ def mandatory(level: CertificationLevel) -> tuple[Requirement, ...]:
     """The requirements that decide about a level, in the order of the standard.
 
     Raises:
-        LevelUnavailableError: the standard lacks some of them; a part of a level is not the level.
+        LevelUnavailableError: the standard lacks some of them.
     """
     absent = missing(level)
     if absent:
@@ -136,13 +136,13 @@ def mandatory(level: CertificationLevel) -> tuple[Requirement, ...]:
 
 
 def core_requirements(level: CertificationLevel) -> tuple[str, ...]:
-    """The ids that cannot be left unclaimed, those of the included levels among them."""
+    """The ids that cannot be left unclaimed, including those of the included levels."""
     found = [name for one in _with_included(level) for name in one.core]
     return tuple(dict.fromkeys(found))
 
 
 def needed_claims(level: CertificationLevel) -> dict[str, str]:
-    """What must be claimed, by name in words, what the included levels need among it."""
+    """What must be claimed, including for the included levels: descriptions by name."""
     return {name: words for one in _with_included(level) for name, words in one.claims}
 
 

@@ -42,8 +42,8 @@ def _head() -> Iterator[str]:
     yield ""
     yield (
         f"Version {STANDARD_VERSION}: {count} requirements in {len(chapters())} chapters, and a chapter about module "
-        f"wrappers. MUST, SHOULD and MAY are those of RFC 2119. *p* is the number of pipeline ranks, *v* of stages per "
-        f"rank, *m* of microbatches. "
+        f"wrappers. MUST, SHOULD and MAY are used as in RFC 2119. *p* is the number of pipeline ranks, *v* the number "
+        f"of stages per rank, *m* the number of microbatches. "
         f"The *reference* is the same model run without a pipeline over the same microbatches."
     )
     yield ""
@@ -54,7 +54,7 @@ def _levels() -> Iterator[str]:
     yield ""
     yield (
         "A level is granted by `pipeconform certify` if all its MUST requirements are met under every schedule "
-        "that the implementation claims, on enough cases of every size. What is not claimed is never counted as met."
+        "that the implementation claims, in enough cases of every size. What is not claimed never counts as met."
     )
     yield ""
     for level in certification_levels():
@@ -93,7 +93,7 @@ def _demands(level: CertificationLevel) -> Iterator[str]:
 def _profiles() -> Iterator[str]:
     yield "## Profiles"
     yield ""
-    yield "| profile | cases per subject and schedule | where they cost much | searched beyond | of wrappers | for |"
+    yield "| profile | cases per subject and schedule | costly ones | further cases searched | for wrappers | use |"
     yield "|---|---|---|---|---|---|"
     for one in profiles():
         sizes = f"{one.corpus} | {one.costly} | {one.search} | {one.wrapper_search}"
@@ -106,7 +106,7 @@ def _chapters() -> Iterator[str]:
         yield from _chapter(chapter)
     yield from _chapter(
         wrapper_chapter(),
-        about="Of module wrappers, not of pipelines: `pipeconform run --impl torch-ddp`.",
+        about="This chapter is about module wrappers, not pipelines: `pipeconform run --impl torch-ddp`.",
     )
 
 
@@ -148,7 +148,7 @@ def _changes() -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Text whose angle brackets and asterisks mean themselves."""
+    """Escape angle brackets, asterisks and underscores for Markdown."""
     return text.replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 

@@ -10,7 +10,7 @@ __all__ = ["Profile", "profile", "profiles"]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """How many cases a run draws and how long it spends on making a failing one small."""
+    """How many cases a run draws, and how long it spends on shrinking a failing one."""
 
     name: str
     summary: str
@@ -19,9 +19,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     search: int
     """Further cases per requirement and schedule, searched by Hypothesis beyond the corpus."""
     costly: int
-    """As `corpus`, for requirements whose cases cost ten times what others do: replicas, traced and compiled stages."""
+    """Like `corpus`, for requirements whose cases cost ten times as much: replicas, traced and compiled stages."""
     wrapper_search: int
-    """As `search`, for wrappers: their listed cases are few, and cost little."""
+    """Like `search`, for wrappers, whose listed cases are few and cheap."""
     shrink_seconds: float
     """Time to shrink one counter-example."""
     shrink_executions: int
@@ -29,21 +29,21 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     cell_seconds: float
     """Time to shrink all counter-examples of one requirement under one schedule."""
     later_seconds: float
-    """The same under every schedule but the first: most violations there are those of the first."""
+    """The same under every schedule but the first, which already shows most violations."""
     varied: tuple[str, ...] | None = ()
-    """Chapters that are judged under the environment variants of the implementation, too; None: all."""
+    """Chapters that are also judged under the environment variants of the implementation; None: all."""
     leaves_out: tuple[str, ...] = ()
-    """Chapters that are judged only if they are asked for by name."""
+    """Chapters that are judged only if the user names them."""
     whole_grids: bool = False
-    """Whether grids of a wrapper's options are run point by point, not only so that every two options meet."""
+    """Whether all combinations of a wrapper's options are run; if not, only so many that every two options meet."""
     schedules: int | None = None
-    """Under how many schedules, 1 or 2, to judge what has nothing to do with the schedule; None: under all."""
+    """Under how many schedules, 1 or 2, to judge what does not depend on the schedule; None: under all."""
 
 
 _PROFILES = (
     Profile(
         name="smoke",
-        summary="a few cases of everything but errors, for every commit",
+        summary="for every commit: a few cases of everything but errors",
         corpus=2,
         search=0,
         costly=2,
@@ -72,7 +72,7 @@ _PROFILES = (
     ),
     Profile(
         name="certify",
-        summary="what 'pipeconform certify' runs; the level says how many cases",
+        summary="used by 'pipeconform certify'; the level sets the number of cases",
         corpus=8,
         search=0,
         costly=8,
@@ -84,7 +84,7 @@ _PROFILES = (
     ),
     Profile(
         name="full",
-        summary="as many cases as a night allows",
+        summary="for a night: as many cases as it allows",
         corpus=60,
         search=60,
         costly=60,
@@ -97,7 +97,7 @@ _PROFILES = (
     ),
     Profile(
         name="exhaustive",
-        summary="as full, and every combination of a sharding wrapper's options: hours",
+        summary="for hours: like full, with every combination of a sharding wrapper's options",
         corpus=60,
         search=60,
         costly=60,

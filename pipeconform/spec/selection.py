@@ -1,4 +1,4 @@
-"""What a user selects, in words: requirements by id or chapter, ranks by number or range."""
+"""Parsing of what a user selects: requirements by id or chapter, ranks by number or range."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pipeconform.spec.wrappers import Kind, all_chapters, chapters_of
 __all__ = ["MOST_RANKS", "named_requirements", "parse_ranks", "require_requirement", "select_requirements"]
 
 MOST_RANKS = 8
-"""More ranks show nothing that eight do not, and cost a process each."""
+"""The most ranks of a run: more show nothing that eight do not, and each costs a process."""
 
 
 def parse_ranks(text: str) -> tuple[int, int]:
     """The least and the largest number of pipeline ranks in ``"4"`` (exactly 4) or ``"2-4"``.
 
     Raises:
-        UsageError: it is neither, or not within 1 to `MOST_RANKS`.
+        UsageError: it is neither, or not between 1 and `MOST_RANKS`.
     """
     found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text.strip())
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
@@ -29,25 +29,25 @@ def parse_ranks(text: str) -> tuple[int, int]:
 
 
 def select_requirements(asked: Iterable[str], *, kind: Kind = "pipeline") -> frozenset[str]:
-    """The ids meant by ids and chapters, whatever the case of their letters; all of the kind when nothing is asked for.
+    """The ids that ids and chapters mean, in upper or lower case; all of the kind if `asked` is empty.
 
     Raises:
         UnknownNameError: a name is neither; the message lists the nearest.
-        UsageError: a name is of requirements that implementations of another kind are judged by.
+        UsageError: a name belongs to requirements for implementations of another kind.
     """
     own = {name for chapter in chapters_of(kind) for name in (chapter.id, *_ids(chapter))}
     names = tuple(asked)
     for name in names:
         require_requirement(name)
         if name.upper() not in own:
-            raise UsageError(f"{name.upper()} is not judged of a {kind}, which the implementation is")
+            raise UsageError(f"{name.upper()} does not apply: the implementation is a {kind}")
     return named_requirements(names) or frozenset(
         one for chapter in chapters_of(kind) for one in _ids(chapter)
     )
 
 
 def named_requirements(asked: Iterable[str]) -> frozenset[str]:
-    """The ids meant by ids and chapters, of pipelines and of wrappers alike.
+    """The ids that ids and chapters mean, for pipelines and wrappers.
 
     Raises:
         UnknownNameError: a name is neither; the message lists the nearest.
@@ -60,7 +60,7 @@ def named_requirements(asked: Iterable[str]) -> frozenset[str]:
 
 
 def require_requirement(name: str) -> None:
-    """Refuse a name that is neither a requirement's nor a chapter's, whatever it is judged of.
+    """Raise an error if `name` is neither a requirement nor a chapter, for pipelines or wrappers.
 
     Raises:
         UnknownNameError: it is neither; the message lists the nearest.

@@ -1,7 +1,7 @@
 """The whole standard: the chapters about pipelines and the one about data-parallel wrappers.
 
-The latter is not one of `chapters()`: those are judged of pipelines under each schedule that is claimed, this one of
-module wrappers, which have no schedule. Whatever reads results knows both.
+The latter is not one of `chapters()`: pipelines are judged by those under each schedule that they claim, module
+wrappers, which have no schedules, by this one. Code that reads results knows both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def wrapper_chapter() -> Chapter:
 
 
 def wrapper_capabilities() -> dict[str, frozenset[str]]:
-    """By requirement what a wrapper must claim for it to be judged; empty for what every wrapper owes."""
+    """For each requirement, what a wrapper must claim to be judged by it; empty if it applies to every wrapper."""
     needs = {one.requirement.id: one.needs for found in statements().values() for one in found.values()}
     return {row.id: frozenset(map(str, needs[row.id])) for row in wrapper_chapter().requirements}
 
@@ -49,17 +49,17 @@ def wrapper_requirement(identifier: str) -> Requirement:
 
 
 def all_chapters() -> tuple[Chapter, ...]:
-    """The whole standard: what is judged of pipelines, then what is judged of wrappers."""
+    """All chapters: those about pipelines, then the one about wrappers."""
     return (*chapters_of("pipeline"), *chapters_of("wrapper"))
 
 
 def all_requirements() -> tuple[Requirement, ...]:
-    """All of them, in the order of the standard."""
+    """All requirements, in the order of the standard."""
     return tuple(row for chapter in all_chapters() for row in chapter.requirements)
 
 
 def any_requirement(identifier: str) -> Requirement:
-    """The requirement called `identifier`, of pipelines or of wrappers; case does not matter.
+    """The requirement called `identifier`, for pipelines or wrappers; case does not matter.
 
     Raises:
         UnknownNameError: there is none; the message lists the nearest.

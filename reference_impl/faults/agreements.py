@@ -26,7 +26,7 @@ class _Trusting(Agreement):
         yield from ()
 
 
-@breaks("ERR-8", tells="another output (shape|dtype) than stage .*; nobody raised; promised is ValueError")
+@breaks("ERR-8", tells="another output (shape|dtype) than stage .*; no rank raised; promised: ValueError")
 class NeighboursBelieved(ReferenceAdapter):
     """What adjacent stages say is not compared.
 
@@ -36,7 +36,7 @@ class NeighboursBelieved(ReferenceAdapter):
     agreement = _Trusting
 
 
-@breaks("ERR-8", tells="another output dtype than stage .*; nobody raised")
+@breaks("ERR-8", tells="another output dtype than stage .*; no rank raised")
 class DeclaredDtypesNotCompared(Agreement):
     """Declared shapes are compared, dtypes are not.
 
@@ -83,7 +83,7 @@ class NeighboursComparedLate(ReferenceAdapter):
 @breaks(
     "ERR-9",
     status="hung",
-    tells=r"waits for ever, when the plan of pipeline rank \d names a schedule .* and rank \d raised",
+    tells=r"waits forever, when the plan of pipeline rank \d names a schedule .* and rank \d raised",
 )
 class PlanCheckedAlone(Agreement):
     """The rank that finds a wrong plan raises alone.
@@ -106,16 +106,14 @@ class _Partial(Agreement):
                 yield problem
 
 
-@breaks(
-    "ERR-9", status="hung", tells=r"waits for ever, when the plan of pipeline rank \d has \d microbatches"
-)
+@breaks("ERR-9", status="hung", tells=r"waits forever, when the plan of pipeline rank \d has \d microbatches")
 class MicrobatchNumbersNotCompared(_Partial):
     """Ranks run with different numbers of microbatches."""
 
     unseen = " microbatches"
 
 
-@breaks("ERR-9", tells="says nothing of the boundaries.*; nobody raised; promised is ValueError")
+@breaks("ERR-9", tells="says nothing of the boundaries.*; no rank raised; promised: ValueError")
 class PartlyDeclaredAccepted(_Partial):
     """Boundaries may be declared on some ranks only."""
 
@@ -134,7 +132,7 @@ class PlanErrorsWordless(Agreement):
             yield "invalid configuration"
 
 
-@breaks("ERR-9", tells="names a schedule that there is not; (nobody raised|rank .* raised)")
+@breaks("ERR-9", tells="names a schedule that there is not; (no rank raised|rank .* raised)")
 class UnknownIsGpipe(ReferenceAdapter):
     """An unknown schedule is taken for GPipe."""
 
@@ -143,7 +141,7 @@ class UnknownIsGpipe(ReferenceAdapter):
         return super().build(plan if plan.schedule in OFFERS else replace(plan, schedule="GPipe"))
 
 
-@breaks("ERR-9", tells="a stage more than a multiple of the ranks; nobody raised")
+@breaks("ERR-9", tells="a stage more than a multiple of the ranks; no rank raised")
 class SurplusStagesDropped(ReferenceAdapter):
     """Surplus stages are dropped.
 
@@ -218,7 +216,7 @@ class RefusedBatchRemembered(BatchCheck):
             raise
 
 
-@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits for ever")
+@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits forever")
 class RefusedBatchDrained(ReferencePipeline):
     """A refused batch is waited for.
 

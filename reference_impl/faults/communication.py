@@ -62,7 +62,7 @@ class LeftoverSend(_LastStep):
 
 @breaks(
     "COM-1",
-    tells=r"nobody sends what rank \d's receive of float32\[1\] from rank \d with tag 1, operation \d+ would",
+    tells=r"no rank sends what rank \d's receive of float32\[1\] from rank \d with tag 1, operation \d+ would",
 )
 class LeftoverReceive(_LastStep):
     """After every step the first rank posts a receive for which nothing comes."""

@@ -8,7 +8,7 @@ from ..runtime import Step
 from .fault import breaks
 
 
-@breaks("ERR-10", tells="communication hook.*promised is StageError")
+@breaks("ERR-10", tells="communication hook.*promised: StageError")
 class HookUnplaced(Step):
     """Exceptions of a communication hook pass without their place.
 
@@ -19,7 +19,7 @@ class HookUnplaced(Step):
         self.replicas[s].reduce(failed=self._failure is not None)
 
 
-@breaks("ERR-10", tells="communication hook.*nobody raised; promised is StageError")
+@breaks("ERR-10", tells="communication hook.*no rank raised; promised: StageError")
 class HookSwallowed(Step):
     """A communication hook that raises is forgotten.
 
@@ -34,7 +34,7 @@ class HookSwallowed(Step):
 
 
 @breaks(
-    "ERR-14", status="hung", tells=r"rank \d waits for ever, when in step \d .* raises.* and rank \d raised"
+    "ERR-14", status="hung", tells=r"rank \d waits forever, when in step \d .* raises.* and rank \d raised"
 )
 class NoticeOmitted(Step):
     """A rank that fails sends no notice.

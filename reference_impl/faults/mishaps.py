@@ -50,7 +50,7 @@ def _zeros_for_nothing(module: torch.nn.Module, inputs: Any, output: Any) -> Any
     return None
 
 
-@breaks("ERR-5", tells="a tensor too few.*nobody raised")
+@breaks("ERR-5", tells="a tensor too few.*no rank raised")
 class MissingRefilled(Stage):
     """The input is handed on.
 
@@ -73,7 +73,7 @@ def _input_for_nothing(module: torch.nn.Module, inputs: Any, output: Any) -> Any
     return leaves_of(inputs)[0] * 1.0 if not leaves_of(output) else None
 
 
-@breaks("ERR-6", tells="nobody raised; promised is StageError")
+@breaks("ERR-6", tells="no rank raised; promised: StageError")
 class BackwardsSkipped(Step):
     """Backwards are skipped.
 
@@ -130,7 +130,7 @@ class _EmptyCheck(BatchCheck):
         """Whatever comes is tried."""
 
 
-@breaks("ERR-7", tells="nobody raised; promised is ValueError")
+@breaks("ERR-7", tells="no rank raised; promised: ValueError")
 class BatchSkipped(ReferencePipeline):
     """The batch is skipped.
 
@@ -150,7 +150,7 @@ class BatchSkipped(ReferencePipeline):
 # -------------------------------------------------------------------------------------- exceptions
 
 
-@breaks("ERR-10", tells="raised .*DeliberateError: .*promised is StageError")
+@breaks("ERR-10", tells="raised .*DeliberateError: .*promised: StageError")
 class ExceptionsNotWrapped(Step):
     """Exceptions pass without their place.
 
@@ -192,7 +192,7 @@ class StageUnnamed(Step):
         self._failure.__cause__ = error
 
 
-@breaks("ERR-10", tells="another rank failed; the cause is not among its words")
+@breaks("ERR-10", tells="another rank failed; its message does not name stage")
 class OthersNotTold(Step):
     """Other ranks do not learn who failed.
 
@@ -207,7 +207,7 @@ class OthersNotTold(Step):
 
 
 @breaks(
-    "ERR-10", status="hung", tells=r"rank \d waits for ever, when in step \d .* raises.* and rank \d raised"
+    "ERR-10", status="hung", tells=r"rank \d waits forever, when in step \d .* raises.* and rank \d raised"
 )
 class OthersWait(Step):
     """Other ranks wait for ever.
@@ -223,7 +223,7 @@ class OthersWait(Step):
             raise
 
 
-@breaks("ERR-10", tells="the loss function raises.*nobody raised")
+@breaks("ERR-10", tells="the loss function raises.*no rank raised")
 class LossSwallowed(ReferencePipeline):
     """A loss that fails is zero.
 

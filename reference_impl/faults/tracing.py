@@ -187,7 +187,7 @@ class _ConfusedStage(TracedStage):
             raise ValueError(f"{place} is {was}, but {there} was traced{rest}") from None
 
 
-@breaks("TRC-5", tells="the error says it the other way round")
+@breaks("TRC-5", tells="the error swaps the two shapes")
 class ShapesExchanged(ReferencePipeline):
     """The error about another shape takes the traced one for the one that is there."""
 

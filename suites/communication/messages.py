@@ -41,7 +41,7 @@ _recorded = partial(
     condition=SEVERAL_RANKS,
     nothing="the ranks were not seen to send or receive anything",
 )
-"""About what is sent and received; all of them draw the same cases, which thus run once."""
+"""A requirement about what is sent and received. All of these draw the same cases, so each case runs once."""
 
 
 @_recorded(
@@ -59,12 +59,11 @@ _recorded = partial(
     ),
 )
 def matched_messages(evidence: Evidence) -> Iterator[Finding]:
-    """Every send is received exactly once, by the same group, with the same dtype, shape and number of bytes;
+    """Every send is received exactly once, in the same group, with the same dtype, shape and number of bytes;
     none is left over when the pipeline is closed. Members of a group issue the same collectives in the same
     order.
 
-    A message that is left over is what the next step receives; bytes that are read as another dtype are numbers
-    like any others.
+    The next step receives a message that is left over; bytes read as another dtype still look like numbers.
     """
     found = exchange_of(evidence)
     evidence.compared(
@@ -75,7 +74,7 @@ def matched_messages(evidence: Evidence) -> Iterator[Finding]:
         text = f"rank {operand[0]}'s {found.named(operand)} is never received by rank {receiver}"
         yield about_operation(evidence, found, operand, "send without receive", text)
     for operand in found.unsent:
-        text = f"nobody sends what rank {operand[0]}'s {found.named(operand)} would receive"
+        text = f"no rank sends what rank {operand[0]}'s {found.named(operand)} would receive"
         yield about_operation(evidence, found, operand, "receive without send", text)
     for message in found.messages:
         send, receive = found.operation(message.send), found.operation(message.receive)
@@ -113,13 +112,13 @@ def matched_messages(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def the_given_group(evidence: Evidence) -> Iterator[Finding]:
-    """Communication stays within the pipeline's ranks: on the group that was given or on groups of its members,
-    never on one that has other ranks (as the default group has, where the pipeline is not the whole world), and
-    never from a rank outside the pipeline. Values and gradients are right in a pipeline whose group does not
-    begin at rank 0.
+    """Communication stays within the pipeline's ranks: it uses the given group or groups of its members,
+    never one with other ranks (such as the default group, where the pipeline is not the whole world), and
+    never comes from a rank outside the pipeline. Values and gradients are right in a pipeline whose group
+    does not begin at rank 0.
 
-    The default group is the world, replicas and all; a rank of the group taken for a rank of the world is right
-    on every test that uses the whole world.
+    The default group is the world, replicas and all; code that takes a rank of the group for a rank of the
+    world passes every test that uses the whole world.
     """
     members = set(evidence.case.world.pipeline_ranks)
     for rank, traffic in traffic_of(evidence).items():
@@ -136,7 +135,7 @@ def the_given_group(evidence: Evidence) -> Iterator[Finding]:
 
 @_recorded(
     "COM-3",
-    title="No waiting in a circle",
+    title="No circular waits",
     level=MUST,
     promise=(
         Promise(
@@ -150,19 +149,19 @@ def the_given_group(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def no_waiting_in_a_circle(evidence: Evidence) -> Iterator[Finding]:
-    """What every rank sends, receives and waits for, in its order, gets through to the end when sends are not
-    over before their receives have begun, and also when operations on one communicator are carried out in the
-    order of issue: single sends and receives on the communicator of their two ranks, batches (of which all
-    operations begin together) and collectives on that of the group.
+    """What every rank sends, receives and waits for, in its order, gets through to the end even if a send
+    does not complete before its receive has begun, and also if operations on one communicator are carried out
+    in the order of issue: single sends and receives on the communicator of their two ranks, batches (whose
+    operations all begin together) and collectives on that of the group.
 
-    Gloo takes messages in any order. On one NCCL communicator the same program may wait for ever.
+    Gloo takes messages in any order. On one NCCL communicator the same program may wait forever.
     """
     found = exchange_of(evidence)
     evidence.compared(sum(len(one.operations) for one in found.traffic.values()))
     for ordered, how in ((False, "when sends wait for their receives"), (True, "in order per communicator")):
         stuck = circle(found, ordered=ordered)
         if stuck is not None:
-            text = f"{how} nobody gets on:\n" + "\n".join(f"  {one}" for one in stuck.sentences)
+            text = f"{how} no rank makes progress:\n" + "\n".join(f"  {one}" for one in stuck.sentences)
             kind = "circle in order" if ordered else "circle"
             yield about_operation(evidence, found, stuck.operands[0], kind, text)
             return
@@ -177,10 +176,10 @@ def no_waiting_in_a_circle(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def memory_in_flight(evidence: Evidence) -> Iterator[Finding]:
-    """The memory of a receive is not read before the receive has been waited for, and that of a send is not
+    """Before an operation has been waited for, the memory of a receive is not read and that of a send is not
     changed; every receive is waited for. Until the wait has ended, receive buffers hold poison.
 
-    Read early, a buffer holds what the microbatch before left in it, now and then.
+    A buffer that is read too early now and then holds what the previous microbatch left in it.
     """
     found = exchange_of(evidence)
     for rank, traffic in found.traffic.items():
@@ -208,9 +207,11 @@ def memory_in_flight(evidence: Evidence) -> Iterator[Finding]:
 )
 def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
     """In a step, one rank sends another no more bytes than the boundaries between their stages and the
-    gradients of these have, and 1024 bytes for each of them to describe it; a rank sends nothing to itself.
+    gradients of these boundaries have, plus 1024 bytes for each of them to describe it; a rank sends nothing
+    to itself.
 
-    Links between nodes are what a pipeline saves; a boundary sent twice, or in a wider dtype, takes it back.
+    A pipeline is meant to save traffic between nodes; a boundary sent twice, or in a wider dtype, undoes
+    that.
     """
     found = exchange_of(evidence)
     traffic = found.traffic
@@ -256,9 +257,9 @@ def no_more_than_needed(evidence: Evidence) -> Iterator[Finding]:
 )
 def independent_of_timing(evidence: Evidence) -> Iterator[Finding]:
     """A delay on any rank, before or after any computation, send or receive, and a rank that is stopped for a
-    while, change no output, loss or gradient.
+    while change no output, loss or gradient.
 
-    A result that depends on who is faster is right on the machine on which it was tested.
+    A result that depends on which rank is faster is right on the machine on which it was tested.
     """
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -271,15 +272,16 @@ def independent_of_timing(evidence: Evidence) -> Iterator[Finding]:
     promise=paper("definition of pipeline parallelism, arXiv:1811.06965"),
 )
 def what_is_needed_crosses(evidence: Evidence) -> Iterator[Finding]:
-    """In every step, what a stage needs from a stage on another rank comes from there: from rank to rank at
+    """In every step, what a stage needs from a stage on another rank comes from there: from rank to rank, at
     least as many bytes cross as the tensors of the boundaries between their stages have, and in training, in
-    the other direction, as those of them have that need a gradient; and a stage computes on values that
-    operations of the step brought to its rank, as they are: in their dtype, not compressed, in one operation or
-    in several. Where a stage lies on two ranks, one of them computes a microbatch, and another one its next
-    stage. Parameters, inputs, targets and keyword arguments that a rank does not own have other values there.
+    the other direction, at least as many as those of these tensors have that need a gradient. A stage
+    computes on values that operations of the step brought to its rank, as they are: in their dtype, not
+    compressed, in one operation or in several. Where a stage lies on two ranks, one of them computes a given
+    microbatch, and another rank computes its next stage. Parameters, inputs, targets and keyword arguments
+    that a rank does not own have other values there.
 
-    An implementation in which every rank computes the whole model by itself gives the right outputs, gradients
-    and orders everywhere, and is no pipeline.
+    An implementation in which every rank computes the whole model by itself gives the right outputs,
+    gradients and orders everywhere, but is not a pipeline.
     """
     found = exchange_of(evidence)
     for expected in evidence.runs():

@@ -1,4 +1,4 @@
-"""Replicas of the pipeline: the mean of gradients, when it is taken, and what must not disturb it."""
+"""Replicas of the pipeline: the mean of their gradients, when it is taken, and what must not disturb it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ from ..promises import ASYNCHRONOUS, documented, in_source, paper
     ),
 )
 def the_mean_over_replicas(evidence: Evidence) -> Iterator[Finding]:
-    """Replicas of the pipeline that are given different data have their own outputs and losses, and after every
-    step the same gradients: the mean over the replicas of what each would have alone, on every stage, whether
-    the stages are replicated or sharded; parameters stay the same over all optimizer steps.
+    """Replicas of the pipeline that are given different data have their own outputs and losses, and after
+    every step the same gradients: the mean over the replicas of what each would have alone, on every stage,
+    whether the stages are replicated or sharded. Parameters stay the same on all replicas over all optimizer
+    steps.
 
-    Replicas that are never synchronised train without an error, each on its share of the data; where all
+    Replicas that are never synchronised train without an error, each on its share of the data; if all
     replicas get the same data, nothing shows.
     """
     yield from gradients_are_the_mean(evidence)
@@ -79,12 +80,12 @@ def the_mean_over_replicas(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
-    """In every training step the gradients of a stage are added up over its replicas exactly once, in whatever
-    pieces, and not before its last backward, or weight part, of that step has begun, in whatever order the
-    schedule runs them; there is no synchronisation per microbatch.
+    """In every training step, the gradients of a stage are summed over its replicas exactly once, in however
+    many pieces, and not before its last backward, or weight part, of that step has begun, in whatever order
+    the schedule runs them; there is no synchronisation per microbatch.
 
-    A mean that is taken for every microbatch has the right value and m times the traffic; one that is taken
-    before the last backward lacks a microbatch, or is taken again.
+    A mean taken for every microbatch has the right value and m times the traffic; one taken before the last
+    backward lacks a microbatch, or is taken again.
     """
     num = len(evidence.case.world.pipelines)
     for replica in replicas_of(evidence):
@@ -99,7 +100,7 @@ def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
 
 @requirement(
     "DPC-3",
-    title="Parameters that are not used alike",
+    title="Parameters that are used differently",
     level=MUST,
     about=(Focus.REPLICA_CONTENTS,),
     trains=True,
@@ -112,12 +113,12 @@ def synchronised_once(evidence: Evidence) -> Iterator[Finding]:
 )
 def parameters_that_are_not_used_alike(evidence: Evidence) -> Iterator[Finding]:
     """The mean is right where the number of microbatches changes between steps, where parameters or whole
-    stages are frozen, where a parameter is used by no microbatch, or by some microbatches of some replicas only
-    (the others count as zero; where none uses it, it has no gradient), and with buffers, which are each
-    replica's own.
+    stages are frozen, where a parameter is used by no microbatch, or only by some microbatches of some
+    replicas (the others count as zero; a parameter that no replica uses has no gradient), and with buffers,
+    of which each replica has its own.
 
-    A count of backwards that is remembered from an earlier step, or a bucket that waits for a gradient that
-    never comes, shows with such models only.
+    A count of backwards remembered from an earlier step, or a bucket that waits for a gradient that never
+    comes, shows only with such models.
     """
     yield from of_each_replica(buffers_are_right)(evidence)
     yield from gradients_are_the_mean(evidence)
@@ -138,11 +139,12 @@ def parameters_that_are_not_used_alike(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def accumulation_and_options(evidence: Evidence) -> Iterator[Finding]:
-    """The mean is right where gradients are accumulated over steps, and with what the wrapper offers and the
-    implementation claims: gradients that are views of their buckets, a communication hook of the user's (which
-    is given every gradient), a static graph.
+    """The mean is right where gradients are accumulated over steps, and with those options of the wrapper
+    that the implementation claims: gradients that are views of their buckets, a user's communication hook
+    (which is given every gradient), a static graph.
 
-    Options change who writes a gradient, and where to; engines that reach into a wrapper know some of the ways.
+    Options change who writes a gradient, and where; engines that reach into a wrapper know only some of the
+    ways.
     """
     replicas = evidence.case.world.replicas
     assert replicas is not None
@@ -162,12 +164,12 @@ def accumulation_and_options(evidence: Evidence) -> Iterator[Finding]:
     promise=paper("Megatron-LM (arXiv:1909.08053), embeddings of the first and the last stage"),
 )
 def tied_weights_in_replicas(evidence: Evidence) -> Iterator[Finding]:
-    """A weight that stages of different ranks hold together has, in every one of them and in every replica, the
-    sum over the stages of the mean over the replicas as its gradient, and the same value after every optimizer
+    """A weight that stages of different ranks share has, in every one of them and in every replica, the sum
+    over the stages of the mean over the replicas as its gradient, and the same value after every optimizer
     step.
 
-    Two sums, over stages and over replicas, and one of them is easily taken in one replica only, or twice: the
-    copies drift apart.
+    There are two sums, over stages and over replicas, and one of them is easily taken in one replica only, or
+    twice: the copies drift apart.
     """
     for expected in evidence.runs((Train, Optimize)):
         held = {
@@ -199,7 +201,7 @@ def tied_weights_in_replicas(evidence: Evidence) -> Iterator[Finding]:
 def late_replicas(evidence: Evidence) -> Iterator[Finding]:
     """A delay of one replica, before or after a reduction, in a backward, or after the loss, changes nothing.
 
-    A reduction that is not waited for is mostly over by the time its result is read.
+    A reduction that is not waited for has usually ended by the time its result is read.
     """
     yield from gradients_are_the_mean(evidence)
 
@@ -217,14 +219,15 @@ def late_replicas(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def tensor_parallel_stages(evidence: Evidence) -> Iterator[Finding]:
-    """Stages whose linear maps are cut by columns or by rows over several ranks, with the main stream whole or
-    cut along the sequence in between, alone or together with replicas in fully_shard, have the reference's
-    outputs, losses, gradients and updates on every rank; every rank holds its part of every parameter, cut as
-    it was planned, and its gradient is cut in the same way, or, of a parameter that all ranks have whole, waits
-    to be added up.
+    """Stages whose linear maps are cut by columns or by rows over several ranks, with the main stream between
+    them whole or cut along the sequence, alone or together with replicas in fully_shard, have the reference's
+    outputs, losses, gradients and updates on every rank. Every rank holds its part of every parameter, cut as
+    planned; the gradient is cut in the same way or, for a parameter that all ranks have whole, may still have
+    to be summed over the ranks.
 
-    The parts of a stage compute one thing together: parts with other data, a gradient that is averaged over
-    parts as if they were replicas, or a part that is taken for the whole give gradients of the right shape.
+    The parts of a stage compute one thing together: parts with different data, a gradient that is averaged
+    over parts as if they were replicas, or a part that is taken for the whole give wrong gradients of the
+    right shape.
     """
     for one in evidence.members:
         for step in one.steps:
@@ -251,8 +254,8 @@ def shards(evidence: Evidence) -> Iterator[Finding]:
     cut in the same way (placement, mesh and shape), every shard equals that of the reference, and state and
     gradients have the builder's names.
 
-    Checkpoints and optimizers work shard by shard; a shard that is somebody else's, or a prefix that a wrapper
-    left, is found when a run is resumed.
+    Checkpoints and optimizers work shard by shard; a shard of another rank, or a prefix that a wrapper left,
+    is found only when a run is resumed.
     """
     for one in evidence.members:
         for step in one.steps:
@@ -276,11 +279,11 @@ def shards(evidence: Evidence) -> Iterator[Finding]:
 )
 def synchronised_batch_norm(evidence: Evidence) -> Iterator[Finding]:
     """A batch norm inside a stage that takes its statistics over all replicas sees the same microbatch of all
-    of them, once in the forward and once in the backward: outputs, losses, running statistics and gradients are
-    those of the reference that normalises the replicas' microbatches together.
+    of them, once in the forward and once in the backward: outputs, losses, running statistics and gradients
+    are those of a reference that normalises the replicas' microbatches together.
 
-    Replicas that run their microbatches in different orders, or a stage once more than the others, mix the
-    statistics of different samples, or wait for each other for ever.
+    Replicas that run their microbatches in different orders, or one stage more often than the others do, mix
+    the statistics of different samples, or wait for each other forever.
     """
     for replica in replicas_of(evidence):
         yield from buffers_are_right(replica)

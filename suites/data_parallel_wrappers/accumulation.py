@@ -1,4 +1,4 @@
-"""Wrappers: accumulation."""
+"""Gradients accumulated over backward passes: no_sync, and two forwards before one backward."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def _accumulated(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def accumulation(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Backward passes inside no_sync add up locally and reduce nothing; the next pass outside reduces the sum,
-    so that the result is that of one large batch. Contexts nest, and synchronised passes may come between.
+    """Backward passes inside no_sync add up locally and reduce nothing; the next pass outside reduces the
+    sum, so that the result is that of one large batch. Contexts nest, and synchronised passes may come
+    between.
 
-    A context that leaks turns all reduction off, or leaves one batch out.
+    A context that leaks turns all reduction off, or leaves out one batch.
     """
     yield from is_right(evidence)
 
@@ -66,10 +67,10 @@ def _forward_decides(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def where_the_forward_ran_decides(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Whether a backward pass synchronises is decided by where its forward ran: inside no_sync it does not,
+    """Whether a backward pass synchronises depends on where its forward ran: inside no_sync it does not,
     outside it does, wherever the backward itself is called.
 
-    Documented, and the opposite of what a reader of the context expects.
+    This is documented, and it is the opposite of what a reader of the context expects.
     """
     yield from is_right(evidence)
 
@@ -90,6 +91,6 @@ def two_forwards_before_one_backward(evidence: WrapperEvidence) -> Iterator[Find
     """Two forward passes of the wrapper before one backward of the sum of their losses give the sum of both
     gradients, averaged once.
 
-    What the second forward prepares replaces what the first had prepared.
+    What the second forward prepares replaces what the first one prepared.
     """
     yield from is_right(evidence)

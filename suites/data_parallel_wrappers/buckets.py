@@ -1,4 +1,4 @@
-"""Wrappers: buckets."""
+"""Buckets of any size, and gradients that are views of them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _buckets(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def any_size_of_buckets(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """The size of buckets, from less than one parameter to more than all, changes nothing, in the first step,
-    in the second (when buckets may be rebuilt) and later.
+    """The bucket size, from less than one parameter to more than all, changes nothing, in the first step, in
+    the second (when buckets may be rebuilt) and later.
 
-    The last bucket and the rebuilt ones are the ones that are forgotten.
+    The last bucket and the rebuilt ones are easily forgotten.
     """
     yield from is_right(evidence)
 
@@ -61,9 +61,9 @@ def _views(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def gradients_as_views(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Gradients that are views of the buckets are right however gradients are cleared: set to None, to zero, or
-    kept to add up.
+    """Gradients that are views of the buckets are right however gradients are cleared: set to None, to zero,
+    or kept to add up.
 
-    Added up in place, a gradient is in its bucket already; copied there once more, it counts twice.
+    A gradient that was added up in place is in its bucket already; copied there once more, it counts twice.
     """
     yield from is_right(evidence)

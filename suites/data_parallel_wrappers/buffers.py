@@ -1,4 +1,4 @@
-"""Wrappers: buffers."""
+"""Buffers: broadcast before every forward, or each rank's own."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def _buffers(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def buffers(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Where nothing is accumulated, buffers become those of the first rank before every forward; switched off,
-    every rank keeps its own. That holds for batch norm and for buffers that the module assigns anew.
+    """Where nothing is accumulated, buffers take the values of the first rank before every forward; with this
+    switched off, every rank keeps its own. Both hold for batch norm and for buffers that the module assigns
+    anew.
 
-    A list of buffers made at construction no longer holds the module's.
+    A list of buffers made at construction no longer holds the module's buffers.
     """
     yield from is_right(evidence)

@@ -1,4 +1,4 @@
-"""Wrappers: gradients."""
+"""Mean gradients, and which parameters have them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def _mean(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def the_mean_gradient(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """After a backward pass every parameter's gradient is the mean over the replicas of the gradients that each
-    of them has by its own data, on every rank; replicas that take equal optimizer steps stay equal, bit for
-    bit.
+    """After a backward pass, every parameter's gradient is, on every rank, the mean over the replicas of the
+    gradients that each of them has from its own data; replicas that take equal optimizer steps stay equal,
+    bit for bit.
 
-    With equal data on every replica a sum, a mean over the wrong number and no reduction at all look alike.
+    With equal data on every replica, a sum, a mean over the wrong number and no reduction at all look alike.
     """
     yield from is_right(evidence)
 
@@ -61,10 +61,10 @@ def _begin(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def replicas_begin_equal(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Replicas that were built with other parameters or buffers have those of the first rank once they are
-    wrapped.
+    """Replicas that were built with different parameters or buffers have those of the first rank once they
+    are wrapped.
 
-    Means of gradients of different models train none of them.
+    The mean of gradients of different models trains none of them.
     """
     raised = list(failures(evidence))
     yield from raised
@@ -97,10 +97,10 @@ def _shapes(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def other_shapes_are_refused(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A parameter of another shape on one rank is an error on every rank when the module is wrapped; its
-    message names the parameter, or its module, and a rank.
+    """A parameter that has another shape on one rank raises an error on every rank when the module is
+    wrapped; its message names the parameter, or its module, and a rank.
 
-    Found later it is a hang, or memory read as another parameter's.
+    Found later, it is a hang, or memory read as another parameter's.
     """
     yield from refused(evidence, where="wrap", words=(r"\benter\.weight\b|\benter\b", r"\brank"))
 
@@ -123,7 +123,7 @@ def _dtypes(claims: WrapperClaims) -> Iterator[WrapperCase]:
 def several_dtypes(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Parameters of several floating dtypes in one module get their means, each in its own dtype.
 
-    Buckets hold one dtype; a cast through another loses digits nobody misses.
+    Buckets hold one dtype; a cast through another loses digits without a trace.
     """
     yield from is_right(evidence)
 
@@ -152,7 +152,7 @@ def _ignored(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 @requirement(
     "DPW-6",
-    title="What is ignored stays the user's",
+    title="Ignored parameters and buffers are left alone",
     level=MUST,
     cases=_ignored,
     needs=(F.IGNORES,),
@@ -165,9 +165,9 @@ def _ignored(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def what_is_ignored_stays_the_user_s(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Parameters and buffers that are named to be ignored are neither broadcast nor reduced.
+    """Parameters and buffers that the user names to be ignored are neither broadcast nor reduced.
 
-    They are kept in step by somebody else, or are meant to differ.
+    The user keeps them in step by other means, or means them to differ.
     """
     yield from is_right(evidence)
 
@@ -190,10 +190,10 @@ def _zeroed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def gradients_cleared_in_any_way(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Gradients that are set to None, to zero, or kept from a step before give the same sums as without the
+    """Gradients that are set to None, to zero, or kept from an earlier step give the same sums as without the
     wrapper.
 
-    A kept gradient is a mean already; reduced again with the others it must stay one.
+    A kept gradient is a mean already; reduced again with the others, it must stay one.
     """
     yield from is_right(evidence)
 
@@ -216,7 +216,7 @@ def _channels_last(claims: WrapperClaims) -> Iterator[WrapperCase]:
 def channels_last(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Parameters that are dense but not contiguous get their means.
 
-    A bucket copied in memory order puts numbers in other places.
+    A bucket copied in memory order puts numbers in the wrong places.
     """
     yield from is_right(evidence)
 
@@ -235,8 +235,8 @@ def _sparse(claims: WrapperClaims) -> Iterator[WrapperCase]:
     promise=documented("torch.nn.Embedding documentation, sparse", "generated/torch.nn.Embedding.html"),
 )
 def sparse_gradients(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Sparse gradients of embeddings are averaged over replicas that looked up other rows.
+    """Sparse gradients of embeddings are averaged over replicas that looked up different rows.
 
-    Rows that only one replica has are the ones that are lost, or are not divided.
+    Rows that only one replica has are easily lost, or not divided.
     """
     yield from is_right(evidence)

@@ -1,4 +1,4 @@
-"""Wrappers: hooks."""
+"""Communication hooks, built in and written by users."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def built_in_hooks(evidence: WrapperEvidence) -> Iterator[Finding]:
     """The built-in communication hooks give the mean: a plain all-reduce as without a hook, a compressed one
     within the precision of its dtype.
 
-    A hook that is registered takes the division over, too.
+    A hook that is registered takes over the division, too.
     """
     yield from is_right(evidence)
 
@@ -54,10 +54,10 @@ def _user_hook(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def a_user_s_hook(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A user's hook is called with its state and given every trained parameter's gradient exactly once in each
-    pass that synchronises; what its future brings is the gradient.
+    """A user's hook is called with its state and is given every trained parameter's gradient exactly once in
+    each pass that synchronises; the result of its future is the gradient.
 
-    A hook whose result is ignored, or that misses the rebuilt buckets, is one that nobody notices.
+    If a hook's result is ignored, or the hook misses the rebuilt buckets, nothing shows it.
     """
     yield from hook_is_used(evidence)
 
@@ -69,7 +69,7 @@ def _wrong_hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 @requirement(
     "DPW-18",
-    title="What is no hook is refused",
+    title="Invalid hooks are refused",
     level=MUST,
     cases=_wrong_hooks,
     needs=(F.HOOKS,),
@@ -79,10 +79,10 @@ def _wrong_hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def what_is_no_hook_is_refused(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A hook that cannot be called, takes another number of arguments or is annotated otherwise, and a second
-    registration, is a TypeError, ValueError or RuntimeError on every rank whose message speaks of the hook or
-    its arguments, at the latest in its first use.
+    """A hook that cannot be called, takes another number of arguments or has other annotations, and a second
+    registration, raise a TypeError, ValueError or RuntimeError on every rank, at the latest when the hook is
+    first used; its message mentions the hook or its arguments.
 
-    Called in the middle of a backward it is an error of another place, or of none.
+    Called in the middle of a backward, such a hook gives an error of another place, or none.
     """
     yield from refused(evidence, where="hook|step 0", words=("hook|argument",), types=MISUSE)

@@ -1,4 +1,4 @@
-"""Wrappers: join."""
+"""Ranks with different numbers of batches."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _join(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def uneven_inputs(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Ranks may have different numbers of batches: gradients are divided by the number of all ranks or of those
-    that have a batch, as asked for, and in the end every rank has the same parameters.
+    """Ranks may have different numbers of batches: gradients are divided by the number of all ranks or of
+    those that have a batch, as asked for, and in the end every rank has the same parameters.
 
-    Without care the ranks with more batches wait for ever.
+    Without special care, the ranks with more batches wait forever.
     """
     yield from is_right(evidence)
 
@@ -64,9 +64,9 @@ def _early(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def uneven_inputs_as_an_error(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Where uneven inputs are to be an error, every rank raises one when the first has no batch left, and says
-    so.
+    """Where uneven inputs are to be an error, every rank raises one when the first rank has no batch left,
+    and says so.
 
-    An error on one rank alone is a hang of the others.
+    An error on one rank alone makes the others hang.
     """
     yield from refused(evidence, where="step|end of join", words=(r"uneven|exhaust|no batches|early|joined",))

@@ -1,4 +1,4 @@
-"""Wrappers: models."""
+"""Models that recompute activations or return structured outputs and remote references."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _reentrant(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def reentrant_checkpointing(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Likewise parts that run a backward of their own inside the backward pass, each parameter used once; not
-    where unused parameters are searched for.
+    """Parts that run a backward of their own inside the backward pass, each parameter used once, get the same
+    gradients, under every claimed option except the search for unused parameters.
 
     The backward that ends first is not the whole one, and such parts do not show in the outer graph.
     """
@@ -100,10 +100,10 @@ def _structured(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def structured_outputs(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Outputs that are tuples, dicts, dataclasses or nested come back in the same containers with the same
-    values, and gradients are reduced.
+    """Outputs in tuples, dicts, dataclasses or nestings of these come back in the same containers with the
+    same values, and gradients are reduced.
 
-    Tensors that the wrapper does not find in an output are taken for unused.
+    The wrapper takes a tensor that it does not find in an output for unused.
     """
     yield from is_right(evidence)
 
@@ -125,9 +125,10 @@ def _references(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def outputs_that_are_remote_references(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A forward may return a remote reference to an output that its own rank holds: a reference comes back, and
-    gradients are averaged as with the output itself.
+    """A forward may return a remote reference to an output that its own rank holds: the caller gets a
+    reference, and gradients are averaged as with the output itself.
 
-    An output that is not looked into begins no reduction, and every rank goes on with its own gradients.
+    If the wrapper does not look into an output, no reduction begins, and every rank goes on with its own
+    gradients.
     """
     yield from is_right(evidence)

@@ -1,4 +1,4 @@
-"""Wrappers: sharding."""
+"""Modules that are sharded over the ranks."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from ..promises import ASYNCHRONOUS, documented
     ),
 )
 def sharded_training(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Sharded over the ranks, a module trains as it does on one: every step of SGD and of Adam is that of the
-    whole module with the mean gradient, and after all of them its parameters are those that
-    DistributedDataParallel, trained beside, has; under every two claimed options together: strategy,
+    """A module that is sharded over the ranks trains as it does on one: every step of SGD and of Adam is that
+    of the whole module with the mean gradient, and after all of them its parameters are those of a
+    DistributedDataParallel trained alongside. This holds under every two claimed options together: strategy,
     prefetching, precision, original or flat parameters, nested and uneven units, ignored parts, frozen
     parameters, ranks that have no part of a parameter, experts on some ranks, accumulation, compiled parts.
 
@@ -54,9 +54,9 @@ def sharded_training(evidence: WrapperEvidence) -> Iterator[Finding]:
     promise=documented("torch.distributed.fsdp documentation, CPUOffloadPolicy and CPUOffload", "fsdp.html"),
 )
 def sharded_training_with_offloading(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Likewise where shards and their gradients are kept in the host's memory.
+    """DPW-39 also holds where shards and their gradients are kept in the host's memory.
 
-    A copy on the device that is not made again after the optimizer's step trains on old values.
+    If the copy on the device is not made again after the optimizer's step, it trains on old values.
     """
     yield from trains_like_ddp(evidence)
 
@@ -70,10 +70,10 @@ def sharded_training_with_offloading(evidence: WrapperEvidence) -> Iterator[Find
     promise=ASYNCHRONOUS,
 )
 def sharded_training_with_a_late_rank(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Where one rank is late with its reductions, with gathering, after the loss or before parameters are
+    """When one rank is late with its reductions, with gathering, after the loss or before parameters are
     freed, nothing but time changes.
 
-    Communication that nobody waits for is mostly over in time.
+    Communication that is not waited for has usually ended in time.
     """
     yield from is_right(evidence)
 
@@ -90,10 +90,10 @@ def sharded_training_with_a_late_rank(evidence: WrapperEvidence) -> Iterator[Fin
     ),
 )
 def combinations_that_are_refused(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A combination of options that the wrapper documents as refused is an error on every rank when the module
-    is wrapped, in the documented words.
+    """A combination of options that the wrapper documents as refused raises an error on every rank when the
+    module is wrapped, in the documented words.
 
-    An option that is quietly ignored is believed in.
+    Users rely on an option that is quietly ignored.
     """
     says = [
         one.says

@@ -1,4 +1,4 @@
-"""Wrappers: groups, buffers and state."""
+"""Process groups, buffer hooks, state dicts, pickling, devices and materialisation."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _regrouped(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def another_process_group(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """After another process group has taken over, means are over its ranks; those that it leaves out are waited
-    for no more.
+    """After another process group has taken over, means are over its ranks; the ranks that it leaves out are
+    no longer waited for.
 
-    The number that sums are divided by is easily the old one.
+    The number by which sums are divided is easily the old one.
     """
     yield from (hook_is_used if evidence.case.hook else is_right)(evidence)
 
@@ -75,16 +75,16 @@ def _buffer_hooks(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def hooks_for_buffers(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A user's hook synchronises the buffers instead of the wrapper, before every forward or after it, as asked
-    for; it is given those that the module has then, by name.
+    """A user's hook synchronises the buffers instead of the wrapper, before or after every forward, as asked
+    for; it is given the buffers that the module has at that time, by name.
 
-    A hook that is called at the other time, or with last step's buffers, changes statistics only.
+    A hook that is called at the other time, or with the last step's buffers, changes statistics only.
     """
     yield from is_right(evidence)
 
 
 def _between_worlds(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    """What one number of ranks saves after training, another loads and trains on with."""
+    """Cases in which one number of ranks trains and saves, and another loads and trains on."""
     for ranks, others in ((2, 1), (2, 3), (4, 2), (1, 4)):
         yield WrapperCase(ranks=ranks, loaded_by=others)
     own = WrapOptions(broadcast_buffers=False)
@@ -115,9 +115,9 @@ def _states(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def state_for_any_number_of_ranks(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """The whole state dict has the names and values of the module's own, with any number of ranks, and a state
-    dict of the module's own can be loaded with any. What one number of ranks saves after training, another
-    number loads, bit for bit, and trains on with.
+    """The whole state dict has the names and values of the module's own, with any number of ranks, and a
+    state dict of the module's own can be loaded with any. What one number of ranks saves after training,
+    another number loads, bit for bit, and continues to train with.
 
     A checkpoint that fits one number of ranks only is found out when the cluster has changed.
     """
@@ -142,8 +142,8 @@ def _pickled(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def pickling(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A wrapper that comes back from a pickle trains on with the others. In another process group than the
-    default one pickling is an error that speaks of the default group.
+    """A wrapper that is restored from a pickle trains on with the others. In a process group other than the
+    default one, pickling raises an error that mentions the default group.
 
     A process group cannot be pickled; a copy that has none reduces nothing.
     """
@@ -161,7 +161,7 @@ def _logged(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 @requirement(
     "DPW-37",
-    title="What it tells about itself",
+    title="What it reports about itself",
     level=SHOULD,
     cases=_logged,
     needs=(F.LOGGED,),
@@ -171,10 +171,10 @@ def _logged(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def what_it_tells_about_itself(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """The wrapper tells the number of ranks, this rank and the name of the module's class; a rate of logging
-    below one is an error that speaks of the rate.
+    """The wrapper reports the number of ranks, this rank and the name of the module's class; a logging rate
+    below one raises an error that mentions the rate.
 
-    What is looked at when something is wrong ought to be right itself.
+    What people look at when something is wrong ought to be right itself.
     """
     if evidence.case.special == "logged_wrongly":
         yield from refused(evidence, where="logged_wrongly", words=("rate",), types=MISUSE)
@@ -187,7 +187,7 @@ def what_it_tells_about_itself(evidence: WrapperEvidence) -> Iterator[Finding]:
             told = shown.logged.get(name)
             evidence.compared()
             if told != value:
-                text = f"rank {shown.rank}: {name} is told to be {told!r}, expected is {value!r}"
+                text = f"rank {shown.rank}: {name} is reported as {told!r}; expected: {value!r}"
                 yield Finding(kind="tells something else", message=text, rank=shown.rank)
                 return
 
@@ -211,10 +211,10 @@ def _devices(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def devices_that_do_not_fit(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A module on several kinds of devices, and arguments that name devices on which the module is not, are an
-    error on every rank when the module is wrapped, which speaks of devices.
+    """A module on several kinds of devices, and arguments that name devices on which the module is not, raise
+    an error on every rank when the module is wrapped, which mentions devices.
 
-    Found later it is an error inside a collective, or inputs on another device than the parameters.
+    Found later, it is an error inside a collective, or inputs on another device than the parameters.
     """
     yield from refused(evidence, where="wrap", words=("device",), types=MISUSE)
 
@@ -258,13 +258,12 @@ def _deferred(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def materialised_after_wrapping(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A module that is on the meta device when it is wrapped, and materialised after that or by it, has on
-    every rank what its parts' own initialisation gives (the first rank's, where replicas begin equal), or what
-    is loaded then, and trains as one that had its values before. One that is never materialised is an error on
-    every rank, which speaks of the meta device or of what is missing to initialise it.
+    """A module that is on the meta device when it is wrapped, and is materialised after that or by it, has on
+    every rank what its parts' own initialisation gives (the first rank's, where replicas begin equal), or
+    what is loaded then, and trains like one that had its values before. One that is never materialised raises
+    an error on every rank, which mentions the meta device or what is missing to initialise it.
 
-    Hooks, shards and buckets of the parameters that there were before are of no use to those that there are
-    then.
+    Hooks, shards and buckets made for the earlier parameters are of no use for the new ones.
     """
     if evidence.case.deferred == "never":
         yield from refused(evidence, where="wrap|step 0", words=(r"\bmeta\b|materiali|reset_parameters",))

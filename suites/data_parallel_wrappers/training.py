@@ -1,4 +1,4 @@
-"""Wrappers: training."""
+"""Training with loss scaling, mixed precision, delayed reductions and steps inside backward."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def _scaled(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def one_infinite_gradient(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """With a scaler of losses, a step in which one element of one rank's gradient is infinite or not a number
-    is skipped on every rank, and the scale stays the same on all; the next step is taken as usual.
+    """With a loss scaler, a step in which one element of one rank's gradient is infinite or not a number is
+    skipped on every rank, and the scale stays the same on all; the next step is taken as usual.
 
-    A rank that skips alone is out of step for ever, and its loss looks as good as the others'.
+    A rank that skips alone is out of step forever, and its loss looks as good as the others'.
     """
     from pipeconform.wrappers.special import FIRST_SCALE
 
@@ -60,9 +60,7 @@ def one_infinite_gradient(evidence: WrapperEvidence) -> Iterator[Finding]:
             scale = shown.steps[index].scale
             evidence.compared()
             if scale != due:
-                text = (
-                    f"rank {shown.rank}, after step {index}: losses are scaled by {scale}, expected is {due}"
-                )
+                text = f"rank {shown.rank}, after step {index}: losses are scaled by {scale}; expected: {due}"
                 yield Finding(kind="scale differs", message=text, step=index, rank=shown.rank)
                 return
 
@@ -109,11 +107,12 @@ def _mixed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def mixed_precision(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """The forward computes with parameters and inputs in the dtype asked for, gradients are averaged in theirs
-    (they are rounded to it, and to none that is coarser), and buffers are in theirs where that is claimed;
-    parameters and gradients keep their own.
+    """The forward computes with parameters and inputs in the dtype asked for; gradients are averaged in the
+    dtype asked for them (rounded to it, and to none that is coarser), and buffers are in theirs where that is
+    claimed; parameters and gradients keep their own.
 
-    A reduction in another dtype shows in no shape and in no error, only in digits that nobody misses at first.
+    A reduction in another dtype shows in no shape and in no error, only in digits that are not missed at
+    first.
     """
     found = list(is_right(evidence))
     yield from found
@@ -160,10 +159,10 @@ def _delayed(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def delayed_reductions(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Parameters whose reduction is delayed until the gradient of another is there have their means at the end
-    of the backward pass, as all others, also where a rank comes late, whatever their dtype.
+    """Parameters whose reduction is delayed until the gradient of another is there have their means at the
+    end of the backward pass, like all others, whatever their dtype and also where a rank is late.
 
-    A reduction that is begun and not waited for is read too early, now and then.
+    A reduction that is begun and not waited for is now and then read too early.
     """
     yield from is_right(evidence)
 
@@ -193,10 +192,10 @@ def _in_backward(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def steps_inside_backward(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """An optimizer that takes its steps inside the backward pass takes one for each parameter, with the mean
+    """An optimizer that steps inside the backward pass takes one step for each parameter, with the mean
     gradient.
 
-    A step taken before the reduction is one with a rank's own gradient.
+    A step taken before the reduction uses the rank's own gradient.
     """
     yield from is_right(evidence)
 
@@ -217,8 +216,8 @@ def _penalised(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def gradients_of_gradients(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A loss with gradients with respect to the inputs in it has the gradients that it has without the wrapper,
-    averaged once.
+    """A loss that contains gradients with respect to the inputs has the gradients that it has without the
+    wrapper, averaged once.
 
     The first of the two backward passes reaches no parameter, and is easily taken for the whole.
     """
@@ -251,6 +250,7 @@ def _modified(claims: WrapperClaims) -> Iterator[WrapperCase]:
 def outputs_modified_in_place(evidence: WrapperEvidence) -> Iterator[Finding]:
     """Outputs may be modified in place before the loss, as without the wrapper.
 
-    Outputs that the wrapper has passed through a function of its own are views, or are needed by it.
+    Outputs that the wrapper has passed through a function of its own are views, or the wrapper still needs
+    them.
     """
     yield from is_right(evidence)

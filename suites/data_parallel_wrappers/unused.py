@@ -1,4 +1,4 @@
-"""Wrappers: unused."""
+"""Parameters that some backward pass does not reach."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def _unused(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def unused_parameters_are_found(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Where that is asked for, parameters may go without a gradient, others in every step and on every rank:
-    one that some replica used gets the mean with zeros for the others, one that none used keeps what it had. A
-    backward that reaches no parameter on some rank, or on any, is one with zeros.
+    """Where the user asks for it, parameters may go without a gradient, different ones in every step and on
+    every rank: one that some replica used gets the mean, with zeros for the others; one that none used keeps
+    what it had. A backward that reaches no parameter, on some rank or on all, counts as one with zeros.
 
-    A parameter that is stale on one rank only makes replicas drift apart.
+    A parameter that is stale on one rank makes replicas drift apart.
     """
     yield from is_right(evidence)
 
@@ -77,10 +77,10 @@ def _static(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def a_static_graph(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Where the graph is said to stay the same, the parameters that it does not reach on a rank, or on any, are
-    treated as in DPW-9, in the first step and in all later ones.
+    """Where the graph is said to stay the same, the parameters that it does not reach, on some rank or on
+    all, are treated as in DPW-9, in the first step and in all later ones.
 
-    What is learned in the first step is applied blindly to the others.
+    What the wrapper learns in the first step is applied blindly to all others.
     """
     yield from is_right(evidence)
 
@@ -101,8 +101,8 @@ def _unexpected(claims: WrapperClaims) -> Iterator[WrapperCase]:
     ),
 )
 def an_unexpected_unused_parameter(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A parameter that gets no gradient although nothing allows it is an error on every rank that names it, or
-    gives its position, at the latest in the next forward; or all values are right.
+    """A parameter that gets no gradient although nothing allows it raises an error on every rank, at the
+    latest in the next forward, which names it or gives its position; or all values are right.
 
     The reduction that waits for it hangs, or is never done.
     """

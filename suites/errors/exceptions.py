@@ -1,4 +1,4 @@
-"""Exceptions, and what comes after them."""
+"""Exceptions, and the state of ranks and pipelines after them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from ..promises import DECLARED, NO_PROMISE
     promise=DECLARED,
 )
 def exceptions_of_the_model(aftermath: Aftermath) -> Iterator[Outcome]:
-    """An exception inside a stage, forwards or backwards, in the loss function, for every microbatch or for
-    one, or in a communication hook of stages that are replicated, is the declared error: it names rank, stage,
-    microbatch and direction, has the original as its cause, and what other ranks raise names its stage.
-    Declared or not, every other rank ends, and none dies.
+    """An exception inside a stage, in the forward or the backward, in the loss function, for every microbatch
+    or for one, or in a communication hook of replicated stages, surfaces as the declared error: it names
+    rank, stage, microbatch and direction, has the original as its cause, and what other ranks raise names its
+    stage. Declared or not, every other rank ends, and none dies.
 
-    Out of memory in one stage of many is the everyday case; 'connection closed by peer' on every other rank
-    hides it.
+    One stage of many that runs out of memory is the everyday case; 'connection closed by peer' on every other
+    rank hides it.
     """
     yield from answers_are_right(aftermath)
 
@@ -57,10 +57,10 @@ def exceptions_of_the_model(aftermath: Aftermath) -> Iterator[Outcome]:
     promise=NO_PROMISE,
 )
 def after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
-    """When an error has ended a step, or the building of a pipeline, on all ranks, a new pipeline in the same
+    """Once an error has ended a step, or the building of a pipeline, on all ranks, a new pipeline in the same
     processes works: it is built, and its outputs, losses and gradients are right.
 
-    Whoever catches the error, to skip a batch or to try a smaller one, has no other processes.
+    A program that catches the error, to skip a batch or to try a smaller one, has no other processes.
     """
     ended = list(deaths_and_hangs(aftermath))
     if ended:
@@ -82,7 +82,7 @@ def after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
 
 @after_mistakes(
     "ERR-14",
-    title="Nobody waits for who failed",
+    title="No rank waits for one that failed",
     level=SHOULD,
     about=(Focus.RAISES,),
     observe=("loneliness",),
@@ -94,8 +94,8 @@ def nobody_waits_for_who_failed(aftermath: Aftermath) -> Iterator[Outcome]:
     """When an exception ends a step on one rank, and its process lives on with its connections open, the step
     ends on every other rank, too.
 
-    Where no socket closes (NCCL; a process that catches the error) nothing else wakes the others up before the
-    process group's time-out, half an hour by default. ERR-10 lets a connection that closes tell them.
+    Where no socket closes (NCCL; a process that catches the error), nothing else wakes the other ranks before
+    the process group's time-out, half an hour by default. ERR-10 allows a closing connection to wake them.
     """
     aftermath.gauge.count(len(aftermath.verdicts) if aftermath.failed else 0)
     yield from (one for one in deaths_and_hangs(aftermath) if one.status is not Status.CRASHED)
@@ -103,13 +103,13 @@ def nobody_waits_for_who_failed(aftermath: Aftermath) -> Iterator[Outcome]:
 
 @after_mistakes(
     "ERR-13",
-    title="Nobody dies",
+    title="No process dies",
     level=MUST,
     about=MISTAKEN,
     promise=NO_PROMISE,
 )
 def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
-    """No process ends (by an abort, a segmentation fault, or an exit) from any of the mistakes of this chapter.
+    """None of the mistakes in this chapter ends a process (by an abort, a segmentation fault, or an exit).
 
     A process that is gone cannot say what was wrong, and takes its checkpoint with it.
     """
@@ -128,11 +128,11 @@ def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
     promise=NO_PROMISE,
 )
 def the_same_pipeline_after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
-    """When a batch was refused on all ranks, by an error that is declared, the same pipeline works: once
-    gradients are cleared, the next step ends on every rank, and its losses and gradients are right.
+    """After a declared error has refused a batch on all ranks, the same pipeline works: once gradients are
+    cleared, the next step ends on every rank, and its losses and gradients are right.
 
-    A batch that is refused before anything was sent is no reason to build everything anew; what was remembered
-    of it must not count against the next one.
+    A batch that is refused before anything was sent is no reason to build everything anew; what was
+    remembered of it must not affect the next one.
     """
     step, mistake = aftermath.mistake()
     if not aftermath.errors.promised(mistake.kind) or not is_due(aftermath.case, step, mistake):
@@ -145,7 +145,7 @@ def the_same_pipeline_after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
             return
     for rank, one in enumerate(aftermath.verdicts):
         if isinstance(one, Stuck) and RESUMED in one.doing:
-            told = f"after {done_wrong(aftermath)}, and an error, the same pipeline waits for ever: {one.why}"
+            told = f"after {done_wrong(aftermath)}, and an error, the same pipeline waits forever: {one.why}"
             text = f"{told}\n{aftermath.verdicts.describe()}\n{one.stack}".rstrip()
             finding = Finding(kind="after an error: hang", message=text, step=step, rank=rank)
             yield outcome_of(aftermath, Status.HUNG, finding)

@@ -1,4 +1,4 @@
-"""Plans that are wrong, or not the same on all ranks."""
+"""Plans that are wrong, or that differ between ranks."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from ..promises import DECLARED, FULL_MODEL, documented, in_source
     ),
 )
 def stages_that_disagree(aftermath: Aftermath) -> Iterator[Outcome]:
-    """Where a user can say what stages take and give before anything has run: a stage that says that it gives
-    tensors of another shape or dtype than the stage after it says that it takes is the declared error on every
-    rank while the pipeline is built, which names both stages. Where no error is declared, the result is right
-    nevertheless, or there is an error; nobody hangs or dies, also while the rank that raised stays connected.
+    """Where a user can say, before anything has run, what stages take and give: when the stated output of a
+    stage has another shape or dtype than the stated input of the next stage, every rank raises the declared
+    error while the pipeline is built, and the error names both stages. Where no error is declared, the result
+    is right nevertheless, or there is an error; no rank hangs or dies, even while the rank that raised stays
+    connected.
 
-    Receivers allocate what they were told; the disagreement of two files or two configurations must not become
-    a wrong byte count in the first step.
+    Receivers allocate what was stated; two files or two configurations that disagree must not become a wrong
+    byte count in the first step.
     """
     yield from plans_are_refused(aftermath)
 
@@ -59,13 +60,14 @@ def stages_that_disagree(aftermath: Aftermath) -> Iterator[Outcome]:
     ),
 )
 def wrong_plans(aftermath: Aftermath) -> Iterator[Outcome]:
-    """A number of stages that is no multiple of the number of ranks, several stages per rank under a schedule
-    for one, a schedule that there is not, ranks that were told of different numbers of stages or microbatches,
-    and boundaries that are declared on some ranks only, are the declared error on every rank, which says what
-    is wrong. Where no error is declared, the result is right by the plan of some rank, or there is an error;
-    nobody hangs or dies, also while a rank that raised stays connected.
+    """Each of these raises the declared error, which says what is wrong, on every rank: a number of stages
+    that is not a multiple of the number of ranks, several stages per rank under a schedule for one, a
+    schedule that does not exist, ranks that are given different numbers of stages or microbatches, and
+    boundaries that are declared on some ranks only. Where no error is declared, the result is right by the
+    plan of some rank, or there is an error; no rank hangs or dies, even while a rank that raised stays
+    connected.
 
-    Configurations are read on every rank by itself; a rank that finds the mistake alone leaves all others
-    waiting for it.
+    Every rank reads its own configuration; a rank that finds the mistake alone leaves all others waiting for
+    it.
     """
     yield from plans_are_refused(aftermath)

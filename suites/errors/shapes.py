@@ -27,10 +27,10 @@ from ..promises import DECLARED, FULL_MODEL, in_source
     ),
 )
 def wrong_input_shapes(aftermath: Aftermath) -> Iterator[Outcome]:
-    """A step whose input has another shape than the steps before (another number of samples than the targets,
-    of elements, or of dimensions) raises the declared error where the first stage is, which names the argument,
-    the expected and the actual shape, before anything wrong is sent. Where no error is declared, the step gives
-    what the model itself gives, or an error; nobody hangs or dies.
+    """A step whose input has another shape than in the steps before (another number of samples than the
+    targets, of elements, or of dimensions) raises the declared error where the first stage is, before
+    anything wrong is sent; the error names the argument, the expected and the actual shape. Where no error is
+    declared, the step gives what the model itself gives, or an error; no rank hangs or dies.
 
     A batch of another shape that is computed on, or that kills the receiver, costs hours; an error that names
     both shapes costs a minute.
@@ -52,11 +52,11 @@ def wrong_input_shapes(aftermath: Aftermath) -> Iterator[Outcome]:
     ),
 )
 def wrong_input_dtypes(aftermath: Aftermath) -> Iterator[Outcome]:
-    """A step whose input has another dtype than the steps before (smaller, larger, integer, complex) raises the
-    declared error where the first stage is, which names the argument and both dtypes, before anything wrong is
-    sent. Where no error is declared, as for ERR-1.
+    """A step whose input has another dtype than in the steps before (smaller, larger, integer, complex)
+    raises the declared error where the first stage is, before anything wrong is sent; the error names the
+    argument and both dtypes. Where no error is declared, the same holds as in ERR-1.
 
-    Bytes of one dtype read as another are numbers like any others.
+    Bytes of one dtype read as another still look like numbers.
     """
     yield from answers_are_right(aftermath)
 
@@ -66,13 +66,13 @@ def wrong_input_dtypes(aftermath: Aftermath) -> Iterator[Outcome]:
 )
 def outputs_that_change(aftermath: Aftermath) -> Iterator[Outcome]:
     """A stage whose output has another shape or dtype than in the steps before, whatever changed it (a hook
-    registered before the pipeline was built or between steps), raises the declared error on its own rank, which
-    names the stage and what was expected and found, before it is sent. Where no error is declared, the result
-    is what the model itself gives, or there is an error; never a silent wrong result, never a crash of the
-    receiver.
+    registered before the pipeline was built or between steps), raises the declared error on its own rank
+    before the output is sent; the error names the stage and what was expected and found. Where no error is
+    declared, the result is what the model itself gives, or there is an error; the result is never silently
+    wrong, and the receiver never crashes.
 
-    Receivers allocate what they were told at first; what does not fit is cut, left over, or written past the
-    end.
+    Receivers allocate what was announced at first; what does not fit is cut off, left over, or written past
+    the end.
     """
     yield from answers_are_right(aftermath)
 
@@ -85,7 +85,7 @@ def outputs_that_change(aftermath: Aftermath) -> Iterator[Outcome]:
     promise=(DECLARED, FULL_MODEL),
 )
 def outputs_that_change_once(aftermath: Aftermath) -> Iterator[Outcome]:
-    """ERR-3 holds for every stage but the last, also when a single microbatch of a later step changes.
+    """For every stage but the last, ERR-3 also holds when a single microbatch of a later step changes.
 
     Checks are made where they are cheap: in the first step, on the first microbatch, at the first stage.
     """

@@ -28,12 +28,12 @@ from ..promises import DECLARED, FULL_MODEL, documented, in_source
     ),
 )
 def missing_surplus_and_foreign_values(aftermath: Aftermath) -> Iterator[Outcome]:
-    """A tensor too many or too few, None, or something else that is no tensor, among the inputs or in what a
-    stage hands on, is the declared error on the rank where it is, which names the stage and says what there was
-    instead. Where no error is declared, as for ERR-3.
+    """One tensor too many or too few, None, or another value that is not a tensor, among the inputs or in
+    what a stage hands on, raises the declared error on the rank where it is; the error names the stage and
+    says what there was instead. Where no error is declared, the same holds as in ERR-3.
 
-    A None that is dropped shifts every tensor behind it; what is not a tensor cannot be sent, and the other
-    side waits for it.
+    A None that is dropped shifts every tensor behind it; a value that is not a tensor cannot be sent, and the
+    receiver waits for it.
     """
     yield from answers_are_right(aftermath)
 
@@ -50,12 +50,12 @@ def missing_surplus_and_foreign_values(aftermath: Aftermath) -> Iterator[Outcome
     ),
 )
 def gradients_that_a_hook_changes(aftermath: Aftermath) -> Iterator[Outcome]:
-    """A hook that gives a stage's gradient another shape or dtype, for every microbatch or for one, is the
-    declared error on that stage's rank, which names the stage, the microbatch and the direction. Where no error
-    is declared, as for ERR-3.
+    """When a hook gives a stage's gradient another shape or dtype, for every microbatch or for one, the
+    stage's rank raises the declared error, which names the stage, the microbatch and the direction. Where no
+    error is declared, the same holds as in ERR-3.
 
-    The error of autograd alone names neither stage nor microbatch, and the neighbour waits for a gradient that
-    never comes.
+    Autograd's own error names neither stage nor microbatch, and the neighbour waits for a gradient that never
+    comes.
     """
     yield from answers_are_right(aftermath)
 
@@ -72,11 +72,11 @@ def gradients_that_a_hook_changes(aftermath: Aftermath) -> Iterator[Outcome]:
     ),
 )
 def batches_that_cannot_be_split(aftermath: Aftermath) -> Iterator[Outcome]:
-    """A batch of fewer samples than microbatches, targets for another number of samples, and arguments that
-    differ in their number of samples, are the declared error before anything wrong is sent. Where no error is
-    declared, as for ERR-1.
+    """A batch with fewer samples than microbatches, targets for another number of samples, and arguments that
+    differ in their number of samples raise the declared error before anything wrong is sent. Where no error
+    is declared, the same holds as in ERR-1.
 
     A rank that finds no microbatch to run returns early, and all others wait for it; samples beyond those of
-    the other arguments are quietly left out.
+    the other arguments are quietly dropped.
     """
     yield from answers_are_right(aftermath)

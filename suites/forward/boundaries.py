@@ -40,7 +40,7 @@ _CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
 )
 def containers_mean_what_they_say(evidence: Evidence) -> Iterator[Finding]:
     """Boundaries of several tensors arrive complete and in order; a 1-tuple stays a 1-tuple; a list, a tuple
-    and a single tensor mean what they say.
+    and a single tensor arrive as what they are.
 
     Normalising containers on the way changes the call that the next stage, the loss or the user makes.
     """
@@ -57,10 +57,11 @@ def containers_mean_what_they_say(evidence: Evidence) -> Iterator[Finding]:
     promise=FULL_MODEL,
 )
 def tensors_without_gradient_arrive_unchanged(evidence: Evidence) -> Iterator[Finding]:
-    """Boundary tensors that need no gradient (integer positions, boolean masks, float buffers) arrive unchanged
-    at every later stage, and receive no gradient.
+    """Boundary tensors that need no gradient (integer positions, boolean masks, float buffers) arrive
+    unchanged at every later stage, and receive no gradient.
 
-    Engines that assume every boundary tensor is differentiable crash, hang, or send a gradient nobody expects.
+    An engine that assumes that every boundary tensor is differentiable crashes, hangs, or sends a gradient
+    that no stage expects.
     """
     yield from tensors_without_gradient_arrive(evidence)
     yield from gradients_are_right(evidence)
@@ -79,8 +80,8 @@ def tensors_without_gradient_arrive_unchanged(evidence: Evidence) -> Iterator[Fi
     ),
 )
 def boundary_dtypes_are_exact(evidence: Evidence) -> Iterator[Finding]:
-    """Every dtype that the implementation claims for boundaries is transported exactly, mixed dtypes in one
-    boundary too.
+    """Every dtype that the implementation claims for boundaries is transported exactly, also where one
+    boundary mixes dtypes.
 
     A buffer of the wrong dtype reinterprets or rounds what it receives.
     """
@@ -99,10 +100,10 @@ def boundary_dtypes_are_exact(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def keyword_arguments_reach_their_stage(evidence: Evidence) -> Iterator[Finding]:
-    """Keyword arguments reach the stage they are for, on the first stage and on later ones; tensors are split
-    per microbatch, other values are replicated.
+    """Keyword arguments reach the stage that they are for, whether the first or a later one; tensors are
+    split per microbatch, other values are replicated.
 
-    A keyword argument that is not split gives every microbatch the first one's values.
+    If a keyword argument is not split, every microbatch gets the values of the first one.
     """
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -128,7 +129,7 @@ def views_arrive_or_are_refused(evidence: Evidence) -> Iterator[Finding]:
     """Stage outputs that are views, non-contiguous or expanded (stride 0) arrive at the next stage with the
     right values, or an error says that they are not supported and every rank ends; they are never scrambled.
 
-    Transport makes a tensor contiguous, a hand-over on the same rank does not.
+    Transport makes a tensor contiguous; a hand-over on the same rank does not.
     """
     yield from boundaries_arrive(evidence)
     yield from gradients_are_right(evidence)
@@ -146,11 +147,11 @@ def views_arrive_or_are_refused(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def any_number_of_dimensions_and_any_size(evidence: Evidence) -> Iterator[Finding]:
-    """Boundary tensors of no dimension (0-d) up to five and more, with dimensions of size 1 and, where claimed,
-    of size 0, arrive with their shape and values, and so do their gradients.
+    """Boundary tensors with any number of dimensions, from none (0-d) to five and more, with dimensions of
+    size 1 and, where claimed, of size 0, arrive with their shape and values, and so do their gradients.
 
-    A 0-d tensor that becomes a vector broadcasts into a wrong result; an empty one that is not sent, or is
-    waited for, ends in a hang.
+    A 0-d tensor that becomes a vector broadcasts into a wrong result; an empty tensor that the sender skips
+    and the receiver waits for hangs the run.
     """
     yield from boundaries_arrive(evidence)
     yield from gradients_are_right(evidence)
@@ -165,11 +166,11 @@ def any_number_of_dimensions_and_any_size(evidence: Evidence) -> Iterator[Findin
     promise=paper("GPipe's skip connections as in torchgpipe (arXiv:2004.09910), section 3.2"),
 )
 def skip_connections(evidence: Evidence) -> Iterator[Finding]:
-    """A tensor that one stage makes and stages further on use, handed on unchanged by the stages between,
-    arrives unchanged at each of them, and its gradient is the sum over all its uses.
+    """A tensor that one stage makes and later stages use, handed on unchanged by the stages between, arrives
+    unchanged at each of them, and its gradient is the sum over all its uses.
 
-    A tensor that a stage passes on is an output that is an input; an engine that detaches, frees or overwrites
-    it loses a part of the gradient.
+    A tensor that a stage passes on is both its input and its output; an engine that detaches, frees or
+    overwrites it loses part of the gradient.
     """
     yield from boundaries_arrive(evidence)
     yield from gradients_are_right(evidence)
@@ -186,10 +187,10 @@ def skip_connections(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def ignored_inputs_and_outputs(evidence: Evidence) -> Iterator[Finding]:
-    """A stage may ignore any of its inputs, the first one too, and an output may be consumed by nobody: all
+    """A stage may ignore any of its inputs, including the first, and an output may be used by no stage; all
     others are right in both directions.
 
-    What is ignored has no gradient; an engine that takes this for an error, or for the end of the backward,
+    An ignored tensor has no gradient; an engine that takes this for an error, or for the end of the backward,
     fails on models with optional branches.
     """
     yield from boundaries_arrive(evidence)
@@ -208,10 +209,10 @@ def ignored_inputs_and_outputs(evidence: Evidence) -> Iterator[Finding]:
     promise=paper("FP8 Formats for Deep Learning (arXiv:2209.05433)"),
 )
 def float8_is_exact_or_refused(evidence: Evidence) -> Iterator[Finding]:
-    """A boundary tensor in float8 arrives bit for bit, or an error says that it is not supported and every rank
-    ends; it is never converted.
+    """A boundary tensor in float8 arrives bit for bit, or an error says that it is not supported and every
+    rank ends; it is never converted.
 
-    Quantised activations are sent to save bytes; taken for another type of eight bits they are noise.
+    Quantised activations are sent to save bytes; read as another 8-bit type they are noise.
     """
     yield from boundaries_arrive(evidence)
     yield from gradients_are_right(evidence)
@@ -226,11 +227,11 @@ def float8_is_exact_or_refused(evidence: Evidence) -> Iterator[Finding]:
     promise=Promise("pipeconform.adapter.Batch: what is no tensor is replicated to every microbatch"),
 )
 def objects_reach_their_stage_whole(evidence: Evidence) -> Iterator[Finding]:
-    """A keyword argument that is no tensor (a number, a text, None, a list with an entry per sample, or a dict
-    of these) reaches its stage whole in every microbatch, and is the one of this step.
+    """A keyword argument that is not a tensor (a number, a string, None, a list with one entry per sample, or
+    a dict of these) reaches its stage whole in every microbatch, with the value given for this step.
 
-    A list that is as long as the batch looks as if it could be split; one that is kept from the first step is
-    stale in the second.
+    A list as long as the batch looks as if it could be split; one that is kept from the first step is stale
+    in the second.
     """
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -251,11 +252,11 @@ def objects_reach_their_stage_whole(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def split_rules_of_keyword_arguments(evidence: Evidence) -> Iterator[Finding]:
-    """A keyword argument with a split rule reaches its stage split by that rule in every microbatch: along the
-    dimension it names, whole although it is a tensor, or by the user's function.
+    """A keyword argument with a split rule reaches its stage split by that rule in every microbatch: along
+    the dimension that the rule names, whole although it is a tensor, or by the user's function.
 
-    Attention masks and rotary tables have their batch elsewhere or none at all; cut where the others are cut,
-    they still have a shape that runs.
+    Attention masks and rotary tables have their batch in another dimension or none at all; cut where the
+    other arguments are cut, they still have a shape that runs.
     """
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -272,7 +273,7 @@ def split_rules_of_keyword_arguments(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def another_batch_dimension(evidence: Evidence) -> Iterator[Finding]:
-    """With the batch in dimension 1 inputs and targets are split there, and outputs are merged there.
+    """When the batch is in dimension 1, inputs and targets are split there, and outputs are merged there.
 
     Sequence-first models are common; splitting dimension 0 cuts sequences and often still runs.
     """
@@ -298,11 +299,12 @@ def another_batch_dimension(evidence: Evidence) -> Iterator[Finding]:
 )
 def dtensors_keep_their_placement(evidence: Evidence) -> Iterator[Finding]:
     """A DTensor that a stage hands over arrives in the next stage as a DTensor on the mesh of the receiving
-    ranks, with the same placements and global shape, every rank with its own part bit for bit, whether the next
-    stage lives on another rank or on the same one; outputs, losses and gradients are the reference's.
+    ranks, with the same placements and global shape and, on every rank, that rank's own part bit for bit,
+    whether the next stage lives on another rank or on the same one; outputs, losses and gradients are the
+    reference's.
 
-    What is sent is the local part. Who rebuilds the tensor without its placements hands over a part as if it
-    were the whole, and nothing fails before the shapes do not fit.
+    Only the local part is sent. An engine that rebuilds the tensor without its placements hands over a part
+    as if it were the whole, and nothing fails until some shape does not fit.
     """
     tensor, world = evidence.case.world.tensor, evidence.case.world
     assert tensor is not None

@@ -28,7 +28,7 @@ from ..promises import documented, paper
     title="Outputs",
     level=MUST,
     about=(Focus.PLAIN,),
-    nothing="neither an output nor a loss is returned, which are all that a caller has of the outputs",
+    nothing="neither an output nor a loss is returned, and a caller sees nothing else of the outputs",
     promise=paper("GPipe (arXiv:1811.06965), section 2.3: pipelining does not change what is computed"),
 )
 def outputs_equal_the_unpipelined_models(evidence: Evidence) -> Iterator[Finding]:
@@ -57,8 +57,8 @@ def outputs_equal_the_unpipelined_models(evidence: Evidence) -> Iterator[Finding
     ),
 )
 def merged_output_has_the_batchs_order_and_length(evidence: Evidence) -> Iterator[Finding]:
-    """The merged output has the batch's length and order for every batch size B, multiple of m or not; a batch
-    size that is not supported is refused with an error on every rank.
+    """The merged output has the batch's length and order for every batch size B, whether or not B is a
+    multiple of m; a batch size that is not supported is refused with an error on every rank.
 
     A batch that does not divide evenly must not come back with samples lost, repeated or read from an
     uninitialised buffer.
@@ -116,12 +116,12 @@ def outputs_appear_where_declared(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def outputs_are_merged_by_their_own_rules(evidence: Evidence) -> Iterator[Finding]:
-    """An output with a merge rule is the batch's by that rule: microbatches stand side by side in the dimension
-    it names, in the batch's order; a value that is the same in every microbatch appears once; the user's
+    """An output with a merge rule is merged by that rule: microbatches stand side by side in the dimension
+    that it names, in the batch's order; a value that is the same in every microbatch appears once; the user's
     function is called with the microbatches' values in the batch's order, once each.
 
-    Attention maps, router statistics and auxiliary losses leave a model beside its output; put together where
-    the batch is not, they are rows of the wrong samples.
+    Attention maps, router statistics and auxiliary losses leave a model next to its output; merged along the
+    wrong dimension, they are rows of the wrong samples.
     """
     yield from merges_are_right(evidence)
     yield from gradients_are_right(evidence)

@@ -51,7 +51,7 @@ def shared_parameters_in_a_stage(evidence: Evidence) -> Iterator[Finding]:
 def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
     """In-place operations inside a stage do not corrupt another microbatch's values or gradients.
 
-    A receive buffer or an output that is used again while a graph still needs it changes gradients silently.
+    A receive buffer or an output that is reused while a graph still needs it changes gradients silently.
     """
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -68,11 +68,11 @@ def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def the_models_own_hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
-    """The model's forward and pre-forward hooks run once per microbatch, its tensor hooks and its parameters'
-    post-accumulate-grad hooks once per backward, at every step alike.
+    """The model's forward and pre-forward hooks run once per microbatch, and its tensor hooks and its
+    parameters' post-accumulate-grad hooks once per backward, in every step alike.
 
-    Hooks carry statistics, scaling and debugging; a dry run that fires them once more in the first step
-    corrupts what they count.
+    Hooks collect statistics, scale gradients and help to debug; a dry run that fires them one more time in
+    the first step corrupts what they count.
     """
     for expected in evidence.runs():
         for s, right in expected.hook_counts.items():
@@ -117,10 +117,10 @@ def the_models_own_hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
 )
 def compiled_stages(evidence: Evidence) -> Iterator[Finding]:
     """A stage that holds modules under torch.compile has the losses and gradients of the same modules without
-    it; or, under a schedule that cannot run them, every rank raises an error that says so.
+    torch.compile; or, under a schedule that cannot run them, every rank raises an error that says so.
 
-    A compiled region is one node of the graph: who takes a stage's graph apart, to compute input gradients
-    before weight gradients, finds no seam there.
+    A compiled region is one node of the graph: an engine that takes a stage's graph apart, to compute input
+    gradients before weight gradients, finds no seam there.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -135,10 +135,11 @@ def compiled_stages(evidence: Evidence) -> Iterator[Finding]:
     promise=documented("torch.autocast documentation", "amp.html#torch.autocast"),
 )
 def autocast(evidence: Evidence) -> Iterator[Finding]:
-    """A step under torch.autocast has the reference's dtypes and values at every boundary, and its gradients.
+    """A step under torch.autocast has the reference's dtypes and values at every boundary, and the
+    reference's gradients.
 
     Autocast is a state of the thread: an engine that computes in another thread, or fixes the dtype of its
-    buffers before, loses it.
+    buffers beforehand, loses it.
     """
     yield from containers_are_kept(evidence)
     yield from gradients_are_right(evidence)

@@ -41,11 +41,11 @@ _ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
     ),
 )
 def any_order_of_training_and_evaluation(evidence: Evidence) -> Iterator[Finding]:
-    """Any order of training and evaluation steps gives right values, with other batch sizes and numbers of
+    """Training and evaluation steps in any order give right values, with other batch sizes and numbers of
     microbatches where that is claimed; evaluation never touches gradients, buffers or the random state.
 
-    Engines keep run-time state between steps; an evaluation before, between or after training steps finds what
-    is stale.
+    Engines keep run-time state between steps; an evaluation before, between or after training steps exposes
+    what is stale.
     """
     yield from outputs_are_right(evidence)
     yield from losses_and_gradients_are_right(evidence)
@@ -74,7 +74,7 @@ def any_order_of_training_and_evaluation(evidence: Evidence) -> Iterator[Finding
     ),
 )
 def determinism(evidence: Evidence) -> Iterator[Finding]:
-    """The same case twice is bitwise equal, in the same processes and in new ones.
+    """The same case run twice gives bitwise equal results, in the same processes and in new ones.
 
     A result that depends on timing is a race.
     """
@@ -92,7 +92,7 @@ def building_changes_nothing(evidence: Evidence) -> Iterator[Finding]:
     """Building a pipeline does not change parameters, buffers, random state, gradient flags, training mode or
     hooks.
 
-    Random numbers consumed on some ranks only make replicas diverge silently.
+    Random numbers that only some ranks consume make replicas diverge silently.
     """
     for one in evidence.members:
         evidence.compared()
@@ -114,8 +114,8 @@ def evaluation_differentiates_nothing(evidence: Evidence) -> Iterator[Finding]:
     """Evaluation records no graph and returns nothing that requires a gradient, also when its caller has
     switched gradients off (no_grad, inference_mode); training steps before and after it are right.
 
-    A graph that is recorded and thrown away costs the memory that evaluation was to save; buffers made in
-    inference mode cannot be used for training.
+    A graph that is recorded and thrown away costs the memory that evaluation should save; buffers made in
+    inference mode cannot be used in training.
     """
     for expected in evidence.runs(Eval):
         for one in evidence.members:
@@ -153,12 +153,12 @@ def evaluation_differentiates_nothing(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def state_is_the_whole_models(evidence: Evidence) -> Iterator[Finding]:
-    """The states of all stages together have every parameter and buffer of the model by its name, on the ranks
-    that own it and nowhere else; a state that is loaded, before the first step or after one, is what the next
-    step uses.
+    """Together, the states of all stages have every parameter and buffer of the model under its name, on the
+    ranks that own it and nowhere else; a state that is loaded, before the first step or after one, is what
+    the next step uses.
 
-    Checkpoints are written and read by these names; a copy that the engine made at build time goes on training
-    with the old weights.
+    Checkpoints are written and read by these names; if the engine copied the weights when it was built, it
+    goes on training with the old ones.
     """
     for expected in evidence.expected.steps:
         for one in evidence.members:
@@ -181,12 +181,12 @@ def state_is_the_whole_models(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
-    """When a step has ended and its caller has dropped the results, no graph, saved tensor or stage output of
-    it is alive; and no tensor, thread, descriptor or process group is left behind by every one of 10 more
-    steps, or of 10 more pipelines that are built and closed.
+    """Once a step has ended and its caller has dropped the results, no graph, saved tensor or stage output of
+    the step is alive; and no tensor, thread, descriptor or process group is left behind by every one of 10
+    more steps, or by every one of 10 more pipelines that are built and closed.
 
-    Logits that live until the next step are there when the optimizer needs the memory; what every step leaves
-    behind ends a run days later.
+    Logits that live until the next step take memory that the optimizer needs; what every step leaves behind
+    ends a run days later.
     """
     for expected in evidence.runs():
         for one in evidence.members:
@@ -235,11 +235,11 @@ def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def activations_are_bounded(evidence: Evidence) -> Iterator[Finding]:
-    """While a step runs, a rank keeps the activations of at most as many forwards as the named schedule's bound
-    says, saved tensors and received inputs alike, however many microbatches there are.
+    """While a step runs, a rank keeps the activations of at most as many forwards as the named schedule's
+    bound allows, saved tensors and received inputs alike, however many microbatches there are.
 
-    The schedule was chosen for this bound; graphs that are kept until the step ends, or a buffer for every
-    microbatch, grow with m all the same.
+    The schedule was chosen for this bound; graphs kept until the step ends, or one buffer per microbatch,
+    grow with m all the same.
     """
     claim = evidence.capabilities.schedule(evidence.case.schedule)
     assert claim is not None
@@ -277,10 +277,10 @@ def activations_are_bounded(evidence: Evidence) -> Iterator[Finding]:
     promise=Promise("pipeconform.adapter.Pipeline.close"),
 )
 def closing(evidence: Evidence) -> Iterator[Finding]:
-    """A pipeline can be closed twice, and the process group it was given is of use afterwards, for other work
-    and for other pipelines.
+    """A pipeline can be closed twice, and the process group that it was given can still be used afterwards,
+    for other work and for other pipelines.
 
-    The group belongs to the caller; error handlers close what was closed already.
+    The group belongs to the caller; error handlers close what is closed already.
     """
     for one in evidence.shown:
         lived_on = lived_on_by(one)

@@ -38,13 +38,13 @@ from ..promises import in_source, paper
     ),
 )
 def every_computation_runs_once(evidence: Evidence) -> Iterator[Finding]:
-    """In a step every stage runs every microbatch's forward (F) exactly once, and its backward exactly once, as
-    a whole (B) or as input part (I) and weight part (W); no other microbatch runs; F comes before B or I, I
-    before W, and on one rank a stage comes after its predecessor. Dry runs before a rank's first forward and
-    recomputation inside a backward are told apart, not counted.
+    """In a step, every stage runs every microbatch's forward (F) exactly once, and its backward exactly once,
+    either whole (B) or as input part (I) and weight part (W); no other microbatch runs; F comes before B or
+    I, I before W, and on one rank a stage comes after its predecessor. Dry runs before a rank's first forward
+    and recomputation inside a backward are recognised and not counted.
 
-    A microbatch that runs twice, or a weight part that is left over, costs time and memory even where the
-    numbers come out right, and breaks whatever counts on one call per microbatch.
+    A microbatch that runs twice, or a weight part left over, costs time and memory even where the numbers
+    come out right, and breaks whatever relies on one call per microbatch.
     """
     for expected in evidence.runs():
         ranks = executed(evidence, expected.step)
@@ -64,12 +64,12 @@ def every_computation_runs_once(evidence: Evidence) -> Iterator[Finding]:
     promise=Promise("the publications named in pipeconform's schedule families"),
 )
 def the_order_is_the_named_schedules(evidence: Evidence) -> Iterator[Finding]:
-    """The computations of every rank run in the order of the schedule that was named. Free are what its
-    definition leaves free: the order of microbatches backwards (GPipe, looped BFS), the two parts of an
-    overlapped pair, and either warm-up of interleaved 1F1B.
+    """The computations of every rank run in the order of the schedule that was named, except where its
+    definition leaves the order free: that of microbatches in the backward (GPipe, looped BFS), that of the
+    two parts of an overlapped pair, and either warm-up of interleaved 1F1B.
 
-    An engine that quietly runs another order has another memory footprint and another bubble than its user
-    planned for.
+    An engine that quietly runs another order has a memory footprint and a bubble that its user did not plan
+    for.
     """
     for step, size, families in named_runs(evidence):
         ranks = executed(evidence, step)
@@ -97,11 +97,11 @@ def the_order_is_the_named_schedules(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def no_rank_holds_more_than_the_bound(evidence: Evidence) -> Iterator[Finding]:
-    """At no time does a rank hold more forwards whose backward is outstanding than the named schedule's bound,
-    up to the input part and up to the weight part; neither as executed nor in the table that the implementation
-    declares.
+    """At no time does a rank hold more forwards with an outstanding backward than the named schedule's bound
+    allows, counted up to the input part and up to the weight part, neither as executed nor in the table that
+    the implementation declares.
 
-    The bound is the memory that the schedule was chosen for; one microbatch more runs out of memory on the
+    The schedule was chosen for the memory of this bound; one microbatch more runs out of memory on the
     largest model, and nowhere else.
     """
     for step, size, families in named_runs(evidence):
@@ -137,11 +137,11 @@ def no_rank_holds_more_than_the_bound(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def stages_run_where_they_are_placed(evidence: Evidence) -> Iterator[Finding]:
-    """Every stage runs on the ranks that the contract places it on (loop, V, mirror), and nowhere else. A
-    schedule that is given its stages in another placement than its own refuses: every rank raises an error that
-    speaks of the placement, or of stages and ranks, and nobody hangs.
+    """Every stage runs on the ranks on which the contract places it (loop, V, mirror), and nowhere else. A
+    schedule that is given its stages in a placement other than its own refuses them: every rank raises an
+    error that mentions the placement, or stages and ranks, and no rank hangs.
 
-    Weights are loaded, saved and sharded by the placement; a stage that runs elsewhere trains another copy.
+    Weights are loaded, saved and sharded by placement; a stage that runs elsewhere trains another copy.
     """
     wrong = evidence.case.world.placement
     if wrong:
@@ -183,9 +183,9 @@ def stages_run_where_they_are_placed(evidence: Evidence) -> Iterator[Finding]:
 )
 def every_schedule_evaluates(evidence: Evidence) -> Iterator[Finding]:
     """Every schedule that is offered for evaluation evaluates as well as it trains: every stage runs every
-    microbatch forwards exactly once, no backward runs, and outputs equal the reference's bit for bit.
+    microbatch's forward exactly once, no backward runs, and outputs equal the reference's bit for bit.
 
-    Evaluation takes another path through an engine's schedule code than training, and few test it.
+    Evaluation takes another path through an engine's schedule code than training does, and is rarely tested.
     """
     for expected in evidence.runs(Eval):
         ranks = executed(evidence, expected.step)

@@ -33,11 +33,11 @@ from ..promises import FULL_MODEL
     ),
 )
 def edge_sizes_are_right_or_refused(evidence: Evidence) -> Iterator[Finding]:
-    """Fewer microbatches than ranks, one microbatch, one rank, more than three stages per rank, and numbers of
-    microbatches that the schedule does not claim give right values or an error on every rank; nobody hangs, and
-    no rank is alone with its error.
+    """With fewer microbatches than ranks, one microbatch, one rank, more than three stages per rank, or a
+    number of microbatches that the schedule does not claim, values are right or every rank raises an error;
+    no rank hangs, and none is alone with its error.
 
-    A rank that refuses alone leaves the others waiting; an edge that is not refused is often wrong.
+    A rank that refuses alone leaves the others waiting; an edge size that is not refused is often wrong.
     """
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)

@@ -35,12 +35,12 @@ from ..promises import in_source
     ),
 )
 def the_declared_bubble_is_within_the_formula(evidence: Evidence) -> Iterator[Finding]:
-    """The table that an implementation declares, run on paper with free communication, leaves no rank idle for
-    longer than the named schedule's published formula allows, for all costs of F, I and W at which the formula
-    holds.
+    """The table that an implementation declares, simulated with free communication, leaves no rank idle for
+    longer than the named schedule's published formula allows, for all costs of F, I and W for which the
+    formula holds.
 
-    A schedule is chosen for its bubble; an order that merely resembles it computes the right numbers and wastes
-    the machine.
+    A schedule is chosen for its bubble; an order that merely resembles it computes the right numbers and
+    wastes the machine.
     """
     table = yield from judgeable_table(evidence)
     claim = evidence.capabilities.schedule(evidence.case.schedule)
@@ -75,11 +75,12 @@ def the_declared_bubble_is_within_the_formula(evidence: Evidence) -> Iterator[Fi
     ),
 )
 def the_declared_table_cannot_deadlock(evidence: Evidence) -> Iterator[Finding]:
-    """The table that an implementation declares, completed with sends and receives where it holds none, runs to
-    its end with buffered sends, with synchronous sends, and with synchronous sends served in order per pair of
-    ranks.
+    """The table that an implementation declares, completed with sends and receives where it has none, runs to
+    its end with buffered sends, with synchronous sends, and with synchronous sends served in order per pair
+    of ranks.
 
-    What runs on one backend because it buffers hangs on another, and at another message size.
+    A program that runs on one backend because that backend buffers hangs on another, or with messages of
+    another size.
     """
     table = yield from judgeable_table(evidence)
     if table is None:
@@ -103,9 +104,9 @@ def the_declared_table_cannot_deadlock(evidence: Evidence) -> Iterator[Finding]:
 )
 def the_declared_table_is_what_runs(evidence: Evidence) -> Iterator[Finding]:
     """The table that an implementation declares is the same on all ranks, can be read, parses back to itself
-    when it is written again, and is, computation by computation, what a training step executes.
+    when it is written again, and matches, computation by computation, what a training step executes.
 
-    Tools that draw, simulate or verify a declared table are of use only if it is the one that runs.
+    Tools that draw, simulate or verify a declared table are useful only if it is the one that runs.
     """
     texts = {one.rank: one.table for one in evidence.members}
     evidence.compared(len(texts))

@@ -28,12 +28,12 @@ from ..promises import paper
     promise=paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241)"),
 )
 def split_backward_equals_the_full_one(evidence: Evidence) -> Iterator[Finding]:
-    """Computing input gradients first and weight gradients later gives the same gradients as the full backward
-    pass, whatever the stage's graph looks like: stage outputs that are views, submodules called twice,
-    parameters that are tied or used together, nodes with several outputs, frozen parts and stages, and boundary
-    tensors that need no gradient or do not depend on the stage's inputs.
+    """Computing input gradients first and weight gradients later gives the same gradients as the full
+    backward pass, whatever the stage's graph looks like: stage outputs that are views, submodules called
+    twice, parameters that are tied or used together, nodes with several outputs, frozen parts and stages, and
+    boundary tensors that need no gradient or do not depend on the stage's inputs.
 
-    Zero-bubble schedules walk the autograd graph by themselves; what they miss is a silent wrong gradient.
+    Zero-bubble schedules walk the autograd graph themselves; whatever they miss is a silently wrong gradient.
     """
     yield from gradients_are_right(evidence)
 
@@ -52,12 +52,12 @@ def split_backward_equals_the_full_one(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def each_weight_part_runs_once(evidence: Evidence) -> Iterator[Finding]:
-    """Each weight part runs exactly once, after its input part, and when the step has ended nothing that a
-    forward saved for a backward is left. This holds for steps in which some microbatches of a stage go back as
-    a whole and others in parts.
+    """Each weight part runs exactly once, after its input part, and at the end of the step nothing that a
+    forward saved for a backward is left. This also holds for steps in which a stage runs the backward of some
+    microbatches whole and of others in parts.
 
-    A weight part that is left over is a gradient that is missing and a graph that is never freed; schedules
-    such as DualPipeV mix whole and split backwards on every stage.
+    A weight part left over is a missing gradient and a graph that is never freed; schedules such as DualPipeV
+    mix whole and split backwards on every stage.
     """
     if Focus.BY_HAND in traits(evidence.case):
         yield from gradients_are_right(evidence)
@@ -92,11 +92,11 @@ def each_weight_part_runs_once(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def memory_is_released_after_the_weight_part(evidence: Evidence) -> Iterator[Finding]:
-    """What a stage saved for the backward of a microbatch is released when its weight part has run: nothing of
-    it is alive when the rank begins its next forward, or ends the step.
+    """What a stage saved for the backward of a microbatch is released once its weight part has run: nothing
+    of it is alive when the rank begins its next forward, or ends the step.
 
-    Between I and W a microbatch holds its activations; an engine that goes on holding them after W needs more
-    memory with every microbatch, and the schedule's bound is void.
+    Between I and W a microbatch holds its activations; an engine that still holds them after W needs more
+    memory with every microbatch, and breaks the schedule's bound.
     """
     for expected in evidence.runs(Train):
         for one in executed(evidence, expected.step):

@@ -25,12 +25,12 @@ from ..promises import in_source
     ),
 )
 def deferred_weight_functions_run_once(evidence: Evidence) -> Iterator[Finding]:
-    """Where weight gradients are left to a function of the user's, its builder runs once per stage and
-    microbatch, and so does each function that it returns: as the weight part, or at the end of the backward
-    under schedules that know only whole backwards.
+    """Where weight gradients are left to functions of the user's, the function that builds them runs once per
+    stage and microbatch, and so does each function that it returns: as the weight part, or at the end of the
+    backward under schedules that only know whole backwards.
 
-    Fused kernels compute weight gradients by themselves, later; a function that is forgotten, or called twice,
-    is a silent wrong gradient.
+    Fused kernels compute weight gradients themselves, later; a function that is forgotten, or called twice,
+    makes a gradient silently wrong.
     """
     miscounted = list(wrongly_counted(evidence))
     yield from miscounted or gradients_are_right(evidence.uncounted)
@@ -49,11 +49,11 @@ def deferred_weight_functions_run_once(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def weight_parts_that_are_not_due_are_refused(evidence: Evidence) -> Iterator[Finding]:
-    """A stage that is asked for the weight part of a microbatch before its input part, a second time, or for a
-    microbatch that the step does not have, raises an error whose text names the microbatch in words, and
-    nothing is changed: the step can go on.
+    """A stage that is asked for the weight part of a microbatch before its input part, a second time, or for
+    a microbatch that the step does not have, raises an error whose text names the microbatch in words;
+    nothing changes, and the step can go on.
 
-    Who writes a schedule by hand makes these mistakes; a bare KeyError, or a gradient that is quietly added
-    twice, costs a day each.
+    People who write a schedule by hand make these mistakes; a bare KeyError, or a gradient that is quietly
+    added twice, costs a day each.
     """
     yield from mistakes_are_refused(evidence)

@@ -40,11 +40,11 @@ from ..promises import FULL_MODEL, documented, in_source
     ),
 )
 def stages_together_equal_the_model(evidence: Evidence) -> Iterator[Finding]:
-    """A whole model that is split at annotations inside it, by a policy, or at points given by submodule names,
-    gives stages that together equal it: outputs, losses, gradients and buffers.
+    """A whole model that is split at annotations inside it, by a policy, or at points given as submodule
+    names gives stages that together equal it: outputs, losses, gradients and buffers.
 
-    A front end rewrites the user's model; a computation lost or doubled at a cut trains another model under the
-    same name.
+    A front end rewrites the user's model; a computation lost or doubled at a cut trains another model under
+    the same name.
     """
     yield from stages_equal_the_model(evidence)
 
@@ -62,11 +62,11 @@ def stages_together_equal_the_model(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def qualified_names(evidence: Evidence) -> Iterator[Finding]:
-    """The state-dict keys of every stage are keys of the whole model; all stages together have all of them, and
-    none twice unless stages share the parameter.
+    """The state-dict keys of every stage are keys of the whole model; together the stages have all of them,
+    and none twice unless stages share the parameter.
 
-    Checkpoints, optimizer groups and fine-tuning address parameters by name; a renamed key is a parameter that
-    is silently not loaded.
+    Checkpoints, optimizer groups and fine-tuning address parameters by name; a parameter whose key was
+    renamed is silently not loaded.
     """
     aliases, split = aliases_in(evidence.case), evidence.case.model.split
     holders: dict[str, list[int]] = {}
@@ -90,7 +90,7 @@ def qualified_names(evidence: Evidence) -> Iterator[Finding]:
     if absent:
         text = f"no stage has {some_of(absent)} in its state dict"
         yield Finding(kind="key missing", message=text)
-    # what the model uses more than once may stand on both sides of a cut
+    # a parameter that the model uses more than once may be on both sides of a cut
     shared = evidence.case.has(Shared) or (split is not None and (split.tied or split.reused))
     twice = [name for name, stages in sorted(holders.items()) if len(set(stages)) > 1]
     if twice and not shared:
@@ -117,8 +117,7 @@ def what_a_front_end_must_follow(evidence: Evidence) -> Iterator[Finding]:
     """Keyword arguments, shared parameters, skip connections, buffers in training and in evaluation, and
     submodules called more than once survive the split.
 
-    These are the ways in which models differ from a chain of layers, and where captured graphs lose what the
-    model does.
+    In these ways models differ from a chain of layers, and here captured graphs lose what the model does.
     """
     yield from stages_equal_the_model(evidence)
 
@@ -141,11 +140,11 @@ def what_a_front_end_must_follow(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def what_cannot_be_split(evidence: Evidence) -> Iterator[Finding]:
-    """Control flow that depends on data is followed rightly or refused by an error on every rank; a split point
-    that names no submodule, is never reached or leaves a stage empty is refused by an error on every rank that
-    names it.
+    """Control flow that depends on data is followed correctly, or refused with an error on every rank; a
+    split point that names no submodule, is never reached or leaves a stage empty is refused with an error on
+    every rank, which names the split point.
 
-    A split point that is ignored gives fewer stages than ranks, and somebody waits; a branch that is frozen
+    A split point that is ignored gives fewer stages than ranks, and some rank waits; a branch that is frozen
     computes the wrong half.
     """
     split = evidence.case.model.split
@@ -173,11 +172,11 @@ def what_cannot_be_split(evidence: Evidence) -> Iterator[Finding]:
 )
 def known_shapes(evidence: Evidence) -> Iterator[Finding]:
     """The shape and dtype of what every stage hands on are known before the first step; microbatches of other
-    shapes give right values or an error on every rank, which does not take the traced shape for the one that is
-    there.
+    shapes give right values or an error on every rank, which does not mistake the traced shape for the actual
+    one.
 
-    Buffers are made from what was traced: a microbatch of another shape is otherwise cut off, read from stale
-    memory, or ends the receiver. An error that exchanges the two shapes sends its reader to the wrong one.
+    Buffers are made from what was traced: otherwise, a microbatch of another shape is cut off, read from
+    stale memory, or ends the receiver. An error that swaps the two shapes misleads its reader.
     """
     from pipeconform.case.build import data
     from pipeconform.case.build.whole import as_traced
@@ -188,7 +187,7 @@ def known_shapes(evidence: Evidence) -> Iterator[Finding]:
         evidence.compared()
         shape, dtype = right.tensors[0].shape, str(right.tensors[0].dtype).removeprefix("torch.")
         if known is None or not known.tensors:
-            text = f"nobody knows what stage {right.producer} hands on"
+            text = f"the shape and dtype that stage {right.producer} hands on are not known"
             yield Finding(kind="boundary unknown", message=text, rank=rank, stage=right.producer)
         elif not boundary_agrees(evidence.case, known, shape, dtype):
             yield Finding(

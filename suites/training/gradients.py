@@ -57,10 +57,10 @@ def gradients_equal_the_references(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def gradient_scale(evidence: Evidence) -> Iterator[Finding]:
-    """With a mean-reduced loss and equal microbatches every stage's gradient is that of the full batch's mean
-    for every m; with a sum-reduced loss it is the sum. Every stage has the same scale.
+    """With a mean-reduced loss and equal microbatches, every stage's gradient is that of the full batch's
+    mean, for every m; with a sum-reduced loss it is that of the sum. Every stage has the same scale.
 
-    A released engine once scaled a single stage by a quarter, with an exact loss.
+    A released engine once scaled a single stage by a quarter, while the loss was exact.
     """
     wrong = {(f.step, f.stage, f.rank) for f in gradients_are_right(evidence)}
     for expected in evidence.runs(Train):
@@ -106,10 +106,10 @@ def accumulation_over_steps(evidence: Evidence) -> Iterator[Finding]:
     promise=in_source("torch.distributed.pipelining, _split_tensor", "distributed/pipelining/microbatch.py"),
 )
 def input_gradients(evidence: Evidence) -> Iterator[Finding]:
-    """Inputs of the first stage, and keyword arguments of any stage, that require a gradient receive it, scaled
-    as declared.
+    """Inputs of the first stage, and keyword arguments of any stage, that require a gradient receive it,
+    scaled as declared.
 
-    Adversarial training, embeddings outside the pipeline and prompt tuning need it.
+    Adversarial training, embeddings outside the pipeline and prompt tuning need these gradients.
     """
     yield from input_gradients_are_right(evidence)
 
@@ -127,10 +127,10 @@ def input_gradients(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def boundary_gradients_of_any_layout(evidence: Evidence) -> Iterator[Finding]:
-    """Gradients of boundary tensors are right whatever they look like: absent, expanded from one number (stride
-    0), or not contiguous.
+    """Gradients of boundary tensors are right in whatever form they come: absent, expanded from one number
+    (stride 0), or not contiguous.
 
-    Autograd does not promise a layout; an engine that sends the memory as it lies sends other numbers.
+    Autograd promises no layout; an engine that sends the memory as it lies sends other numbers.
     """
     yield from gradients_are_right(evidence)
 
@@ -149,11 +149,11 @@ def boundary_gradients_of_any_layout(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def activation_checkpointing(evidence: Evidence) -> Iterator[Finding]:
-    """Stages that use non-reentrant activation checkpointing, with dropout too, have the reference's losses and
-    gradients; with reentrant checkpointing they have them too, or every rank ends with an error.
+    """Stages that use non-reentrant activation checkpointing, also with dropout, have the reference's losses
+    and gradients; with reentrant checkpointing they have them too, or every rank ends with an error.
 
-    The backward runs the forward again: in the mode, with the weights, the inputs and the random numbers that
-    it had.
+    The backward runs the forward again, which takes the same mode, weights, inputs and random numbers as the
+    first time.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -176,7 +176,7 @@ def half_precision_and_bfloat16(evidence: Evidence) -> Iterator[Finding]:
     """Stages in float16 and bfloat16 have the reference's losses and gradients within the error that another
     order of the same operations can cause.
 
-    Rounding once more on the way is invisible in a loss and several times larger than what the dtype explains.
+    One more rounding on the way is invisible in a loss and several times larger than what the dtype explains.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -194,11 +194,11 @@ def half_precision_and_bfloat16(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def module_state_survives(evidence: Evidence) -> Iterator[Finding]:
-    """What a module keeps on itself in one forward, for the backward of that forward, is still there when the
+    """What a module stores on itself in a forward, for the backward of that forward, is still there when the
     backward runs, with any number of microbatches in flight.
 
-    Quantisers and routers keep statistics per forward; an engine that copies, restores or swaps modules between
-    microbatches loses them.
+    Quantisers and routers keep statistics per forward; an engine that copies, restores or swaps modules
+    between microbatches loses them.
     """
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -217,9 +217,9 @@ def module_state_survives(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def gradient_norm_over_stages(evidence: Evidence) -> Iterator[Finding]:
-    """The norm of all gradients that an implementation says, to clip by, is the root of the sum of squares over
-    every parameter of every stage, a tied one once, and is the same on every rank.
+    """The norm of all gradients that an implementation reports, for clipping, is the root of the sum of
+    squares over every parameter of every stage, with a tied one counted once, and is the same on every rank.
 
-    Ranks that clip by other norms train another model, and nothing crashes.
+    Ranks that clip by different norms train another model, and nothing crashes.
     """
     yield from gradient_norm_is_right(evidence)

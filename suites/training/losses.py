@@ -27,7 +27,7 @@ from ..promises import documented, paper
 def losses_are_right_and_in_order(evidence: Evidence) -> Iterator[Finding]:
     """Per-microbatch losses have the right values, order and number, on the declared ranks only.
 
-    Losses are what people look at; in another order they hide which data went wrong.
+    Losses are what people look at; in the wrong order they hide which data went wrong.
     """
     yield from losses_are_right(evidence)
 
@@ -50,10 +50,11 @@ def losses_are_right_and_in_order(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def loss_functions_and_targets(evidence: Evidence) -> Iterator[Finding]:
-    """Loss functions with extra arguments, targets of another rank or dtype (cross-entropy), and uneven ignored
-    targets under a sum give the reference's losses and gradients.
+    """Loss functions with extra arguments, targets with another number of dimensions or another dtype
+    (cross-entropy), and a summed loss whose microbatches ignore different numbers of targets give the
+    reference's losses and gradients.
 
-    Targets are split too; a loss that sees another microbatch's targets still falls.
+    Targets are split too; a loss computed on another microbatch's targets still falls.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)
@@ -68,11 +69,11 @@ def loss_functions_and_targets(evidence: Evidence) -> Iterator[Finding]:
     promise=paper("Switch Transformers (arXiv:2101.03961), section 2.2"),
 )
 def auxiliary_losses(evidence: Evidence) -> Iterator[Finding]:
-    """A loss that a stage in the middle adds in its backward, by a custom autograd function, contributes its
-    gradient once per microbatch, with the scale it was given.
+    """A loss that a stage in the middle adds in its backward, with a custom autograd function, contributes
+    its gradient once per microbatch, with the scale that it was given.
 
-    Routers of mixtures of experts are balanced this way; an engine that scales the loss at the end and unscales
-    gradients scales what was never scaled.
+    Routers of mixtures of experts are balanced this way; an engine that scales the loss at the end and
+    unscales gradients also unscales this one, which was never scaled.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)

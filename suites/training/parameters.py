@@ -1,4 +1,4 @@
-"""Parameters and buffers that are special."""
+"""Frozen, unused and tied parameters, buffers, dropout, and optimizer steps."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from ..promises import FULL_MODEL, documented, paper
     ),
 )
 def frozen_parameters(evidence: Evidence) -> Iterator[Finding]:
-    """With frozen parameters and frozen stages (first, middle, last) trainable gradients are right and frozen
-    ones stay None.
+    """With frozen parameters and frozen stages (first, middle, last), the gradients of trainable parameters
+    are right and those of frozen ones stay None.
 
     Fine-tuning freezes the first stages; their outputs need no gradient, and an engine that waits for one
     hangs.
@@ -59,9 +59,10 @@ def frozen_parameters(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
-    """A parameter unused in some or all microbatches ends with None or the gradient that the reference has.
+    """A parameter that is unused in some or all microbatches ends with what the reference has, None or a
+    gradient.
 
-    Mixtures of experts and conditional branches use other parameters in every microbatch.
+    Mixtures of experts and conditional branches use different parameters in each microbatch.
     """
     yield from gradients_are_right(evidence)
 
@@ -98,7 +99,7 @@ def dropout(evidence: Evidence) -> Iterator[Finding]:
     """With dropout, outputs and gradients are those of the masks that were drawn, and masks differ between
     microbatches.
 
-    A mask drawn again for the backward pass, or once for all microbatches, is invisible in the loss.
+    A mask drawn again for the backward pass, or once for all microbatches, does not show in the loss.
     """
     from pipeconform.oracle.masks import masks_of
 
@@ -143,13 +144,13 @@ def optimizer_steps(evidence: Evidence) -> Iterator[Finding]:
     promise=paper("Using the Output Embedding to Improve Language Models (arXiv:1608.05859)"),
 )
 def tied_weights(evidence: Evidence) -> Iterator[Finding]:
-    """A weight, or a bias, that two modules of a stage share has the sum of both gradients, once, and one name.
-    A parameter that stages of one rank hold together, or stages of different ranks, has in each of them the sum
-    of all their gradients.
+    """A weight or a bias that two modules of a stage share has one name and, once, the sum of both gradients.
+    A parameter that several stages share, on one rank or on different ranks, has in each of them the sum of
+    all their gradients.
 
-    Whoever walks parameters by module, or finds weight gradients by walking the graph, meets a tied one twice.
-    Where input and output embedding are one, they stand in the first and the last stage: nobody sees there what
-    the other adds.
+    Code that walks parameters module by module, or finds weight gradients by walking the graph, meets a tied
+    one twice. Tied input and output embeddings stand in the first and the last stage, and neither stage sees
+    what the other adds.
     """
     yield from outputs_are_right(evidence)
     yield from gradients_are_right(evidence)

@@ -4,7 +4,7 @@ import torch
 
 @pytest.fixture
 def reproducible():
-    """One thread, and the same random numbers every time; the generator is put back."""
+    """Use one thread and the same random numbers every time, and restore the generator."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.random.fork_rng():

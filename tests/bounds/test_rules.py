@@ -1,4 +1,4 @@
-"""Every operation errs by no more than its rule says."""
+"""No operation has a larger error than its rule says."""
 
 import pytest
 import torch

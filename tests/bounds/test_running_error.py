@@ -344,7 +344,7 @@ def test_leaves_are_exact_and_what_is_computed_is_not():
 
 
 def test_views_and_in_place_operations_share_one_shadow():
-    """What is written through a view is seen by its base, and the other way round; zero_ makes exact."""
+    """A write through a view shows in its base, and vice versa; zero_ makes a tensor exact."""
     x, y = torch.randn(4, 4), torch.randn(4)
     with RunningError() as analysis:
         base = x.clone()

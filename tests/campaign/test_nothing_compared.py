@@ -42,7 +42,7 @@ def test_an_engine_that_returns_nothing_has_nothing_compared():
     assert (cell.status, cell.violations, cell.compared) == ("nothing_compared", (), 0)
     assert cell.judgements > 0
     assert cell.reason == (
-        "nothing compared: neither an output nor a loss is returned, which are all that a caller has of the outputs"
+        "nothing compared: neither an output nor a loss is returned, and a caller sees nothing else of the outputs"
     )
 
 

@@ -70,7 +70,7 @@ def test_a_wrong_wrapper_is_shown_made_small_and_replayed(typed, tmp_path) -> No
 def test_what_says_nothing_about_a_wrapper_is_refused(typed) -> None:
     for options, words in (
         (("--schedules", "GPipe"), "has no schedules"),
-        (("--requirements", "TRN"), "TRN is not judged of a wrapper"),
+        (("--requirements", "TRN"), "TRN does not apply: the implementation is a wrapper"),
         (("--device", "abacus"), "--device abacus: torch does not know it here"),
     ):
         code, _, err = typed("run", "--impl", "reference-wrapper", *options)
@@ -82,7 +82,7 @@ def test_a_pipeline_is_no_wrapper(typed) -> None:
     code, _, err = typed("run", "--impl", "reference", "--requirements", "DPW-1")
 
     assert code == 2
-    assert "DPW-1 is not judged of a pipeline" in err
+    assert "DPW-1 does not apply: the implementation is a pipeline" in err
 
 
 def test_the_chapter_is_listed_and_shown(typed) -> None:

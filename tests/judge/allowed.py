@@ -1,4 +1,4 @@
-"""What is no fault yet in the evidence of `tests.judge.grid`: the bounds of values, and of numbers."""
+"""Changes of the evidence of `tests.judge.grid` that are not yet faults: bounds of values and of numbers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Within(Allowed):
         )  # three microbatches of a step
 
     def more(self, kind: Any, path: Path) -> tuple[Any, ...]:
-        """Leftovers of a forward that is there; an answer that is none."""
+        """Leftovers of a forward that exists, and an answer without an error."""
         if kind is Held:
             step = self._made.shown[self._rank].steps[int(path[1])]
             return tuple(Held(call.call, -1, 2) for call in step.forwards) or (example(kind),)

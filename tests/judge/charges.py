@@ -1,4 +1,4 @@
-"""What each requirement is in charge of: the recorded fields in which its judgement must notice any fault.
+"""The charges of each requirement: the recorded fields in which its judgement must notice any fault.
 
 A field is written as ``StepShown.gradients``, with the kinds of the program's steps in which it is judged. Which values
 are spoilt, and how, is not listed anywhere: `tests.judge.spoiling` makes it from the annotations of the records.
@@ -156,7 +156,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "COM-4": WAITED | OUTPUTS | GRADIENTS,
     "COM-5": frozenset({"Operation.num_bytes"}),
 }
-"""By requirement the fields it judges: with the step's kind where a field belongs to a step, and perhaps with how."""
+"""The fields that each requirement judges, with the kind of step if a field belongs to one, and sometimes with how."""
 
 ELSEWHERE: Mapping[str, str] = {
     "FWD-19": "placements of cut tensors: tests/judge/test_tensor_parallel.py",
@@ -175,7 +175,7 @@ ELSEWHERE: Mapping[str, str] = {
     "TRC-4": "stages of a front end: tests/judge/test_tracing.py",
     "TRC-5": "stages of a front end: tests/judge/test_tracing.py",
 }
-"""Requirements that are not about one value in one place, or about evidence that is not composed here."""
+"""Requirements that are not about one value in one place, or whose evidence is not composed here."""
 
 NO_VERDICT: Mapping[str, str] = {
     "Observation.rank": "set by the harness; only names the rank in findings",
@@ -234,7 +234,7 @@ NO_VERDICT: Mapping[str, str] = {
     "Operation.step": "to which step bytes are counted",
     "Layout.stride": "both ends may lay a tensor out otherwise",
 }
-"""Recorded fields in which a fault is no finding here, and why."""
+"""Recorded fields in which a fault is not a finding here, and why."""
 
 
 def place_of(spoil: Spoil, made: Evidence) -> str:
@@ -244,7 +244,7 @@ def place_of(spoil: Spoil, made: Evidence) -> str:
 
 
 def is_charged(requirement: str, spoil: Spoil, made: Evidence) -> bool:
-    """Whether a requirement must notice a change, unless it is no fault."""
+    """Whether a requirement must notice a change, provided that the change is a fault."""
     place, charges = place_of(spoil, made), CHARGES[requirement]
     return place in charges or f"{place} {spoil.how}" in charges
 
@@ -267,7 +267,7 @@ _WORLDS = ("Observation.lived_on", "LivedOn.", "Census.", "StepShown.output", "S
 
 
 def _bystanders(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """Ranks outside the pipeline show nothing but results, which they may not have, and what lives on."""
+    """Ranks outside the pipeline show only results, which they must not have, and what lives on."""
     return made.shown[rank].pipeline_rank is None and not spoil.field.startswith(_WORLDS)
 
 
@@ -278,20 +278,20 @@ _BY_STAGE = frozenset(
 
 
 def _stage_more(requirement: str, spoil: Spoil, *_: object) -> bool:
-    """Values of a stage that the rank does not own: LIF-4 names such parameters, nothing else is looked at."""
+    """Values of a stage that the rank does not own: LIF-4 reports such parameters, and nothing else is checked."""
     if requirement == "LIF-4" and spoil.field == "StepShown.parameters":
         return False
     return spoil.how == "one key more" and spoil.path[-1] in _BY_STAGE
 
 
 def _name_more(_: str, spoil: Spoil, *__: object) -> bool:
-    """A counter more, or how a value is cut that is not there, is nothing that is asked for."""
+    """An additional counter, or the sharding of a value that does not exist, is not judged."""
     counters = ("hook_counts", "gradient_shards", "parameter_shards")
     return spoil.how == "one key more" and spoil.path[-2] in counters
 
 
 def _names_at_first(requirement: str, spoil: Spoil, *_: object) -> bool:
-    """Before the first step LIF-1 compares what is there; that all is there is LIF-4's business."""
+    """Before the first step, LIF-1 compares what exists; LIF-4 judges whether everything exists."""
     names = spoil.how in ("key missing", "one key more")
     return requirement == "LIF-1" and names and spoil.path[:2] == ("steps", 0)
 
@@ -305,7 +305,7 @@ def _empty(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
 
 
 def _streams(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """Whether a boundary tensor that carries a gradient asks for it, its gradient tells."""
+    """Whether a boundary tensor requires its gradient shows in the gradient itself."""
     if spoil.field != "Forward.requires_grad":
         return False
     if spoil.how != "turned round" or not spoil.value:
@@ -319,19 +319,19 @@ def _masks(_: str, spoil: Spoil, *__: object) -> bool:
 
 
 def _results_elsewhere(requirement: str, spoil: Spoil, *_: object) -> bool:
-    """An output on another rank is FWD-3's business."""
+    """FWD-3 judges outputs on other ranks."""
     return requirement != "FWD-3" and _is(spoil, "output", "unexpected")
 
 
 def _containers(requirement: str, spoil: Spoil, *_: object) -> bool:
-    """Containers of outputs are the business of FWD-4 and FWD-11, placements of outputs nobody's."""
+    """FWD-4 and FWD-11 judge containers of outputs; no requirement judges their placements."""
     return _is(spoil, "output", "other placements") or (
         requirement not in ("FWD-4", "FWD-11") and _is(spoil, "output", "another container")
     )
 
 
 def _dry_runs(_: str, spoil: Spoil, *__: object) -> bool:
-    """A forward more may be a dry run; in which order microbatches run is chapter SCH's business."""
+    """An additional forward may be a dry run; chapter SCH judges the order of microbatches."""
     return _is(spoil, "forwards", "one more", "another order")
 
 
@@ -341,12 +341,12 @@ def _equal_losses(_: str, spoil: Spoil, made: Evidence, __: int) -> bool:
 
 
 def _one_number(_: str, spoil: Spoil, *__: object) -> bool:
-    """One number is one number in any shape, a norm in any dtype."""
+    """A single number may have any shape, and a norm any dtype."""
     return _is(spoil, "loss", "shape") or _is(spoil, "gradient_norm", "shape", "dtype")
 
 
 def _some_of_the_batch(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """Which mean a loss of some microbatches is, is not declared; who says which it has may have all of them."""
+    """A loss of some microbatches may be any mean: which one is not declared, and a rank may hold all microbatches."""
     if spoil.field == "StepShown.microbatches":
         return spoil.how != "one less" or spoil.path[-1] != "microbatches"
     if spoil.field != "StepShown.loss":
@@ -355,13 +355,13 @@ def _some_of_the_batch(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
 
 
 def _inputs(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """Input gradients are as many as inputs, on the ranks of the first stage."""
+    """There are as many input gradients as inputs, on the ranks of the first stage."""
     first = made.shown[rank].pipeline_rank in made.placement[0]
     return spoil.field == "StepShown.input_gradients" and (spoil.how == "one more" or not first)
 
 
 def _same_passage(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """The passages of one backward through one call are one computation, of which the first tells."""
+    """All passages of one backward through one call are one computation, and only the first is judged."""
     if spoil.field == "Event.stage":
         events, index = at(made.shown[rank], spoil.path[:-2]), int(spoil.path[-2])
         one = events[index]
@@ -377,7 +377,7 @@ def _computations(events: Sequence[Event]) -> list[tuple[int, int, bool]]:
 
 
 def _another_order(requirement: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """SCH-1, 6 and 9 ask for a possible order, SCH-2 leaves the backwards of GPipe free."""
+    """SCH-1, 6 and 9 demand a possible order; SCH-2 leaves the backwards of GPipe free."""
     if not _is(spoil, "events", "another order"):
         return False
     was = at(made.shown[rank], spoil.path)
@@ -386,7 +386,7 @@ def _another_order(requirement: str, spoil: Spoil, made: Evidence, rank: int) ->
 
 
 def _other_tables(requirement: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """SCH-4 and 5 look at the first rank's table; that all ranks declare the same is SCH-8's business."""
+    """SCH-4 and 5 look at the first rank's table; SCH-8 judges whether all ranks declare the same one."""
     return (
         requirement in ("SCH-4", "SCH-5")
         and spoil.field == "Observation.table"
@@ -395,7 +395,7 @@ def _other_tables(requirement: str, spoil: Spoil, made: Evidence, rank: int) -> 
 
 
 def _fewer(_: str, spoil: Spoil, *__: object) -> bool:
-    """To keep less is no leak."""
+    """Keeping less is not a leak."""
     return spoil.field.startswith("Kept.") and spoil.how == "one less"
 
 
@@ -412,7 +412,7 @@ def _held_with_kept(requirement: str, spoil: Spoil, *_: object) -> bool:
 
 
 def _filled_up(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """Later is not too early; shards are filled up, and a hook may be given what is filled up."""
+    """A later reduction is not too early; shards are padded, and a hook may be given the padding."""
     if spoil.how != "one more":
         return False
     shards = bool(made.shown[rank].steps[0].gradient_shards)
@@ -422,7 +422,7 @@ def _filled_up(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
 
 
 def _not_waited(_: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """That a receive is waited for is all that is asked of the moments themselves."""
+    """Of the moments themselves, only the wait for a receive is judged."""
     if spoil.field not in ("Traffic.moments", "Moment.operation", "Moment.kind"):
         return False
     traffic = at(made.shown[rank], ("traffic",))
@@ -478,9 +478,9 @@ NO_FAULT: tuple[NoFault, ...] = (
     _not_waited,
     _operations,
 )
-"""Changes that are no fault; each says why."""
+"""Changes that are not faults; each docstring says why."""
 
 
 def is_no_fault(requirement: str, spoil: Spoil, made: Evidence, rank: int) -> bool:
-    """Whether a change of what a requirement is in charge of is none that it must notice."""
+    """Whether a requirement need not notice a change of a field in its charge."""
     return any(test(requirement, spoil, made, rank) for test in NO_FAULT)

@@ -1,4 +1,4 @@
-"""Evidence made by hand: what ranks computed, written as tables are."""
+"""Evidence made by hand: what ranks computed, written like schedule tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeconform.observe.observation import (
 from pipeconform.schedule import Action, Kind, Table
 
 UNKNOWN = 99
-"""A microbatch that nobody knows."""
+"""A microbatch that does not exist."""
 
 
 def value(stage: int, microbatch: int) -> tuple[Structure, ...]:

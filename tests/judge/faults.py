@@ -1,4 +1,4 @@
-"""Evidence of one fault each, for links of judgements that no spoilt field of an honest run reaches alone."""
+"""Evidence with one fault each, for links of judgements that no spoilt field of an honest run reaches alone."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def _put(made: Evidence, rank: int, path: Path, value: object) -> Evidence:
 
 
 def _moved(made: Evidence, rank: int, path: Path) -> Evidence:
-    """One element of a tensor far off."""
+    """The tensor with one element that is far off."""
     tensor = at(made.shown[rank], path).tensor()
     tensor.reshape(-1)[-1] += 1
     return _put(made, rank, path, Array.of(tensor))
 
 
 def _rounded(made: Evidence, rank: int, path: Path) -> Evidence:
-    """A tensor as far off as its bound allows."""
+    """The tensor, as far off as its bound allows."""
     limit = Within(made, rank).bound(path)
     tensor = at(made.shown[rank], path).tensor()
     return _put(made, rank, path, Array.of(nudged(tensor, limit, beyond=False)))
@@ -96,7 +96,7 @@ def _uneven() -> Evidence:
 
 
 def _tied() -> Evidence:
-    """A tied weight that its second stage rounds otherwise than its first."""
+    """A tied weight that its second stage rounds differently from its first."""
     made = honest(with_model(plain_case(), tied=(0, 1)))
     return _rounded(made, 1, ("steps", 0, "parameters", 1, "tied"))
 
@@ -419,4 +419,4 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
         lambda: _longer(_traced()),
     ),
 }
-"""By what is wrong: the judgement, and the evidence of it."""
+"""The judgement and the evidence of each fault, by what is wrong."""

@@ -41,7 +41,7 @@ __all__ = ["EVIDENCE", "evidence_of", "pairs"]
 
 
 def _with(made: Evidence, change: Callable[[Observation, StepShown], StepShown]) -> Evidence:
-    """The same with every step of every rank changed."""
+    """The same evidence with every step of every rank changed."""
     shown = tuple(
         structs.replace(one, steps=tuple(change(one, step) for step in one.steps)) for one in made.shown
     )
@@ -305,7 +305,7 @@ EVIDENCE: Mapping[str, Callable[[], Evidence]] = {
     "communicating": lambda: communicating(structs.replace(_THREE, program=(TRAIN, Zero(), TRAIN))),
     "communicating among bystanders": lambda: communicating(CASES["among bystanders"]),
 }
-"""By name, made when asked for."""
+"""All evidence by name, made when first used."""
 
 
 @functools.cache

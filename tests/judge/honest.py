@@ -1,4 +1,4 @@
-"""What ranks that do everything right would show, from the oracle's own values, and one change at a time."""
+"""Evidence of ranks that do everything right, made from the oracle's own values, and single changes of it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ TWO_DIRECTIONS = dataclasses.replace(
 """Both ranks own both stages."""
 
 HALVES: Mapping[int, tuple[int, ...]] = {0: (0, 2), 1: (1,)}
-"""Per rank the microbatches that it finishes in two directions."""
+"""The microbatches that each rank finishes in a two-direction pipeline."""
 
 
 _COUNTS = Census(tensors=40, threads=6, descriptors=20, groups=2)
@@ -241,7 +241,7 @@ def changed(made: Evidence, *, rank: int, step: int = 0, **fields: object) -> Ev
 
 
 def expecting(made: Evidence, *, step: int = 0, **fields: object) -> Evidence:
-    """The same evidence with other right values, whatever bounds are asked for."""
+    """The same evidence with other reference values, at any level of bounds."""
     steps = list(made.expected.steps)
     steps[step] = msgspec.structs.replace(steps[step], **fields)
     right = Reference(steps=tuple(steps))
@@ -265,7 +265,7 @@ def value_of(made: Evidence, what: str, stage: int, name: str, *, step: int = 0)
 
 
 def found(requirement: str, made: Evidence) -> list[Finding]:
-    """What the judgement of a requirement says."""
+    """The findings of a requirement's judgement."""
     return list(JUDGEMENTS[requirement].judge(made))
 
 
@@ -280,7 +280,7 @@ def told(
 
 
 def plain_case(*program: Step, **changes: object) -> Case:
-    """Two linear stages; three microbatches of two samples; one training step, if nothing else is said."""
+    """A case with two linear stages, three microbatches of two samples and, by default, one training step."""
     return small_case(program=program or (TRAIN,), **changes)
 
 
@@ -373,7 +373,7 @@ CASES: Mapping[str, Case] = {
     "loaded": plain_case(Load(), TRAIN, Zero(), Load(), TRAIN),
     "dropout and evaluation": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, EVAL)),
 }
-"""At least one for every requirement."""
+"""Cases, at least one for every requirement."""
 
 
 def masks_for(case: Case, *, alike: bool = False) -> Masks:

@@ -57,7 +57,7 @@ MODULES = (
 
 @dataclass(frozen=True, order=True)
 class Link:
-    """One ``yield`` of a function: its text, and which of those that read alike it is."""
+    """One ``yield`` of a function: its text, and its number among those with equal text."""
 
     module: str
     function: str
@@ -117,7 +117,7 @@ _BY_FILE = {str(inspect.getsourcefile(module)): tuple(_links_of(module)) for mod
 
 
 def all_links() -> frozenset[Link]:
-    """Of all modules."""
+    """The links of all modules."""
     return frozenset(link for links in _BY_FILE.values() for link, _ in links)
 
 

@@ -1,4 +1,4 @@
-"""Recorded evidence with one thing wrong: every field of what ranks recorded in turn, by its type.
+"""Recorded evidence with one fault: every recorded field is changed in turn, according to its type.
 
 Nothing here knows a field by name. `spoils` walks the msgspec structs by their annotations and changes what it meets:
 a number by one bit, a tensor to another dtype or shape, a sequence by one more or one less, a dictionary by a key.
@@ -21,22 +21,22 @@ from pipeconform.observe.observation import Structure
 
 Step = int | str
 Path = tuple[Step, ...]
-"""How to come to a value: names of fields, indices, keys of dictionaries."""
+"""The way to a value: names of fields, indices, keys of dictionaries."""
 
 
 class Allowed:
-    """What is no fault yet, for a record; a subclass knows more."""
+    """The changes of a record that are not faults; subclasses allow more."""
 
     def bound(self, path: Path) -> Array | None:
-        """The largest difference of a tensor that is no fault; None where bits must be equal."""
+        """The largest difference of a tensor that is not a fault; None if bits must be equal."""
         return None
 
     def least(self, field: str) -> int:
-        """By how much a number must be off to be a fault."""
+        """The smallest difference of a number that is a fault."""
         return 1
 
     def more(self, kind: Any, path: Path) -> tuple[Any, ...]:
-        """What may be one too many in the sequence at `path`."""
+        """The extra elements to try in the sequence at `path`."""
         return (example(kind),)
 
 

@@ -1,4 +1,4 @@
-"""What became of mistaken cases, judged from verdicts written by hand."""
+"""Cases with deliberate mistakes, judged from verdicts written by hand."""
 
 import dataclasses
 
@@ -141,7 +141,7 @@ def test_a_pipeline_that_waits_for_ever_after_a_refused_batch_hangs():
         "after an error: hang",
         1,
     )
-    assert "an error, the same pipeline waits for ever: every rank waits" in found.finding.message
+    assert "an error, the same pipeline waits forever: every rank waits" in found.finding.message
 
 
 def test_who_raises_when_the_step_runs_again_is_told_before_who_waits_for_him():

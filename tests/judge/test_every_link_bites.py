@@ -1,4 +1,4 @@
-"""No link of a judgement can be left out unnoticed: each has an observation that it alone rejects."""
+"""No link of a judgement can be removed unnoticed: for each there is an observation that it alone rejects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDLESS = {
     "repeats_exactly": "compares two executions: tests/judge/test_lifecycle.py",
     "determinism": "gives nothing by itself",
 }
-"""By function what is tested in another way."""
+"""Links that are tested in another way, by function."""
 UNREACHABLE = {
     "declared table does not parse back": "the table comes from the parser, of which `tests/schedule` "
     "holds that it reads what it writes",
@@ -71,7 +71,7 @@ def test_every_link_has_an_observation_that_it_alone_rejects():
         try:
             missing -= biting(JUDGEMENTS[requirement].judge, spoilt(evidence_of(name), rank, spoil))
         except (PipeconformError, IndexError, KeyError, ValueError):
-            continue  # records that contradict themselves; no link tells
+            continue  # the record contradicts itself, which shows nothing about links
 
     assert "\n".join(sorted(map(str, missing))) == ""
 

@@ -8,7 +8,7 @@ from tests.case.examples import small_case
 
 
 def _numbers(asked, *, thorough, bound=1.0):
-    """Comparison in a computation whose largest number is 1, and a list of what is asked of the oracle."""
+    """A comparison in a computation whose largest number is 1, and the list of bounds requested from the oracle."""
     ones = {0: {"weight": Array.of(torch.ones(2, dtype=torch.float64))}}
     limits = {0: {"weight": Array.of(torch.full((2,), bound, dtype=torch.float64))}}
 
@@ -38,7 +38,7 @@ def _differs(numbers, difference):
 
 
 def test_a_thorough_comparison_holds_an_enormous_difference_against_its_bound():
-    """However far off a value is, the bound decides when a verdict rests on it."""
+    """However far off a value is, the bound decides if a verdict depends on it."""
     asked = []
 
     assert _differs(_numbers(asked, thorough=True), 0.5) is None

@@ -1,4 +1,4 @@
-"""An error that takes what was expected for what is there is seen; one whose words nobody knows is not accused."""
+"""An error that swaps what was expected and what was found is detected; one with unknown words is accepted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What became of wrong plans, judged from answers written by hand."""
+"""Wrong plans, judged from answers written by hand."""
 
 import dataclasses
 
@@ -71,7 +71,7 @@ def test_anything_else_is_a_broken_promise(errors, kind):
     (found,) = _judged(Misplan(how="remainder"), *errors)
 
     assert (found.status, found.finding.kind) == (Status.FAILED, kind)
-    assert "promised is ValueError" in found.finding.message
+    assert "promised: ValueError" in found.finding.message
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_wrong_result_that_nobody_refused_is_wrong_for_everybody():
 
     assert found.finding.kind == "stages: silent wrong result"
     assert (
-        "nobody raised, although the plan of pipeline rank 1 has a stage per rank more"
+        "no rank raised, although the plan of pipeline rank 1 has a stage per rank more"
         in found.finding.message
     )
 

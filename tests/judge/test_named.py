@@ -1,4 +1,4 @@
-"""What a named schedule asks, as far as it can be seen."""
+"""The order that a named schedule demands, as far as an observer can see it."""
 
 from pipeconform.judge.named import accepted, expected_order, in_pair_order
 from pipeconform.judge.timeline import executed

@@ -1,4 +1,4 @@
-"""The norm over all stages is held to what rounding explains, on every rank."""
+"""On every rank, the norm over all stages may differ only by what rounding explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verdicts of ranks that did not return say together."""
+"""The outcome of verdicts in which not every rank returned."""
 
 from pipeconform.judge.outcome import Status, judge_verdicts
 from pipeconform.ranks import Raised, Returned, Stuck, VerdictVector

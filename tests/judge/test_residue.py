@@ -1,4 +1,4 @@
-"""What is kept is told with its kind and place; what is flat is not told."""
+"""What ranks keep is reported with kind and place; what does not grow is not reported."""
 
 from __future__ import annotations
 

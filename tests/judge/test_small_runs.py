@@ -1,4 +1,4 @@
-"""The smallest runs there are: one rank, one stage, one microbatch. Whatever skips a first or a last one skips all."""
+"""The smallest runs: one rank, one stage, one microbatch. A judgement that skips the first or last one skips all."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The judgements of declared tables alone: every family's own table meets them, three wrong ones do not."""
+"""Judgements of declared tables by themselves: every family's own table passes, three wrong tables do not."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What is said of parts: whose they are, how they are cut, and what they are worth together."""
+"""Judgements of parts: their rank, how they are cut, and their sum."""
 
 import dataclasses
 
@@ -199,7 +199,7 @@ def handed(right, rank, *, placements=("S(1)",), part=None):
 
 
 def crossing(**changes):
-    """Rank 1 shows something else than it should."""
+    """Rank 1 shows something other than it should."""
     right = reference(CROSSING, scale=EVERYTHING.scale)
     step = right.steps[0]
     shown = tuple(

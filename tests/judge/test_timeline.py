@@ -1,4 +1,4 @@
-"""From events to computations."""
+"""The computations that a rank's events show."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What the words of an error name."""
+"""Which shapes and stages the message of an error names."""
 
 import pytest
 

@@ -79,7 +79,7 @@ def test_under_running_analysis_the_mean_is_the_same_and_has_a_bound():
 
 
 def test_two_replicas_are_averaged_before_the_mean_over_microbatches_is_taken():
-    """Wrappers average in the backward, engines divide by m afterwards: the other order rounds otherwise."""
+    """Wrappers average in the backward, engines divide by m afterwards; the other order rounds differently."""
     train = Train(batch_size=6, num_microbatches=3)
     at = GradientScale(at="gradient", input_gradients_scaled=False)
     found = reference(case_of(program=(train,)), scale=at).steps[0].gradients[0]["blocks.0.weight"]

@@ -179,7 +179,7 @@ def test_the_answer_is_the_reference_in_message_pack() -> None:
 
 
 def test_recording_is_no_part_of_the_analysed_computation() -> None:
-    """Under error analysis the oracle shows the same values as without it, and bounds besides."""
+    """Under error analysis, the oracle shows the same values as without it, and also bounds."""
     case = small_case()
 
     plain, bounded = (reference(case, scale=AT_LOSS, bounds=bounds) for bounds in ("none", "running"))

@@ -18,7 +18,7 @@ CASE = with_model(
 
 
 def _recorded(*, probe: bool) -> tuple[ForwardRecorder, list[torch.Tensor]]:
-    """Run both stages as an engine would, a dry run on the first microbatch before everything else if asked to."""
+    """Run both stages as an engine would, with a dry run on the first microbatch before that if `probe` is set."""
     recorder = ForwardRecorder()
     stages = [build_stage(CASE, s) for s in (0, 1)]
     for stage in stages:

@@ -1,4 +1,4 @@
-"""The standard is what the suites state, and reading it is cheap."""
+"""The standard comes from the suites, and reading it is cheap."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_every_requirement_says_what_why_and_what_it_rests_on():
 
 
 def test_requirements_without_a_promise_are_known():
-    """Who finds one takes its requirement from here; who adds another says why in its review."""
+    """When a promise is found, remove its requirement here; a new entry needs a reason in its review."""
     without = [row.id for row in all_requirements() if row.source == "no promise known"]
 
     assert without == ["ERR-11", "ERR-13", "ERR-14", "ERR-15", "LIF-6"]

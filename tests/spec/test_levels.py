@@ -1,4 +1,4 @@
-"""Levels demand what they say, and one whose chapters do not exist is refused."""
+"""Levels are consistent, and a level whose chapters do not exist is refused."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The page of the standard is the standard, and the committed one is up to date."""
+"""The page of the standard is complete, and the committed one is up to date."""
 
 import re
 

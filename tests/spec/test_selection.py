@@ -40,7 +40,7 @@ def test_what_a_wrapper_is_judged_by_is_another_choice():
         select_requirements((), kind="wrapper") == select_requirements(["dpw"], kind="wrapper") == of_wrappers
     )
     assert select_requirements(["dpw-2"], kind="wrapper") == {"DPW-2"}
-    with pytest.raises(UsageError, match="DPW-2 is not judged of a pipeline, which the implementation is"):
+    with pytest.raises(UsageError, match="DPW-2 does not apply: the implementation is a pipeline"):
         select_requirements(["TRN", "DPW-2"])
 
 

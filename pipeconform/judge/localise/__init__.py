@@ -1,1 +1,1 @@
-"""Where a wrong value begins."""
+"""Finds the tensor with which a wrong value begins."""

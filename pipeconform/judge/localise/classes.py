@@ -15,27 +15,27 @@ from pipeconform.observe.observation import Flow, Reference
 __all__ = ["Classes", "Passage", "passages_of"]
 
 Passage = tuple[str, int, int, int]
-"""Kind, stage, microbatch, position; of a loss its microbatch counts only."""
+"""Kind, stage, microbatch and position; for a loss, only its microbatch matters."""
 
 
 def passages_of(flow: Iterable[Flow]) -> dict[Passage, Flow]:
-    """What the oracle told, by place."""
+    """The oracle's values, by place."""
     return {(one.kind, one.stage, one.call, one.position): one for one in flow}
 
 
 class Classes:
-    """Compares with the oracle, bit for bit first, then with the bounds of the running error analysis."""
+    """Compares values with the oracle's: bit for bit first, then within the bounds of running error analysis."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._flow: dict[int, dict[Passage, Flow]] = {}
         self.are_bounded = True
-        """False when bounds were asked for and an operation has none."""
+        """False if bounds were needed and an operation has none."""
 
     def judged(
         self, step: int, right: Array | None, mine: Array | None, passage: Passage, *, scale: float = 1.0
     ) -> tuple[Mismatch | None, bool]:
-        """How a value differs, and whether by more than its bound times `scale`."""
+        """How a value differs, and whether it does by more than its bound times `scale`."""
         if right is None or mine is None:
             return (None, False) if right is mine else (missing(right, mine), True)
         found = compare(right, mine)
@@ -52,9 +52,9 @@ class Classes:
     def best(
         self, step: int, right: Array, mine: Sequence[Array], passage: Passage, *, scale: float
     ) -> tuple[Mismatch | None, bool, Array | None]:
-        """The comparison that comes out best, and with what.
+        """The best of several comparisons, and the value that was compared.
 
-        A gradient may pass in parts, which add up, or be told once more; nothing is as good as zeros.
+        A gradient may pass in parts, which add up, or repeatedly; no gradient counts as zeros.
         """
         if not mine:
             is_due = any(right.data)
@@ -67,7 +67,7 @@ class Classes:
         return *judged[0], candidates[0]
 
     def give_up(self) -> None:
-        """From now on what counts is what `numerics.enormous` says."""
+        """From now on, use `numerics.enormous` in place of bounds."""
         self.__dict__["_bounds"] = None
         self.are_bounded = False
 

@@ -16,7 +16,7 @@ Side = Literal["input", "output", "result", ""]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One comparison, and where in the data flow it stands."""
+    """One comparison, and its place in the data flow."""
 
     direction: Direction
     step: int
@@ -27,10 +27,10 @@ class Check:
     tensor: str = ""
     mismatch: Mismatch | None = None
     words: str = ""
-    """How it differs, where there is no `mismatch` to say so."""
+    """How the value differs, where no `mismatch` says so."""
     likeness: str = ""
     bits_only: bool = False
-    """Whether it differs, but not by more than its bound."""
+    """Whether the value differs, but within its bound."""
 
     @property
     def is_wrong(self) -> bool:
@@ -44,7 +44,7 @@ class Check:
 
 
 def order_of(one: Check, num_stages: int) -> tuple[int, ...]:
-    """What sorts comparisons in data-flow order; see `pipeconform.judge.localise.localisation`."""
+    """The key that sorts comparisons in data-flow order; see `pipeconform.judge.localise.localisation`."""
     s, last = one.stage, num_stages
     place = {
         ("forward value", "input"): 2 * s,
@@ -77,7 +77,7 @@ def deviation_of(one: Check) -> Deviation:
 
 
 def place_of(one: Deviation, num_stages: int) -> tuple[int, ...]:
-    """As `order_of`, for what was found."""
+    """Like `order_of`, for a comparison as data."""
     where = Check(
         direction=one.direction, step=one.step, stage=one.stage, microbatch=one.microbatch, side=one.side
     )
@@ -87,7 +87,7 @@ def place_of(one: Deviation, num_stages: int) -> tuple[int, ...]:
 def lanes_of(
     checks: Sequence[Check], wrong: Sequence[Check], step: int, *, num_stages: int, num_microbatches: int
 ) -> Iterator[Lane]:
-    """The places of one step in the order of the data; `wrong` are those among `checks` that are marked."""
+    """The places of one step in data-flow order; `wrong` are the checks to mark."""
     here = [one for one in checks if one.step == step]
     marked = {id(one) for one in wrong}
     flow = sorted({(order_of(one, num_stages)[3], one.lane, one.microbatch is None) for one in here})

@@ -1,4 +1,4 @@
-"""What a wrong value is instead: a hint for a reader, and never a reason for a verdict."""
+"""Hints for the reader about what a wrong value is; no verdict depends on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NARROWER = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def likeness(right: Array, mine: Array, peers: Mapping[int, Array], *, own: int) -> str:
-    """Say what `mine` is; `peers` are the right values of all microbatches, `own` the one it should be."""
+    """A hint about what `mine` is; `peers` are the right values of all microbatches, `own` the one it should be."""
     for k, peer in peers.items():
         if k != own and peer == mine and mine != right:
             return f"it is microbatch {k}'s"

@@ -1,15 +1,15 @@
 """The first tensor, in data-flow order, that left its numeric class.
 
-A wrong gradient at the end of a step says little about where it went wrong. Here every tensor that passes between
-stages, in both directions, is compared with the oracle's, and the first wrong one is named. The data flow::
+A wrong gradient at the end of a step does not show where the computation went wrong. Here every tensor that passes
+between stages, in both directions, is compared with the oracle's, and the first wrong one is named. The data flow::
 
     microbatch k:  input 0 → output 0 → input 1 → … → output S−1 → loss k
                    → output gradient S−1 → input gradient S−1 → output gradient S−2 → … → input gradient 0
     then, of all:  buffers, weight gradients S−1 … 0, gradients of the caller's inputs, parameters
 
-Microbatches come one after the other, steps too. A tensor has left its class when it exceeds the bound of the running
-error analysis of the whole model. Where none does, but a forward value has other bits than the oracle's (in a step
-before the first update), that one is named: forwards are judged bit for bit. No verdict rests on any of this.
+Microbatches come one after the other, and so do steps. A tensor has left its class when it exceeds the bound of the
+running error analysis of the whole model. If none does, but a forward value has other bits than the oracle's (in a
+step before the first update), that one is named: forwards are judged bit for bit. No verdict depends on any of this.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["locate", "locate_among"]
 
 
 def locate(evidence: Evidence, copied: Evidence) -> Localisation:
-    """Compare everything with the oracle; `copied` is the same evidence beside the oracle of copied microbatches.
+    """Compare everything with the oracle; `copied` is the same evidence with the oracle that copies microbatches.
 
     Both references hold what passes between stages (`StepExpected.flow`), and so do the bounded ones.
     """
@@ -62,9 +62,9 @@ def locate(evidence: Evidence, copied: Evidence) -> Localisation:
 
 
 def locate_among(replicas: Sequence[tuple[Evidence, Evidence]]) -> Localisation:
-    """The same over the replicas of a pipeline, each with its own data: the first of all, in the order of the data.
+    """Like `locate`, over the replicas of a pipeline: the first wrong tensor of all of them.
 
-    What comes of it is shown of the replica that has it; of several that have one at the same place, the first.
+    The result is about the replica that has this tensor; if several have one at the same place, about the first.
     """
     found = [locate(evidence, copied) for evidence, copied in replicas]
     num_stages = replicas[0][0].case.num_stages
@@ -81,7 +81,7 @@ def locate_among(replicas: Sequence[tuple[Evidence, Evidence]]) -> Localisation:
 
 
 def _first_update(evidence: Evidence) -> int:
-    """The first step behind which parameters may legitimately differ in their last bits."""
+    """The first step after which parameters may legitimately differ in their last bits."""
     updates = (Optimize, Load, Train) if evidence.capabilities.fused_optimizer else (Optimize, Load)
     program = evidence.case.program
     found = (index + 1 for index, step in enumerate(program) if isinstance(step, updates))
@@ -105,11 +105,11 @@ class _Search:
         self.evidence, self.copied = evidence, copied
         self.classes = Classes(evidence)
         self._inner: list[tuple[float, int]] = []
-        """Per step judged so far with right gradients: the factor inside, and the number of microbatches."""
+        """For each step so far with right gradients: the factor inside, and the number of microbatches."""
         self.observed = any(
             step.flow for one in evidence.shown for step in one.steps if step.flow is not None
         )
-        """Whether stages told any gradient; an engine may have made modules of its own out of the plan's model."""
+        """Whether stages reported any gradient: an engine may have replaced the modules of the plan's model."""
 
     def checks(self) -> Iterator[Check]:
         forwards = {expected.step: self._matched(expected) for expected in self.evidence.runs()}
@@ -125,7 +125,7 @@ class _Search:
     # ------------------------------------------------------------------------------------- forwards
 
     def _matched(self, expected: StepExpected) -> list[list[list[tuple[int, Forward]]]]:
-        """Per stage and microbatch its forwards, each with the rank that ran it."""
+        """The forwards of each stage and microbatch, each with the rank that ran it."""
         found = []
         for s in range(len(expected.inputs)):
             rows = [
@@ -226,7 +226,7 @@ class _Search:
                 yield _told(finding, "parameter", last)
 
     def _losses(self, expected: StepExpected) -> Iterator[Check]:
-        """Every loss that is returned; where that is a single one, a judgement tells."""
+        """Every returned loss; a single loss for all microbatches is compared by a judgement."""
         for one in self.evidence.members:
             shown = shown_step(one, expected.step)
             for k, mine in zip(held(shown, len(expected.losses)), shown.losses or (), strict=False):
@@ -250,13 +250,13 @@ class _Search:
         try:
             return list(judge(evidence or self.evidence))
         except HarnessError:
-            self.classes.give_up()  # no rule for an operation: what rests on bounds is left out
+            self.classes.give_up()  # an operation has no rule: leave out what depends on bounds
             return []
 
     # ------------------------------------------------------------------------------------- gradients
 
     def _weights(self, expected: StepExpected) -> Iterator[Check]:
-        """Weight gradients, and those of what the caller gave."""
+        """Gradients of weights and of the caller's inputs."""
         judged: tuple[tuple[Judge, Direction, Side], ...] = (
             (training.gradients_are_right, "weight gradient", ""),
             (training.input_gradients_are_right, "input gradient", "result"),
@@ -285,7 +285,7 @@ class _Search:
         forwards: list[list[list[tuple[int, Forward]]]],
         whole: Sequence[Check],
     ) -> Iterator[Check]:
-        """Everything that passes back between stages."""
+        """All gradients that pass between stages."""
         told: dict[tuple[int, int], list[Flow]] = defaultdict(list)
         for one in self.evidence.members:
             for flow in shown_step(one, expected.step).flow or ():
@@ -328,10 +328,10 @@ class _Search:
     def _inner_scale(
         self, expected: StepExpected, mine: dict[Passage, list[Array]], whole: Sequence[Check]
     ) -> float:
-        """The factor that an engine keeps on gradients between stages and takes off at the end; usually 1.
+        """The factor by which an engine scales gradients between stages and which it removes at the end; usually 1.
 
-        It shows in all microbatches at the end of the last stage, whose weight gradients are right all the same, in
-        this step or in an earlier one with the same factor, or the same in proportion to the number of microbatches.
+        All microbatches have it at the end of the last stage, while that stage's weight gradients are right, in this
+        step or in an earlier one with the same factor, or with the same factor relative to the number of microbatches.
         """
         last, m = self.evidence.case.num_stages - 1, len(self.evidence.sizes(expected.step))
         ratios = [
@@ -358,7 +358,7 @@ def _gradients_of(expected: StepExpected) -> dict[Passage, Array]:
 
 
 def _told(finding: Finding, direction: Direction, stage: int, *, side: Side = "", tensor: str = "") -> Check:
-    """What a judgement of end results found, as a comparison."""
+    """A finding about end results, as a comparison."""
     assert finding.step is not None
     headline, _, rest = finding.message.partition("\n")
     return Check(
@@ -379,7 +379,7 @@ def _flat(values: Iterable[Structure]) -> tuple[Array, ...]:
 
 
 def _leaves(expected: StepExpected, side: str, s: int, k: int) -> tuple[Array, ...]:
-    """What is right at an edge of a stage."""
+    """The right values at an edge of a stage."""
     if side == "input":
         return _flat(expected.inputs[s][k])
     if s + 1 < len(expected.inputs):

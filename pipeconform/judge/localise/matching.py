@@ -1,4 +1,4 @@
-"""Which forwards of a stage belong to which microbatch, also where their inputs are wrong."""
+"""Which forwards of a stage belong to which microbatch, even if their inputs are wrong."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pipeconform.observe.observation import Forward, Structure
 __all__ = ["by_microbatch"]
 
 Inputs = Sequence[tuple[Structure, ...]]
-"""Per microbatch what the stage must receive."""
+"""What the stage must receive, by microbatch."""
 
 
 def by_microbatch(forwards: Sequence[Forward], rights: Sequence[Inputs]) -> list[list[int]]:
-    """Per microbatch the indices of its forwards, in order; `rights` has one entry per legitimate evaluation.
+    """The indices of each microbatch's forwards, in order; `rights` has one entry per legitimate evaluation.
 
-    1. A forward whose inputs are bit for bit a microbatch's is the first of that microbatch.
-    2. What is left are wrong inputs, repeats and dry runs. The last forwards left over are taken for the
-       microbatches left over, in order; one that repeats another's inputs only where there is no other.
-    3. The repeats that remain belong to the microbatch whose inputs they repeat.
+    1. A forward whose inputs equal a microbatch's, bit for bit, is the first of that microbatch.
+    2. The remaining forwards have wrong inputs, are repeats or dry runs. The last of them are assigned to the
+       remaining microbatches, in order; one that repeats another's inputs only if there is no other.
+    3. Repeats that still remain belong to the microbatch whose inputs they repeat.
     """
     m = len(rights[0])
     found: list[list[int]] = [[] for _ in range(m)]
@@ -37,7 +37,7 @@ def by_microbatch(forwards: Sequence[Forward], rights: Sequence[Inputs]) -> list
     repeats = [index for index in left if meant[index] is not None]
     few = len(missing) - len(strangers)
     chosen = sorted([*strangers[-len(missing) :], *(repeats[-few:] if few > 0 else ())]) if missing else []
-    # fewer forwards than microbatches: whose is missing is not known, the first ones are taken to be there
+    # with fewer forwards than microbatches, it is unknown which are missing: assign them to the first ones
     for k, index in zip(missing, chosen, strict=False):
         found[k].append(index)
     for index in repeats:

@@ -1,1 +1,1 @@
-"""What the ranks sent and received, and what it carried."""
+"""What the ranks sent and received, and what the messages carried."""

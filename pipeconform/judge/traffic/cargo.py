@@ -1,8 +1,8 @@
-"""What the operations of an execution carry: whose input, output or gradient, of which microbatch.
+"""What the operations of an execution carry: the input, output or gradient of a stage, and of which microbatch.
 
-A rank tells by the memory that an operation works on (`pipeconform.observe.traffic.cargo`) to which forward it
-belongs; which microbatch that forward is of, its inputs tell, compared with the oracle's. An operation of which its
-own rank can tell nothing is told by the other end of its message.
+The memory on which an operation works shows to which forward it belongs (`pipeconform.observe.traffic.cargo`), and the
+inputs of that forward, compared with the oracle's, show its microbatch. If an operation cannot be identified on its own
+rank, the other end of its message identifies it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Carried:
     what: Literal["input", "output", "input gradient", "output gradient"]
     stage: int
     microbatch: int | None = None
-    """None where its forward is of no microbatch that is known."""
+    """None if its forward belongs to no known microbatch."""
 
     def __str__(self) -> str:
         """``gradient of the output of stage 1, microbatch 3``."""
@@ -37,14 +37,14 @@ class Carried:
 
 
 def carried_by(evidence: Evidence) -> dict[_Operand, Carried]:
-    """By rank of the world and number, what operations carry, each as its own rank can tell."""
+    """What operations carry, as far as their own rank shows it, by rank of the world and number."""
     return {(one.rank, number): cargo for one in evidence.shown for number, cargo in _of_rank(evidence, one)}
 
 
 def shared(
     carried: Mapping[_Operand, Carried], messages: Iterable[tuple[_Operand, _Operand]]
 ) -> dict[_Operand, Carried]:
-    """The same, with what the other end of a message tells of those of which nothing is told."""
+    """The same, completed for unidentified operations with what the other end of the message carries."""
     found = dict(carried)
     for pair in messages:
         for own, other in (pair, pair[::-1]):

@@ -1,4 +1,4 @@
-"""What was sent and received, as recorded: who talks to whom, what crosses, and what that needs."""
+"""The recorded communication of an execution, and what its boundaries allow."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = [
 ]
 
 DESCRIPTION_BYTES = 1024
-"""What may go with every boundary tensor, or gradient of one, to describe it."""
+"""The bytes that may be sent with every boundary tensor, or gradient of one, to describe it."""
 _DIFFERENTIABLE = ("float", "bfloat", "complex")
 
 
 def needed_between(
     evidence: Evidence, expected: StepExpected
 ) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
-    """By sender and receiver, ranks of the world: bytes and number of boundary tensors and their gradients."""
+    """Bytes and number of boundary tensors and their gradients, by sender and receiver as ranks of the world."""
     ranks = evidence.case.world.pipeline_ranks
     trains = not isinstance(evidence.case.program[expected.step], Eval)
     num_bytes: Counter[tuple[int, int]] = Counter()
@@ -53,7 +53,7 @@ def needed_between(
 
 
 def traffic_of(evidence: Evidence) -> dict[int, Traffic]:
-    """By rank of the world; bystanders included."""
+    """The recorded traffic by rank of the world, including bystanders."""
     return {one.rank: one.traffic for one in evidence.shown if one.traffic is not None}
 
 

@@ -1,4 +1,4 @@
-"""Whether a pipeline is one: what a stage needs from another rank crossed to it."""
+"""Whether an implementation is a pipeline: what a stage needs from another rank must cross to it (COM-7)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = [
 
 _DIFFERENTIABLE = ("float", "bfloat", "complex")
 _FROM_THE_ROOT = {"broadcast_", "scatter_"}
-"""Collectives that bring something from one rank only."""
+"""Collectives that bring data from one rank only."""
 
 _Pair = tuple[int, int]
 """Sender and receiver, as ranks of the world."""
 
 
 class Where:
-    """Where a step's computations ran: pipeline ranks by stage and microbatch."""
+    """The pipeline ranks on which a step's computations ran, by stage and microbatch."""
 
     def __init__(self, evidence: Evidence, expected: StepExpected) -> None:
         self._placement = evidence.placement
         self.forwards: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        """By stage and microbatch, and by rank: the numbers of the forwards that had its inputs."""
+        """The numbers of the forwards that had its inputs, by stage and microbatch, and by rank."""
         recognise = recogniser(expected.inputs)
         for one in evidence.members:
             for number, forward in enumerate(one.steps[expected.step].forwards):
@@ -41,12 +41,12 @@ class Where:
                     self.forwards[forward.stage, same[0]][one.pipeline_rank].append(number)
 
     def ranks(self, stage: int, microbatch: int) -> frozenset[int]:
-        """The rank that has this to do: the stage's owner, or which of its owners did it."""
+        """The ranks responsible for this: the stage's owner or, of several, those that did it."""
         owners = self._placement[stage]
         return owners & self.forwards[stage, microbatch].keys() if len(owners) > 1 else owners
 
     def rank(self, stage: int, microbatch: int) -> int | None:
-        """The one rank that has this to do; None if that is not known."""
+        """The one rank responsible for this; None if that is not known."""
         ran = self.ranks(stage, microbatch)
         return next(iter(ran)) if len(ran) == 1 else None
 
@@ -54,7 +54,7 @@ class Where:
 def too_little_crosses(
     evidence: Evidence, expected: StepExpected, where: Where, found: Exchange
 ) -> Iterator[Finding]:
-    """Fewer bytes than the tensors have that must cross."""
+    """Findings where fewer bytes crossed than the tensors have that must cross."""
     ranks, crossed = evidence.case.world.pipeline_ranks, _crossed(found, expected.step)
     trains = not isinstance(evidence.case.program[expected.step], Eval)
     num_bytes: Counter[_Pair] = Counter()
@@ -83,7 +83,7 @@ def too_little_crosses(
 
 
 def _crossed(found: Exchange, step: int) -> Counter[_Pair]:
-    """How many bytes went from whom to whom in one step, at most."""
+    """The most bytes that can have gone from each rank to each other rank in one step."""
     total: Counter[_Pair] = Counter()
     for message in found.messages:
         send, receive = found.operation(message.send), found.operation(message.receive)
@@ -99,7 +99,7 @@ def _crossed(found: Exchange, step: int) -> Counter[_Pair]:
 
 
 def something_else_is_used(evidence: Evidence, expected: StepExpected, where: Where) -> Iterator[Finding]:
-    """A stage worked on inputs that no operation brought to its rank."""
+    """Findings where a stage computed on inputs that no operation brought to its rank."""
     for one in evidence.members:
         if one.traffic is None or one.pipeline_rank is None:
             continue
@@ -129,7 +129,7 @@ def something_else_is_used(evidence: Evidence, expected: StepExpected, where: Wh
 
 
 def stays_on_one_rank(evidence: Evidence, expected: StepExpected, where: Where) -> Iterator[Finding]:
-    """Where stages have two owners: a microbatch whose stages one rank computes, or both ranks do."""
+    """Where stages have two owners: microbatches whose successive stages run on one rank, or one stage on both."""
     members, placement = evidence.case.world.pipeline_ranks, evidence.placement
     for s in range(evidence.case.num_stages):
         for k in range(len(expected.inputs[s])):

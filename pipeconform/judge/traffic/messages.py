@@ -1,8 +1,8 @@
-"""Recorded communication of all ranks put together: which send belongs to which receive.
+"""The recorded communication of all ranks, matched: which send belongs to which receive.
 
-Two operations belong together when they use the same group, the same two ranks and the same tag, and each is the
+A send and a receive belong together if they use the same group, the same two ranks and the same tag, and each is the
 k-th of its kind among those. A receive from any rank takes the first send that no other receive takes. The k-th
-collective on a group is one and the same on all its members.
+collective on a group is the same one on all its members.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Collective:
-    """The k-th collective operation of a group: by member its operand, if the member came so far."""
+    """The k-th collective operation of a group, with the operand of each member that reached it."""
 
     group: str
     operands: Mapping[int, Operand]
@@ -51,7 +51,7 @@ class Exchange:
     unsent: Sequence[Operand]
     collectives: Sequence[Collective]
     carried: Mapping[Operand, Carried] = field(default_factory=dict)
-    """What operations carry, of those of which it can be told."""
+    """What operations carry, as far as they can be identified."""
 
     def operation(self, operand: Operand) -> Operation:
         """What a rank issued."""
@@ -65,7 +65,7 @@ class Exchange:
 
 
 def exchange(traffic: Mapping[int, Traffic], carried: Mapping[Operand, Carried] | None = None) -> Exchange:
-    """Match the operations of all ranks; `carried` is what can be told of some."""
+    """Match the operations of all ranks; `carried` has what is known of their contents."""
     sends: dict[_Channel, list[Operand]] = defaultdict(list)
     receives: list[tuple[Operand, Operation]] = []
     joined: dict[str, dict[int, list[Operand]]] = defaultdict(lambda: defaultdict(list))
@@ -98,7 +98,7 @@ def exchange(traffic: Mapping[int, Traffic], carried: Mapping[Operand, Carried] 
 def _taken(
     sends: dict[_Channel, list[Operand]], receives: list[tuple[Operand, Operation]]
 ) -> tuple[tuple[Message, ...], tuple[Operand, ...]]:
-    """The messages, and the receives without one; what is left in `sends` is not received."""
+    """The messages, and the receives without a send; what is left in `sends` was not received."""
     messages, unsent = [], []
     for operand, one in sorted(receives, key=lambda row: row[1].process < 0):  # those from any rank come last
         mine = [

@@ -1,13 +1,13 @@
-"""Recorded communication once more, under the delivery of another transport.
+"""Replay of recorded communication under the delivery rules of another transport.
 
-What gloo buffers, or serves in any order, NCCL does not. There, operations of one communicator are carried out in
-the order in which each rank issued them; a send is not over before its receive has begun; and what is issued after a
-wait begins after what was waited for. Torch gives every pair of ranks of a group a communicator for their single
-sends and receives, and the group one for its collectives and for batches, of which all operations begin together.
+Gloo buffers messages and serves them in any order; NCCL does not. With NCCL, operations of one communicator are carried
+out in the order in which each rank issued them; a send does not complete before its receive has begun; and what is
+issued after a wait begins after what was waited for. Torch gives every pair of ranks of a group a communicator for
+single sends and receives, and the group one for its collectives and for batches, whose operations all begin together.
 
-Nobody needs NCCL for this: every rank's recorded program of issues and waits is run against the queues of its
-communicators (`pipeconform.schedule.queues`), and either all of it gets done or somebody waits in a circle. Tags
-play no part: messages between two ranks are taken in order.
+This needs no NCCL: every rank's recorded program of issues and waits is run against the queues of its communicators
+(`pipeconform.schedule.queues`), and either it runs to the end or ranks wait in a circle. Tags play no part: messages
+between two ranks are taken in order.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["Circle", "circle"]
 
 @dataclass(frozen=True)
 class Circle:
-    """Who waits for whom, in sentences, each of which says why the one before it does not end."""
+    """Which rank waits for which, in sentences; each says why the wait of the one before does not end."""
 
     operands: tuple[Operand, ...]
-    """The operations that are waited for, or issued too late, one per rank that is in it."""
+    """The operations that are waited for, or issued too late, one per rank of the circle."""
     sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _End:
-    """One side of something that two ranks do together."""
+    """One side of an operation between two ranks."""
 
     own: Operand
     other: Operand
@@ -45,12 +45,12 @@ class _End:
 
 @dataclass(frozen=True, kw_only=True)
 class _Graph:
-    """The ranks' programs, and behind them the programs of the queues."""
+    """The ranks' programs, followed by those of the queues."""
 
     exchange: Exchange
     ends: Sequence[_End]
     nodes: Sequence[tuple[int, Moment]]
-    """Per node of the ranks' programs: rank of the world and moment."""
+    """The rank of the world and the moment of each node of the ranks' programs."""
     queues: Queues
     offsets: list[int]
     one: list[int]
@@ -58,10 +58,10 @@ class _Graph:
 
 
 def circle(exchange: Exchange, *, ordered: bool = True) -> Circle | None:
-    """The shortest circle of waits in which the recorded programs end; None when they get through.
+    """The shortest circle of waits in which the recorded programs end; None if they run to the end.
 
-    Unless `ordered`, everything is served as soon as both sides have issued it, and only has to be waited for.
-    Operations without a partner are left out: that they wait for ever is no matter of order.
+    Unless `ordered`, every operation is served as soon as both sides have issued it. Operations without a partner are
+    left out: they wait forever in any order.
     """
     graph = _graph(exchange, ordered=ordered)
     found = shortest_circle(graph.offsets, graph.one, graph.two)
@@ -74,7 +74,7 @@ def circle(exchange: Exchange, *, ordered: bool = True) -> Circle | None:
 
 
 def _pairs(exchange: Exchange) -> Iterator[tuple[Operand, Operand]]:
-    """Operands that wait for each other: of a message the two ends, of a collective any two members."""
+    """Pairs of operands that wait for each other: the two ends of a message, any two members of a collective."""
     for message in exchange.messages:
         yield message.send, message.receive
     for one in exchange.collectives:
@@ -142,7 +142,7 @@ def _graph(exchange: Exchange, *, ordered: bool) -> _Graph:
 
 
 def _last_issues(exchange: Exchange, issued: dict[Operand, int]) -> dict[Operand, int]:
-    """For every operand the node of the last issue of its batch, or its own."""
+    """For every operand, the node of the last issue of its batch, or its own node."""
     last: dict[tuple[int, int], int] = {}
     for operand, node in issued.items():
         key = operand[0], exchange.operation(operand).batch
@@ -154,7 +154,7 @@ def _last_issues(exchange: Exchange, issued: dict[Operand, int]) -> dict[Operand
 
 
 def _queue(exchange: Exchange, end: _End, last: dict[Operand, int], *, ordered: bool) -> tuple[object, ...]:
-    """What names the queue of an end: its communicator on its rank; unordered, whatever was issued with it."""
+    """The name of an end's queue: its communicator on its rank; if unordered, what was issued together with it."""
     rank, operation = end.own[0], exchange.operation(end.own)
     if not ordered:
         return rank, last[end.own]
@@ -163,7 +163,7 @@ def _queue(exchange: Exchange, end: _End, last: dict[Operand, int], *, ordered: 
 
 
 def _because(graph: _Graph, node: int, need: int) -> tuple[Operand, str]:
-    """One step of the proof: the operand it is about, and a sentence."""
+    """One step of the proof: an operand, and a sentence about it."""
     if node < len(graph.nodes):
         rank, moment = graph.nodes[node]
         operand = rank, moment.operation
@@ -171,7 +171,7 @@ def _because(graph: _Graph, node: int, need: int) -> tuple[Operand, str]:
     following, ahead = graph.queues.at(node)
     own = graph.ends[following].own
     if need < len(graph.nodes):
-        return own, f"rank {own[0]} has not come to its {_named(graph, own)}"
+        return own, f"rank {own[0]} has not reached its {_named(graph, own)}"
     assert ahead is not None
     end = graph.ends[ahead]
     return own, (

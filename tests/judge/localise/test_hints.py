@@ -1,4 +1,4 @@
-"""What a wrong value is instead."""
+"""Hints about what a wrong value is."""
 
 import pytest
 import torch

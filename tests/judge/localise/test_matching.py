@@ -1,4 +1,4 @@
-"""Which forwards belong to which microbatch, by what they received."""
+"""Forwards are assigned to microbatches by what they received."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What messages of real engines carry is told, and told the same at both ends."""
+"""The contents of real engines' messages are identified, and equally at both ends."""
 
 from __future__ import annotations
 

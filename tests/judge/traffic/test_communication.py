@@ -1,4 +1,4 @@
-"""What is judged from recorded traffic, and what is said of it."""
+"""Judgements of recorded traffic, and their messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_is_left_over_is_named_with_both_ends() -> None:
         ),
         (
             "receive without send",
-            "nobody sends what rank 0's receive of float32[1] from rank 1 with tag 4, operation 1 would receive",
+            "no rank sends what rank 0's receive of float32[1] from rank 1 with tag 4, operation 1 would receive",
         ),
     ]
 
@@ -101,7 +101,7 @@ def test_other_groups_than_the_given_one_are_named(changes: dict[str, Any], what
 
 @pytest.mark.parametrize("default", ["given", "world"])
 def test_a_group_of_some_of_the_members_may_be_used(default: str) -> None:
-    """The default group too, where it has no other ranks: an engine without groups is not accused."""
+    """The default group is right, too, if it has no other ranks: an engine without groups passes."""
     found = recorded("S1", "R0", groups={"given": (0, 1)}, default=default, given="another")
     kinds = {one.kind for one in only_the_given_group(found)}
 
@@ -112,7 +112,9 @@ def test_a_circle_is_the_finding_s_message() -> None:
     ((kind, message),) = told(gets_through(recorded("s1 r1 w0 w1", "s0 r0 w0 w1")))
 
     assert kind == "circle in order"
-    assert message.startswith("in order per communicator nobody gets on:\n  rank 0 serves its receive of")
+    assert message.startswith(
+        "in order per communicator no rank makes progress:\n  rank 0 serves its receive of"
+    )
 
 
 def test_memory_in_flight_and_waits_that_are_missing_are_named() -> None:

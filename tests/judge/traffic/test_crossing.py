@@ -1,4 +1,4 @@
-"""What must cross from rank to rank, and what is said where it did not."""
+"""What must cross from rank to rank, and the messages if it did not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that gloo carries out are carried out again as NCCL would, and circles are proved."""
+"""Programs that gloo completed are replayed under the rules of NCCL, and circles are proved."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_wait_in_a_circle_says_what_comes_after_it() -> None:
     assert found is not None
     assert set(found.sentences) == {
         "rank 0 waits for its send of float32[1] to rank 1, operation 0",
-        "rank 1 has not come to its receive of float32[1] from rank 0, operation 1",
+        "rank 1 has not reached its receive of float32[1] from rank 0, operation 1",
         "rank 1 waits for its send of float32[1] to rank 0, operation 0",
-        "rank 0 has not come to its receive of float32[1] from rank 1, operation 1",
+        "rank 0 has not reached its receive of float32[1] from rank 1, operation 1",
     }
