@@ -164,8 +164,8 @@ def test_an_expected_violation_is_no_regression(make, failing):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"counts": {"p=2,v=1": 4}}, "no case with p=3, v=1 any more"),
-        ({"microbatches": {"more": 4}}, "no case with m < p any more"),
+        ({"counts": {"p=2,v=1": 4}}, "no more cases with p=3, v=1"),
+        ({"microbatches": {"more": 4}}, "no more cases with m < p"),
         ({"judgements": 3}, "fewer examples: 4 → 3"),
     ],
 )
