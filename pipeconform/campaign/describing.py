@@ -42,13 +42,13 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
             raise BadAdapterError(f"--impl {implementation!r} cannot be described: {kind}: {message}")
         case Died(lost=""):
             raise BadAdapterError(
-                f"--impl {implementation!r}: importing it or its describe() ended the process ({verdict.how}); "
-                f"expected a Description, returned\n{vector.describe()}"
+                f"--impl {implementation!r}: importing it or calling its describe() ended the process ({verdict.how}); "
+                f"expected a Description to be returned\n{vector.describe()}"
             )
         case Stuck():
             raise BadAdapterError(
-                f"--impl {implementation!r}: importing it or its describe() did not return; expected a Description "
-                f"without waiting for anything\n{vector.describe()}"
+                f"--impl {implementation!r}: importing it or calling its describe() did not end; expected a "
+                f"Description to be returned without waiting for anything\n{vector.describe()}"
             )
     if not vector.ok:
         raise HarnessError(f"describing {implementation!r} failed:\n{vector.describe()}")

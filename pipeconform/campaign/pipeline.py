@@ -129,7 +129,7 @@ class PipelineTarget:
     ) -> tuple[Status, str] | None:
         if not reachable(self.limits, claim):
             least, most = self.limits.min_ranks, self.limits.max_ranks
-            return "skipped", f"{claim.name} claims no pipeline of {least} to {most} ranks"
+            return "skipped", f"{self.name} claims no pipeline of {least} to {most} ranks under {claim.name}"
         judgement = JUDGEMENTS[row.id]
         foci = judgement.foci(claim, self.claims)
         if not foci:
@@ -141,7 +141,7 @@ class PipelineTarget:
             return "skipped", f"{row.id} needs more stages than {most} ranks have under {claim.name}"
         if claim.name not in enough:
             independent = judgement.any_schedule
-            why = "has nothing to do with the schedule" if independent else "costs much in a small run"
+            why = "does not depend on the schedule" if independent else "is costly in a small run"
             return "skipped", f"{row.id} {why}: judged under {' and '.join(enough)}"
         return None
 
@@ -161,8 +161,8 @@ class PipelineTarget:
     def enough(self, row: Requirement) -> tuple[str, ...]:
         """The schedules under which a requirement is judged.
 
-        For a requirement that has nothing to do with the schedule, the profile may allow only the first, or the first
-        and the last. The same applies to costly requirements, or only in the smallest profile if the schedule matters.
+        For a requirement that does not depend on the schedule, the profile may allow only the first, or the first and
+        the last. The same applies to costly requirements; to those about the schedule only in the smallest profile.
         """
         judgement = JUDGEMENTS[row.id]
         names = tuple(

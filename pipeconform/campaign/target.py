@@ -196,6 +196,6 @@ def some_of(
     if asked is not None:
         raise UsageError(
             f"{wanted[0].id} does not apply to this case, or the implementation does not claim what it needs; "
-            f"leave --requirement out to judge the case by every requirement that does"
+            f"leave --requirement out to judge the case by every requirement that applies"
         )
     raise NothingJudgedError("no requirement applies to this case")

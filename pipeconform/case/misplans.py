@@ -24,9 +24,9 @@ class Misplan(Strict, frozen=True, kw_only=True):
     """What is wrong in the plan.
 
     On every rank: one stage more than a multiple of the ranks (``remainder``), two stages per rank under a schedule for
-    one (``single``), an unknown `schedule`, or a `stage` whose declared output has another ``shape`` or ``dtype`` than
-    the declared input of the next stage. On one rank only: one more stage per rank (`stages`), another `number` of
-    `microbatches`, no description of the boundaries (``metadata``), or an unknown `schedule`.
+    one (``single``), an unknown schedule (``schedule``), or a `stage` whose declared output has another ``shape`` or
+    ``dtype`` than the declared input of the next stage. On one rank only: one more stage per rank (``stages``), another
+    `number` of ``microbatches``, no description of the boundaries (``metadata``), or an unknown schedule.
 
     Surplus stages are the last ones of the case's model.
     """

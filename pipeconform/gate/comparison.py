@@ -134,7 +134,7 @@ class _Pair:
         if violation is None:
             return self._no_longer_judged() if change.kind == "lost" else ""
         if change.kind in ("flaky", "sometimes"):
-            return f"{violation.shown_again} of {violation.reruns} executions again showed it"
+            return f"shown again in {violation.shown_again} of {violation.reruns} executions"
         return _first_line(violation.message)
 
     def _no_longer_judged(self) -> str:

@@ -20,7 +20,7 @@ _TITLES: dict[Kind, str] = {
     "new": "new failures",
     "flaky": "flaky",
     "lost": "lost coverage",
-    "sometimes": "flaky, and known",
+    "sometimes": "flaky, but known",
     "reworded": "reported in other words",
     "fixed": "fixed",
     "added": "judged for the first time, and met",

@@ -22,7 +22,6 @@ from pipeconform.spec import standard_versions
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = [
-    "EXPECTATIONS_NAME",
     "FIELDS",
     "Expectation",
     "ExpectationsFile",
@@ -31,7 +30,6 @@ __all__ = [
     "require_sane_clock",
 ]
 
-EXPECTATIONS_NAME = "pipeconform-expectations.toml"
 _FORMAT = 1
 _MOST_BYTES = 16 << 20
 FIELDS = ("requirement", "status", "signature", "reason", "issue", "owner", "expires")

@@ -39,7 +39,7 @@ def _expected(question: Question) -> Expected:
     replicas = _Replicas(case)
     for index, (step, _) in enumerate(
         zip(case.steps, question.before, strict=False)
-    ):  # none were asked: none told
+    ):  # the question has either all steps or none
         if step.zero != "keep":
             replicas.clear(zeros=step.zero == "zeros")
         replicas.load(index, question.before[index])

@@ -49,7 +49,7 @@ def fewer_stages(case: Case) -> Iterator[Case]:
 
 
 def fewer_microbatches(case: Case) -> Iterator[Case]:
-    """Cases with fewer microbatches in every run, or in the runs of one number."""
+    """Cases with fewer microbatches in every run, or only in the runs that have the same number of them."""
     numbers = sorted({run.num_microbatches for run in case.runs})
     for few in sorted({1, 2, case.num_ranks, numbers[-1] // 2, numbers[-1] - 1} & set(range(1, numbers[-1]))):
         yield from _with_at_most(case, few)
