@@ -1,7 +1,7 @@
 """A run of the suite: drawing corpora, executing cases, judging cells, shrinking counter-examples.
 
-Read from front to back: `setup` makes a `campaign` of options; `cell` judges one cell of it. What is asked is known to
-a `target`, of which there are two, `pipeline` and `wrapper`; cases are executed and judged by a `runner`, of which
-there are two as well. `describing` and `targets` choose between them; no other module asks what an implementation is.
-`rejudge` and `settle` judge stored cases again; `trial` tries implementations that are wrong on purpose.
+Read in this order: `setup` makes a `campaign` from options; `cell` judges one of its cells. A `target` knows which
+cases each requirement needs; a `runner` executes and judges them. There are two of each, for pipelines and for
+wrappers; only `describing` and `targets` choose between them. `rejudge` and `settle` judge stored cases again; `trial`
+tries implementations that are wrong on purpose.
 """

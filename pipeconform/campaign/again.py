@@ -1,4 +1,4 @@
-"""Judging a stored case again: what `replay`, `verify --rerun`, `compare` and an exported program have in common."""
+"""Judges a stored case again, for `replay`, `verify --rerun`, `compare` and exported programs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pipeconform.spec import Requirement
 __all__ = ["Outcomes", "Sought", "Verdict", "judge_again", "localised", "verdict"]
 
 Outcomes: TypeAlias = Mapping[str, tuple[Outcome, ...]]
-"""By requirement what one execution showed."""
+"""The outcomes of one execution, by requirement id."""
 
-_WIDTH = 98  # columns of a picture; lines to be read are not wider anywhere else
+_WIDTH = 98  # columns of a timeline, as wide as other text
 
 
 class Sought(msgspec.Struct, frozen=True, kw_only=True):
-    """The violation that a case was stored for."""
+    """The violation for which a case was stored."""
 
     requirement: str
     status: str
@@ -35,14 +35,14 @@ class Sought(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What one more execution says about a stored case."""
+    """The verdict of one more execution of a stored case."""
 
     kind: Literal["met", "reproduced", "another", "violated"]
-    """``another`` violation than the one sought, or ``violated`` where none was sought."""
+    """``another``: a violation other than the one sought; ``violated``: a violation where none was sought."""
     requirements: tuple[str, ...]
-    """What the case was judged by."""
+    """The ids of the requirements that judged the case."""
     text: str
-    """What is wrong, in lines; empty where nothing is."""
+    """The violations, in lines of text; empty if there are none."""
 
 
 def judge_again(
@@ -50,10 +50,10 @@ def judge_again(
 ) -> Outcomes:
     """Execute a case once on real processes and judge it in full by each requirement.
 
-    Where the case `hung` before, the ranks also record who waits for whom: that proves a hang, and soon.
+    If the case `hung` before, the ranks also record which rank waits for which: that proves a hang sooner.
 
     Raises:
-        UsageError: the case is of another kind of implementation.
+        UsageError: the case belongs to another kind of implementation.
         ContractError: the adapter broke its contract.
         HarnessError: the harness failed.
     """
@@ -62,14 +62,14 @@ def judge_again(
     if own is None:
         names = ", ".join(row.id for row in rows)
         raise UsageError(
-            f"{runner.implementation} is a {runner.kind}, and a case of {names} is about something else"
+            f"{runner.implementation} is a {runner.kind}, but a case of {names} is not for a {runner.kind}"
         )
     execution = runner.execute(own, rows, hung=hung)
     return {row.id: runner.judged(row, own, execution).outcomes for row in rows}
 
 
 def localised(case: AnyCase, outcomes: Outcomes, runner: Runner[Any, Any]) -> Localisation | None:
-    """Where values begin to be wrong, by one more execution; None where that is not known.
+    """Where values begin to be wrong, from one more execution; None if that is not known.
 
     Raises:
         HarnessError: the harness failed.
@@ -78,7 +78,7 @@ def localised(case: AnyCase, outcomes: Outcomes, runner: Runner[Any, Any]) -> Lo
 
 
 def verdict(outcomes: Outcomes, sought: Sought | None) -> Verdict:
-    """Compare what was shown with what was sought: the same requirement, status and signature."""
+    """Compare the outcomes with the violation sought: the same requirement, status and signature reproduce it."""
     first: dict[tuple[str, str, str], Outcome] = {}
     alike: Counter[tuple[str, str, str]] = Counter()
     for name, several in outcomes.items():

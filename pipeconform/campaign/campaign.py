@@ -1,4 +1,4 @@
-"""One run: what is judged, the processes to judge it in, and what has been counted. Cells share it."""
+"""One run: its target, its processes and its counts, which all cells share."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ class Campaign:
     """The state of one run in one process."""
 
     target: Target
-    """What the implementation says of itself, and what it is asked."""
+    """The implementation's description, and what the run asks of it."""
     runners: Mapping[str, Runner[Any, Any]]
-    """By environment variant what runs cases."""
+    """The runners, by environment variant."""
     implementation: str = "torch"
-    """What the user wrote."""
+    """The implementation as the user named it."""
     store: Store = field(default_factory=Store)
     listener: Callable[[Progress], None] | None = None
     executed: dict[str, int] = field(default_factory=dict)
     """Executions by case digest, over the whole run."""
     num_ranks: dict[str, int] = field(default_factory=dict)
-    """p by case digest."""
+    """The number of pipeline ranks, p, by case digest."""
     points: set[Point] = field(default_factory=set)
-    """The combinations of properties that the executed cases had."""
+    """The combinations of properties in the executed cases."""
     expectations: tuple[Expectation, ...] = ()
     device: str = "cpu"
     kept: KeptCases | None = None
     earlier: Earlier = field(default_factory=Earlier)
-    """What the run before found."""
+    """The violations of the previous run."""
     localised: dict[tuple[str, str], Localisation | None] = field(default_factory=dict)
-    """By variant and case digest where values begin to be wrong: several requirements end in the same case."""
+    """Where values begin to be wrong, by variant and case digest: several requirements may shrink to one case."""
     source: Source = field(default_factory=Source)
     """The adapter's source file."""
 
     @property
     def profile(self) -> Profile:
-        """How much is done."""
+        """The profile, which sets the extent of the run."""
         return self.target.profile
 
     def runner(self, variant: str) -> Runner[Any, Any]:
-        """What runs cases under an environment variant.
+        """The runner for an environment variant.
 
         Raises:
             UnknownNameError: the implementation does not name that variant.
-            HarnessError: processes cannot be started, or do not see the variant's settings.
+            HarnessError: processes cannot be started, or do not have the variant's settings.
         """
         if variant not in self.runners:
             raise UnknownNameError("environment variant", variant, self.runners)
@@ -74,30 +74,30 @@ class Campaign:
         return tuple(self.runners) if everywhere else ("default",)
 
     def ask(self, row: Requirement, column: str, variant: str) -> Asked[Any] | NotAsked:
-        """What a requirement is judged on, or why it is not judged.
+        """The cases that a requirement is judged on, or why it is not judged.
 
         Raises:
-            NothingJudgedError: it is claimed, but no case lies inside the claims.
+            NothingJudgedError: the requirement is claimed, but no case lies within the claims.
         """
         return self.target.ask(row, column, promises=lambda: self.runners[variant].promises)
 
     def judged_by(
         self, case: AnyCase, *, name: str, asked: str | None = None, stored: str | None = None
     ) -> tuple[Requirement, ...]:
-        """The requirements by which a stored case is judged again; see `Target.judged_by`.
+        """The requirements that judge a stored case again; see `Target.judged_by`.
 
         Raises:
-            UsageError: the case is of another kind of implementation; or as `Target.judged_by`.
-            NothingJudgedError: no requirement is about it.
+            UsageError: the case belongs to another kind of implementation; or as `Target.judged_by`.
+            NothingJudgedError: no requirement applies to it.
         """
         if self.runners["default"].own(case) is None:
             raise UsageError(
-                f"{self.implementation} is a {self.target.kind}, and {name} is a case of something else"
+                f"{self.implementation} is a {self.target.kind}, but {name} is not a case for a {self.target.kind}"
             )
         return self.target.judged_by(case, name=name, asked=asked, stored=stored)
 
     def count(self, case: AnyCase, *, times: int = 1) -> None:
-        """Note that a case was executed; what another worker executed first may be repeated here."""
+        """Count executions of a case; another worker may have executed it too."""
         digest = case.digest
         self.executed[digest] = self.executed.get(digest, 0) + times
         self.num_ranks[digest] = case.num_ranks

@@ -1,6 +1,6 @@
-"""Judging one cell: stored cases first, then the corpus, then a search beyond it, then every violation made small.
+"""Judges one cell: stored cases first, then the corpus, then a search beyond it; then shrinks every violation.
 
-Which cases a cell has is known to the campaign's target; how they are executed and judged, to its runners.
+The campaign's target knows the cell's cases; its runners execute and judge them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pipeconform.spec import Requirement
 __all__ = ["judge_cell"]
 
 _RERUNS = 4
-"""Executions of a case that did not show its violation every time."""
+"""Further executions of a case that did not show its violation every time."""
 _HANGS = 20
-"""Executions to make a cell's hangs small, all of them together: each costs the processes that hang, and a wait."""
+"""Executions for shrinking all hangs of a cell together: each costs a wait and new processes."""
 
 
 class Key(NamedTuple):
-    """What tells two violations of a cell apart; `expected` is the label of the entry that covers it."""
+    """What distinguishes two violations of a cell; `expected` is the label of the expectation that covers it."""
 
     status: Status
     signature: str
@@ -45,7 +45,7 @@ class Key(NamedTuple):
 
 
 class _First(NamedTuple, Generic[CaseT]):
-    """Where a violation was met first; no corpus: in a stored case."""
+    """Where a violation was first found; `corpus` is None for a stored case."""
 
     corpus: Drawable[CaseT] | None
     purpose: str
@@ -55,11 +55,11 @@ class _First(NamedTuple, Generic[CaseT]):
 
 
 def judge_cell(campaign: Campaign, row: Requirement, column: str, variant: str = "default") -> Cell:
-    """Judge one requirement in one column of the table, or say why it is not judged.
+    """Judge one requirement in one column of the table, or report why it is not judged.
 
     Raises:
-        HarnessError: the harness failed; no verdict can be drawn.
-        NothingJudgedError: it is claimed, but no case of the corpus applies.
+        HarnessError: the harness failed, so there is no verdict.
+        NothingJudgedError: the requirement is claimed, but no case of the corpus applies.
     """
     asked = campaign.ask(row, column, variant)
     if isinstance(asked, NotAsked):
@@ -87,7 +87,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         self.unclaimed: set[str] = set()
         self.digests: dict[str, CaseT] = {}
         self.renewed: set[int] = set()
-        """Sizes of worlds whose processes were replaced to compare old and new ones."""
+        """Sizes of worlds whose processes were already replaced to compare old processes with new ones."""
         self.counts: Counter[str] = Counter()
         self.microbatches: Counter[str] = Counter()
         self.expected = tuple(
@@ -101,13 +101,13 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         self.hangs_left = _HANGS
         self.worst_ratio: float | None = None
         self.told: dict[str, Mapping[str, float]] = {}
-        """By digest what Hypothesis was told about a case of the search."""
+        """By digest, the quantities reported to Hypothesis for a case of the search."""
 
     def judge(self) -> Cell:
-        """Judge it.
+        """Judge the cell.
 
         Raises:
-            HarnessError: the harness failed; no verdict can be drawn.
+            HarnessError: the harness failed, so there is no verdict.
             NothingJudgedError: no case of the corpora applies.
         """
         begun = time.monotonic()
@@ -160,7 +160,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             self.campaign.kept.keep(judged, self.digests.values())
 
     def _replay_expected(self) -> None:
-        """Execute the stored cases of expected failures: they need no search and no shrinking."""
+        """Execute the stored cases of expected failures, which need no search and no shrinking."""
         for entry in self.expected:
             for stored in entry.stored:
                 case = self.asked.own(stored.case)
@@ -175,7 +175,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
                     self.first.setdefault(key, _First(None, "stored", case, shown[key]))
 
     def _replay_earlier(self) -> None:
-        """Execute what the run before found; it is small already, and is reported as it is if it shows the same."""
+        """Execute the previous run's violations, which are already small; report those that show again unchanged."""
         for known in self.campaign.earlier.of((self.requirement, self.column, self.variant)):
             case = self.asked.own(known.case) if self.campaign.target.allows(known.case) else None
             if case is None or not self.asked.applies(case):
@@ -187,7 +187,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
                 self.first[key] = first._replace(purpose="stored", minimal=known.minimal)
 
     def _key(self, case: CaseT, outcome: Outcome) -> Key:
-        """What an outcome is counted as; another defect inside an expected one has a key of its own."""
+        """The key of an outcome; it names the expectation that covers the outcome, if any does."""
         status, signature = outcome.status, outcome.finding.kind
         p, v = case.num_ranks, case.stages_per_rank
         for entry in self.expected:
@@ -196,7 +196,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         return Key(status, signature)
 
     def _judge_drawn(self, corpus: Drawable[CaseT], case: CaseT) -> None:
-        """Judge a case of the corpus, executed by whichever requirement came first."""
+        """Judge a case of the corpus, reusing the execution of an earlier requirement if there is one."""
         key = self.runner.stored_as(case, self.asked.row)
         execution = self._execute(case) if key is None else self._stored(f"{self.variant}-{key}", case)
         self._note(corpus, "corpus", case, execution)
@@ -235,7 +235,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
     def _note(
         self, corpus: Drawable[CaseT] | None, purpose: str, case: CaseT, execution: ExecutionT
     ) -> Judged:
-        # new processes cost more than everything else: once per cell and size of the world, unless shrinking
+        # new processes cost more than anything else: only once per cell and world size, except when shrinking
         processes = max(world_sizes(case))
         anew = processes not in self.renewed
         judged = self._judged(case, execution, anew=anew)
@@ -259,7 +259,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         return judged
 
     def _judged(self, case: CaseT, execution: ExecutionT, *, anew: bool) -> Judged:
-        """What is wrong with an execution; in haste only where all of it was seen and judged with bounds before."""
+        """Judge an execution; skip the bounds if it only shows violations that were already judged with bounds."""
         if self.first and not self.asked.repeats:
             judged = self.runner.judged(self.asked.row, case, execution, thorough=False)
             if {self._key(case, o) for o in judged.outcomes} <= self.first.keys():
@@ -275,8 +275,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             yield self._violation(key, smallest)
 
     def _as_found(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
-        """An expected violation, or one of the run before: known well enough to spend nothing on making it small."""
-        stored = first.purpose == "stored"  # it was seen in an earlier run, and again in this one
+        """An expected violation, or one from the previous run, which is not shrunk."""
+        stored = first.purpose == "stored"  # seen in an earlier run, and again in this one
         again = None if stored else self._check(key, first.case, thorough=True)
         return Smallest(
             case=first.case,
@@ -289,15 +289,15 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         )
 
     def _check(self, key: Key, candidate: CaseT, *, thorough: bool = False) -> Outcome | None:
-        """Execute a candidate; its outcome of the same kind, if there is one."""
+        """Execute a candidate and return its outcome of the same kind, if there is one."""
         if not self.asked.applies(candidate):
             return None
         return self._shown(key, candidate, thorough=thorough).get(key)
 
     def _shown(self, key: Key, case: CaseT, *, thorough: bool) -> dict[Key, Outcome]:
-        """Execute a case that is to show `key`: all that it shows, of each kind the first."""
+        """Execute a case that should show `key` and return the first outcome of every kind that it shows."""
         self._tell("shrinking")
-        # what hung once is watched: its communication tells who waits for whom, and proves the next hang sooner
+        # after a hang, communication is recorded: it shows which rank waits for which, and proves a hang sooner
         execution = self._execute(case, hung=key.status is Status.HUNG)
         judged = self.runner.judged(self.asked.row, case, execution, thorough=thorough)
         return {self._key(case, o): o for o in reversed(judged.outcomes)}
@@ -323,11 +323,11 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         )
         smallest = self.asked.smallest(first.corpus, case, outcome, check, budget=budget)
         self.hangs_left -= smallest.executions if hangs else 0
-        # candidates were judged in haste; what is reported is judged with its bounds
+        # candidates were judged without bounds; what is reported is judged with them
         sure = check(smallest.case, thorough=True) if smallest.confirmed else None
         if sure is not None:
             return dataclasses.replace(smallest, outcome=sure)
-        # the same case, the same seed, another verdict: flaky, unless it is wrong each time in one way or another
+        # same case, same seed, another verdict: flaky, unless every execution is wrong in some way
         seen += [self._shown(key, case, thorough=True) for _ in range(_RERUNS)]
         again, otherwise = sum(key in shown for shown in seen), sum(_instead(key, shown) for shown in seen)
         return Smallest(
@@ -344,7 +344,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
     def _violation(self, key: Key, smallest: Smallest[CaseT]) -> Violation:
         status, signature = key.status, key.signature
         finding, case = smallest.outcome.finding, smallest.case
-        # the same defect may be expected at some sizes and not at others
+        # the same defect may be expected at some sizes only
         apart = "" if not key.expected else "/expected"
         where = f"{self.requirement}:{self.column}:{self.variant}"
         identifier = identifier_of(where, f"{status}/{signature}{apart}")
@@ -373,7 +373,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         )
 
     def _localised(self, smallest: Smallest[CaseT]) -> Localisation | None:
-        """By one more execution, unless another requirement ended in the same case."""
+        """Where values begin to be wrong; needs one more execution unless another requirement has the same case."""
         case, outcome = smallest.case, smallest.outcome
         if not self.runner.can_localise(outcome):
             return None
@@ -398,8 +398,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
 
 
 def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:
-    """Whether an execution went wrong in another way, which hides `key` or takes its place.
+    """Whether an execution went wrong in another way that hides `key` or takes its place.
 
-    Wrong values show side by side: one that is not there is right this time, whatever else is wrong.
+    Wrong values do not hide each other: a wrong value that is missing was right this time, whatever else is wrong.
     """
     return key not in shown and any({key.status, other.status} != {Status.FAILED} for other in shown)

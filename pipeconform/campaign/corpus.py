@@ -1,4 +1,4 @@
-"""Corpora: the cases of one focus under one schedule, drawn once and the same on every machine."""
+"""Corpora: the cases of one focus under one schedule, the same on every machine."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ __all__ = ["Corpus", "Drawable", "Interesting", "corpus_seed", "drawn", "run_str
 CaseT_co = TypeVar("CaseT_co", bound=AnyCase, covariant=True)
 
 
-class Interesting(Exception):  # noqa: N818 - Hypothesis' word for a case to shrink
-    """Raised to make Hypothesis shrink a case; any other error ends the run at once."""
+class Interesting(Exception):  # noqa: N818 - Hypothesis' term for a case to shrink
+    """Makes Hypothesis shrink a case; any other error ends the run at once."""
 
 
 class _Ended(BaseException):
-    """Carries an error of ours past Hypothesis, which would shrink it like a finding."""
+    """Carries one of our own errors past Hypothesis, which would shrink an `Exception`."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class Drawable(Protocol[CaseT_co]):
-    """What Hypothesis draws cases from and makes them smaller by."""
+    """A source of cases that Hypothesis draws and shrinks."""
 
     @property
     def size(self) -> int:
-        """How many cases are drawn, unless told otherwise."""
+        """How many cases are drawn by default."""
 
     def hypothesis_seed(self, purpose: str) -> int:
-        """What decides which cases are drawn."""
+        """The seed from which cases are drawn for this purpose."""
 
     def strategy(self) -> SearchStrategy[CaseT_co]:
-        """The cases."""
+        """The strategy that draws cases."""
 
     def drawn(self) -> Iterable[CaseT_co]:
         """The cases of the corpus, the same in every run of its seed."""
@@ -54,7 +54,7 @@ class Drawable(Protocol[CaseT_co]):
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """How a corpus is drawn; two equal ones hold the same cases."""
+    """The parameters of a corpus; equal parameters give equal cases."""
 
     limits: Limits
     schedule: ScheduleClaim
@@ -63,20 +63,20 @@ class Corpus:
     size: int
 
     def hypothesis_seed(self, purpose: str) -> int:
-        """What decides which cases are drawn."""
+        """The seed from which cases are drawn for this purpose."""
         return corpus_seed(self, purpose=purpose)
 
     def strategy(self) -> SearchStrategy[Case]:
-        """The cases."""
+        """The strategy that draws cases."""
         return cases(self.limits, self.schedule, self.focus)
 
     def drawn(self) -> tuple[Case, ...]:
-        """The distinct cases, as `drawn` gives them."""
+        """The distinct cases; see the function `drawn`."""
         return drawn(self)
 
 
 def corpus_seed(corpus: Corpus, *, purpose: str = "corpus") -> int:
-    """The Hypothesis seed of a corpus: from the run's seed, the standard's version and what is drawn."""
+    """The Hypothesis seed of a corpus, from the run's seed, the standard's version and what is drawn."""
     return seed_of(corpus.seed, STANDARD_VERSION, corpus.schedule.name, corpus.focus, purpose)
 
 
@@ -89,14 +89,13 @@ def run_strategy(
     shrink: bool = False,
     steered: bool = False,
 ) -> None:
-    """Let Hypothesis draw cases of `corpus` and hand them to `body`, under our own explicit settings.
+    """Let Hypothesis draw cases of `corpus` and pass them to `body`, with settings that no Hypothesis profile changes.
 
-    A case for which `body` returns True is what Hypothesis shrinks. Equal arguments draw equal cases in
-    equal order up to the first of them. With `steered`, `body` may call `hypothesis.target`, and must do so alike
-    for the order to be equal.
+    Hypothesis shrinks a case for which `body` returns True. Equal arguments draw equal cases in equal order up to the
+    first such case. With `steered`, `body` may call `hypothesis.target`; the order then depends on those calls as well.
 
     Raises:
-        Interesting: shrinking ended by itself.
+        Interesting: shrinking came to its end.
     """
     phases = [Phase.generate, *([Phase.target] if steered else []), *([Phase.shrink] if shrink else [])]
 
@@ -119,7 +118,7 @@ def run_strategy(
         except Exception as error:
             raise _Ended(error) from error
         if interesting:
-            raise Interesting  # from one line only: Hypothesis tells findings apart by where they are raised
+            raise Interesting  # from one line only: Hypothesis distinguishes findings by where they are raised
 
     try:
         drive()
@@ -129,11 +128,7 @@ def run_strategy(
 
 @functools.lru_cache(maxsize=1024)
 def drawn(corpus: Corpus) -> tuple[Case, ...]:
-    """The distinct cases of a corpus, in the order drawn; Hypothesis' first, smallest example last.
-
-    Hypothesis begins with the smallest example of every strategy. It is the weakest case there is, so
-    it counts only as one of several.
-    """
+    """The distinct cases of a corpus, in the order in which Hypothesis draws them."""
     found: dict[str, Case] = {}
 
     def keep(case: Case) -> None:

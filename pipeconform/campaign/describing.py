@@ -1,6 +1,6 @@
-"""Letting an implementation describe itself, and making of the answer what runs its cases.
+"""Asks an implementation for its description and builds the runner for its cases.
 
-Whether it is a pipeline or a data-parallel wrapper is decided here and in `pipeconform.campaign.targets`.
+Only this module and `pipeconform.campaign.targets` distinguish pipelines from data-parallel wrappers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ AnyDescription = Description | WrapperDescription
 
 
 def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0) -> AnyDescription:
-    """Let a rank process import the implementation and describe it.
+    """Import the implementation in a rank process and return its description.
 
     Raises:
-        BadAdapterError: with the words of the process that failed, or what became of it if it ended or hung.
-        ContractError: a method of it takes other arguments than it is called with.
+        BadAdapterError: the import or `describe()` raised, ended the process or hung; the message says which.
+        ContractError: one of its methods does not accept the arguments it is called with.
         HarnessError: the process was lost for another reason.
     """
     vector = ask_implementation(pools, TASK, implementation, answer=Described, time_limit=time_limit)
@@ -42,13 +42,13 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
             raise BadAdapterError(f"--impl {implementation!r} cannot be described: {kind}: {message}")
         case Died(lost=""):
             raise BadAdapterError(
-                f"--impl {implementation!r}: importing it or its describe() ended the process ({verdict.how}); "
-                f"expected a Description, returned\n{vector.describe()}"
+                f"--impl {implementation!r}: importing it or calling its describe() ended the process ({verdict.how}); "
+                f"expected a Description to be returned\n{vector.describe()}"
             )
         case Stuck():
             raise BadAdapterError(
-                f"--impl {implementation!r}: importing it or its describe() did not return; expected a Description "
-                f"without waiting for anything\n{vector.describe()}"
+                f"--impl {implementation!r}: importing it or calling its describe() did not end; expected a "
+                f"Description to be returned without waiting for anything\n{vector.describe()}"
             )
     if not vector.ok:
         raise HarnessError(f"describing {implementation!r} failed:\n{vector.describe()}")
@@ -57,9 +57,9 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
 
 
 def runner_of(description: AnyDescription, *, implementation: str, pools: RankPools) -> Runner[Any, Any]:
-    """What runs the cases of the implementation that has given this description, in these processes.
+    """The runner for an implementation with this description, in these processes.
 
-    The processes are given as much time without progress as the implementation asks for.
+    Sets the processes' idle limit to the patience that the implementation claims.
     """
     if isinstance(description, WrapperDescription):
         pools.idle_limit = description.claims.patience

@@ -1,7 +1,7 @@
-"""Counter-examples of the run before, executed first in the next one.
+"""Counter-examples of the previous run, executed first in the next one.
 
-A violation that was found once is the likeliest to be found again, crashes and hangs above all, and its case is
-small already. What no longer shows it is forgotten with the next result.
+A violation that was found once is the most likely to be found again, crashes and hangs above all, and its case is
+already small. A case that no longer shows its violation is missing from the next result.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Where = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """Violations of an earlier run, by cell; of the same implementation, whatever its version."""
+    """Violations of an earlier run of the same implementation, in any version, by cell."""
 
     by_cell: Mapping[Where, tuple[Violation, ...]] = field(default_factory=dict)
 
     def of(self, where: Where) -> tuple[Violation, ...]:
-        """Those of one cell."""
+        """The violations of one cell."""
         return self.by_cell.get(where, ())
 
 
 def earlier_in(result: Path, *, implementation: str) -> Earlier:
     """The violations in a result file; none if it cannot be read or is about another implementation.
 
-    `implementation` is the name that the adapter gives itself. Violations that were expected are not among
-    them: their cases are stored with the expectations.
+    `implementation` is the name in the adapter's description. Expected violations are left out: their cases are
+    stored with the expectations.
     """
     try:
         found = read_result(result)

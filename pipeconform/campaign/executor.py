@@ -1,4 +1,4 @@
-"""Executing one case of a pipeline: the ranks and the oracle at the same time, and everything they said."""
+"""Executes one pipeline case on the ranks and in the oracle at the same time, and collects their answers."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _MOST_BOUNDS_KNOWN = 128
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """What one execution of a case gave."""
+    """The results of executing a case once."""
 
     case: Case
     verdicts: VerdictVector
     """One verdict per rank; return values are in `shown`."""
     shown: tuple[Observation, ...] = ()
-    """Per rank, when every rank returned."""
+    """One observation per rank; empty unless every rank returned."""
     expected: Reference | None = None
     failed: dict[int, Failed] = {}
-    """By rank how it ended in a mistaken case; in others a rank that raises has a verdict that says so."""
+    """How each failed rank of a mistaken case ended, by rank; in other cases the rank's verdict says so."""
     seconds: float = 0.0
 
     def outcome(self) -> Outcome | None:
-        """What ended the execution early: a rank that did not return, or a refusal."""
+        """The outcome if a rank did not return or refused the case; None otherwise."""
         return judge_verdicts(self.verdicts) or judge_refusal(self.shown)
 
 
@@ -53,7 +53,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 class Executor:
     """Runs cases of one implementation under one environment variant.
 
-    `time_limit` is the hard limit for one case, in seconds; a hang is found on evidence long before.
+    `time_limit` is the hard limit for one case, in seconds; hangs are usually detected long before it.
     """
 
     implementation: str
@@ -63,7 +63,7 @@ class Executor:
     _bounds_known: OrderedDict[bytes, bytes] = field(
         default_factory=OrderedDict, init=False, repr=False, compare=False
     )
-    """Answers of the oracle with bounds, by question; several requirements ask the same."""
+    """The oracle's answers with bounds, by question: several requirements ask the same."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -71,7 +71,7 @@ class Executor:
         return self.description.capabilities
 
     def execute(self, case: Case, *, observe: Iterable[Watched] = ()) -> Execution:
-        """Run `case` on warm processes; `observe` names what the ranks must record besides the values.
+        """Run `case` in warm processes; `observe` names what the ranks record besides values.
 
         Raises:
             PoolError: rank processes cannot be formed.
@@ -92,7 +92,7 @@ class Executor:
             raise
         shown = _observations(vector)
         if any(one.lasting for one in shown):
-            self.restart(case)  # what the mistake left on the way would reach the next case
+            self.restart(case)  # messages that the mistake left in transit would reach the next case
         if oracle is None:
             masks = masks_of(case, shown)
             oracle = self.pools.oracle.start(
@@ -109,7 +109,7 @@ class Executor:
         )
 
     def repeat(self, case: Case) -> Execution:
-        """Run `case` on the ranks alone, to be compared with another execution of it.
+        """Run `case` without the oracle, for comparison with another execution of it.
 
         Raises:
             PoolError: rank processes cannot be formed.
@@ -130,7 +130,7 @@ class Executor:
         )
         vector = read_answers(returned, Observation)
         if returned.ok and not vector.ok:
-            pool.restart()  # a process that sends something else is not to be used again
+            pool.restart()  # a process that answers with anything else is not used again
         return vector
 
     def restart(self, case: Case) -> None:
@@ -146,10 +146,10 @@ class Executor:
         flow: bool = False,
         gauge: Gauge | None = None,
     ) -> Evidence:
-        """Prepare an execution in which every rank returned for judgement.
+        """The evidence of an execution in which every rank returned.
 
-        With `copied` the reference is that of microbatches that were copied from their batch, with `flow` it
-        also tells what passes between stages.
+        With `copied`, the reference computes on microbatches that were copied from their batch; with `flow`, it
+        includes the tensors that pass between stages.
         """
         expected = execution.expected
         if copied or flow:
@@ -168,7 +168,7 @@ class Executor:
         )
 
     def as_mistaken(self, execution: Execution) -> Evidence:
-        """Prepare an execution of a mistaken case that nobody refused: is it what the model itself gives?"""
+        """The evidence of a mistaken case that no rank refused, to compare with the mistaken model itself."""
         case = execution.case
 
         @functools.cache
@@ -216,7 +216,7 @@ class Executor:
         mistaken: bool = False,
         flow: bool = False,
     ) -> bytes:
-        """What to ask the oracle: about the case without its mistakes, unless `mistaken`."""
+        """The oracle's question about the case; without its mistakes, unless `mistaken`."""
         scale = self.capabilities.scale
         return msgspec.msgpack.encode(
             Question(
@@ -237,7 +237,7 @@ def _observations(vector: VerdictVector) -> tuple[Observation, ...]:
 
 
 def _failed(vector: VerdictVector) -> dict[int, Failed]:
-    """By rank how it ended; of a rank that did not answer its verdict tells."""
+    """How each failed rank ended; a rank that did not answer is missing, and its verdict says why."""
     shown = {rank: one.value for rank, one in enumerate(vector) if isinstance(one, Returned)}
     return {rank: one.failed for rank, one in shown.items() if one.failed is not None}
 

@@ -1,4 +1,4 @@
-"""Pools of ranks on this machine, under an environment variant."""
+"""Pools of ranks on this machine, for one environment variant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["pools_here", "set_up"]
 
 
 def set_up(environment: Environment | None, devices: Devices) -> Environment:
-    """An environment with what the devices need; the variant's own variables decide."""
+    """The environment with the variables that the devices need; the variant's own variables take precedence."""
     one = Environment() if environment is None else environment
     return Environment(one.name, {**devices.settings(os.environ), **one.variables})
 
@@ -23,7 +23,7 @@ def set_up(environment: Environment | None, devices: Devices) -> Environment:
 def pools_here(
     environment: Environment | None, devices: Devices, *, preload: Sequence[str] = PRELOAD
 ) -> Pools:
-    """Pools of this machine; devices that are counted may be wanted by others, too.
+    """Pools of ranks on this machine, with leases on its devices, which other runs may share.
 
     Raises:
         PoolError: the fork server cannot be started.

@@ -1,4 +1,4 @@
-"""Judging one execution by one requirement."""
+"""Judges one execution by one requirement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLACED = re.compile(
     r"\b(placement|places?|placed)\b|\bstages?\b.*\branks?\b|\branks?\b.*\bstages?\b",
     re.IGNORECASE | re.DOTALL,
 )
-"""What an error about stages on wrong ranks speaks of."""
+"""Matches a message about stages and ranks."""
 
 _CONTRACT = f"{ContractError.__module__}.{ContractError.__qualname__}"
 
@@ -46,14 +46,14 @@ def judge(
     anew: bool = True,
     gauge: Gauge | None = None,
 ) -> tuple[Outcome, ...]:
-    """What `requirement` has to say about an execution; empty when it is met.
+    """The violations of `requirement` in an execution; empty when it is met.
 
-    A requirement about determinism executes the case again, in the same processes and, if `anew`, in new ones. Without
-    `thorough` a difference far beyond rounding counts although its bound was not computed. `gauge` takes down how
-    much was compared, and how near accepted values come to their bounds.
+    A requirement about determinism executes the case again, in the same processes and, if `anew`, in new ones. Unless
+    `thorough`, a difference far beyond rounding counts without computing its bound. `gauge` records how much was
+    compared, and how close accepted values came to their bounds.
 
     Raises:
-        ContractError: the adapter broke its contract; that is no verdict about the implementation.
+        ContractError: the adapter broke its contract, which says nothing about the implementation.
     """
     _require_contract(execution)
     gauge = gauge or Gauge()
@@ -105,7 +105,7 @@ def _aftermath(execution: Execution, executor: Executor, gauge: Gauge) -> Afterm
 
 
 def _with_timeline(finding: Finding, evidence: Evidence, *, observed: bool) -> Outcome:
-    """A finding, and what ran in its step."""
+    """The outcome of a finding, with the timeline of its step if it was observed."""
     if not observed or finding.step is None:
         return Outcome(Status.FAILED, finding)
     ranks = sorted(executed(evidence, finding.step), key=lambda one: one.pipeline_rank)
@@ -119,7 +119,7 @@ def _with_timeline(finding: Finding, evidence: Evidence, *, observed: bool) -> O
 
 
 def _unclear(requirement: Requirement, execution: Execution) -> Iterator[Outcome]:
-    """What is wrong with the words of a refusal."""
+    """The defects in the message of a refusal."""
     check = JUDGEMENTS[requirement.id].refusal
     raised = [one for one in execution.verdicts if isinstance(one, Raised)]
     texts = ["\n".join([one.message, *(cause.message for cause in one.causes)]) for one in raised]
@@ -134,10 +134,10 @@ def _require_contract(execution: Execution) -> None:
 
 
 def _require_engine(execution: Execution, executor: Executor) -> None:
-    """Judge no exception of the adapter's own making, and none of this machine's.
+    """Refuse to judge an exception that the adapter or this machine caused.
 
     Raises:
-        ContractError: the rank that failed first raised such a one.
+        ContractError: the rank that failed first raised such an exception.
     """
     rank = execution.verdicts.first_failure
     verdict = None if rank is None else execution.verdicts[rank]
@@ -148,17 +148,17 @@ def _require_engine(execution: Execution, executor: Executor) -> None:
 
 
 def _may_refuse(requirement: Requirement, case: Case, executor: Executor) -> bool:
-    """Whether the case is about something that an implementation may refuse, and has not claimed."""
+    """Whether the case is about something that the implementation has not claimed and may refuse."""
     found = traits(case) & JUDGEMENTS[requirement.id].tolerates
     claimed = executor.capabilities.features
     return bool(found) and not (Focus.UNEVEN in found and Feature.UNEVEN_BATCHES in claimed)
 
 
 def _raised_everywhere(execution: Execution, ended: Outcome, *, echoes: bool) -> bool:
-    """Whether every pipeline rank raised an error; unless `echoes`, of its own accord.
+    """Whether every pipeline rank raised an error; unless `echoes`, each an error of its own.
 
-    A rank that waits for one that raised is an echo too: the runner keeps that one's process, and with it
-    the connection, whose end would have been an error.
+    With `echoes`, a rank that is stuck counts as well: it waits for a rank that raised, whose process the runner keeps
+    alive, so that no closed connection ends the wait.
     """
     members = set(execution.case.world.pipeline_ranks)
     return ended.status is Status.ERROR and all(
@@ -169,7 +169,7 @@ def _raised_everywhere(execution: Execution, ended: Outcome, *, echoes: bool) ->
 
 
 def _refused(execution: Execution, ended: Outcome) -> tuple[Outcome, ...]:
-    """What is wrong with the refusal of a case that must be refused: every rank says why, of its own accord."""
+    """The defects in the refusal of a case that must be refused: every rank must raise and say why."""
     if _unsupported_everywhere(execution):
         return ()
     table = execution.verdicts.describe()
@@ -177,7 +177,7 @@ def _refused(execution: Execution, ended: Outcome) -> tuple[Outcome, ...]:
         return (replace(ended, verdicts=table),)
     for rank, one in enumerate(execution.verdicts):
         if isinstance(one, Raised) and not _PLACED.search(one.message):
-            text = f"rank {rank} raised {one.type}: {one.message.strip()}; expected: words about stages and ranks"
+            text = f"rank {rank} raised {one.type}: {one.message.strip()}; expected a message about stages and ranks"
             finding = Finding(kind="unclear refusal", message=text, rank=rank)
             return (Outcome(Status.FAILED, finding, verdicts=table),)
     return ()
@@ -203,7 +203,7 @@ def _unsupported_everywhere(execution: Execution) -> bool:
 
 
 def _repeated(case: Case, executor: Executor, *, anew: bool, gauge: Gauge) -> Iterator[Outcome]:
-    """Execute several times, the stored execution left alone: it may come from another worker's processes."""
+    """Execute the case several times and compare; the stored execution may come from another worker's processes."""
     first = executor.repeat(case)
     others = [(executor.repeat(case), "in the same processes")]
     if anew:
@@ -219,5 +219,5 @@ def _repeated(case: Case, executor: Executor, *, anew: bool, gauge: Gauge) -> It
 
 
 def num_repetitions(*, anew: bool) -> int:
-    """How often a requirement about determinism executes a case."""
+    """How many times a requirement about determinism executes a case."""
     return 3 if anew else 2

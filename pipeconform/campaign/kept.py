@@ -1,4 +1,4 @@
-"""Keeping every judged case in a folder, so that a verdict can be checked again by somebody else."""
+"""Keeps every judged case in a folder, so that others can check the verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CASES, _JUDGED = "cases", "judged"
 
 
 class JudgedCases(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which cases one cell judged, by digest."""
+    """The digests of the cases that one cell judged."""
 
     requirement: str
     schedule: str
@@ -28,14 +28,14 @@ class JudgedCases(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class KeptCases:
     """A folder with ``cases/DIGEST.json`` for each case and a file for each cell in ``judged/``.
 
-    Several workers may write to it: a case is the same whoever writes it.
+    Several workers may write to it at once: the file of a case is the same whichever worker writes it.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keep(self, judged: JudgedCases, cases: Iterable[AnyCase]) -> None:
-        """Write what one cell judged.
+        """Write the cases that one cell judged, and their digests.
 
         Raises:
             BadResultError: the folder cannot be written.
@@ -55,7 +55,7 @@ class KeptCases:
 
 
 def read_judged(folder: Path) -> tuple[tuple[JudgedCases, ...], dict[str, bytes]]:
-    """What was kept: the cells in order of their names, and the cases' JSON by digest."""
+    """Read such a folder: the cells in order of their names, and the cases' JSON by digest."""
     judged = tuple(
         msgspec.json.decode(path.read_bytes(), type=JudgedCases)
         for path in sorted((folder / _JUDGED).glob("*.json"))

@@ -1,4 +1,4 @@
-"""A second execution of a failing case, in which everything that passes between stages is compared."""
+"""Executes a failing case once more and compares every tensor that passes between stages."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pipeconform.observe.localisation import Localisation
 __all__ = ["is_numeric", "localise"]
 
 _ABOUT_VALUES = ("output", "loss", "total loss", "scale", "gradient", "parameter", "buffer", "boundary")
-"""How signatures begin that speak of values, and not of who has them."""
+"""How the signatures of wrong values begin; other signatures are about which rank has a value."""
 
 
 def is_numeric(outcome: Outcome) -> bool:
-    """Whether a verdict is about values, so that there is a first wrong one to be found."""
+    """Whether a verdict is about values, so that there is a first wrong value to find."""
     finding = outcome.finding
     about = finding.mismatch is not None or finding.kind.startswith(_ABOUT_VALUES)
     return outcome.status is Status.FAILED and about
 
 
 def localise(case: Case, outcomes: Sequence[Outcome], executor: Executor) -> Localisation | None:
-    """Execute `case` once more and find the first tensor that left its class.
+    """Execute `case` once more and find the first wrong tensor.
 
-    None where no verdict speaks of values, where stages compute over several ranks, or where not every rank returns
-    this time. Where there are replicas of the pipeline, each is compared with the model on its own data. Of stages
-    that a front end made, what passes between them is compared where it is known what that is; results always.
+    Returns None if no verdict is about values, if stages compute over several ranks, or if a rank does not return
+    this time. Each replica of the pipeline is compared with the model on its own data. For stages made by a front end,
+    results are always compared, and boundary tensors where the oracle knows them.
 
     Raises:
         HarnessError: the harness failed.

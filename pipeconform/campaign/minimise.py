@@ -1,7 +1,7 @@
-"""Making a failing case small by Hypothesis, which draws until it comes to the case and shrinks from there.
+"""Shrinks a failing case with Hypothesis, which draws until it reaches the case and shrinks from there.
 
-Every candidate is executed anew. A candidate counts only if it shows the same violation: the same
-requirement, status and signature; two defects never merge or slip into one another.
+Every candidate is executed. It counts only if it shows the same violation: the same requirement, status and
+signature, so that shrinking never moves from one defect to another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Budget", "Smallest", "minimise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long shrinking may take: seconds and executions, whichever ends first."""
+    """The limits of shrinking: seconds and executions, whichever is reached first."""
 
     seconds: float
     executions: int
@@ -39,11 +39,11 @@ class Smallest(Generic[CaseT]):
     shown_again: int = 0
     """How many of the reruns showed the violation again."""
     shown_otherwise: int = 0
-    """How many of the reruns did not, but showed another."""
+    """How many of the reruns showed another violation instead."""
 
 
 class _BudgetSpent(BaseException):
-    """Leaves Hypothesis at once; not an `Exception`, or it would be shrunk too."""
+    """Ends Hypothesis' search at once; not an `Exception`, which Hypothesis would shrink too."""
 
 
 def minimise(
@@ -70,7 +70,7 @@ def minimise(
         if best is None and case.digest != target.digest:
             return False
         if case.digest in known:
-            # Hypothesis runs its final example again; what one execution showed needs no second
+            # Hypothesis runs its final example again, which needs no second execution
             return known[case.digest]
         if best is not None and (executions >= budget.executions or time.monotonic() > deadline):
             raise _BudgetSpent

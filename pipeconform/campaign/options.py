@@ -1,4 +1,4 @@
-"""What a run is asked to do. Light: whoever only passes it on imports neither torch nor Hypothesis."""
+"""The options of a run; this module imports neither torch nor Hypothesis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a run is asked to do, as strings are given on a command line but already typed."""
+    """The options of a run, as on the command line but typed."""
 
     implementation: str
     profile: str = "core"
@@ -29,14 +29,14 @@ class Options:
     backend: str = "auto"
     ranks_per_device: int = 1
     share: Path | None = None
-    """A folder for executions shared with other workers."""
+    """A folder for executions that workers share."""
     expectations: ExpectationsFile | None = None
     keep_cases: Path | None = None
-    """A folder for every case that is judged."""
+    """A folder to keep every judged case in."""
     attach: Attach | None = None
-    """Where agents connect whose ranks execute the cases; None for ranks of this machine."""
+    """Where agents connect whose ranks execute the cases; None for ranks on this machine."""
     earlier: Path | None = None
-    """The result file of the run before, if there is one; what it found is executed first."""
+    """The result file of the previous run; its violations are executed first."""
 
     def sized(self) -> Profile:
         """The profile, with the number of examples asked for."""

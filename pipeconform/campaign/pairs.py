@@ -1,7 +1,6 @@
-"""Which combinations of two properties the executed cases had: schedule, p, v, m against p, kind of boundary.
+"""The pairs of properties in the executed cases: schedule, p, v, m compared with p, kind of boundary.
 
-Many defects need two things at once. What could be reached is everything that the claims and the run's limits
-allow to be drawn.
+Many defects need two things at once. A pair is reachable if the claims and the run's limits allow a case that has it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _MOST_NAMED = 6
 
 
 def boundary_kind(case: Case) -> str:
-    """What crosses from stage to stage, by its rarest property."""
+    """What crosses the boundaries between stages, named after its rarest property."""
     model = case.model
     passages = {one.kind for one in model.passages}
     if case.num_stages == 1:
@@ -61,7 +60,7 @@ def boundary_kind(case: Case) -> str:
 
 
 def points_of(case: Case) -> frozenset[Point]:
-    """One point for every class that the number of microbatches of a run is in."""
+    """The points of a case, one for each class of its runs' numbers of microbatches."""
     p, v = case.num_ranks, case.stages_per_rank
     classes = {batch_class(num_ranks=p, num_microbatches=run.num_microbatches) for run in case.runs}
     return frozenset((case.schedule, str(p), str(v), found, boundary_kind(case)) for found in classes)
@@ -94,7 +93,7 @@ def _of_claim(limits: Limits, claim: ScheduleClaim) -> Iterator[Point]:
 
 
 def pairwise(reached: Iterable[Point], reachable: Iterable[Point]) -> tuple[Pairs, ...]:
-    """For every two dimensions how many of the pairs that could be reached were, and some that were not."""
+    """For every two dimensions, how many of the reachable pairs were reached, and some that were not."""
     reached, reachable = set(reached), set(reachable)
     found = []
     for a, b in combinations(range(len(DIMENSIONS)), 2):

@@ -1,4 +1,4 @@
-"""A pipeline as the target of a campaign: which requirements are judged under which schedules, and on which cases."""
+"""A pipeline as the target of a campaign: the requirements judged under each schedule, and their cases."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from pipeconform.spec.wrappers import Kind
 __all__ = ["AskedOfPipeline", "PipelineTarget"]
 
 _LEAST_RANKS, _MOST_RANKS = 2, 3
-"""Of cases that have to catch an implementation that is wrong on purpose."""
+"""The ranks of cases that must expose an implementation that is wrong on purpose."""
 _MOST_WITH_SEVERAL = 4
-"""The same where every stage is on several ranks."""
+"""The largest number of ranks if every stage is on several ranks."""
 _CASES = 12
 _SEEDS = (0, 1)
-"""The second where what is wrong needs something that is not among the first's cases."""
+"""The second seed adds cases for defects that need something which no case of the first has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineTarget:
-    """What one pipeline implementation says of itself, and how much a run does."""
+    """A pipeline implementation's description, and the extent of a run."""
 
     name: str
     limits: Limits
@@ -49,7 +49,7 @@ class PipelineTarget:
     errors: ErrorContract = field(default_factory=ErrorContract)
     seed: int = 0
     schedules: tuple[str, ...] = ()
-    """The schedules that the run is about; empty for all that are claimed."""
+    """The schedules to judge; empty for all that are claimed."""
     variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     kind: Kind = "pipeline"
     shares_executions: bool = True
@@ -64,7 +64,7 @@ class PipelineTarget:
         seed: int,
         schedules: tuple[str, ...] = (),
     ) -> PipelineTarget:
-        """What an implementation with this description is asked on so many ranks.
+        """The target for an implementation with this description, on these numbers of ranks.
 
         Raises:
             UnknownNameError: one of `schedules` is not claimed.
@@ -83,12 +83,12 @@ class PipelineTarget:
 
     @property
     def claims(self) -> Capabilities:
-        """Its capabilities."""
+        """The claimed capabilities."""
         return self.limits.capabilities
 
     @property
     def max_ranks(self) -> int:
-        """The most ranks of a case."""
+        """The largest number of ranks in a case."""
         return self.limits.max_ranks
 
     @property
@@ -97,10 +97,10 @@ class PipelineTarget:
         return tuple(claim.name for claim in self.claims.schedules)
 
     def chosen(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """The claimed schedules, or those of them that were asked for, whatever the case of the letters.
+        """The claimed schedules named in `wanted`, in any letter case; all claimed schedules if it is empty.
 
         Raises:
-            UnknownNameError: one asked for is not claimed.
+            UnknownNameError: one of them is not claimed.
         """
         if not wanted:
             return self.columns
@@ -115,7 +115,7 @@ class PipelineTarget:
     def ask(
         self, row: Requirement, column: str, *, promises: Callable[[], bool]
     ) -> AskedOfPipeline | NotAsked:
-        """What a requirement is judged on under a schedule that is claimed, or why it is not judged."""
+        """The cases that a requirement is judged on under a claimed schedule, or why it is not judged."""
         claim = self.claims.schedule(column)
         assert claim is not None, "columns are claimed schedules"
         enough = self.enough(row)
@@ -129,7 +129,7 @@ class PipelineTarget:
     ) -> tuple[Status, str] | None:
         if not reachable(self.limits, claim):
             least, most = self.limits.min_ranks, self.limits.max_ranks
-            return "skipped", f"{claim.name} claims no pipeline of {least} to {most} ranks"
+            return "skipped", f"{self.name} claims no pipeline of {least} to {most} ranks under {claim.name}"
         judgement = JUDGEMENTS[row.id]
         foci = judgement.foci(claim, self.claims)
         if not foci:
@@ -141,17 +141,17 @@ class PipelineTarget:
             return "skipped", f"{row.id} needs more stages than {most} ranks have under {claim.name}"
         if claim.name not in enough:
             independent = judgement.any_schedule
-            why = "has nothing to do with the schedule" if independent else "costs much in a small run"
+            why = "does not depend on the schedule" if independent else "is costly in a small run"
             return "skipped", f"{row.id} {why}: judged under {' and '.join(enough)}"
         return None
 
     def foci(self, row: Requirement, claim: ScheduleClaim) -> tuple[Focus, ...]:
-        """What the cases of a requirement are drawn from under one schedule."""
+        """The foci from which a requirement's cases are drawn under one schedule."""
         foci = JUDGEMENTS[row.id].foci(claim, self.claims)
         return tuple(focus for focus in foci if reachable(self.limits, claim, focus))
 
     def corpora(self, row: Requirement, claim: ScheduleClaim) -> tuple[Corpus, ...]:
-        """What a requirement is judged on under one schedule, one per focus; smaller where cases cost much."""
+        """The corpora of a requirement under one schedule, one per focus; smaller if its cases are costly."""
         size = self.profile.costly if JUDGEMENTS[row.id].costly else self.profile.corpus
         return tuple(
             Corpus(limits=self.limits, schedule=claim, focus=focus, seed=self.seed, size=size)
@@ -159,10 +159,10 @@ class PipelineTarget:
         )
 
     def enough(self, row: Requirement) -> tuple[str, ...]:
-        """The schedules under which a requirement is judged: the first, or it and the last, where any would do.
+        """The schedules under which a requirement is judged.
 
-        The same goes for a requirement whose cases cost much; if it is about what the schedule does, only in the
-        smallest profile.
+        For a requirement that does not depend on the schedule, the profile may allow only the first, or the first and
+        the last. The same applies to costly requirements; to those about the schedule only in the smallest profile.
         """
         judgement = JUDGEMENTS[row.id]
         names = tuple(
@@ -181,7 +181,7 @@ class PipelineTarget:
         return tuple(dict.fromkeys((*trained[:1], *trained[-1:])))[:most]
 
     def against(self, requirement: str, column: str) -> Iterator[Case]:
-        """Cases of two to four ranks, of every focus, under two seeds."""
+        """Cases that must expose an implementation that breaks the requirement: two to four ranks, every focus."""
         claim = self.claims.schedule(column)
         assert claim is not None, "what is wrong on purpose shows under a schedule that is claimed"
         judgement = JUDGEMENTS[requirement]
@@ -195,7 +195,7 @@ class PipelineTarget:
     # ------------------------------------------------------------------ stored cases
 
     def allows(self, case: AnyCase) -> bool:
-        """Whether its schedule is claimed, and its ranks are as many as the run allows."""
+        """Whether the run allows the case's number of ranks, and its schedule is claimed."""
         if not isinstance(case, Case) or self.claims.schedule(case.schedule) is None:
             return False
         return self.limits.min_ranks <= case.num_ranks and case.world.size <= self.limits.max_ranks
@@ -203,7 +203,7 @@ class PipelineTarget:
     def judged_by(
         self, case: AnyCase, *, name: str, asked: str | None, stored: str | None
     ) -> tuple[Requirement, ...]:
-        """The requirements by which a stored case is judged again; what it stands for was judged once."""
+        """The requirements that judge a stored case again."""
         assert isinstance(case, Case), "a pipeline judges its own cases only"
         claim = self.claims.schedule(case.schedule)
 
@@ -215,9 +215,9 @@ class PipelineTarget:
 
         if asked is None and stored is not None:
             if stored not in JUDGEMENTS or not JUDGEMENTS[stored].applies(case):
-                raise BadCaseError(  # the file was changed, and no judge expects what it says now
-                    f"{name}: {stored} is not about the case that is stored with it; "
-                    f"--requirement ID judges the case by another one"
+                raise BadCaseError(  # the file was edited, and judgements expect cases of their own requirement
+                    f"{name}: {stored} does not apply to the case that is stored with it; "
+                    f"judge the case by another requirement with --requirement ID"
                 )
             rows: tuple[Requirement, ...] = (requirement(stored),)
         else:
@@ -227,7 +227,7 @@ class PipelineTarget:
         return rows
 
     def _require_claimed(self, case: Case) -> None:
-        """Refuse a case that the implementation does not claim: it would be refused, not judged."""
+        """Raise if the implementation does not claim the case, which it might then refuse."""
         claim = self.claims.schedule(case.schedule)
         if claim is None:
             raise UnknownNameError(f"schedule (of {self.name})", case.schedule, self.columns)
@@ -243,15 +243,15 @@ class PipelineTarget:
     # ------------------------------------------------------------------ properties of cases
 
     def points(self, case: AnyCase) -> frozenset[Point]:
-        """Of a pipeline's case one for each class of its numbers of microbatches."""
+        """The combinations of properties in a case, one for each class of its numbers of microbatches."""
         return points_of(case) if isinstance(case, Case) else frozenset()
 
     def reachable(self, columns: Iterable[str]) -> frozenset[Point]:
-        """What cases under these schedules can have."""
+        """All combinations of properties that cases under these schedules can have."""
         return reachable_points(self.limits, columns)
 
     def batch_classes(self, case: AnyCase) -> frozenset[str]:
-        """Its m compared with p, of every run of the program."""
+        """How m compares with p in each run of the case's program."""
         if not isinstance(case, Case):
             return frozenset()
         return frozenset(
@@ -261,7 +261,7 @@ class PipelineTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedOfPipeline:
-    """A requirement under one schedule, and its cases, drawn from one corpus per focus."""
+    """A requirement under one schedule, with its corpora."""
 
     target: PipelineTarget
     row: Requirement
@@ -279,30 +279,30 @@ class AskedOfPipeline:
 
     @property
     def repeats(self) -> bool:
-        """Whether judging executes a case several times."""
+        """Whether judging executes a case again."""
         return self._judgement.repeats
 
     @property
     def without(self) -> tuple[str, ...]:
-        """Foci of the requirement that are not claimed under this schedule."""
+        """The requirement's foci that are not claimed under this schedule."""
         return self._judgement.without(self.claim, self.target.claims)
 
     @property
     def num_ranks(self) -> int:
-        """The most ranks that a plain case has under this schedule."""
+        """The largest number of ranks in a plain case under this schedule."""
         return max((p for p, _ in shapes(self.target.limits, self.claim)), default=0)
 
     @property
     def corpora(self) -> tuple[Corpus, ...]:
-        """One per focus."""
+        """The corpora of the cases, one per focus."""
         return self.target.corpora(self.row, self.claim)
 
     def own(self, case: AnyCase) -> Case | None:
-        """A pipeline's case under this schedule."""
+        """The case if it is a pipeline's under this schedule, else None."""
         return case if isinstance(case, Case) and case.schedule == self.claim.name else None
 
     def applies(self, case: Case) -> bool:
-        """Whether the requirement is about this case."""
+        """Whether the requirement applies to this case."""
         return self._judgement.applies(case)
 
     def smallest(
@@ -314,7 +314,7 @@ class AskedOfPipeline:
         *,
         budget: Budget,
     ) -> Smallest[Case]:
-        """By cuts of the case itself, inside what its corpus is drawn from."""
+        """Shrink the case by cutting it, within what its corpus could draw."""
         assert isinstance(corpus, Corpus)
         scope = Scope(limits=corpus.limits, claim=corpus.schedule, focus=corpus.focus)
 
@@ -324,10 +324,10 @@ class AskedOfPipeline:
         return simplify(case, outcome, check, allowed=allowed, budget=budget)
 
     def heights(self, case: Case, *, worst_ratio: float | None) -> Mapping[str, float]:
-        """Large numeric errors, and many microbatches that may be in flight."""
+        """The search maximises numeric errors and the number of microbatches that may be in flight."""
         most = max((run.num_microbatches for run in case.runs), default=0)
         return {"error": worst_ratio or 0.0, "in flight": float(most * case.stages_per_rank)}
 
     def why_nothing_was_compared(self, cases: Iterable[Case]) -> str:
-        """What the requirement's condition says, if none of the cases met it."""
+        """The requirement's condition that none of the cases met."""
         return self._judgement.why_nothing_was_compared(cases)

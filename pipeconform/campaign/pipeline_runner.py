@@ -1,4 +1,4 @@
-"""Running and judging the cases of a pipeline implementation in the processes of one environment variant."""
+"""The runner for pipelines: executes and judges cases in the processes of one environment variant."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ __all__ = ["PipelineRunner"]
 
 @dataclass(frozen=True)
 class PipelineRunner:
-    """Pipeline cases on an executor."""
+    """Runs pipeline cases with an executor."""
 
     executor: Executor
     kind: Kind = "pipeline"
 
     @property
     def implementation(self) -> str:
-        """The executor's."""
+        """The full reference of the implementation."""
         return self.executor.implementation
 
     @property
     def title(self) -> str:
-        """Name and version."""
+        """The implementation's name and version."""
         return f"{self.executor.description.name} {self.executor.description.version}"
 
     @property
     def pools(self) -> RankPools:
-        """The executor's."""
+        """The executor's processes."""
         return self.executor.pools
 
     @property
     def promises(self) -> bool:
-        """Whether it promises any errors under this variant."""
+        """Whether the implementation promises any errors under this variant."""
         return bool(self.executor.description.errors.promises)
 
     @property
     def executions(self) -> type[Execution]:
-        """What the executor returns."""
+        """The type of an execution."""
         return Execution
 
     def own(self, case: AnyCase) -> Case | None:
@@ -60,18 +60,18 @@ class PipelineRunner:
         return case if isinstance(case, Case) else None
 
     def execute(self, case: Case, rows: Iterable[Requirement], *, hung: bool = False) -> Execution:
-        """Execute with what the requirements observe; of what hung before, also who waits for whom."""
+        """Execute a case, recording what the requirements observe; if it `hung` before, also who waits for whom."""
         observe = {watched for row in rows for watched in JUDGEMENTS[row.id].observe}
         return self.executor.execute(case, observe={*observe, *(("waits",) if hung else ())})
 
     def stored_as(self, case: Case, row: Requirement) -> str:
-        """By what was observed, and the case."""
+        """The key of an execution: what was observed, and the case's digest."""
         return "-".join((*sorted(JUDGEMENTS[row.id].observe), case.digest))
 
     def judged(
         self, row: Requirement, case: Case, execution: Execution, *, thorough: bool = True, anew: bool = True
     ) -> Judged:
-        """Judge by the requirement's judgement."""
+        """Judge an execution by one requirement."""
         gauge = Gauge()
         found = judge(row, execution, self.executor, thorough=thorough, anew=anew, gauge=gauge)
         unclaimed = returned_unclaimed(self.executor.capabilities, execution.shown)
@@ -79,13 +79,13 @@ class PipelineRunner:
         return Judged(found, gauge.worst, compared, frozenset(one.value for one in unclaimed))
 
     def repetitions(self, row: Requirement, execution: Execution, *, anew: bool) -> int:
-        """Those of a requirement about determinism, unless the first execution ended early."""
+        """How often judging executed the case again: for determinism, unless the first execution ended early."""
         if not JUDGEMENTS[row.id].repeats or execution.outcome() is not None:
             return 0
         return num_repetitions(anew=anew)
 
     def localised(self, case: Case, outcomes: Sequence[Outcome]) -> Localisation | None:
-        """By an execution in which everything that passes between stages is compared."""
+        """Where values begin to be wrong, from one more execution that compares the boundaries of all stages."""
         return localise(case, outcomes, self.executor)
 
     def can_localise(self, outcome: Outcome) -> bool:

@@ -1,4 +1,4 @@
-"""What a fork server imports before it starts ranks, whatever they execute; light, so that it can be known early."""
+"""The modules that a fork server imports before it starts ranks; this list itself imports nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executing stored cases again to see whether a verdict is the same every time."""
+"""Executes stored cases again to see whether a verdict is the same every time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["Again", "Question", "rejudge"]
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A case to judge again by one requirement, in one environment variant."""
+    """A case to judge again by one requirement, under one environment variant."""
 
     requirement: str
     variant: str
     case: AnyCase
     hung: bool = False
-    """Whether it is known to hang: then the ranks record who waits for whom."""
+    """Whether it is known to hang; the ranks then record which rank waits for which."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Again:
-    """What each execution showed: statuses and signatures; an empty set is a pass."""
+    """The statuses and signatures that each execution showed; an empty set is a pass."""
 
     question: Question
     shown: tuple[frozenset[tuple[str, str]], ...]
@@ -41,7 +41,7 @@ class Again:
 def rejudge(questions: Iterable[Question], *, options: Options, times: int = 1) -> tuple[Again, ...]:
     """Execute each case `times` times on real processes and judge every execution in full.
 
-    `options` name the implementation and the device; ranks are taken from the cases.
+    `options` name the implementation and the device; the cases determine the ranks.
 
     Raises:
         UsageError: the implementation cannot be used, or an environment variant is unknown.

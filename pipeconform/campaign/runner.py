@@ -1,4 +1,4 @@
-"""What executes and judges cases: an implementation in the processes of one environment variant."""
+"""The contract of what executes and judges cases: one implementation under one environment variant."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ class Judged(NamedTuple):
     """The result of judging one execution."""
 
     outcomes: tuple[Outcome, ...]
-    """What is wrong."""
+    """The violations found."""
     worst_ratio: float | None = None
-    """The largest ratio of a difference to its bound among values that were accepted; None: no bound was asked."""
+    """The largest ratio of a difference to its bound among accepted values; None if no bound was computed."""
     compared: int = 0
-    """How many values were compared; 0 where the case lacks what the requirement is about."""
+    """How many values were compared; 0 if the case lacks what the requirement is about."""
     unclaimed: frozenset[str] = frozenset()
-    """Names of features that the implementation does not claim, and that it showed."""
+    """Names of features that the implementation showed without claiming them."""
 
 
 class Runner(Protocol[CaseT, ExecutionT]):
-    """Runs cases of one implementation, and judges what they show."""
+    """Executes cases of one implementation and judges them."""
 
     @property
     def implementation(self) -> str:
-        """Its full reference, as `pipeconform.execute.implementation.resolve` gives it."""
+        """The implementation's full reference, as `pipeconform.execute.implementation.resolve` returns it."""
 
     @property
     def title(self) -> str:
-        """Its own name and version."""
+        """The implementation's name and version."""
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """The kind of implementation."""
 
     @property
     def pools(self) -> RankPools:
-        """The processes."""
+        """The processes that execute cases."""
 
     @property
     def promises(self) -> bool:
-        """Whether it promises any errors, which may depend on the variant."""
+        """Whether the implementation promises any errors under this variant."""
 
     @property
     def executions(self) -> type[ExecutionT]:
         """The type of an execution."""
 
     def own(self, case: AnyCase) -> CaseT | None:
-        """The case, if it is of the kind that this implementation executes."""
+        """The case if it is of the kind that this implementation executes, else None."""
 
     def execute(self, case: CaseT, rows: Iterable[Requirement], *, hung: bool = False) -> ExecutionT:
-        """Execute a case with everything recorded that these requirements look at.
+        """Execute a case, recording everything that these requirements observe.
 
-        Where the case `hung` before, the ranks also record who waits for whom: that proves a hang, and soon.
+        If the case `hung` before, the ranks also record which rank waits for which: that proves a hang sooner.
 
         Raises:
             HarnessError: the harness failed.
         """
 
     def stored_as(self, case: CaseT, row: Requirement) -> str | None:
-        """The key under which an execution can serve other requirements; None where it cannot."""
+        """The key under which an execution can serve other requirements; None if it cannot."""
 
     def judged(
         self,
@@ -82,7 +82,7 @@ class Runner(Protocol[CaseT, ExecutionT]):
         thorough: bool = True,
         anew: bool = True,
     ) -> Judged:
-        """Judge an execution; without `thorough`, an enormous difference counts without its bound.
+        """Judge an execution; unless `thorough`, an enormous difference counts without computing its bound.
 
         With `anew`, a requirement about determinism also compares old processes with new ones.
 
@@ -95,11 +95,11 @@ class Runner(Protocol[CaseT, ExecutionT]):
         """How many times judging executed the case again."""
 
     def localised(self, case: CaseT, outcomes: Sequence[Outcome]) -> Localisation | None:
-        """Where values begin to be wrong, by one more execution; None where that is not known.
+        """Where values begin to be wrong, from one more execution; None if that is not known.
 
         Raises:
             HarnessError: the harness failed.
         """
 
     def can_localise(self, outcome: Outcome) -> bool:
-        """Whether it is worth an execution to find out where values begin to be wrong."""
+        """Whether another execution could find where values begin to be wrong."""

@@ -1,4 +1,4 @@
-"""Settling a comparison by executing its cases again: what changes its mind is flaky."""
+"""Settles a comparison by executing its cases again: a change that does not show every time is flaky."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = 3
 def settle(comparison: Comparison, old: Result, new: Result, *, options: Options) -> Comparison:
     """Execute the case of each regression, new failure and fix again, on the implementation of `new`.
 
-    A regression that does not show every time becomes flaky; a fixed violation that shows at all shows "sometimes".
+    A regression that does not show every time becomes "flaky"; a fixed violation that shows again becomes "sometimes".
 
     Raises:
         UsageError: the implementation cannot be used.
@@ -54,7 +54,7 @@ def _settled(change: Change, times: int) -> Change:
     steady = times == 0 if change.kind == "fixed" else times == TIMES
     if steady:
         return change
-    detail = f"executed again, its case showed it {times} of {TIMES} times"
-    # what the old result shows too is chance, and nothing new
+    detail = f"executed again, its case showed the violation {times} of {TIMES} times"
+    # the old result shows a "sometimes" too, so it is nothing new
     kind = "sometimes" if change.kind == "fixed" else "flaky"
     return msgspec.structs.replace(change, kind=kind, detail=detail)

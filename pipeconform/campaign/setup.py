@@ -1,4 +1,4 @@
-"""From options to a campaign: implementation, devices, variants, limits."""
+"""Builds a campaign from options: the implementation, devices, variants and limits."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ _SOURCE_TASK = "pipeconform.execute.source:answer"
 
 @contextmanager
 def campaign_of(options: Options) -> Iterator[Campaign]:
-    """Start processes, let the implementation describe itself, and yield a campaign; all ends with it.
+    """Start processes, ask the implementation for its description, and yield a campaign; stop the processes at the end.
 
     Raises:
-        UsageError: an unknown name, a wrong implementation, too few devices, an option that it has no use for.
+        UsageError: a name is unknown, the implementation cannot be used, an option does not apply to it, or there are
+            too few devices.
         HarnessError: processes cannot be started.
     """
     reference, profile = implementations.resolve(options.implementation), options.sized()
@@ -62,11 +63,12 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
         def start(name: str) -> Runner[Any, Any]:
             environment = Environment(name, dict(target.variants[name]))
             variant = stack.enter_context(places.pools(environment))
-            # what is promised may depend on the settings; what is claimed, and so drawn, must not
+            # promises may depend on a variant's settings; claims, which decide what is drawn, must not
             own = describe(variant, reference)
             if target_of(own, profile=profile, ranks=ranks).claims != target.claims:
                 raise BadAdapterError(
-                    f"{options.implementation} claims other capabilities in its variant {name!r}: cases are the same"
+                    f"{options.implementation} claims other capabilities in its variant {name!r}; expected the same "
+                    f"claims in every variant, because all variants share their cases"
                 )
             return runner_of(own, implementation=reference, pools=variant)
 
@@ -92,7 +94,7 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
 
 @dataclass(frozen=True)
 class Places:
-    """Where ranks run: on this machine, or on the agents that have come."""
+    """Where ranks run: on this machine, or on attached agents."""
 
     devices: Devices
     reason_against: Callable[[int], str | None]
@@ -100,11 +102,11 @@ class Places:
 
 
 def places_of(options: Options, stack: ExitStack) -> Places:
-    """Where the ranks of a run are to be; agents are waited for, and sent home when `stack` unwinds.
+    """Decide where the ranks of a run execute; wait for agents, and release them when `stack` unwinds.
 
     Raises:
-        UsageError: an unknown device or backend, or no token.
-        TooFewAgentsError: not enough agents came.
+        UsageError: the device or backend is unknown, or there is no token.
+        TooFewAgentsError: not enough agents connected.
     """
     device, backend, share = options.device, options.backend, options.ranks_per_device
     if options.attach is None:
@@ -122,7 +124,7 @@ def places_of(options: Options, stack: ExitStack) -> Places:
 
 
 def say(text: str) -> None:
-    """Tell what happens to agents, apart from what a command prints."""
+    """Report on agents to standard error, apart from a command's output."""
     print(f"pipeconform: {shown(text)}", file=sys.stderr, flush=True)
 
 
@@ -137,10 +139,10 @@ def _most_ranks(reason_against: Callable[[int], str | None], wanted: tuple[int, 
 
 
 def source_in(pools: RankPools, reference: str) -> Source:
-    """The source file of the adapter called `reference`, as rank processes import it.
+    """The source file of the adapter `reference`, as rank processes import it.
 
     Raises:
-        HarnessError: the process that was asked died or hung.
+        HarnessError: the rank process died or hung.
     """
     vector = ask_implementation(pools, _SOURCE_TASK, reference, answer=Source, time_limit=120.0)
     if not vector.ok:

@@ -1,8 +1,8 @@
-"""Making a failing pipeline case small: crude cuts first, then smaller ones, until no cut shows the violation any more.
+"""Makes a failing pipeline case small: large cuts first, then smaller ones, until every cut loses the violation.
 
-Every candidate is a case that could have been drawn, or a shorter part of one, and is executed anew. It counts only
-if it shows the same violation: the same requirement, status and signature. Nothing here depends on chance or on how
-the case was found, so the same case ends in the same small one wherever it is made small, given time enough.
+Every candidate is a case that could have been drawn, or a shorter part of one, and is executed. It counts only if it
+shows the same violation: the same requirement, status and signature. The search is deterministic and does not depend
+on how the case was found: given enough time, the same case always ends in the same small case.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Check = Callable[[Case], Outcome | None]
 
 
 class _BudgetSpentError(Exception):
-    """No execution is left, or no time."""
+    """The budget of executions or seconds is spent."""
 
 
 def simplify(
     target: Case, outcome: Outcome, check: Check, *, allowed: Callable[[Case], bool], budget: Budget
 ) -> Smallest[Case]:
-    """Make `target`, which showed `outcome`, as simple as `allowed` cases get.
+    """Find the simplest `allowed` case that shows the same violation as `target`, which showed `outcome`.
 
-    `check` executes a case and returns the outcome of the same kind, or None. The result is minimal if every cut of
-    every part was tried on it in vain. Returns the target itself, unconfirmed, if it does not show the violation again.
+    `check` executes a case and returns the outcome of the same kind, or None. The result is minimal if no further cut
+    of any part shows the violation. Returns the target itself, unconfirmed, if it does not show the violation again.
     """
     search = _Search(target, check, budget)
     minimal = False
@@ -52,7 +52,7 @@ def simplify(
 
 
 class _Search:
-    """The simplest case so far, and what is known of others."""
+    """The simplest case so far, and the cases already tried."""
 
     def __init__(self, target: Case, check: Check, budget: Budget) -> None:
         self.case, self._check, self._budget = target, check, budget
@@ -62,7 +62,7 @@ class _Search:
         self._deadline = time.monotonic() + budget.seconds
 
     def shows(self, case: Case) -> bool:
-        """Execute a case; from now on it is the simplest if it shows the violation."""
+        """Execute a case and keep it as the simplest if it shows the violation."""
         self.known.add(case.digest)
         found = self._check(case)
         if found is not None:
@@ -70,10 +70,10 @@ class _Search:
         return found is not None
 
     def take_first(self, candidates: Iterable[Case]) -> bool:
-        """Go on from the first candidate that shows the violation, if any does.
+        """Continue from the first candidate that shows the violation; return whether there was one.
 
         Raises:
-            _BudgetSpentError: there may be others.
+            _BudgetSpentError: the budget ended with candidates left.
         """
         for candidate in candidates:
             if candidate.digest in self.known:
@@ -85,7 +85,7 @@ class _Search:
         return False
 
     def cut_every_part(self, allowed: Callable[[Case], bool]) -> bool:
-        """Cut one part after another as far as it goes; whether anything was cut."""
+        """Cut each part as far as possible; return whether anything was cut."""
         begun = self.case
         for part in PARTS:
             while self.take_first(simpler(self.case, part, allowed)):

@@ -1,4 +1,4 @@
-"""The id of a violation and the status of a cell: the same for whoever judges and whoever checks a result."""
+"""The id of a violation and the status of a cell, for the run that writes a result and the checks of that result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def identifier_of(where: str, what: str) -> str:
 def status_of(violations: tuple[Violation, ...], *, compared: int) -> Status:
     """The status of a judged cell with these violations, whose judgements made `compared` comparisons.
 
-    A cell whose judgements never compared anything has met nothing.
+    A cell whose judgements compared nothing has not passed.
     """
     if not violations and not compared:
         return "nothing_compared"

@@ -1,7 +1,7 @@
-"""A bounded store of executions, so that one execution answers many requirements.
+"""A bounded store of executions, so that one execution serves many requirements.
 
-In memory for this process, and in a folder for the other workers of a distributed run. It serves
-first judgements only: confirmation, shrinking and replay always execute.
+It is in memory for this process, and in a folder for the other workers of a distributed run. It serves first
+judgements only: confirmation, shrinking and replay always execute.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class Store:
-    """Executions by (variant, case digest); the least recently used go when `max_bytes` is reached."""
+    """Executions by key; the least recently used are dropped when `max_bytes` is reached."""
 
     def __init__(self, *, folder: Path | None = None, max_bytes: int = 256 << 20) -> None:
         self._folder, self._max_bytes, self._bytes = folder, max_bytes, 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     def get(self, key: str, kind: type[T]) -> T | None:
-        """The execution stored under `key`, if any worker has stored one; it is of type `kind`."""
+        """The execution of type `kind` that any worker stored under `key`, or None."""
         data = self._kept.get(key)
         if data is not None:
             self._kept.move_to_end(key)
@@ -38,7 +38,7 @@ class Store:
         return None if data is None else msgspec.msgpack.decode(data, type=kind)
 
     def put(self, key: str, execution: object) -> None:
-        """Store an execution; a full or read-only disk only costs the sharing."""
+        """Store an execution; on a full or read-only disk it is not shared with other workers."""
         data = msgspec.msgpack.encode(execution)
         self._keep(key, data)
         if self._folder is not None:

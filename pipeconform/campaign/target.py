@@ -1,8 +1,8 @@
-"""What a campaign judges: a pipeline implementation under its schedules, or a data-parallel wrapper.
+"""The contract of what a campaign judges: a pipeline implementation under its schedules, or a data-parallel wrapper.
 
-A `Target` is made of what an implementation says of itself, and executes nothing: which requirements it is asked, on
-which cases, and why the others are not asked. Whoever reads a result can therefore say which cells and cases it must
-have. Cases are executed by a `pipeconform.campaign.runner.Runner`.
+A `Target` is built from an implementation's description. It knows which requirements are judged, on which cases, and
+why the others are not, but executes nothing: a reader of a result can work out which cells and cases it must have.
+A `pipeconform.campaign.runner.Runner` executes the cases.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ class Asked(Protocol[CaseT]):
 
     @property
     def column(self) -> str:
-        """The schedule, or what stands for it."""
+        """The schedule; for a wrapper, `WRAPPER_COLUMN`."""
 
     @property
     def is_later(self) -> bool:
-        """Whether the requirement is asked in another column too, which comes first."""
+        """Whether an earlier column also asks for the requirement."""
 
     @property
     def repeats(self) -> bool:
-        """Whether judging executes a case again, so that each judgement is made in full."""
+        """Whether judging executes a case again; every judgement is then made in full."""
 
     @property
     def without(self) -> Sequence[str]:
-        """Subjects of the requirement that the implementation does not claim, so that no case is about them."""
+        """Subjects of the requirement that have no cases because the implementation does not claim them."""
 
     @property
     def num_ranks(self) -> int:
-        """The ranks of its largest cases."""
+        """The number of ranks of its largest cases."""
 
     @property
     def corpora(self) -> Sequence[Drawable[CaseT]]:
-        """What cases are drawn from."""
+        """The corpora from which cases are drawn."""
 
     def own(self, case: AnyCase) -> CaseT | None:
-        """The case, if it is one of this column."""
+        """The case if it belongs to this column, else None."""
 
     def applies(self, case: CaseT) -> bool:
         """Whether the requirement is about this case."""
@@ -80,40 +80,40 @@ class Asked(Protocol[CaseT]):
         *,
         budget: Budget,
     ) -> Smallest[CaseT]:
-        """Make `case` small, which showed `outcome` and is of `corpus` or of the search beyond it.
+        """Shrink `case`, which showed `outcome` and was drawn from `corpus` or found by the search beyond it.
 
         `check` executes a case and returns its outcome of the same kind, or None.
         """
 
     def heights(self, case: CaseT, *, worst_ratio: float | None) -> Mapping[str, float]:
-        """What the search maximises, by name: cases with more of it are varied further."""
+        """The quantities that the search maximises, by name: it varies cases with high values further."""
 
     def why_nothing_was_compared(self, cases: Iterable[CaseT]) -> str:
-        """What all of these cases lacked, so that judging them compared nothing, and what would help."""
+        """Why judging these cases compared nothing, and what would help."""
 
 
 class Target(Protocol):
-    """What an implementation says of itself, and what a run asks of it."""
+    """An implementation's description, and what a run asks of it."""
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """The kind of implementation."""
 
     @property
     def name(self) -> str:
-        """What it calls itself."""
+        """The name in its description."""
 
     @property
     def version(self) -> str:
-        """Which one it is."""
+        """The version in its description."""
 
     @property
     def claims(self) -> object:
-        """What it claims, as data."""
+        """Its claims, as data."""
 
     @property
     def errors(self) -> object:
-        """What it promises about mistakes, as data; None where it cannot promise anything."""
+        """Its promises about mistakes, as data; None if this kind of implementation makes none."""
 
     @property
     def variants(self) -> Mapping[str, Mapping[str, str]]:
@@ -121,34 +121,34 @@ class Target(Protocol):
 
     @property
     def profile(self) -> Profile:
-        """How much is done."""
+        """The profile, which sets the extent of the run."""
 
     @property
     def max_ranks(self) -> int:
-        """The most ranks that a case may have here."""
+        """The largest number of ranks that a case may have in this run."""
 
     @property
     def shares_executions(self) -> bool:
-        """Whether one execution answers several requirements in a column, so that they are best judged together."""
+        """Whether one execution serves several requirements of a column, which are then best judged together."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns in which it can be judged."""
+        """All columns of the table in which it can be judged."""
 
     def chosen(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """The columns that were asked for, whatever the case of the letters; all for none.
+        """The columns named in `wanted`, in any letter case; all columns if it is empty.
 
         Raises:
-            UsageError: one asked for is not claimed, or there are none to choose from.
+            UsageError: one of them is not claimed, or the implementation has no schedules.
         """
 
     def ask(self, row: Requirement, column: str, *, promises: Callable[[], bool]) -> Asked[Any] | NotAsked:
-        """What a requirement is judged on in a column, or why it is not judged there.
+        """The cases that a requirement is judged on in a column, or why it is not judged there.
 
-        `promises` says whether errors are promised; it is called only where that matters.
+        `promises` returns whether the implementation promises any errors; it is called only if that matters.
 
         Raises:
-            NothingJudgedError: it is claimed, but no case lies inside the claims.
+            NothingJudgedError: the requirement is claimed, but no case lies within the claims.
         """
 
     def allows(self, case: AnyCase) -> bool:
@@ -157,45 +157,45 @@ class Target(Protocol):
     def judged_by(
         self, case: AnyCase, *, name: str, asked: str | None, stored: str | None
     ) -> tuple[Requirement, ...]:
-        """The requirements by which a stored case is judged again.
+        """The requirements that judge a stored case again.
 
-        That is the one asked for, or else that of the stored violation, or else all that are about the case, which
-        is of this kind of implementation and which messages call `name`.
+        That is `asked` if given, else `stored`, the requirement of the stored violation, else every requirement that
+        applies to the case. The case must be of this target's kind; messages refer to it as `name`.
 
         Raises:
             UnknownNameError: no requirement has that id, or the case's schedule is not claimed.
-            UsageError: the case lies outside of the claims, or the requirement asked for is not about it.
-            NothingJudgedError: no requirement is about it.
+            UsageError: the case lies outside the claims, or the requirement asked for does not apply to it.
+            NothingJudgedError: no requirement applies to it.
         """
 
     def against(self, requirement: str, column: str) -> Iterator[AnyCase]:
-        """Cases on which an implementation that breaks the requirement in this column must be caught."""
+        """Cases that must expose an implementation that breaks the requirement in this column."""
 
     def points(self, case: AnyCase) -> frozenset[Point]:
-        """The combinations of properties that a case has."""
+        """The combinations of properties in a case."""
 
     def reachable(self, columns: Iterable[str]) -> frozenset[Point]:
         """All combinations of properties that cases can have in these columns."""
 
     def batch_classes(self, case: AnyCase) -> frozenset[str]:
-        """How its numbers of microbatches compare with its number of ranks; empty where there are none."""
+        """How its numbers of microbatches compare with its number of ranks; empty if it has no microbatches."""
 
 
 def some_of(
     wanted: tuple[Requirement, ...], is_about: Callable[[Requirement], bool], *, asked: str | None
 ) -> tuple[Requirement, ...]:
-    """Those of the `wanted` requirements that are about a case; `asked` names the only one, if it was asked for.
+    """The `wanted` requirements that apply to a case; `asked` names the only one if the user asked for it.
 
     Raises:
-        UsageError: the one asked for is not.
-        NothingJudgedError: none is.
+        UsageError: the requirement asked for does not apply to the case.
+        NothingJudgedError: no requirement applies to the case.
     """
     chosen = tuple(filter(is_about, wanted))
     if chosen:
         return chosen
     if asked is not None:
         raise UsageError(
-            f"{wanted[0].id} says nothing about this case, or the implementation does not claim what it needs; "
-            f"leave --requirement out to judge the case by all that do"
+            f"{wanted[0].id} does not apply to this case, or the implementation does not claim what it needs; "
+            f"leave --requirement out to judge the case by every requirement that applies"
         )
-    raise NothingJudgedError("no requirement says anything about this case")
+    raise NothingJudgedError("no requirement applies to this case")

@@ -1,4 +1,4 @@
-"""Making a target of what an implementation says of itself: in a process, or in a result file."""
+"""Builds the target of a campaign from an implementation's description, or from the claims in a result file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AnyClaims = Capabilities | WrapperClaims
 CLAIMS: Mapping[Kind, type[Capabilities] | type[WrapperClaims]] = MappingProxyType(
     {"pipeline": Capabilities, "wrapper": WrapperClaims}
 )
-"""What an implementation of each kind claims, as a result file has it."""
+"""The type of an implementation's claims, by kind, as result files store them."""
 
 
 def target_of(
@@ -33,12 +33,12 @@ def target_of(
     examples: int | None = None,
     schedules: tuple[str, ...] = (),
 ) -> Target:
-    """What the implementation is asked on these numbers of ranks.
+    """The target for an implementation with this description, on these numbers of ranks.
 
-    `examples` is the number of listed cases of a wrapper's requirement; for a pipeline it is in the `profile`.
+    `examples` limits the listed cases of each wrapper requirement; for a pipeline, the `profile` sets the number.
 
     Raises:
-        UsageError: one of `schedules` is not claimed, or there are none.
+        UsageError: one of `schedules` is not claimed, or the implementation has no schedules.
     """
     if isinstance(description, WrapperDescription):
         return WrapperTarget.of(
@@ -50,7 +50,7 @@ def target_of(
 def target_claiming(
     claims: AnyClaims, *, name: str, profile: Profile, ranks: tuple[int, int], seed: int
 ) -> Target:
-    """What an implementation with this name and these claims is asked, all else apart: what a result file says."""
+    """The target for an implementation of which only the name and the claims are known, as from a result file."""
     if isinstance(claims, WrapperClaims):
         description = WrapperDescription(name=name, version="", claims=claims)
         return WrapperTarget.of(description, profile=profile, ranks=ranks, seed=seed)

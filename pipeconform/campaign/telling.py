@@ -1,4 +1,4 @@
-"""What a process that judges cells reports about its campaign, for the result file and for whoever schedules cells."""
+"""What a process that judges cells reports about its campaign: for the result file, and for scheduling cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["environment_of", "implementation_of", "tell", "weights"]
 
 
 def tell(campaign: Campaign, wanted: tuple[str, ...]) -> Told:
-    """What was judged, where, and on how many cases; `wanted` are the schedules that were asked for."""
+    """The report on what was judged, where, and on how many cases; `wanted` names the schedules asked for."""
     target = campaign.target
     columns = target.chosen(wanted)
     return Told(
@@ -41,7 +41,7 @@ def tell(campaign: Campaign, wanted: tuple[str, ...]) -> Told:
 
 
 def weights(campaign: Campaign) -> dict[str, Weight]:
-    """By group of cells what it costs to judge them, as far as the claims tell."""
+    """The estimated cost of judging each group of cells, from the claims."""
     found: dict[str, Weight] = {}
     target = campaign.target
     for row in rows_of(target.kind):
@@ -57,12 +57,12 @@ def weights(campaign: Campaign) -> dict[str, Weight]:
 
 
 def rows_of(kind: Kind) -> tuple[Requirement, ...]:
-    """The requirements that implementations of this kind are judged by."""
+    """The requirements for implementations of this kind."""
     return tuple(row for chapter in chapters_of(kind) for row in chapter.requirements)
 
 
 def implementation_of(campaign: Campaign) -> Implementation:
-    """What is judged, in a result's words."""
+    """The implementation, as the result file describes it."""
     target, source = campaign.target, campaign.source
     return Implementation(
         reference=campaign.implementation,
@@ -77,7 +77,7 @@ def implementation_of(campaign: Campaign) -> Implementation:
 
 
 def environment_of(campaign: Campaign) -> Environment:
-    """Where the run takes place, with the settings that the rank processes report."""
+    """The machine, the versions, and the settings that the rank processes report."""
     runners = campaign.runners
     started: Mapping[str, Runner[Any, Any]] = runners.started if isinstance(runners, Runners) else runners
     pools = {name: runner.pools for name, runner in started.items()}

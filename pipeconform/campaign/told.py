@@ -1,4 +1,4 @@
-"""What a process that judges cells says of itself to whoever gathers them, which imports nothing that judges."""
+"""The report of a process that judges cells, apart from the code that judges: its reader must stay light."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Told", "Weight", "group_of"]
 
 
 class Weight(NamedTuple):
-    """What it costs to judge a group of cells: the heavier is begun first."""
+    """What it costs to judge a group of cells; the heaviest groups start first."""
 
     num_ranks: int
-    """Of its largest cases."""
+    """The ranks of its largest cases."""
     num_cells: int
-    """That are judged, and not only told to be skipped."""
+    """The cells that are judged, not skipped."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a process that judged cells tells at its end."""
+    """What a process that judged cells reports at its end."""
 
     environment: Environment
     implementation: Implementation
@@ -33,11 +33,11 @@ class Told(msgspec.Struct, frozen=True):
     reached: tuple[Point, ...]
     reachable: tuple[Point, ...]
     max_ranks: int = 0
-    """The ranks that cases could take here; 0: as many as were asked for."""
+    """The largest number of ranks that cases could use here; 0: as many as were asked for."""
     search: int = 0
-    """Cases that are searched beyond the drawn ones for each cell."""
+    """How many cases the search tries for each cell beyond the drawn ones."""
 
 
 def group_of(requirement: str, schedule: str, variant: str) -> str:
-    """The name under which cells are kept together: those that share executions, which a wrapper's do not."""
+    """The name of a cell's group: cells of one schedule share executions; a wrapper's requirements share none."""
     return f"{requirement if schedule == WRAPPER_COLUMN else schedule}-{variant}"

@@ -1,4 +1,4 @@
-"""Trying an implementation that is wrong on purpose: is it caught, by which words, after how many executions?"""
+"""Tries implementations that are wrong on purpose: are they caught, with which message, after how many executions?"""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from pipeconform.spec.wrappers import any_requirement
 __all__ = ["MOST_EXECUTIONS", "Fault", "Trial", "cases_of", "faults", "try_fault", "wrapper_faults"]
 
 MOST_EXECUTIONS = 200
-"""Of a fault, before it counts as not detected."""
+"""A fault counts as not detected after this many executions."""
 
 _FAULTS = "pipeconform.reference_impl.faults"  # found by name: the product does not import the reference
 _RANKS = (1, 4)
 
 
 class Fault(Protocol):
-    """An implementation that is wrong on purpose, and how it shows."""
+    """An implementation that is wrong on purpose, and how the suite must catch it."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The fault's name."""
 
     @property
     def summary(self) -> str:
-        """What is done wrong, in a sentence."""
+        """One sentence about what it does wrong."""
 
     @property
     def requirement(self) -> str:
@@ -54,24 +54,24 @@ class Fault(Protocol):
 
     @property
     def tells(self) -> str:
-        """A regular expression that the finding's message matches."""
+        """A regular expression that the finding's message must match."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What became of one fault."""
+    """The result of trying one fault."""
 
     fault: Fault
     detected: bool
-    """Whether it was caught with the expected status, by a message that tells where."""
+    """Whether a finding had the expected status and message."""
     shown: tuple[str, ...]
-    """``status: kind`` of everything that its executions showed."""
+    """``status: kind`` of every finding."""
     message: str
-    """What the finding that caught it says, and where it is."""
+    """The message and the place of the finding that caught it."""
     executions: int
     seconds: float
     case: AnyCase | None = None
-    """On which it was caught."""
+    """The case on which it was caught."""
 
 
 def faults() -> Mapping[str, Fault]:
@@ -85,7 +85,7 @@ def wrapper_faults() -> Mapping[str, Fault]:
 
 
 def cases_of(fault: Fault, description: AnyDescription) -> Iterator[AnyCase]:
-    """The cases on which a fault that describes itself so must be caught, if it can be."""
+    """The cases on which to try a fault with this description."""
     target = target_of(description, profile=profile("smoke"), ranks=_RANKS)
     return target.against(fault.requirement, fault.schedule)
 

@@ -13,7 +13,7 @@ AnyRunner = Runner[Any, Any]
 
 
 class Runners(Mapping[str, AnyRunner]):
-    """By variant, the default settings first; a variant's processes start when it is asked for first."""
+    """The runners by variant, the default first; a variant's processes start at its first use."""
 
     def __init__(
         self, default: AnyRunner, *, names: Iterable[str], start: Callable[[str], AnyRunner]
@@ -24,15 +24,15 @@ class Runners(Mapping[str, AnyRunner]):
 
     @property
     def started(self) -> Mapping[str, AnyRunner]:
-        """Those that have been asked for, in the order in which that happened."""
+        """The runners that have been used, in order of first use."""
         return self._started
 
     def __getitem__(self, name: str) -> AnyRunner:
-        """What runs cases under one variant.
+        """The runner for a variant.
 
         Raises:
-            KeyError: the implementation names no such variant.
-            HarnessError: processes cannot be started, or do not see the variant's settings.
+            KeyError: the implementation has no such variant.
+            HarnessError: processes cannot be started, or do not have the variant's settings.
         """
         if name not in self._names:
             raise KeyError(name)
@@ -41,7 +41,7 @@ class Runners(Mapping[str, AnyRunner]):
         return self._started[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names  # Mapping's own would start processes to find out
+        return name in self._names  # Mapping's default would start processes
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -1,4 +1,4 @@
-"""A data-parallel wrapper as the target of a campaign: which requirements it is judged by, on which cases."""
+"""A data-parallel wrapper as the target of a campaign: its requirements, and the cases for each."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["AskedOfWrapper", "WrapperTarget"]
 
 @dataclass(frozen=True, kw_only=True)
 class WrapperTarget:
-    """What one wrapper says of itself, and how much a run does."""
+    """A wrapper's description, and the extent of a run."""
 
     description: WrapperDescription
     profile: Profile
     ranks: tuple[int, int] = (1, 4)
-    """The fewest and the most replicas of a case."""
+    """The smallest and the largest number of replicas in a case."""
     seed: int = 0
     examples: int | None = None
-    """The number of a requirement's listed cases that are judged; None: all."""
+    """How many of a requirement's listed cases are judged; None for all."""
     kind: Kind = "wrapper"
     shares_executions: bool = False
     columns: tuple[str, ...] = (WRAPPER_COLUMN,)
@@ -54,7 +54,7 @@ class WrapperTarget:
         examples: int | None = None,
         schedules: tuple[str, ...] = (),
     ) -> WrapperTarget:
-        """What a wrapper with this description is asked on so many ranks.
+        """The target for a wrapper with this description, on these numbers of ranks.
 
         Raises:
             UsageError: `schedules` were asked for.
@@ -71,27 +71,27 @@ class WrapperTarget:
 
     @property
     def name(self) -> str:
-        """What it calls itself."""
+        """The name in its description."""
         return self.description.name
 
     @property
     def version(self) -> str:
-        """Which one it is."""
+        """The version in its description."""
         return self.description.version
 
     @property
     def claims(self) -> WrapperClaims:
-        """What it claims."""
+        """The claims in its description."""
         return self.description.claims
 
     @property
     def variants(self) -> Mapping[str, Mapping[str, str]]:
-        """Those that it names."""
+        """The environment variants in its description."""
         return self.description.variants
 
     @property
     def max_ranks(self) -> int:
-        """The most replicas that the run allows."""
+        """The largest number of replicas that the run allows."""
         return self.ranks[1]
 
     def chosen(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class WrapperTarget:
         """
         if wanted:
             raise UsageError(
-                f"--schedules: {self.name} is a data-parallel wrapper, which has no schedules; leave it out"
+                f"--schedules: {self.name} is a data-parallel wrapper, which has no schedules; leave the option out"
             )
         return self.columns
 
@@ -111,7 +111,7 @@ class WrapperTarget:
     def ask(
         self, row: Requirement, column: str, *, promises: Callable[[], bool]
     ) -> AskedOfWrapper | NotAsked:
-        """The requirement's listed cases inside the claims and the ranks of the run, or why it is not judged."""
+        """The requirement's listed cases within the claims and the ranks of the run, or why it is not judged."""
         judgement = WRAPPER_JUDGEMENTS[row.id]
         if reason := why_not_judged(judgement, self.description):
             return NotAsked("not_claimed", reason)
@@ -133,7 +133,7 @@ class WrapperTarget:
     # ------------------------------------------------------------------ stored cases
 
     def allows(self, case: AnyCase) -> bool:
-        """Whether it is a wrapper's case with as many replicas as the run and the claims allow."""
+        """Whether this is a wrapper case with a number of replicas that the run and the claims allow."""
         if not isinstance(case, WrapperCase):
             return False
         most = min(self.ranks[1], self.claims.max_ranks)
@@ -142,7 +142,7 @@ class WrapperTarget:
     def judged_by(
         self, case: AnyCase, *, name: str, asked: str | None, stored: str | None
     ) -> tuple[Requirement, ...]:
-        """The requirements by which a stored case is judged again; each must have listed cases like it."""
+        """The requirements that judge a stored case again: those with listed cases like it."""
         assert isinstance(case, WrapperCase), "a wrapper judges its own cases only"
         asked = asked or stored
 
@@ -160,11 +160,11 @@ class WrapperTarget:
         return frozenset()
 
     def reachable(self, columns: Iterable[str]) -> frozenset[Point]:
-        """As `points`."""
+        """Combinations of properties are not counted for wrappers."""
         return frozenset()
 
     def batch_classes(self, case: AnyCase) -> frozenset[str]:
-        """A wrapper has no microbatches."""
+        """Empty: a wrapper has no microbatches."""
         return frozenset()
 
 
@@ -181,20 +181,20 @@ class AskedOfWrapper:
 
     @property
     def num_ranks(self) -> int:
-        """The most replicas of a listed case."""
+        """The largest number of replicas in a listed case."""
         return max(max(case.world_sizes) for case in self.listed.cases)
 
     @property
     def corpora(self) -> tuple[Listed, ...]:
-        """What is listed."""
+        """The listed cases."""
         return (self.listed,)
 
     def own(self, case: AnyCase) -> WrapperCase | None:
-        """A wrapper's case."""
+        """The case, if it is a wrapper's."""
         return case if isinstance(case, WrapperCase) else None
 
     def applies(self, case: WrapperCase) -> bool:
-        """Whether the requirement's listed cases have its properties, too."""
+        """Whether the case is like one of the requirement's listed cases."""
         return is_about(case, self.listed.cases)
 
     def smallest(
@@ -206,15 +206,17 @@ class AskedOfWrapper:
         *,
         budget: Budget,
     ) -> Smallest[WrapperCase]:
-        """By Hypothesis, from the case and its simpler ones, wherever it was found."""
+        """Shrink the case with Hypothesis, whether it was listed or found by the search."""
         ranks = tuple(sorted({one.ranks for one in self.listed.cases}))
         simpler = Smaller(target=case, ranks=ranks)
         return minimise(simpler, case, outcome, check, budget=budget, purpose="smaller")
 
     def heights(self, case: WrapperCase, *, worst_ratio: float | None) -> Mapping[str, float]:
-        """Options are combined without a direction."""
+        """Empty: the search over options has nothing to maximise."""
         return MappingProxyType({})
 
     def why_nothing_was_compared(self, cases: Iterable[WrapperCase]) -> str:
-        """No requirement of wrappers needs more than its listed cases bring."""
-        return "nothing was compared: the ranks showed nothing that could be held against what is right"
+        """The same for every requirement: the listed cases contain all that it needs."""
+        return (
+            "nothing was compared: the ranks returned nothing that could be compared with the expected values"
+        )

@@ -1,4 +1,4 @@
-"""Running and judging the cases of a data-parallel wrapper in the processes of one environment variant."""
+"""The runner for data-parallel wrappers: executes and judges cases in the processes of one environment variant."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _ORACLE_TASK = "pipeconform.wrappers.worker:answer"
 
 @dataclass(frozen=True, kw_only=True)
 class WrapperRunner:
-    """Wrapper cases in some processes. `time_limit` is in seconds for one case."""
+    """Runs wrapper cases in the processes of `pools`; `time_limit` is in seconds for one case."""
 
     implementation: str
-    """In full, as `pipeconform.execute.implementation.resolve` gives it."""
+    """The full reference, as `pipeconform.execute.implementation.resolve` returns it."""
     description: WrapperDescription
     pools: RankPools
     time_limit: float = 60.0
@@ -48,17 +48,17 @@ class WrapperRunner:
 
     @property
     def title(self) -> str:
-        """Name and version."""
+        """The implementation's name and version."""
         return f"{self.description.name} {self.description.version}"
 
     def own(self, case: AnyCase) -> WrapperCase | None:
-        """The case, if it is a wrapper's."""
+        """The case if it is a wrapper's, else None."""
         return case if isinstance(case, WrapperCase) else None
 
     def execute(
         self, case: WrapperCase, rows: Iterable[Requirement] = (), *, hung: bool = False
     ) -> VerdictVector:
-        """What the ranks say; of two worlds the second, with what the first showed, or the one that failed.
+        """Run the case; if it has two worlds, return the second one's verdicts, or the first one's if it failed.
 
         Raises:
             PoolError: rank processes cannot be formed.
@@ -78,11 +78,11 @@ class WrapperRunner:
         returned = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
         vector = read_answers(returned, Shown)
         if returned.ok and (not vector.ok or any(one.failed is not None for one in _shown(vector))):
-            pool.restart()  # what a failed step left under way must not meet the next case
+            pool.restart()  # messages that a failed step left in transit would reach the next case
         return vector
 
     def stored_as(self, case: WrapperCase, row: Requirement) -> None:
-        """Every case has values of its own, so no other requirement has the same."""
+        """None: every case has values of its own, so no other requirement shares it."""
 
     def judged(
         self,
@@ -93,10 +93,10 @@ class WrapperRunner:
         thorough: bool = True,
         anew: bool = True,
     ) -> Judged:
-        """Judge by the requirement's judgement; its bounds cost nothing, so nothing is judged in haste.
+        """Judge an execution by one requirement; always with bounds, which cost nothing here.
 
         Raises:
-            ContractError: the adapter itself raised, or a device or backend is not there.
+            ContractError: the adapter itself raised, or a device or backend is missing.
             HarnessError: the oracle failed.
         """
         table, ended = execution.describe(), judge_verdicts(execution)
@@ -111,21 +111,21 @@ class WrapperRunner:
         return Judged(outcomes, compared=gauge.compared)
 
     def repetitions(self, row: Requirement, execution: VerdictVector, *, anew: bool) -> int:
-        """No requirement of wrappers executes a case again."""
+        """0: no wrapper requirement executes a case again."""
         return 0
 
     def localised(self, case: WrapperCase, outcomes: Sequence[Outcome]) -> None:
-        """Nowhere in particular: a replica is one piece."""
+        """None: a replica is not divided into stages."""
 
     def can_localise(self, outcome: Outcome) -> bool:
-        """Never."""
+        """False: a replica is not divided into stages."""
         return False
 
     def _require_wrapper(self, shown: tuple[Shown, ...]) -> None:
-        """Judge no exception of the adapter's own making, and none of this machine's.
+        """Refuse to judge an exception that the adapter or this machine caused.
 
         Raises:
-            ContractError: a rank raised such a one.
+            ContractError: a rank raised such an exception.
         """
         where = module_of(self.implementation.rpartition(":")[0])
         for one in shown:
@@ -149,7 +149,7 @@ def _shown(vector: VerdictVector) -> tuple[Shown, ...]:
 
 
 def _with_earlier(vector: VerdictVector, earlier: tuple[Shown, ...]) -> VerdictVector:
-    """The verdicts, the first of them with what the world before showed."""
+    """The verdicts, with what the earlier world showed added to the first."""
     first, *others = vector.verdicts
     assert isinstance(first, Returned)
     shown = msgspec.structs.replace(_shown(vector)[0], earlier=earlier)

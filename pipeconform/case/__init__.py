@@ -1,1 +1,1 @@
-"""Cases: immutable descriptions of what to run, and the strategies that draw them."""
+"""Cases: immutable descriptions of executions, how they are drawn, built and made simpler."""

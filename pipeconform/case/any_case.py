@@ -1,4 +1,4 @@
-"""A case of whatever is judged: of a pipeline, or of a module wrapper."""
+"""A case of either kind: for a pipeline or for a data-parallel wrapper."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 WRAPPER_COLUMN = "Wrapper"
-"""Stands for the schedule, which a wrapper has none of."""
+"""Takes the place of the schedule for wrappers, which have none."""
 
 if TYPE_CHECKING:
     AnyCase: TypeAlias = Case | WrapperCase
 else:
 
     class AnyCase(ABC):  # noqa: B024 - msgspec knows no union of structs without tags, and asks `case_of` instead
-        """Either kind."""
+        """A case of either kind."""
 
     AnyCase.register(Case)
     AnyCase.register(WrapperCase)
@@ -42,10 +42,10 @@ _OF_A_PIPELINE = frozenset({"model", "schedule", "world", "program", "format"})
 
 
 def case_of(kind: type, data: Any) -> Any:
-    """The `dec_hook` of msgspec for whatever holds an `AnyCase`.
+    """The `dec_hook` of msgspec for types that contain an `AnyCase`.
 
     Raises:
-        ValueError: `data` is no case, or an impossible one.
+        ValueError: `data` is not a case, or not a possible one.
     """
     assert kind is _ANY, f"{kind} cannot be read"
     try:
@@ -60,7 +60,7 @@ def decode_any_case(data: bytes | str, *, source: str = "case") -> AnyCase:
     """Read a case of either kind from JSON.
 
     Raises:
-        BadCaseError: the text is not JSON, not a case, of another format or impossible; the message names `source`.
+        BadCaseError: the text is not JSON, not a case, has another format or is impossible; the message names `source`.
     """
     raw = decoded_json(data, dict[str, Any], source=source, what="a case", error=BadCaseError)
     return (
@@ -71,22 +71,22 @@ def decode_any_case(data: bytes | str, *, source: str = "case") -> AnyCase:
 
 
 def schedule_of(case: AnyCase) -> str:
-    """The schedule of a pipeline's case; of a wrapper's, what stands for it."""
+    """The schedule of a pipeline case; `WRAPPER_COLUMN` for a wrapper case."""
     return case.schedule if isinstance(case, Case) else WRAPPER_COLUMN
 
 
 def world_sizes(case: AnyCase) -> tuple[int, ...]:
-    """The sizes of the worlds that it is executed in, one after the other; what ranks say is of the last that ran."""
+    """The sizes of the worlds in which the case runs, one after the other; verdicts are of the last world that ran."""
     return (case.world.size,) if isinstance(case, Case) else case.world_sizes
 
 
 def _is_of_a_wrapper(data: Any) -> bool:
-    """Whether what was read has nothing that every pipeline's case has; a wrapper's may have no field at all."""
+    """Whether decoded JSON is a wrapper case: it has no field of a pipeline case, and may have no field at all."""
     return isinstance(data, dict) and not data.keys() & _OF_A_PIPELINE
 
 
 def schema_with_cases(kind: type) -> dict[str, Any]:
-    """The JSON Schema of a type that holds an `AnyCase`."""
+    """The JSON Schema of a type that contains an `AnyCase`."""
     either, parts = msgspec.json.schema_components((Case, WrapperCase))
     found = msgspec.json.schema(kind, schema_hook=lambda _: {"anyOf": list(either)})
     return {**found, "$defs": {**parts, **found["$defs"]}}

@@ -1,4 +1,4 @@
-"""The blocks a stage is made of, as data; `modules.py` turns them into torch modules.
+"""The blocks of a stage, as data; `pipeconform.case.build.layers` turns them into torch modules.
 
 Every block maps the main stream (``[…, width]``) to one of the same shape, except `Embedding`
 (token ids ``[…]`` to ``[…, width]``) and `Head` (``[…, width]`` to ``[…, classes]``).
@@ -21,7 +21,7 @@ class Block(
     omit_defaults=True,
     repr_omit_defaults=True,
 ):
-    """What all blocks share: a frozen block's parameters need no gradient."""
+    """The base of all blocks; the parameters of a frozen block need no gradient."""
 
     frozen: bool = False
 
@@ -41,15 +41,15 @@ class Norm(Block, frozen=True, kw_only=True):
 
 
 class Attention(Block, frozen=True, kw_only=True):
-    """One head of causal-free self-attention over the sequence, added to the input."""
+    """One head of self-attention over the sequence without a causal mask, added to the input."""
 
 
 class Embedding(Block, frozen=True, kw_only=True):
-    """Token ids to vectors; the first block of the first stage of a token model."""
+    """Maps token ids to vectors; the first block of the first stage of a token model."""
 
 
 class Head(Block, frozen=True, kw_only=True):
-    """Vectors to class scores; the last block of the last stage of a classifier."""
+    """Maps vectors to class scores; the last block of the last stage of a classifier."""
 
 
 class BatchNorm(Block, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class BatchNorm(Block, frozen=True, kw_only=True):
 
 
 class SyncedNorm(Block, frozen=True, kw_only=True):
-    """Batch normalisation with the statistics of one microbatch of all replicas together."""
+    """Batch normalisation with statistics over one microbatch of every replica."""
 
 
 class Dropout(Block, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Branch(Block, frozen=True, kw_only=True):
 
 
 class Inplace(Block, frozen=True, kw_only=True):
-    """A linear map whose result is modified in place, at last by an activation that needs its own result."""
+    """A linear map whose result is modified in place; the last operation is an activation that saves its own result."""
 
 
 class Layout(Block, frozen=True, kw_only=True):
@@ -91,56 +91,56 @@ class Auxiliary(Block, frozen=True, kw_only=True):
 
 
 class Checkpointed(Block, frozen=True, kw_only=True):
-    """An `Mlp`, and dropout if asked for, under activation checkpointing: the backward runs it once more."""
+    """An `Mlp`, with optional dropout, under activation checkpointing: the backward runs it again."""
 
     reentrant: bool = False
     dropout: bool = False
 
 
 class Compiled(Block, frozen=True, kw_only=True):
-    """An `Mlp` under torch.compile (backend aot_eager, which needs no C++ compiler): wrapped, or compiled in place."""
+    """An `Mlp` under torch.compile, wrapped or compiled in place; the backend aot_eager needs no C++ compiler."""
 
     how: Literal["wrapped", "in_place"] = "wrapped"
 
 
 class Stateful(Block, frozen=True, kw_only=True):
-    """A linear map that keeps on the module, per forward, what a custom autograd function needs in the backward."""
+    """A linear map that stores on the module, for every forward, what a custom autograd function's backward needs."""
 
 
 class Tied(Block, frozen=True, kw_only=True):
-    """Two linear maps, one after the other, that have the same weight, or the same bias."""
+    """Two linear maps in sequence that share their weight or their bias."""
 
     what: Literal["weight", "bias"] = "weight"
 
 
 class Hooked(Block, frozen=True, kw_only=True):
-    """A linear map with a forward hook, a pre-forward hook and a tensor hook, all of which count."""
+    """A linear map with a forward hook, a pre-forward hook and a tensor hook, which count their calls."""
 
 
 class Pieces(Block, frozen=True, kw_only=True):
-    """A linear map to twice the width, taken apart by a node with several outputs and put together again."""
+    """A linear map to twice the width, split by a node with several outputs and combined again."""
 
     how: Literal["chunk", "split", "unbind"] = "chunk"
 
 
 class Common(Block, frozen=True, kw_only=True):
-    """Three parameters, the third of which is used together with each of the others."""
+    """Three parameters; the third is used together with each of the others."""
 
 
 class Offsets(Block, frozen=True, kw_only=True):
-    """Two parameters added to a mean over all samples that has exactly their shape."""
+    """Two parameters added to a mean over all samples, which has exactly their shape."""
 
 
 class Joined(Block, frozen=True, kw_only=True):
-    """A learned row and a fixed one joined to every sample, as prompts are, and a linear map back to the width."""
+    """A learned and a fixed row concatenated to every sample, as prompts are, and a linear map back to the width."""
 
 
 class Accumulating(Block, frozen=True, kw_only=True):
-    """A linear map whose parameters have post-accumulate-grad hooks, which count."""
+    """A linear map whose parameters have post-accumulate-grad hooks, which count their calls."""
 
 
 class Deferred(Block, frozen=True, kw_only=True):
-    """A linear map whose weight gradient is left to the stage's deferred-weight function."""
+    """A linear map whose weight gradient the stage's deferred-weight function computes."""
 
 
 AnyBlock = (

@@ -1,4 +1,4 @@
-"""Training steps in which the user calls the stages' own operations, and calls that are made at the wrong moment."""
+"""Training steps in which the user calls the stages' operations, possibly at the wrong moment."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Untimely = Literal[
     "send_early",
     "finish_early",
 ]
-"""The backward before the forward; forward or backward a second time; forward, backward or the receiving of the input
-of a microbatch that the step does not have; the forward before its input has come, the backward before the gradient of
-the output has, the sending of the output before the forward, and the end of the step before the backward."""
+"""Backward before forward; forward or backward twice; forward, backward or receive for a microbatch that the step does
+not have; forward before its input has arrived, backward before the output's gradient has arrived, send before forward,
+and the end of the step before backward."""
 
 UNTIMELY: tuple[Untimely, ...] = get_args(Untimely)
 _BEFORE = ("forward_early", "receive_unknown")
@@ -32,13 +32,12 @@ _REMOTE = ("receive_unknown", "send_early")
 
 
 class ByHand(Strict, frozen=True, kw_only=True):
-    """A training step that is driven by the stages' own operations instead of the schedule.
+    """A training step in which the user calls the stages' operations instead of running the schedule.
 
-    All forwards run first, stage by stage; then all backwards, in input and weight parts. With `mixed`, every
-    second microbatch's backward runs as a whole, with `whole` all of them; with `late`, weight parts wait for all of
-    a rank's input parts. A `mistake` is made once, at a stage and microbatch: its weight part before its input part,
-    once more after itself, or of a microbatch that does not exist; or, in a step of whole backwards, one of
-    `Untimely`.
+    All forwards run first, stage by stage; then all backwards, split into input and weight parts. With `mixed`, every
+    second microbatch's backward runs as a whole; with `whole`, all of them do. With `late`, weight parts wait for all
+    input parts of a rank. A `mistake` is made once, at `stage` and `microbatch`: the weight part runs before the input
+    part, runs twice, or is for a microbatch that does not exist; or, with `whole`, one of `Untimely`.
     """
 
     mixed: bool = False
@@ -50,9 +49,9 @@ class ByHand(Strict, frozen=True, kw_only=True):
 
 
 def has_neighbour(mistake: str, *, stage: int, placed: Sequence[int]) -> bool:
-    """Whether a stage has the neighbour that a call is about; `placed` holds the rank of every stage.
+    """Whether a stage has the neighbour that a mistaken call needs; `placed` holds the rank of every stage.
 
-    A stage receives from, and sends to, other ranks only.
+    Stages send to and receive from other ranks only.
     """
     other = stage - 1 if mistake in _BEFORE else stage + 1
     if mistake not in _BEFORE + _AFTER:
@@ -63,13 +62,13 @@ def has_neighbour(mistake: str, *, stage: int, placed: Sequence[int]) -> bool:
 
 
 def impossible_by_hand(hand: ByHand, *, name: str, num_stages: int, num_microbatches: int) -> Iterator[str]:
-    """Yield why a step cannot be driven like this, in words."""
+    """Yield the reasons why such a step is impossible."""
     if hand.stage >= num_stages or hand.microbatch >= num_microbatches:
-        yield f"{name} makes a mistake at a stage or microbatch that there is not"
+        yield f"{name} makes a mistake at a stage or microbatch that does not exist"
     if hand.mistake and hand.mixed:
-        yield f"{name} cannot be mixed and make a mistake: there may be no weight part"
+        yield f"{name} cannot both be mixed and make a mistake: there may be no weight part"
     if hand.mistake.startswith("weight") and hand.whole:
-        yield f"{name} has whole backwards: there is no weight part to be mistaken about"
-    # where the schedule lays the stages out is the claim's business
+        yield f"{name} has whole backwards: there is no weight part to make a mistake with"
+    # the schedule's claim, which is not known here, decides the ranks of the stages
     if not has_neighbour(hand.mistake, stage=hand.stage, placed=range(num_stages)):
         yield f"{name}.mistake {hand.mistake!r} needs a neighbour of that stage"

@@ -1,6 +1,6 @@
-"""A case: everything one execution depends on, as immutable data with a JSON form and a digest.
+"""A case: everything on which one execution depends, as immutable data with a JSON form and a digest.
 
-The parts of a case are imported from here, too.
+This module also exports the parts of a case.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ CASE_FORMAT = 1
 class Case(Strict, frozen=True, kw_only=True, omit_defaults=False):
     """One execution: model, schedule, world, loss, program and the seed of all values.
 
-    p is ``len(world.pipeline_ranks)``; v is `stages_per_rank`; the model has p·v stages, and those that a wrong plan
-    has besides.
+    p is ``len(world.pipeline_ranks)``; v is `stages_per_rank`; the model has p·v stages, plus any surplus stages of a
+    wrong plan.
     """
 
     model: Model
@@ -128,17 +128,17 @@ class Case(Strict, frozen=True, kw_only=True, omit_defaults=False):
 
     @property
     def mistakes(self) -> tuple[Mistake, ...]:
-        """What is done wrong on purpose, step by step."""
+        """The deliberate mistakes of the training steps, in order."""
         return tuple(step.mistake for step in self.trains if step.mistake is not None)
 
     @property
     def is_mistaken(self) -> bool:
-        """Whether anything is done wrong on purpose: an error is then what is due."""
+        """Whether the case does anything wrong on purpose, so that an error is expected."""
         return bool(self.mistakes) or self.world.misplan is not None
 
     @property
     def without_mistakes(self) -> Case:
-        """The same case with nothing done wrong."""
+        """The same case without its deliberate mistakes."""
         program = tuple(
             structs.replace(step, mistake=None) if isinstance(step, Train) else step for step in self.program
         )
@@ -154,7 +154,7 @@ class Case(Strict, frozen=True, kw_only=True, omit_defaults=False):
         )
 
     def too_large(self) -> Iterator[str]:
-        """Yield what is too large to be run in reasonable time; a case that is drawn never is."""
+        """Yield what is too large to run in reasonable time; drawn cases never are."""
         return limits.too_large(
             self.model, self.world, self.program, stages_per_rank=self.stages_per_rank, seed=self.seed
         )
@@ -166,7 +166,7 @@ class Case(Strict, frozen=True, kw_only=True, omit_defaults=False):
 
 
 def _contradictions(case: Case) -> Iterator[str]:
-    """Yield what makes `case` impossible, naming the field, its value and what was expected."""
+    """Yield the reasons why `case` is impossible, each with the field, its value and the expectation."""
     model, world = case.model, case.world
     p, v, stages = case.num_ranks, case.stages_per_rank, case.num_stages
     if case.format != CASE_FORMAT:
@@ -204,7 +204,7 @@ def _contradictions(case: Case) -> Iterator[str]:
             name, m = f"program[{index}].mistake", step.num_microbatches
             yield from impossible_mistake(step.mistake, name=name, num_stages=stages, num_microbatches=m)
             if step.mistake.how == "ragged" and not model.carried:
-                yield f"{name}.how 'ragged' is about a second argument: it needs model.carried"
+                yield f"{name}.how 'ragged' changes a second argument: it needs model.carried"
             if step.mistake.where == "reduction" and not (world.replicas and world.replicas.hook):
                 yield f"{name} is made by a communication hook: it needs world.replicas.hook"
         if isinstance(step, Optimize) and case.optimizer is None:
@@ -216,21 +216,21 @@ def _contradictions(case: Case) -> Iterator[str]:
             f"cross_entropy needs classes, mse none"
         )
     if model.split is not None and world.perturbations:
-        yield "the stages of a front end cannot be perturbed: model.split and world.perturbations exclude each other"
+        yield "the stages of a front end cannot be perturbed: use either model.split or world.perturbations"
 
 
 def encode_case(case: Case) -> bytes:
-    """The canonical JSON form, one line."""
+    """The canonical JSON form, on one line."""
     return msgspec.json.encode(case)
 
 
 def format_case(case: Case) -> str:
-    """The JSON form for reading."""
+    """The JSON form, indented for reading."""
     return msgspec.json.format(encode_case(case), indent=2).decode()
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """What every format of a case may have."""
+    """The field that every format of a case may have."""
 
     format: int | str | None = CASE_FORMAT
 
@@ -239,8 +239,8 @@ def decode_case(data: bytes | str, *, source: str = "case") -> Case:
     """Read a case from JSON.
 
     Raises:
-        BadCaseError: the text is not JSON, not a case, of another format or impossible; the message
-            names `source` and the path of the field.
+        BadCaseError: the text is not JSON, not a case, has another format or is impossible; the message names `source`
+            and the path of the field.
     """
     version = decoded_json(data, _Versioned, source=source, what="a case", error=BadCaseError).format
     if version != CASE_FORMAT:

@@ -1,4 +1,4 @@
-"""The names of what cases can be about, and the limits inside which cases are drawn.
+"""The names of what cases can be about, and the limits within which cases are drawn.
 
 Everything else about a subject is in its file in `pipeconform.case.draw.subjects`.
 """
@@ -14,7 +14,7 @@ __all__ = ["Focus", "Limits"]
 
 
 class Focus(StrEnum):
-    """What a case is about."""
+    """What a case can be about; the values appear in reports."""
 
     PLAIN = "plain"
     UNEVEN = "uneven batch"
@@ -95,7 +95,7 @@ class Focus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits inside which cases are drawn: the claims, and the most processes to use."""
+    """The limits within which cases are drawn: the claims, and the number of processes to use."""
 
     capabilities: Capabilities
     max_ranks: int = 4

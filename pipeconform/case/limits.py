@@ -1,4 +1,4 @@
-"""How large a case of a file may be: beyond what any schedule needs, far below what keeps a machine busy for hours."""
+"""How large a case from a file may be: larger than any schedule needs, but not so large that it runs for hours."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ OneCase = TypeVar("OneCase", bound=_AnyCase)
 
 
 def bounded(case: OneCase, *, source: str) -> OneCase:
-    """The case, if it can be run in reasonable time.
+    """Return the case if it can run in reasonable time.
 
     Raises:
-        BadCaseError: it is too large; the message says what, how large, the limit and what to do.
+        BadCaseError: it is too large; the message names the field, its value, the limit and what to do.
     """
     for reason in case.too_large():
         raise BadCaseError(f"{source}: {reason}")
@@ -46,7 +46,7 @@ def bounded(case: OneCase, *, source: str) -> OneCase:
 def too_large(
     model: Model, world: World, program: Iterable[Step], *, stages_per_rank: int, seed: int
 ) -> Iterator[str]:
-    """Yield what is too large about a pipeline's case: name, value, limit and what to do."""
+    """Yield what is too large in a pipeline case: name, value, limit and what to do."""
     program = tuple(program)
     named = [
         ("world.size", world.size, MOST_RANKS),
@@ -90,7 +90,7 @@ def too_large(
 def too_large_wrapper(
     *, ranks: int, loaded_by: int, steps: int, passes: int, forwards: int, seed: int
 ) -> Iterator[str]:
-    """Yield the same about a wrapper's case; `passes` are those of a step, `forwards` those of a pass."""
+    """Yield what is too large in a wrapper case; `passes` counts those of a step, `forwards` those of a pass."""
     yield from _beyond(
         [
             ("ranks", ranks, MOST_RANKS),
@@ -105,7 +105,7 @@ def too_large_wrapper(
 
 def _seed(seed: int) -> Iterator[str]:
     if not -_MOST_SEED <= seed <= _MOST_SEED:
-        yield f"seed is outside of ±{_MOST_SEED}; choose a smaller one"
+        yield f"seed is outside ±{_MOST_SEED}; choose a smaller one"
 
 
 def _beyond(named: list[tuple[str, int, int]]) -> Iterator[str]:

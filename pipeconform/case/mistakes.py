@@ -1,6 +1,6 @@
-"""Mistakes of the user or of the model that a case makes on purpose, as data.
+"""Deliberate mistakes of the user or of the model, as data.
 
-`pipeconform.case.build.mistakes` makes them: on the ranks, and in the oracle, which computes what the model itself
+`pipeconform.case.build.mistakes` makes them on the ranks, and in the oracle, which computes what the model itself
 would do.
 """
 
@@ -51,28 +51,28 @@ _ALLOWED: dict[Where, tuple[How, ...]] = {
 class Mistake(Strict, frozen=True, kw_only=True):
     """What goes wrong in one training step.
 
-    The main tensor of the step's `input`, of a stage's `output`, or the gradient of that output is another one:
-    with one element more in its last dimension (``inner``), a dimension of size 1 more (``ndim``), all dimensions
-    behind the batch's in one (``flattened``; all in one where there are but two), one sample more or less
-    (``batch``), in a smaller or larger floating dtype (``down``, ``up``), as integers or complex numbers; there is
-    a tensor ``more`` or ``fewer``, None or a text in its place. A `batch` has ``scarce`` samples, one for all
-    microbatches, ``targets`` for one sample less, or a second argument with one sample more (``ragged``). A stage's
-    `forward` or `backward`, the `loss` function, or on every replica the communication hook in the `reduction` of a
-    stage's gradients, raises.
+    It changes the main tensor of the step's `input`, of a stage's `output`, or the `gradient` of that output: one more
+    element in the last dimension (``inner``), one more dimension of size 1 (``ndim``), all dimensions after the batch's
+    merged into one (``flattened``; a two-dimensional tensor becomes one-dimensional), one more sample (``batch``), a
+    smaller or larger floating dtype (``down``, ``up``), or integers or complex numbers. Or there is one tensor ``more``
+    or ``fewer``, or None or a text in its place. Or the `batch` has a single sample for all microbatches (``scarce``),
+    one target too few (``targets``), or a second argument with one more sample (``ragged``). Or a stage's `forward` or
+    `backward`, the `loss` function, or on every replica the communication hook that does the `reduction` of a stage's
+    gradients raises an exception.
     """
 
     where: Where
     how: How
     stage: int = 0
-    """Whose output, gradient, forward or backward it is."""
+    """The stage whose output, gradient, forward or backward is wrong."""
     microbatch: int | None = None
-    """Counted as the stage's forwards of the step come; None is every one."""
+    """The number of the stage's forward within the step; None for every microbatch."""
     early: bool = False
-    """The hook that does it was registered before the pipeline was built, not right before the step."""
+    """Register the hook that makes the mistake before the pipeline is built, instead of right before the step."""
 
     @property
     def kind(self) -> MistakeKind:
-        """What an implementation may promise about it."""
+        """The kind of mistake about which an implementation may promise an error."""
         match self.where:
             case "gradient":
                 return MistakeKind.GRADIENT
@@ -104,39 +104,39 @@ class Mistake(Strict, frozen=True, kw_only=True):
         subject = {
             "input": "the first stage is given",
             "output": f"stage {self.stage} hands on",
-            "gradient": f"a hook makes of the gradient of stage {self.stage}'s output",
+            "gradient": f"a hook turns the gradient of stage {self.stage}'s output into",
         }[self.where]
         return f"{subject} {what}{which}"
 
 
 _BATCHES: dict[How, str] = {
-    "scarce": "the batch has one sample only",
-    "targets": "there is a target less",
+    "scarce": "the batch has only one sample",
+    "targets": "there is one target too few",
     "ragged": "the second argument has one sample more than the first",
 }
 _WORDS: dict[How, str] = {
     "inner": "a tensor whose last dimension is longer by one",
-    "ndim": "a tensor with a dimension more",
+    "ndim": "a tensor with one more dimension",
     "flattened": "a flattened tensor",
     "batch": "a tensor with another number of samples",
     "down": "a tensor of a smaller dtype",
     "up": "a tensor of a larger dtype",
     "integer": "a tensor of integers",
     "complex": "a tensor of complex numbers",
-    "more": "a tensor too many",
-    "fewer": "a tensor too few",
+    "more": "one tensor too many",
+    "fewer": "one tensor too few",
     "none": "None instead of a tensor",
     "object": "a text instead of a tensor",
 }
 
 
 def impossible_mistake(one: Mistake, *, name: str, num_stages: int, num_microbatches: int) -> Iterator[str]:
-    """Yield why a mistake cannot be made, in words."""
+    """Yield the reasons why a mistake is impossible."""
     if one.how not in _ALLOWED[one.where]:
-        yield f"{name}.how {one.how!r} is nothing that can be done to {one.where!r}: {', '.join(_ALLOWED[one.where])}"
+        yield f"{name}.how {one.how!r} does not apply to {one.where!r}; expected {', '.join(_ALLOWED[one.where])}"
     if not 0 <= one.stage < num_stages:
         yield f"{name}.stage {one.stage} is outside 0…{num_stages - 1}"
     if one.microbatch is not None and not 0 <= one.microbatch < num_microbatches:
         yield f"{name}.microbatch {one.microbatch} is outside 0…{num_microbatches - 1}"
     if one.microbatch is not None and one.where in ("input", "batch", "reduction"):
-        yield f"{name} is made with the whole batch, not with microbatch {one.microbatch}"
+        yield f"{name} changes the whole batch, not microbatch {one.microbatch}: leave microbatch out"

@@ -1,4 +1,4 @@
-"""The model of a case: stages made of blocks, and the tensors that go from stage to stage, as data."""
+"""The model of a case: stages made of blocks, and the tensors that pass between stages, as data."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ KwargKind = Literal["tensor", "number", "objects", "turned", "whole", "listed"]
 
 
 class Stage(Strict, frozen=True, kw_only=True):
-    """One stage: its blocks in order; a frozen stage has no trainable parameter."""
+    """One stage: its blocks in order. A frozen stage has no trainable parameters."""
 
     blocks: tuple[AnyBlock, ...]
     frozen: bool = False
 
 
 class Kwarg(Strict, frozen=True, kw_only=True):
-    """A keyword argument of one stage: a tensor split with the batch, or what every microbatch is given whole.
+    """A keyword argument of one stage: a tensor split with the batch, or a value that every microbatch gets whole.
 
-    That is a number, or a dict of objects: a number, a text, None, and a list with a name for every sample. Three
-    kinds come with a rule of their own: ``turned`` ``[2, B]`` is split in dimension 1, ``whole`` ``[B, W]`` is not
-    split although it looks like it, and ``listed`` is a list of B numbers, which a function splits.
+    Such a value is a number, or a dict of objects: a number, a text, None, and a list with a name for every sample.
+    Three kinds have split rules of their own: ``turned`` ``[2, B]`` is split in dimension 1, ``whole`` ``[B, W]`` is
+    not split despite its shape, and ``listed`` is a list of B numbers, which a function splits.
     """
 
     stage: int
@@ -51,14 +51,14 @@ class Kwarg(Strict, frozen=True, kw_only=True):
 
 
 class Passage(Strict, frozen=True, kw_only=True):
-    """A tensor that stage `source` makes from its main stream and hands on, stage by stage, to stage `last`.
+    """A tensor that stage `source` makes from its main stream and that passes, stage by stage, to stage `last`.
 
-    The stages between pass it on as it is; those in `users` use it, all others ignore it. Shapes, for a main
+    The stages between pass it on unchanged; those in `users` use it, all others ignore it. Shapes, for a main
     stream ``[B, S, W]``: ``stream``, ``summed``, ``turned`` and ``bypass`` like it; ``scalar`` 0-d; ``flat``
     ``[B·S]``; ``single`` ``[B, S, 1, 1]``; ``deep`` ``[B, 1, S, 1, W]``; ``empty`` ``[B, S, 0]``; ``float8``
-    like it, in float8_e4m3fn and without a gradient. A ``summed`` one gets a gradient of stride 0, a ``turned``
-    one a transposed gradient; a ``bypass`` takes the place of its user's main stream, which is then ignored.
-    A ``learned`` one is made of a parameter of its source, whatever the stage's inputs are.
+    like it, in float8_e4m3fn and without a gradient. The gradient of ``summed`` has stride 0, that of ``turned`` is
+    transposed; ``bypass`` replaces its user's main stream, which is then ignored. ``learned`` is made from a parameter
+    of its source and does not depend on the stage's inputs.
     """
 
     kind: PassageKind
@@ -68,25 +68,25 @@ class Passage(Strict, frozen=True, kw_only=True):
 
 
 class Split(Strict, frozen=True, kw_only=True):
-    """The model is given whole, to a front end that splits it into stages; see `pipeconform.case.build.whole`."""
+    """How a front end must split a whole model into stages; see `pipeconform.case.build.whole`."""
 
     by: Literal["annotations", "policy", "points"] = "annotations"
     inside: bool = False
-    """Annotations stand at the ends of the submodules that compute the stages, not between their calls."""
+    """Annotations are at the ends of the submodules that compute the stages, not between the calls of these."""
     after: bool = False
-    """Points stand after a stage's predecessor, not before the stage."""
+    """Split points are after a stage's predecessor, not before the stage."""
     reused: bool = False
     """Every stage calls its first block twice."""
     skip: bool = False
-    """The last stage adds what the first stage gave."""
+    """The last stage adds the output of the first stage."""
     tied: bool = False
-    """The first and the last stage apply one and the same linear map."""
+    """The first and the last stage apply the same linear map."""
     wrong: Literal["", "unknown", "uncalled", "empty", "branch"] = ""
-    """The last point names no submodule, one that is never called, or the model's first; or values decide."""
+    """The last point names no submodule, one that is never called, or the first; or the code branches on values."""
     longer: bool = False
-    """The last run's sequences are longer by one than those before."""
+    """The last run's sequences are longer by one than those of earlier runs."""
     shorter_example: bool = False
-    """Those of the example that is traced are shorter by one than those of every run."""
+    """The sequences of the traced example are shorter by one than those of every run."""
 
 
 class Model(Strict, frozen=True, kw_only=True):
@@ -107,18 +107,18 @@ class Model(Strict, frozen=True, kw_only=True):
     classes: int = 0
     carried: tuple[Carried, ...] = ()
     passages: tuple[Passage, ...] = ()
-    """Further boundary tensors, behind the carried ones in the container."""
+    """Further boundary tensors, after the carried ones in the container."""
     container: Literal["tensor", "tuple", "list"] = "tensor"
     output: Literal["tensor", "tuple1", "tuple", "dict"] = "tensor"
     merged: tuple[MergedKind, ...] = ()
-    """Further outputs, each merged in a way of its own; see `pipeconform.case.build.merges`."""
+    """Further outputs, each with a merge rule of its own; see `pipeconform.case.build.merges`."""
     kwargs: tuple[Kwarg, ...] = ()
     input_requires_grad: bool = False
     tied: tuple[int, ...] = ()
-    """Stages that hold and use one and the same square map; none, or two and more, ascending."""
+    """Stages that share one square map: none, or two or more in ascending order."""
     split: Split | None = None
     view_outputs: bool = False
-    """Stages hand over what their last block returns, which may be a view; otherwise a tensor of its own."""
+    """Stages return what their last block returns, which may be a view, instead of a tensor of its own."""
 
     def blocks(self) -> Iterator[AnyBlock]:
         """Every block of every stage, in order."""
@@ -127,18 +127,18 @@ class Model(Strict, frozen=True, kw_only=True):
 
 
 def impossible_model(model: Model) -> Iterator[str]:
-    """Yield what contradicts itself in a model, in words."""
+    """Yield the reasons why a model is impossible."""
     stages = len(model.stages)
     if model.width < 1 or model.sequence < 0:
         yield f"model.width {model.width} must be at least 1 and model.sequence {model.sequence} at least 0"
     if model.merged and (model.output != "tensor" or model.batch_dim or model.split is not None):
-        yield "model.merged goes with model.output 'tensor' and batch_dim 0, and not with model.split"
+        yield "model.merged needs model.output 'tensor', batch_dim 0 and no model.split"
     if model.batch_dim == 1 and not model.sequence:
         yield "model.batch_dim 1 needs a sequence: the main stream is [sequence, B, width]"
     if any(not 0 <= kwarg.stage < stages for kwarg in model.kwargs):
         yield f"model.kwargs names a stage outside 0…{stages - 1}"
     if model.batch_dim and any(kwarg.kind == "turned" for kwarg in model.kwargs):
-        yield "model.batch_dim 1 is where a turned keyword argument has the batch anyway"
+        yield "a 'turned' keyword argument needs model.batch_dim 0: with 1 it would be split like any other"
     if any(isinstance(block, Attention) for block in model.blocks()) and not model.sequence:
         yield "an attention block needs model.sequence of at least 1"
     if (model.carried or model.passages) and model.container == "tensor":
@@ -151,7 +151,7 @@ def impossible_model(model: Model) -> Iterator[str]:
     if model.tied and (len(model.tied) < 2 or list(model.tied) != sorted({*model.tied} & {*range(stages)})):
         yield f"model.tied {list(model.tied)} must be two or more ascending stages of 0…{stages - 1}"
     if model.tied and (model.split is not None or model.classes):
-        yield "model.tied goes with neither model.split nor model.classes"
+        yield "model.tied cannot be combined with model.split or model.classes"
     if model.tokens != isinstance(next(model.blocks(), None), Embedding):
         yield "a token model begins with an embedding block, and only a token model does"
     if model.tokens and model.input_requires_grad:
@@ -163,12 +163,12 @@ def impossible_model(model: Model) -> Iterator[str]:
 def _impossible_split(model: Model, split: Split) -> Iterator[str]:
     stages = len(model.stages)
     if model.carried or model.container != "tensor" or model.tokens or model.classes:
-        yield "a model that is split hands over one floating tensor: no carried tensors, tokens or classes"
+        yield "model.split needs one floating tensor between stages: no carried tensors, containers, tokens or classes"
     if split.wrong in ("unknown", "uncalled", "empty") and split.by != "points":
-        yield f"model.split.wrong {split.wrong!r} is about points, but the model is split by {split.by}"
+        yield f"model.split.wrong {split.wrong!r} needs model.split.by 'points', not {split.by!r}"
     if stages < (3 if split.skip else 2 if split.tied else 1):
         yield f"{stages} stages are too few for model.split: a skip connection needs 3, a tied map 2"
     if split.inside and split.by != "annotations":
-        yield f"model.split.inside is about annotations, but the model is split by {split.by}"
+        yield f"model.split.inside needs model.split.by 'annotations', not {split.by!r}"
     if (split.longer or split.shorter_example) and not model.sequence:
         yield "model.split.longer and model.split.shorter_example need a sequence"

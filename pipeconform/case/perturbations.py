@@ -1,6 +1,6 @@
-"""What disturbs a pipeline's ranks from outside while a case runs: a delay, a stop, an error, a killed process.
+"""Disturbances of a pipeline's ranks while a case runs: delays, stops, errors, killed processes.
 
-All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.execute.disturber` does it.
+They are data, drawn, printed, shrunk and replayed with the case; `pipeconform.execute.disturber` carries them out.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class _Data(
     omit_defaults=True,
     repr_omit_defaults=True,
 ):
-    """Strict, immutable, printed without what is default."""
+    """The base of perturbations: immutable, without unknown fields, and printed without defaults."""
 
 
 class Perturbation(_Data, frozen=True, kw_only=True, tag="compute"):
-    """The rank that runs a stage sleeps, is stopped and continued, raises or is killed.
+    """The rank that runs a stage sleeps, is stopped and continued, raises, or is killed.
 
-    It happens inside the stage: *before* a computation its inputs have been received, *after* it the result
-    has not been sent. A ``stop`` (SIGSTOP, then SIGCONT) holds all threads of the process, a ``delay`` only
-    the one that computes. The gradient of a stage's inputs tells that a backward is over, so after a
-    backward of the first stage nothing happens unless the model's inputs require gradients.
+    This happens inside the stage: *before* a computation, after its inputs were received; *after* it, before the
+    result is sent. A ``stop`` (SIGSTOP, then SIGCONT) holds all threads of the process, a ``delay`` only the thread
+    that computes. The gradient of a stage's inputs marks the end of a backward, so nothing happens after a backward of
+    the first stage unless the model's inputs require gradients.
     """
 
     what: PerturbationKind = "delay"
@@ -41,25 +41,25 @@ class Perturbation(_Data, frozen=True, kw_only=True, tag="compute"):
     part: Literal["forward", "backward"] = "forward"
     when: Literal["before", "after"] = "before"
     microbatch: int | None = None
-    """Counted as the stage's forwards in a run come, dry runs included; None is every one."""
+    """The number of the stage's forward within a run, dry runs included; None for every microbatch."""
     run: int | None = None
-    """Which of the program's runs, from 0; None is every one."""
+    """The number of the program's run, from 0; None for every run."""
     milliseconds: int = 0
     """How long a delay or a stop lasts."""
     replica: int | None = None
-    """Of the pipeline, from 0; None is every one."""
+    """The number of the pipeline's replica, from 0; None for every replica."""
 
 
 class SlowLink(_Data, frozen=True, kw_only=True, tag="link"):
-    """A rank that is slow to begin every send (receive, reduction over replicas), or to go on after having begun it."""
+    """A rank that starts every send (receive, reduction over replicas) late, or continues late after starting it."""
 
     rank: int
-    """In the pipeline, from 0."""
+    """The rank in the pipeline, from 0."""
     side: Literal["send", "receive", "reduce"] = "send"
     when: Literal["before", "after"] = "before"
     milliseconds: int
     replica: int | None = None
-    """Of the pipeline, from 0; None is every one."""
+    """The number of the pipeline's replica, from 0; None for every replica."""
 
 
 AnyPerturbation = Perturbation | SlowLink
@@ -73,17 +73,17 @@ def impossible(
     runs: Sequence[int],
     num_replicas: int = 1,
 ) -> Iterator[str]:
-    """Yield what cannot happen, in words; `runs` holds the number of microbatches of every run."""
+    """Yield the reasons why perturbations are impossible; `runs` holds the number of microbatches of every run."""
     for number, one in enumerate(perturbations):
         name = f"world.perturbations[{number}]"
         if one.replica is not None and not 0 <= one.replica < num_replicas:
-            yield f"{name}.replica {one.replica} is none of {num_replicas}"
+            yield f"{name}.replica {one.replica} is outside 0…{num_replicas - 1}"
         lasting = isinstance(one, SlowLink) or one.what in ("delay", "stop")
         if (one.milliseconds > 0) is not lasting:
-            yield f"{name} lasts {one.milliseconds} ms: a delay or a stop takes time, an error or a death none"
+            yield f"{name} lasts {one.milliseconds} ms: delays and stops need a duration, errors and kills have none"
         if isinstance(one, SlowLink):
             if not 0 <= one.rank < num_ranks:
-                yield f"{name}.rank {one.rank} is no rank of a pipeline of {num_ranks}"
+                yield f"{name}.rank {one.rank} is outside 0…{num_ranks - 1}"
             continue
         if not 0 <= one.stage < num_stages:
             yield f"{name}.stage {one.stage} is outside 0…{num_stages - 1}"

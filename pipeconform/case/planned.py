@@ -1,4 +1,4 @@
-"""The case that each rank is given where the plan is wrong on purpose, and what would be right then."""
+"""The case that each rank is given when the plan is wrong on purpose, and the cases whose results are then right."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["planned_for", "right_cases"]
 
 
 def planned_for(case: Case, position: int | None) -> Case:
-    """The case as the plan of one pipeline rank (None: of a bystander) has it.
+    """The case according to the plan of one pipeline rank (None for a bystander).
 
-    Where that is a case like any other it has no mistake any more; what can be no case keeps it.
+    The result has no misplan if the wrong plan is a valid case by itself; otherwise it keeps the misplan.
     """
     one = case.world.misplan
     if one is None or one.how in ("metadata", "shape", "dtype"):
@@ -30,7 +30,7 @@ def planned_for(case: Case, position: int | None) -> Case:
 
 
 def right_cases(case: Case) -> tuple[Case, ...]:
-    """If no rank refuses the plan, one of these cases gives the right result; which rank's plan counts is left open."""
+    """The cases of which one must give the result if no rank refuses the plan; any rank's plan may count."""
     one = case.world.misplan
     if one is None or one.how in ("schedule", "metadata", "shape", "dtype"):
         return (case.without_mistakes,)

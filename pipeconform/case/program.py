@@ -14,8 +14,8 @@ __all__ = ["Adam", "Eval", "Load", "LossSpec", "Optimize", "Sgd", "Step", "Train
 class LossSpec(Strict, frozen=True, kw_only=True):
     """The loss of one microbatch.
 
-    `ignore` makes cross-entropy skip a number of targets that differs between microbatches; `scaled`
-    passes a number to the loss function as a keyword argument.
+    With `ignore`, cross-entropy skips a number of targets that differs between microbatches; with `scaled`, the loss
+    function gets a number as a keyword argument.
     """
 
     kind: Literal["mse", "cross_entropy"] = "mse"
@@ -35,7 +35,7 @@ class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):
 
 
 class Eval(Strict, frozen=True, kw_only=True, tag="eval", tag_field="step"):
-    """Forward only, in evaluation mode; the caller may have switched gradients off already (`guard`)."""
+    """Forward only, in evaluation mode; with `guard`, the caller has already switched gradients off."""
 
     batch_size: int
     num_microbatches: int
@@ -54,7 +54,7 @@ class Optimize(Strict, frozen=True, kw_only=True, tag="optimizer_step", tag_fiel
 
 
 class Load(Strict, frozen=True, kw_only=True, tag="load_state", tag_field="step"):
-    """Load parameters and buffers, other ones than those that are there."""
+    """Load parameters and buffers that differ from the current ones."""
 
 
 class Sgd(Strict, frozen=True, kw_only=True, tag="sgd", tag_field="optimizer"):

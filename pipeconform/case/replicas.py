@@ -1,6 +1,6 @@
 """Further copies of the pipeline, each with data of its own, and how their stages are kept in step.
 
-All of it is data: drawn, printed, shrunk and replayed with the case. `pipeconform.execute.replicas` makes the groups.
+They are data, drawn, printed, shrunk and replayed with the case; `pipeconform.execute.replicas` makes the groups.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ __all__ = ["Replicas", "impossible_replicas"]
 class Replicas(Strict, frozen=True, kw_only=True):
     """Replica 0 is the world's own pipeline; replica d runs on ``others[d - 1]``, in the order of its stages.
 
-    The ranks at one place of all pipelines ascend: a rank's place in a stage's data-parallel group is then
+    The ranks at the same position of all pipelines ascend, so that a rank's number in a stage's data-parallel group is
     the number of its replica.
     """
 
     others: tuple[tuple[int, ...], ...]
     wrapper: Literal["ddp", "fully_shard"] = "ddp"
     bucket_views: bool = False
-    """With ``ddp``: gradients are views of the buckets that are reduced."""
+    """``ddp`` only: gradients are views of the buckets that are reduced."""
     static_graph: bool = False
-    """With ``ddp``: every step uses the same parameters, in the same order."""
+    """``ddp`` only: every step uses the same parameters, in the same order."""
     find_unused: bool = False
-    """With ``ddp``: some steps, or replicas, may not use every parameter."""
+    """``ddp`` only: some steps or replicas may not use every parameter."""
     hook: bool = False
-    """With ``ddp``: a communication hook of the user's averages the buckets."""
+    """``ddp`` only: a user's communication hook averages the buckets."""
     nested: bool = False
-    """With ``fully_shard``: the blocks of a stage are sharded one by one, and the stage around them."""
+    """``fully_shard`` only: the blocks of a stage are sharded one by one, and then the stage."""
 
     @property
     def has_options(self) -> bool:
@@ -42,7 +42,7 @@ class Replicas(Strict, frozen=True, kw_only=True):
 def impossible_replicas(
     replicas: Replicas, *, pipeline_ranks: Sequence[int], world_size: int
 ) -> Iterator[str]:
-    """Yield what cannot be, in words."""
+    """Yield the reasons why replicas are impossible."""
     pipelines = (tuple(pipeline_ranks), *replicas.others)
     everybody = [rank for pipeline in pipelines for rank in pipeline]
     name = "world.replicas.others"
@@ -59,4 +59,4 @@ def impossible_replicas(
     if replicas.wrapper != "fully_shard" and replicas.nested:
         yield "world.replicas.nested is an option of 'fully_shard'"
     if replicas.static_graph and replicas.find_unused:
-        yield "world.replicas cannot have both a static graph and parameters to be found unused"
+        yield "world.replicas cannot have both static_graph and find_unused"

@@ -1,4 +1,4 @@
-"""What all parts of a case have in common."""
+"""The base class of all parts of a case."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class Strict(
     omit_defaults=True,
     repr_omit_defaults=True,
 ):
-    """Strict, immutable, stored and printed without what is default."""
+    """An immutable struct without unknown fields, stored and printed without defaults."""

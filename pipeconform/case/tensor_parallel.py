@@ -1,4 +1,4 @@
-"""Stages that are cut over several ranks each, as data, and what is right of every rank's part."""
+"""Stages that are cut over several ranks, as data, and how the layers of a stage are cut."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ __all__ = ["TensorParallel", "cut_dim", "impossible_tensor_parallel", "layers_of
 
 
 class TensorParallel(Strict, frozen=True, kw_only=True):
-    """Every stage on several ranks: tensor-parallel rank 0 of replica d is on the d-th pipeline of the world.
+    """Every stage is on several ranks: tensor-parallel rank 0 of replica d is in the d-th pipeline of the world.
 
-    With D replicas, rank t ≥ 1 of replica d runs on ``others[(t - 1)·D + d]``, in the order of its stages.
+    With D replicas, tensor-parallel rank t ≥ 1 of replica d runs on ``others[(t - 1)·D + d]``, in the order of its
+    stages.
     """
 
     others: tuple[tuple[int, ...], ...]
     maps: Literal["", "column", "row"] = ""
-    """How linear maps are cut; of the two of an `Mlp` always the first by columns and the second by rows.
+    """How linear maps are cut; an `Mlp` is always cut by columns in its first map and by rows in its second.
 
-    Empty: every rank has the whole stage, and `boundary` is what the case is about.
+    If empty, every rank has the whole stage, and the case is about `boundary`.
     """
     stream: Literal["whole", "sequence"] = "whole"
-    """What a rank holds of the main stream between the maps of a stage."""
+    """The part of the main stream that a rank holds between the maps of a stage."""
     boundary: Literal["", "whole", "sequence", "width"] = ""
-    """Stages hand over `DTensor`s that are placed like this."""
+    """The placement of the `DTensor`s that pass between stages."""
 
 
 _CUT = (blocks.Linear, blocks.Mlp, blocks.Norm)
@@ -42,7 +43,7 @@ def impossible_tensor_parallel(
     num_replicas: int,
     world_size: int,
 ) -> Iterator[str]:
-    """Yield what cannot be, in words; `pipelines` are all of the world's."""
+    """Yield the reasons why tensor-parallel stages are impossible; `pipelines` are all of the world's."""
     name, num = "world.tensor", 1 + len(tensor.others) // num_replicas
     others = list(map(list, tensor.others))
     if len(tensor.others) % num_replicas or not tensor.others:
@@ -61,7 +62,7 @@ def impossible_tensor_parallel(
     if any(list(pipeline) != sorted(pipeline) for pipeline in tensor.others):
         yield f"{name}.others {others} must be ascending, as a process group's ranks are"
     if bool(tensor.maps) == bool(tensor.boundary):
-        yield f"{name} needs either maps that are cut or a boundary of DTensors"
+        yield f"{name} needs either maps or boundary, and not both"
     if (
         model.container != "tensor"
         or model.split is not None
@@ -69,7 +70,7 @@ def impossible_tensor_parallel(
         or model.tied
         or model.kwargs
     ):
-        yield f"{name} goes with one tensor per boundary, batch dimension 0, and no split, ties or keyword arguments"
+        yield f"{name} needs one tensor per boundary, batch dimension 0, and no split, ties or keyword arguments"
     if "sequence" in (tensor.stream, tensor.boundary) and (not model.sequence or model.sequence % num):
         yield f"{name} cuts the sequence over {num} ranks: model.sequence {model.sequence} must be a multiple of it"
     if tensor.maps:
@@ -77,7 +78,7 @@ def impossible_tensor_parallel(
         for stage in model.stages:
             for block in stage.blocks:
                 if not isinstance(block, allowed):
-                    yield f"{name}: nobody says how {block!r} is to be cut"
+                    yield f"{name} cannot cut {block!r}: expected {', '.join(kind.__name__ for kind in allowed)}"
 
 
 def layers_of(tensor: TensorParallel, model: Model, stage: int) -> dict[str, CutLayer]:
@@ -100,7 +101,7 @@ def layers_of(tensor: TensorParallel, model: Model, stage: int) -> dict[str, Cut
 
 
 def cut_dim(layers: dict[str, CutLayer], parameter: str) -> int | None:
-    """The dimension in which a parameter is cut over the tensor-parallel ranks; None where each has all of it."""
+    """The dimension in which a parameter is cut over the tensor-parallel ranks; None if every rank has all of it."""
     layer, _, kind = parameter.rpartition(".")
     style = layers[layer].style if layer in layers else "sequence"
     if style == "column":

@@ -1,4 +1,4 @@
-"""The processes of a case: which of them form pipelines, and what disturbs them."""
+"""The processes of a case: how many there are, which form pipelines, and what disturbs them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["World", "impossible_world"]
 
 
 class World(Strict, frozen=True, kw_only=True):
-    """How many processes there are, which of them, in order, form the pipeline, and what disturbs them.
+    """The number of processes, those that form the pipeline in order, and what disturbs them.
 
-    A `placement` lays the stages out otherwise than the schedule's claim says; a `misplan` is what is wrong in the
-    plan that the ranks, or one of them, are given.
+    A `placement` lays the stages out differently from the schedule's claim; a `misplan` is a mistake in the plan of
+    all ranks or of one.
     """
 
     size: int
@@ -37,18 +37,18 @@ class World(Strict, frozen=True, kw_only=True):
 
     @property
     def num_tensor_ranks(self) -> int:
-        """Over how many ranks every stage of a replica is cut."""
+        """The number of ranks over which every stage of a replica is cut."""
         return len(self.pipelines) // self.num_replicas
 
     @property
     def pipelines(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of every pipeline; tensor-parallel rank t of replica d is on number ``t * num_replicas + d``."""
+        """The ranks of every pipeline; number ``t * num_replicas + d`` is for tensor-parallel rank t of replica d."""
         others = () if self.replicas is None else self.replicas.others
         return (self.pipeline_ranks, *others, *(() if self.tensor is None else self.tensor.others))
 
     @property
     def is_parallel(self) -> bool:
-        """Whether stages are replicated, or cut over ranks."""
+        """Whether stages are replicated or cut over ranks."""
         return self.replicas is not None or self.tensor is not None
 
     def pipeline_of(self, rank: int) -> int | None:
@@ -62,7 +62,7 @@ class World(Strict, frozen=True, kw_only=True):
 
 
 def impossible_world(world: World, model: Model) -> Iterator[str]:
-    """Yield what cannot be about its pipelines, in words."""
+    """Yield the reasons why the pipelines of a world are impossible."""
     p = len(world.pipeline_ranks)
     if len(set(world.pipeline_ranks)) != p or not all(0 <= r < world.size for r in world.pipeline_ranks):
         yield f"world.pipeline_ranks {list(world.pipeline_ranks)} must be distinct ranks below world.size {world.size}"
@@ -82,4 +82,4 @@ def impossible_world(world: World, model: Model) -> Iterator[str]:
         world_size=world.size,
     )
     if world.replicas is not None and world.replicas.wrapper != "fully_shard":
-        yield "world.tensor goes with replicas in 'fully_shard' only: DistributedDataParallel takes no cut parameters"
+        yield "world.tensor needs replicas in 'fully_shard': DistributedDataParallel takes no cut parameters"

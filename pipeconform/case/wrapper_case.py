@@ -1,4 +1,4 @@
-"""A wrapper case: a module, replicas with different data on each, options and steps, as immutable data."""
+"""A wrapper case: a module, its replicas with different data, options and steps, as immutable data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ModuleKind = Literal[
     "experts",
 ]
 Form = Literal["tensor", "tuple", "dict", "dataclass", "nested", "reference"]
-"""What a forward returns; a ``reference`` is a `torch.distributed.rpc.RRef` to what the rank itself holds."""
+"""What a forward returns; a ``reference`` is a `torch.distributed.rpc.RRef` to a value on the rank itself."""
 HookKind = Literal[
     "", "none", "float16", "bfloat16", "user", "not_callable", "one_argument", "annotated", "second"
 ]
@@ -79,24 +79,25 @@ Special = Literal[
     "logged",
     "logged_wrongly",
 ]
-"""What is done besides plain training: losses scaled, steps inside backward, a loss that has gradients in it, outputs
-modified in place, the user's hook for buffers, a state saved or loaded, a pickle after the first step, logging."""
+"""What happens besides plain training: scaled losses, optimizer steps in backward, a loss that contains gradients,
+outputs modified in place, a user's hook for buffers, saving or loading a state, pickling after the first step, or
+logging."""
 
 
 class Pass(Strict, frozen=True, kw_only=True):
-    """One backward, of one or more forwards.
+    """One backward of one or more forwards.
 
-    `sync` says where it is: outside ``no_sync``, inside, inside two of them, or with one of its halves inside.
+    `sync` places the pass outside ``no_sync``, inside it, inside two nested ones, or with one of its halves inside.
     """
 
     sync: Literal["yes", "no", "nested", "forward_inside", "backward_inside"] = "yes"
     uses: tuple[str, ...] = ()
-    """Of a module with towers: the towers that each rank's forward runs; empty for all, ``-`` for no parameter."""
+    """The towers that each rank's forward runs, for a module with towers; empty for all, ``-`` for no parameter."""
     forwards: int = 1
 
     @property
     def synchronises(self) -> bool:
-        """Whether its gradients are reduced: where the forward ran decides."""
+        """Whether its gradients are reduced, which depends on where its forward ran."""
         return self.sync in ("yes", "backward_inside")
 
 
@@ -106,13 +107,13 @@ class Step(Strict, frozen=True, kw_only=True):
     passes: tuple[Pass, ...] = (Pass(),)
     zero: Literal["none", "zeros", "keep"] = "none"
     overflow: int | None = None
-    """The rank on which one element of a gradient is infinite, where losses are scaled."""
+    """The rank on which one element of a gradient is infinite; needs scaled losses."""
     late: int | None = None
-    """A rank that comes later than the others to its backward."""
+    """A rank that starts its backward later than the others."""
 
 
 class Uneven(Strict, frozen=True, kw_only=True):
-    """How many of the steps each rank runs, inside ``join``."""
+    """The number of steps that each rank runs inside ``join``."""
 
     steps: tuple[int, ...]
     divide_by_initial: bool = True
@@ -120,14 +121,14 @@ class Uneven(Strict, frozen=True, kw_only=True):
 
 
 class Regroup(Strict, frozen=True, kw_only=True):
-    """Before `step` another process group takes over, of `ranks`; the others stop."""
+    """Before `step`, a new process group of `ranks` takes over; other ranks stop."""
 
     step: int
     ranks: tuple[int, ...]
 
 
 class WrapperCase(Strict, frozen=True, kw_only=True):
-    """One execution of a wrapper: everything it depends on."""
+    """Everything on which one execution of a wrapper depends."""
 
     module: ModuleKind = "plain"
     form: Form = "tensor"
@@ -135,7 +136,7 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
     options: WrapOptions = WrapOptions()
     steps: tuple[Step, ...] = (Step(), Step())
     own_values: bool = False
-    """Every rank begins with other values."""
+    """Every rank begins with values of its own."""
     own_shape: bool = False
     """The last rank's first parameter has another shape."""
     hook: HookKind = ""
@@ -144,13 +145,13 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
     regroup: Regroup | None = None
     optimizer: Literal["sgd", "adam"] = "sgd"
     compiled: bool = False
-    """The parts of the module that compute are compiled."""
+    """The computing parts of the module are compiled."""
     slow: Slow = ""
-    """How the last rank is late."""
+    """Where the last rank is late."""
     deferred: Deferred = ""
-    """The module is on the meta device when it is wrapped, and materialised after that, or never."""
+    """The module is on the meta device when it is wrapped, and is materialised afterwards or never."""
     loaded_by: int = 0
-    """So many ranks of another world load what these have saved after their steps, and go on; 0: nobody does."""
+    """The number of ranks of a second world, which loads what the first saved and continues; 0 for no second world."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -161,7 +162,7 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
             raise BadCaseError(f"uneven.steps has {len(self.uneven.steps)} entries for {self.ranks} ranks")
         uses = [one.uses for step in self.steps for one in step.passes if one.uses]
         if any(len(one) != self.ranks for one in uses) or (uses and self.module != "towers"):
-            raise BadCaseError("Pass.uses names the towers of every rank, of a module with towers")
+            raise BadCaseError("Pass.uses needs the module 'towers' and one entry for every rank")
         if self.regroup is not None and not set(self.regroup.ranks) <= set(range(self.ranks)):
             raise BadCaseError(f"regroup.ranks {self.regroup.ranks} are not all below {self.ranks}")
         sharding = self.options.sharding
@@ -173,39 +174,39 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
                 )
         if self.loaded_by < 0 or (self.loaded_by and self.special):
             raise BadCaseError(
-                f"loaded_by {self.loaded_by} is a number of ranks, and goes with nothing special"
+                f"loaded_by {self.loaded_by} must be at least 0, and 0 if special ({self.special!r}) is set"
             )
         overflows = any(step.overflow is not None for step in self.steps)
         if overflows and (self.special, self.module) != ("scaled", "probed"):
-            raise BadCaseError("Step.overflow is for scaled losses of a module with a probe")
+            raise BadCaseError("Step.overflow needs special 'scaled' and the module 'probed'")
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
-        """The numbers of ranks of the worlds that it is executed in, one after the other."""
+        """The sizes of the worlds in which the case runs, one after the other."""
         return (self.ranks, self.loaded_by) if self.loaded_by else (self.ranks,)
 
     @property
     def saving(self) -> WrapperCase:
-        """Of a case with two worlds the first, which saves."""
+        """The case of the first world, which saves."""
         return structs.replace(self, loaded_by=0, special="saved")
 
     @property
     def loading(self) -> WrapperCase:
-        """Of a case with two worlds the second, which loads: a module and data with other values, other ranks."""
+        """The case of the second world, which loads: its module, data and number of ranks differ."""
         return structs.replace(self, loaded_by=0, ranks=self.loaded_by, seed=self.seed + 1)
 
     @property
     def num_ranks(self) -> int:
-        """The number of replicas, which is that of ranks."""
+        """The number of ranks, which equals the number of replicas."""
         return self.ranks
 
     @property
     def stages_per_rank(self) -> int:
-        """1: every rank has a whole replica."""
+        """Always 1: every rank has a whole replica."""
         return 1
 
     def num_steps(self, rank: int) -> int:
-        """How many steps a rank runs."""
+        """The number of steps that a rank runs."""
         if self.regroup is not None and rank not in self.regroup.ranks:
             return self.regroup.step
         return len(self.steps) if self.uneven is None else self.uneven.steps[rank]
@@ -215,7 +216,7 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
         return tuple(rank for rank in range(self.ranks) if step < self.num_steps(rank))
 
     def too_large(self) -> Iterator[str]:
-        """Yield what is too large to be run in reasonable time; a case that is drawn never is."""
+        """Yield what is too large to run in reasonable time; drawn cases never are."""
         return limits.too_large_wrapper(
             ranks=self.ranks,
             loaded_by=self.loaded_by,
@@ -232,7 +233,7 @@ class WrapperCase(Strict, frozen=True, kw_only=True):
 
 
 def _unusual(value: Any) -> Any:
-    """What is not the default, by value: msgspec leaves a default out only where it is the very object."""
+    """The fields that differ from their defaults by value; msgspec itself compares defaults by identity."""
     if isinstance(value, tuple):
         return [_unusual(one) for one in value]
     if isinstance(value, Strict):
@@ -250,7 +251,7 @@ def decode_case(data: bytes | str, *, source: str) -> WrapperCase:
     """Read a case from JSON.
 
     Raises:
-        BadCaseError: it is damaged or impossible; the message names `source` and the field.
+        BadCaseError: the case is damaged or impossible; the message names `source` and the field.
     """
     found = decoded_json(data, WrapperCase, source=source, what="a wrapper case", error=BadCaseError)
     return limits.bounded(found, source=source)

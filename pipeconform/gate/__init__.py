@@ -1,1 +1,1 @@
-"""Decisions about results: what was expected, and what changed from one result to the next."""
+"""Checks of results against expected failures, and comparisons of one result with the next."""

@@ -1,4 +1,4 @@
-"""What changed from one result to the next: the pure comparison that every format is made from."""
+"""The changes from one result to the next, which every output format renders."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pipeconform.report.result import Cell, Result
 __all__ = ["BLOCKING", "Cause", "Change", "Comparison", "Kind", "Side", "compare"]
 
 BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost")
-"""The kinds that a gate does not let pass."""
+"""The kinds of change that make a gate fail."""
 
 Cause = Literal["implementation", "rules"]
-"""Whether the requirement is the same in both results (then the implementation changed) or is not."""
+"""``implementation`` if the requirement is the same in both results, ``rules`` if it is not."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of the two results is about."""
+    """The implementation, environment and settings of one of the two results."""
 
     implementation: str
     version: str
@@ -43,22 +43,22 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str
     variant: str
     before: str
-    """The cell's status in the old result; absent: it had no such cell."""
+    """The cell's status in the old result; ``absent`` if it has no such cell."""
     after: str
     signature: str = ""
     detail: str = ""
     violation: str = ""
-    """The id of the violation: in the new result, or in the old one for what is fixed."""
+    """The id of the violation in the new result; of a fixed violation, in the old one."""
     replay: str = ""
 
     @property
     def blocks(self) -> bool:
-        """Whether a gate stops here."""
+        """Whether this change makes a gate fail."""
         return self.kind in BLOCKING
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that differs, in the order of the standard, and what each result is about."""
+    """All changes, in the order of the standard, and a description of both results."""
 
     old: Side
     new: Side
@@ -70,7 +70,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blocked(self) -> bool:
-        """Whether a gate should stop."""
+        """Whether a gate should fail."""
         return any(change.blocks for change in self.changes)
 
     def of(self, kind: Kind) -> tuple[Change, ...]:
@@ -81,8 +81,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(old: Result, new: Result) -> Comparison:
     """Compare two results cell by cell.
 
-    A violation is the same when requirement, schedule, variant, status and signature are. Expected violations
-    of the new result are known and change nothing.
+    Two violations are the same if requirement, schedule, variant, status and signature are equal. Expected violations
+    in the new result are not changes.
     """
     changes: list[Change] = []
     unchanged = still = 0
@@ -134,29 +134,29 @@ class _Pair:
         if violation is None:
             return self._no_longer_judged() if change.kind == "lost" else ""
         if change.kind in ("flaky", "sometimes"):
-            return f"{violation.shown_again} of {violation.reruns} executions again showed it"
+            return f"shown again in {violation.shown_again} of {violation.reruns} executions"
         return _first_line(violation.message)
 
     def _no_longer_judged(self) -> str:
         after = self.after
         state = "absent" if after is None else after.status.replace("_", " ")
         if after is not None and after.status == "nothing_compared":
-            return after.reason  # it says so itself
+            return after.reason
         reason = "" if after is None else _first_line(after.reason)
         return f"no longer judged: {state}" + (f" ({reason})" if reason else "")
 
     def _lost(self) -> Iterator[str]:
-        """What the verdicts do not show: a cell that is judged on less than before."""
+        """Lost coverage that verdicts do not show: a cell that is judged on less than before."""
         before, after = self.before, self.after
         assert before is not None
         assert after is not None
         sizes = [size for size in before.counts if size not in after.counts]
         if sizes:
-            yield f"no case with {'; '.join(size.replace(',', ', ') for size in sizes)} any more"
+            yield f"no more cases with {'; '.join(size.replace(',', ', ') for size in sizes)}"
         classes = [one for one in before.microbatches if one not in after.microbatches]
         if classes and after.microbatches:
             words = {"one": "m = 1", "fewer": "m < p", "equal": "m = p", "more": "m > p"}
-            yield f"no case with {', '.join(words.get(one, one) for one in classes)} any more"
+            yield f"no more cases with {', '.join(words.get(one, one) for one in classes)}"
         if self._same_corpus_was_asked_for() and after.judgements < before.judgements:
             yield f"fewer examples: {before.judgements} → {after.judgements}"
 
@@ -184,7 +184,7 @@ class _Pair:
         )
 
     def _cause(self) -> Cause:
-        """The rules changed if the requirement did, or if the standard did: then other cases were drawn."""
+        """``rules`` if the requirement changed, or the standard, which then draws other cases."""
         before, after = self.old.rules.get(self.requirement), self.new.rules.get(self.requirement)
         same_rule = before == after if before and after else True
         if self.old.standard_version != self.new.standard_version or not same_rule:
@@ -194,7 +194,7 @@ class _Pair:
 
 
 def _covered(old: Result, requirement: str) -> bool:
-    """Whether the old run would have judged a requirement if its standard had had it."""
+    """Whether the old run would have judged a requirement if its standard had contained it."""
     chapter = requirement.partition("-")[0]
     asked = [name.upper() for name in old.run.selection.split(",") if name]
     return bool(old.rules) and (not asked or chapter in asked or requirement in asked)

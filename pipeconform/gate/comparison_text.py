@@ -20,8 +20,8 @@ _TITLES: dict[Kind, str] = {
     "new": "new failures",
     "flaky": "flaky",
     "lost": "lost coverage",
-    "sometimes": "flaky, and known",
-    "reworded": "told in other words",
+    "sometimes": "flaky, but known",
+    "reworded": "reported in other words",
     "fixed": "fixed",
     "added": "judged for the first time, and met",
 }
@@ -30,7 +30,7 @@ _MOST = 50  # entries of one kind; the rest is counted
 
 @dataclass(frozen=True)
 class _Entry:
-    """The same change under several schedules, told once."""
+    """The same change under several schedules, reported once."""
 
     change: Change
     schedules: tuple[str, ...]
@@ -105,17 +105,17 @@ def _heading(comparison: Comparison) -> Iterator[str]:
     if old.standard != new.standard:
         yield (
             f"the rules changed: standard {old.standard} → {new.standard}; "
-            f"judge the old implementation by the new standard to tell them apart"
+            f"judge the old implementation by the new standard to see which changes are its own"
         )
     if old.implementation != new.implementation:
-        yield "these are results of different implementations"
+        yield "the results are of different implementations"
     elif (old.version, old.source_digest) == (new.version, new.source_digest) and new.source_digest:
         yield "implementation: the same version, and the same adapter source"
     if (old.torch, old.device) != (new.torch, new.device):
         yield f"the environment changed: torch {old.torch} on {old.device} → torch {new.torch} on {new.device}"
     for name, side in (("old", old), ("new", new)):
         if not side.complete:
-            yield f"the {name} run was cut short: what it did not reach is missing"
+            yield f"the {name} run was cut short: cells that it did not reach are missing"
 
 
 def _side(side: Side) -> str:

@@ -1,7 +1,7 @@
-"""The expectations file: failures that are known, each with a reason, an owner and an end.
+"""The expectations file: known failures, each with a reason, an owner and an expiry date.
 
-Reading is strict. An entry that is incomplete or cannot be understood is refused with its line, because an
-expectation nobody can explain hides the next defect.
+Reading is strict: an incomplete or unknown entry is refused with its line number, because an unexplained expectation
+hides the next defect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pipeconform.spec import standard_versions
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = [
-    "EXPECTATIONS_NAME",
     "FIELDS",
     "Expectation",
     "ExpectationsFile",
@@ -31,28 +30,27 @@ __all__ = [
     "require_sane_clock",
 ]
 
-EXPECTATIONS_NAME = "pipeconform-expectations.toml"
 _FORMAT = 1
 _MOST_BYTES = 16 << 20
 FIELDS = ("requirement", "status", "signature", "reason", "issue", "owner", "expires")
-"""What every entry says."""
+"""The fields that every entry must have."""
 
 _HEADER = re.compile(r"\s*\[\[\s*expect\s*\]\]\s*(#.*)?$")
-_SLACK = datetime.timedelta(days=1)  # clocks of other time zones
+_SLACK = datetime.timedelta(days=1)  # for time zones
 
 ExpectedStatus = Literal["failed", "hung", "crashed", "error", "passed", "flaky"]
 _CHANCE: frozenset[ExpectedStatus] = frozenset({"passed", "flaky"})
 
 
 class StoredCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A case that showed an expected failure, and the file it is kept in, relative to the expectations."""
+    """A case that showed an expected failure, and its path relative to the expectations file."""
 
     path: str
     case: AnyCase
 
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry as it stands in the file."""
+    """An entry as written in the file."""
 
     requirement: str
     status: ExpectedStatus | tuple[ExpectedStatus, ...]
@@ -67,11 +65,11 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device: str = ""
     cases: tuple[str, ...] = ()
     seen: str = ""
-    """How often it showed when the entry was written."""
+    """How often the failure showed when the entry was written."""
 
 
 class Expectation(_Written, frozen=True, kw_only=True):
-    """One expected failure; `schedules`, `p`, `v` and `device` say where, and mean everywhere when empty."""
+    """One expected failure, limited to `schedules`, `p`, `v` and `device` where they are not empty."""
 
     file: str
     line: int
@@ -84,25 +82,25 @@ class Expectation(_Written, frozen=True, kw_only=True):
 
     @property
     def statuses(self) -> tuple[ExpectedStatus, ...]:
-        """All that the entry allows."""
+        """All statuses that the entry allows."""
         return (self.status,) if isinstance(self.status, str) else self.status
 
     @property
     def is_chance(self) -> bool:
-        """Whether it is expected to show at one time and not at another: then not to show it is no surprise."""
+        """Whether the failure is expected to show only sometimes, so that a pass is no surprise."""
         return bool(_CHANCE & {*self.statuses})
 
     def shows(self, status: str, signature: str) -> bool:
-        """Whether a violation of this status and signature is the one that is expected."""
+        """Whether the entry expects a violation with this status and signature."""
         return status in {*self.statuses} - _CHANCE and signature == self.signature
 
     @property
     def told(self) -> str:
-        """Statuses and signature: ``failed or hung 'gradient value'``."""
+        """The statuses and the signature in words: ``failed or hung 'gradient value'``."""
         return f"{' or '.join(one for one in self.statuses if one not in _CHANCE)} '{self.signature}'"
 
     def is_about(self, *, requirement: str, schedule: str, device: str) -> bool:
-        """Whether the entry speaks of this requirement under this schedule on this device."""
+        """Whether the entry applies to this requirement under this schedule on this device."""
         return (
             requirement == self.requirement
             and (not self.schedules or schedule in self.schedules)
@@ -110,12 +108,12 @@ class Expectation(_Written, frozen=True, kw_only=True):
         )
 
     def covers_size(self, *, num_ranks: int, stages_per_rank: int) -> bool:
-        """Whether the entry speaks of this p and v."""
+        """Whether the entry applies to this p and v."""
         return (not self.p or num_ranks in self.p) and (not self.v or stages_per_rank in self.v)
 
 
 class ExpectationsFile(msgspec.Struct, frozen=True, kw_only=True):
-    """All expectations of one file, in its order."""
+    """All expectations of one file, in order."""
 
     name: str
     digest: str
@@ -127,8 +125,8 @@ def read_expectations(path: Path) -> ExpectationsFile:
     """Read and validate an expectations file and the cases it names.
 
     Raises:
-        BadExpectationsError: it cannot be read, is not TOML, or an entry is incomplete or wrong; the message
-            gives the line and what to change there.
+        BadExpectationsError: the file cannot be read, is not TOML, or has an incomplete or wrong entry; the message
+            names the line and what to change there.
     """
     data = file_bytes(path, error=BadExpectationsError, most=_MOST_BYTES)
     try:
@@ -145,7 +143,7 @@ def read_expectations(path: Path) -> ExpectationsFile:
     if unknown or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         name = unknown[0] if unknown else "expect"
         raise BadExpectationsError(
-            f"{path}:{_line_of(text, name)}: {name!r} is not understood; entries are written as [[expect]]"
+            f"{path}:{_line_of(text, name)}: {name!r} is unknown; write entries as [[expect]]"
         )
     places = [n for n, line in enumerate(text.splitlines(), start=1) if _HEADER.match(line)]
     if len(places) != len(rows):
@@ -158,16 +156,16 @@ def read_expectations(path: Path) -> ExpectationsFile:
 
 
 def require_sane_clock(today: datetime.date) -> None:
-    """Refuse a clock that stands before this version of the standard: no entry would ever expire.
+    """Check that the clock is not behind the standard's date; entries might otherwise never expire.
 
     Raises:
-        BadExpectationsError: it does.
+        BadExpectationsError: the clock is behind.
     """
     newest = standard_versions()[0]
     if today < newest.date - _SLACK:
         raise BadExpectationsError(
-            f"the clock of this machine says {today}, but standard {newest.version} is of {newest.date}: "
-            f"expiry dates cannot be judged; set the clock"
+            f"the clock of this machine says {today}, but standard {newest.version} is from {newest.date}: "
+            f"expiry dates cannot be checked; set the clock"
         )
 
 
@@ -177,7 +175,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
 
     absent = [field for field in FIELDS if row.get(field) in (None, "")]
     if absent:
-        raise refuse(absent[0], f"the entry lacks {', '.join(absent)}; every entry says {', '.join(FIELDS)}")
+        raise refuse(absent[0], f"the entry lacks {', '.join(absent)}; every entry needs {', '.join(FIELDS)}")
     try:
         written = msgspec.convert(row, _Written)
     except REFUSALS as error:
@@ -185,7 +183,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
         raise refuse((named[1] or named[2]) if named else "", unreadable(error)) from error
     statuses = (written.status,) if isinstance(written.status, str) else written.status
     if not {*statuses} - _CHANCE:
-        text = f"status {list(statuses)} names no violation; expected failed, hung, crashed or error among it"
+        text = f"status {list(statuses)} names no violation; expected failed, hung, crashed or error in it"
         raise refuse("status", text)
     try:
         known = any_requirement(written.requirement).id
@@ -208,7 +206,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
 
 
 def _line_of_field(lines: list[str], begin: int, field: str) -> int:
-    """The line of `field` in the entry that begins on line `begin`; that line itself if it has none."""
+    """The line of `field` in the entry that begins on line `begin`; `begin` if the entry lacks the field."""
     for number in range(begin, len(lines)):
         if _HEADER.match(lines[number]):
             break

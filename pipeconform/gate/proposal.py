@@ -1,7 +1,7 @@
-"""Proposing an expectations file from a result.
+"""Proposes an expectations file from a result.
 
-What people wrote (reason, issue, owner, expiry date, sizes) is kept. What is new gets empty fields, which the
-strict reader refuses until somebody has filled them in.
+What people wrote (reason, issue, owner, expiry date, sizes) is kept. New entries have empty fields, which the strict
+reader refuses until they are filled in.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["Proposal", "propose", "write_proposal"]
 
 _FOLDER = "pipeconform-expectations"
 _HEAD = (
-    "# Failures that are known. 'pipeconform run --expectations' fails on everything else, and on every\n"
-    "# entry here that is incomplete, expired, or shown by nothing any more.\n"
+    "# Known failures. 'pipeconform run --expectations' fails on every other failure, and on every entry\n"
+    "# here that is incomplete, expired, or no longer shown by any case.\n"
     "format = 1\n"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The text of the file, and the cases to keep beside it."""
+    """The text of the file, and the cases to store beside it."""
 
     text: str
     cases: dict[str, AnyCase]
-    """By path, relative to the file."""
+    """The cases by path, relative to the file."""
 
 
 def propose(
@@ -48,11 +48,11 @@ def propose(
     owner: str = "",
     expires: datetime.date | None = None,
 ) -> Proposal:
-    """The file that would let `result` pass: every failure it shows, and no other.
+    """The file with which `result` would pass: every failure that it shows, and no other.
 
-    `reason`, `issue`, `owner` and `expires` fill the fields of new entries. Entries about what the result did
-    not judge are kept as they are. With `others`, results of the same implementation, what only some of them show is
-    expected to show by chance, and so is what one of them found flaky.
+    `reason`, `issue`, `owner` and `expires` fill the fields of new entries. Entries about anything that the result did
+    not judge are kept. `others` are further results of the same implementation: a failure that only some results show,
+    or that one of them found flaky, is expected to show by chance.
     """
     cases: dict[str, AnyCase] = {}
     blocks = [_HEAD]
@@ -88,7 +88,7 @@ def write_proposal(proposal: Proposal, path: Path) -> None:
     """Write the file and its cases.
 
     Raises:
-        BadExpectationsError: a file cannot be written; the message names it.
+        BadExpectationsError: a file cannot be written.
     """
     for name, data in [
         *((one, msgspec.json.encode(case)) for one, case in proposal.cases.items()),
@@ -103,7 +103,7 @@ def write_proposal(proposal: Proposal, path: Path) -> None:
 
 
 def _covers(entry: Expectation, cell: Cell, violation: Violation, result: Result) -> bool:
-    """By what the entry says, not by its line: the file may have been edited since the run."""
+    """Whether the entry covers the violation, by contents and not by line: the file may have been edited since."""
     case = violation.case
     return (
         entry.is_about(requirement=cell.requirement, schedule=cell.schedule, device=result.environment.device)
@@ -115,7 +115,7 @@ def _covers(entry: Expectation, cell: Cell, violation: Violation, result: Result
 def _new(
     results: Sequence[Result], entries: Iterable[Expectation]
 ) -> Iterator[tuple[str, list[tuple[Cell, Violation]]]]:
-    """Violations that no entry covers, the same one under several schedules together; how often it shows by chance."""
+    """Violations that no entry covers, grouped over schedules, with how often each shows by chance."""
     known = tuple(entries)
     found: dict[tuple[str, str, str], list[tuple[Cell, Violation]]] = {}
     for result in results:
@@ -132,7 +132,7 @@ def _new(
 
 
 def _chance(cell: Cell, violation: Violation, results: Sequence[Result]) -> str:
-    """How often a violation shows, in words; empty where it shows every time."""
+    """How often a violation shows, in words; empty if it shows every time."""
     key = (cell.requirement, cell.schedule, cell.variant)
     judged = [
         one
@@ -154,7 +154,7 @@ def _chance(cell: Cell, violation: Violation, results: Sequence[Result]) -> str:
 
 
 def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str | None:
-    """An existing entry with the schedules and cases that still hold; None if nothing shows it any more."""
+    """An existing entry with the schedules and cases that still show it; None if there are none."""
     cells = [cell for cell in result.cells if cell.requirement == entry.requirement]
     judged = {cell.schedule for cell in cells if cell.is_judged}
     shown: dict[str, Violation] = {}
@@ -204,7 +204,7 @@ def _toml(fields: dict[str, object]) -> str:
 
 
 def _value(value: object) -> str:
-    """A TOML value: JSON's strings, integers and lists are TOML's, but for the control character DEL."""
+    """A TOML value: JSON's strings, integers and lists are valid TOML, except for the control character DEL."""
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, Iterable) and not isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Holding a result against its expectations, strictly both ways.
+"""Finds entries of an expectations file that a result does not support.
 
-What a run found beyond the file is in its violations. What the file says beyond the run is told here: an
-entry that nothing shows any more, that matches nothing, or that has expired.
+These are entries that no case shows any more, that match nothing, or that have expired. The opposite, a failure that
+no entry expects, is a violation in the result itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ __all__ = ["problems"]
 
 
 def problems(file: ExpectationsFile, result: Result, *, today: datetime.date) -> tuple[str, ...]:
-    """What must be changed in the file, each with its line; empty when every entry is as it should be.
+    """What must be changed in the file, each with its line; empty when every entry is right.
 
-    Entries about what the run was not asked to judge (other requirements, schedules or devices) are left
-    alone.
+    Entries about requirements, schedules or devices that the run was not asked to judge are not checked.
     """
     return tuple(
         f"{entry.label}: {text}" for entry in file.entries for text in _about(entry, result, today=today)
@@ -30,7 +29,7 @@ def problems(file: ExpectationsFile, result: Result, *, today: datetime.date) ->
 
 def _about(entry: Expectation, result: Result, *, today: datetime.date) -> Iterator[str]:
     if today > entry.expires:
-        yield f"expired on {entry.expires}: mend {entry.requirement}, or give a new date and say why"
+        yield f"expired on {entry.expires}: fix {entry.requirement}, or give a new date and the reason for it"
     device = result.environment.device
     selection = tuple(filter(None, result.run.selection.split(",")))
     asked = select_requirements(selection, kind=result.implementation.kind)
@@ -66,18 +65,18 @@ def _passes(entry: Expectation, cell: Cell) -> str:
         )
     if cell.status == "nothing_compared":
         return (
-            f"cannot be told: {where} compared nothing ({cell.reason}), so it neither shows "
+            f"cannot be checked: {where} compared nothing ({cell.reason}), so it neither shows "
             f"{entry.told} nor passes"
         )
     judged = _judgements(entry, cell)
     if not judged:
         return (
-            f"matches nothing: no case of {where} has the p and v it names; remove {cell.schedule!r} from it"
+            f"matches nothing: no case of {where} has the entry's p and v; remove {cell.schedule!r} from it"
         )
     others = [f"{one.status} '{one.signature}'" for one in cell.violations if not one.expected]
     shown = f"it shows {', '.join(others)} instead" if others else "it passes"
     return (
-        f"unexpected pass: {where} does not show {entry.told} any more, {shown} "
+        f"unexpected pass: {where} no longer shows {entry.told}, {shown} "
         f"({judged} judgements); remove {cell.schedule!r} from the entry, or the entry"
     )
 
@@ -86,24 +85,24 @@ def _stale(entry: Expectation, cells: list[Cell]) -> Iterator[str]:
     for stored in entry.stored:
         if any(stored.path in cell.stale for cell in cells):
             yield (
-                f"the stored case {stored.path} does not show '{entry.signature}' any more, other cases do; "
+                f"the stored case {stored.path} no longer shows '{entry.signature}', other cases do; "
                 f"'pipeconform expect update' stores another"
             )
 
 
 def _never_judged(entry: Expectation, schedule: str, result: Result) -> Iterator[str]:
-    """A schedule that the run was free to judge and did not: a wrong name, or no longer claimed."""
+    """Report a schedule that the run could have judged but did not know: misspelt, or no longer claimed."""
     if result.run.unrestricted and entry.requirement in {cell.requirement for cell in result.cells}:
         yield f"matches nothing: there is no schedule {schedule!r}; remove it from the entry"
 
 
 def _unknown(cells: list[Cell]) -> bool:
-    """Whether the harness could not judge some of them: that fails the run by itself."""
+    """Whether the harness failed to judge some of the cells, which fails the run by itself."""
     return any(cell.status == "error" and not cell.violations for cell in cells)
 
 
 def _judgements(entry: Expectation, cell: Cell) -> int:
-    """How many judgements of a cell were about the sizes that the entry names."""
+    """How many judgements of a cell were about the entry's sizes."""
     total = 0
     for key, count in cell.counts.items():
         found = re.fullmatch(r"p=(\d+),v=(\d+)", key)

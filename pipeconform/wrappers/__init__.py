@@ -1,1 +1,1 @@
-"""Judging data-parallel wrappers: cases, what the ranks show, what is right, and the verdict."""
+"""Judging data-parallel wrappers: drawing cases, running them on ranks, the oracle, and the judgements."""

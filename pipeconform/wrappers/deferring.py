@@ -1,4 +1,4 @@
-"""Modules whose parts can initialise themselves, for those that are materialised after they were wrapped."""
+"""Makes modules whose parts initialise themselves, for cases that materialise a module after wrapping it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["initialised"]
 
 
 def initialised(module: nn.Module, *, above: float) -> None:
-    """Let every part below `module` have a ``reset_parameters()``, and call it.
+    """Give every submodule of `module` a ``reset_parameters()``, and call it.
 
-    Values are constants, another one for every parameter, `above` higher: what is filled in place can be a shard.
-    Batch norms keep their own way. What `module` has itself, without a part, nobody initialises.
+    Every parameter gets a constant of its own, raised by `above`, because a shard can be filled in place as well. Batch
+    norms keep their own ``reset_parameters()``. Parameters of `module` itself are not initialised.
     """
     numbers = itertools.count(1)
     for part in list(module.modules())[1:]:
@@ -24,7 +24,7 @@ def initialised(module: nn.Module, *, above: float) -> None:
             continue
         if not isinstance(part, nn.BatchNorm1d):
             part.reset_parameters = functools.partial(_fill, part, values)  # type: ignore[assignment]
-        part.reset_parameters()  # type: ignore[operator]  # nothing says that a module has one
+        part.reset_parameters()  # type: ignore[operator]  # modules need not have one
 
 
 def _fill(part: nn.Module, values: list[float]) -> None:

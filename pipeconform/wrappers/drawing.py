@@ -1,7 +1,7 @@
-"""What wrapper cases are drawn from: the listed cases of a requirement, combinations of them, smaller ones of a case.
+"""Draws wrapper cases: the listed cases of a requirement, combinations of these, and smaller versions of a case.
 
-A requirement's listed cases say what it is about. A search beyond them combines what they vary on its own: sizes of
-buckets, views of them, ways to treat unused parameters, numbers of ranks, seeds. A smaller case varies no more.
+The listed cases define what a requirement is about. The search beyond them freely combines the properties in which they
+differ: sizes of buckets, views of buckets, the treatment of unused parameters, numbers of ranks, and seeds.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ __all__ = ["Listed", "Smaller", "is_about"]
 T = TypeVar("T")
 _MOST_SEED = 2**16
 _USUAL = 24
-"""How much likelier a part of a case is to be left alone than to be made simpler: the case itself is drawn soon."""
+"""The weight of a case's own value against each simpler one, so that the case itself is soon drawn."""
 _ATTEMPTS = 400
-"""Drawings until the case itself turns up; those before it cost no execution."""
+"""How many cases are drawn to reach the case itself; those before it are not executed."""
 _BUCKETS = (1e-6, 1e-5, 1e-4, 1e-3, 1.0, 100.0)
-"""Sizes in MiB, where the listed cases have several: from a bucket per parameter to one for all."""
+"""Sizes in MiB for cases that vary them: from one bucket per parameter to a single bucket."""
 _TOGETHER = ("find_unused", "static_graph")
-"""Options that are combined only as a listed case of the same module combines them: one of them may make the other
-pointless, and a module with parameters that no forward uses needs one of them."""
-_PLAIN_STEP = Step()  # its passes are the very default, which is left out of the case's JSON
+"""Options that are combined only as in a listed case of the same module: one may make the other pointless, and a module
+with parameters that no forward uses needs one of them."""
+_PLAIN_STEP = Step()  # holds the default object, which the case's JSON leaves out
 _STRUCTURE = ("ranks", "steps", "uneven", "options", "seed", "regroup")
-"""Fields that are made simpler by rules of their own, or not at all."""
+"""Fields that have rules of their own for becoming simpler, or that stay unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """The cases of one requirement inside a wrapper's claims, and what is searched beyond them."""
+    """The cases of one requirement within a wrapper's claims, and the search beyond them."""
 
     requirement: str
     cases: tuple[WrapperCase, ...]
@@ -49,15 +49,15 @@ class Listed:
 
     @property
     def size(self) -> int:
-        """How many cases are listed."""
+        """The number of listed cases."""
         return len(self.cases)
 
     def hypothesis_seed(self, purpose: str) -> int:
-        """From the run's seed, the standard's version and what is drawn."""
+        """The seed for this purpose, from the run's seed, the standard's version and the requirement."""
         return seed_of(self.seed, STANDARD_VERSION, self.requirement, purpose)
 
     def strategy(self) -> st.SearchStrategy[WrapperCase]:
-        """Listed cases, with options that other listed cases have and values of their own."""
+        """Draw listed cases with the options of other listed cases and new seeds."""
         return _varied(self.cases)
 
     def drawn(self) -> tuple[WrapperCase, ...]:
@@ -86,15 +86,15 @@ def _varied(draw: st.DrawFn, cases: Sequence[WrapperCase]) -> WrapperCase:
 
 
 def _speaks_of_ranks(step: Step) -> bool:
-    """Whether a step says something of single ranks, so that it goes with no other number of them."""
+    """Whether a step refers to single ranks, so that the number of ranks cannot change."""
     return bool(any(one.uses for one in step.passes) or step.overflow is not None or step.late is not None)
 
 
 def is_about(case: WrapperCase, listed: Iterable[WrapperCase]) -> bool:
-    """Whether a requirement with these listed cases speaks of a case.
+    """Whether a requirement with these listed cases applies to a case.
 
-    It differs from one of them in nothing but its steps, which may be fewer, its seed, and what others vary, too:
-    ranks, sizes of buckets, views of them, ways to treat unused parameters.
+    The case may differ from a listed one in its steps, its seed, and the properties in which listed cases differ:
+    ranks, sizes of buckets, views of buckets, the treatment of unused parameters.
     """
     cases = tuple(listed)
     sized = {one.options.bucket_mib is None for one in cases}
@@ -112,7 +112,7 @@ def _together(options: WrapOptions) -> tuple[bool, ...]:
 
 
 def _core(case: WrapperCase) -> tuple[Any, ...]:
-    """What a case has that its requirement is about, and that is never changed."""
+    """The properties of a case that its requirement is about, which never change."""
     usual: dict[str, Any] = dict.fromkeys(_TOGETHER, False)
     options = replace(case.options, bucket_mib=None, bucket_view=False, **usual)
     kept = [getattr(case, name) for name in WrapperCase.__struct_fields__ if name not in _STRUCTURE]
@@ -120,29 +120,29 @@ def _core(case: WrapperCase) -> tuple[Any, ...]:
 
 
 def _ends_apart(uneven: Uneven | None) -> bool | None:
-    """Whether ranks run different numbers of steps; None where there is no join."""
+    """Whether ranks run different numbers of steps; None without ``join``."""
     return None if uneven is None else len(set(uneven.steps)) > 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Smaller:
-    """A case and every simpler one: fewer ranks, steps and passes, options and values left at what is usual."""
+    """A case and all simpler ones: fewer ranks, steps and passes, and defaults for options and values."""
 
     target: WrapperCase
     ranks: tuple[int, ...]
-    """Numbers of ranks that it may have."""
+    """The numbers of ranks that simpler cases may have."""
 
     @property
     def size(self) -> int:
-        """How often is drawn until the case itself turns up."""
+        """How many cases are drawn to reach the case itself."""
         return _ATTEMPTS
 
     def hypothesis_seed(self, purpose: str) -> int:
-        """From the case alone: it is made smaller alike in every run."""
+        """The seed for this purpose, from the case only, so that it shrinks in the same way in every run."""
         return seed_of(STANDARD_VERSION, self.target.digest, purpose)
 
     def strategy(self) -> st.SearchStrategy[WrapperCase]:
-        """The simplest first, as Hypothesis has it."""
+        """Draw the case and simpler ones; shrinks toward the simplest."""
         return _simpler(self.target, self.ranks)
 
     def drawn(self) -> tuple[WrapperCase, ...]:
@@ -153,13 +153,13 @@ class Smaller:
 @st.composite
 def _simpler(draw: st.DrawFn, target: WrapperCase, fewer: tuple[int, ...]) -> WrapperCase:
     def either(simple: Iterable[T], usual: T) -> T:
-        """One of the simpler values, or mostly the case's own."""
+        """One of the simpler values, or usually the case's own."""
         found = [one for one in simple if one != usual]
         return draw(st.sampled_from([*found, *[usual] * _USUAL * len(found)])) if found else usual
 
     changes: dict[str, Any] = {"seed": either([0], target.seed)}
     ranks = target.ranks
-    # a sharding says of how many ranks a copy and an expert are
+    # a sharding determines the number of ranks of a copy and of an expert
     bound = target.regroup is not None or target.options.sharding is not None
     bound = bound or any(step.overflow is not None or step.late is not None for step in target.steps)
     if not bound:
@@ -173,7 +173,7 @@ def _simpler(draw: st.DrawFn, target: WrapperCase, fewer: tuple[int, ...]) -> Wr
             for field in fields(WrapOptions)
         }
     )
-    usual = _default(WrapperCase, "options")  # the very object, which is left out of the case's JSON
+    usual = _default(WrapperCase, "options")  # the default object, which the case's JSON leaves out
     changes["options"] = usual if options == usual else options
     uneven = target.uneven
     kept = [i for i in range(len(target.steps)) if target.regroup is not None or either([False], True)] or [0]
@@ -189,7 +189,7 @@ def _simpler(draw: st.DrawFn, target: WrapperCase, fewer: tuple[int, ...]) -> Wr
 
 
 def _simpler_step(either: Any, step: Step, ranks: int) -> Step:
-    """The last pass decides about reduction, so it stays what it is; passes before it may go."""
+    """Draw a simpler step; the last pass stays, because it decides about reduction, but earlier passes may go."""
     *before, last = step.passes
     kept = [one for one in before if either([False], True)]
     passes = tuple(

@@ -1,4 +1,4 @@
-"""From what the ranks of a wrapper case showed to the evidence of its judgements, whoever is asked what is right."""
+"""Builds the evidence for judgements from what the ranks of a wrapper case showed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def evidence_of(
     ask: Ask,
     gauge: Gauge | None = None,
 ) -> WrapperEvidence:
-    """The evidence of one execution; `ask` is called at most when a judgement wants to know what is right.
+    """The evidence of one execution; `ask` is called only if a judgement needs the expected values.
 
-    Of a case with two worlds `shown` is what the second showed, or the first if that did not come through.
+    For a case with two worlds, `shown` is from the second world, or from the first if that one failed.
     """
     counts = gauge or Gauge()
 
@@ -54,7 +54,7 @@ def _question(case: WrapperCase, shown: tuple[Shown, ...]) -> Question:
 
 
 def came_through(shown: tuple[Shown, ...]) -> bool:
-    """Whether no rank raised or refused."""
+    """Whether every rank finished without raising or refusing."""
     return all(one.failed is None and one.unsupported is None for one in shown)
 
 

@@ -1,4 +1,4 @@
-"""Which ranks keep a parameter in step with each other."""
+"""The groups of ranks that average a parameter's gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["group_of"]
 
 
 def group_of(case: WrapperCase, name: str, rank: int) -> tuple[int, ...]:
-    """The ranks over which a parameter is averaged, seen from one of them: all, itself alone, or an expert's."""
+    """The ranks with which `rank` averages a parameter: all, none but itself, or those of the same expert."""
     if name in case.options.ignored:
         return (rank,)
     sharding = case.options.sharding

@@ -1,4 +1,4 @@
-"""What a rank is asked to do with a wrapper's case: apart from the doing, as `pipeconform.execute.job` is."""
+"""The job of a rank with a wrapper case, apart from the code that runs it, like `pipeconform.execute.job`."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     implementation: str
     case: WrapperCase
     checkpoint: bytes = b""
-    """What another world saved, and this one is to load."""
+    """What another world saved and this one must load."""

@@ -1,6 +1,6 @@
-"""Judgements about wrapper cases: pure functions from what the ranks showed and the oracle's answer to findings.
+"""Judgements about wrapper cases: pure functions that compare what the ranks showed with the oracle's answer.
 
-Values are bounded, not bit-equal: a wrapper may compute from another memory layout and add up in another order. The
+Values are compared within a bound, because a wrapper may use another memory layout and add up in another order. The
 bound is the unit round-off of a value's dtype times a number of operations times the largest gradient of any replica;
 modules compute in float64 wherever the case allows, so a wrong factor exceeds it by ten orders of magnitude.
 """
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MISUSE = ("TypeError", "ValueError", "RuntimeError")
-"""What a wrapper raises about arguments that it cannot take."""
+"""The exceptions with which a wrapper may refuse arguments."""
 _ROUND_OFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _OPERATIONS = {"float64": 256, "float32": 256, "float16": 16, "bfloat16": 16}
 
@@ -48,14 +48,14 @@ class WrapperEvidence:
     claims: WrapperClaims
     shown: tuple[Shown, ...]
     expected: Callable[[], Expected]
-    """Asked only where every rank came to its end."""
+    """Asks the oracle; call it only if no rank failed."""
     earlier: WrapperEvidence | None = None
-    """Of the world before, which saved what this one loaded."""
+    """The evidence of the first world, which saved what this one loaded."""
     gauge: Gauge = field(default_factory=Gauge, compare=False)
     """Counts what is compared."""
 
     def compared(self, number: int = 1) -> None:
-        """Count what a judgement holds against what is right, whether it is found wrong or not."""
+        """Count the values that a judgement compares, right or wrong."""
         self.gauge.count(number)
 
 
@@ -63,7 +63,7 @@ WrapperJudge = Callable[[WrapperEvidence], Iterator[Finding]]
 
 
 def is_right(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """No rank failed; outputs, gradients, updates and buffers are right, and replicas are equal."""
+    """Check that no rank failed, outputs, gradients, updates and buffers are right, and replicas are equal."""
     raised = list(failures(evidence))
     yield from raised
     if raised:
@@ -78,11 +78,11 @@ def is_right(evidence: WrapperEvidence) -> Iterator[Finding]:
         found = list(findings)
         yield from found
         if found:
-            return  # what follows from a wrong gradient is no defect of its own
+            return  # the consequences of a wrong gradient are not further defects
 
 
 def hook_is_used(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """The user's hook is given every gradient once, with its state, and its result is the gradient."""
+    """Check that the user's hook gets every gradient once, with its state, and that its result is the gradient."""
     if any(True for _ in failures(evidence)):
         yield from is_right(evidence)
         return
@@ -93,7 +93,9 @@ def hook_is_used(evidence: WrapperEvidence) -> Iterator[Finding]:
                 given, due = seen.hook_elements, trained if one.synchronises else 0
                 evidence.compared()
                 if given != due:
-                    text = f"rank {shown.rank}: the hook was given {given} elements of gradients, expected are {due}"
+                    text = (
+                        f"rank {shown.rank}: the hook was given {given} elements of gradients; expected {due}"
+                    )
                     yield Finding(
                         kind="hook given other gradients", message=text, step=index, rank=shown.rank
                     )
@@ -105,7 +107,7 @@ def hook_is_used(evidence: WrapperEvidence) -> Iterator[Finding]:
 
 
 def failures(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """A finding for every rank that raised, or refused what it claims."""
+    """A finding for every rank that raised or refused a claimed case."""
     for shown in evidence.shown:
         if shown.unsupported is not None:
             text = f"rank {shown.rank}: claimed, but refused: {shown.unsupported}"
@@ -121,12 +123,12 @@ def failures(evidence: WrapperEvidence) -> Iterator[Finding]:
 def refused(
     evidence: WrapperEvidence, *, where: str, words: tuple[str, ...], types: tuple[str, ...] = ()
 ) -> Iterator[Finding]:
-    """A finding for every rank that raised nothing, or elsewhere, or with a message that lacks one of the `words`."""
+    """A finding for every rank that did not raise, raised elsewhere, or whose message lacks one of the `words`."""
     for shown in evidence.shown:
         evidence.compared()
         failed = shown.failed
         if failed is None:
-            text = f"rank {shown.rank} raised nothing; every rank was to raise"
+            text = f"rank {shown.rank} raised nothing; expected an error on every rank"
             yield Finding(kind="not refused everywhere", message=text, rank=shown.rank)
         else:
             yield from _badly_refused(shown.rank, failed, where=where, words=words, types=types)
@@ -157,7 +159,7 @@ def differing(
     *,
     bound: Callable[[Array], Array | None] = lambda value: None,
 ) -> Iterator[tuple[str, Mismatch]]:
-    """Values by name that are not `right`, bit for bit or within the bound of each, and how they differ."""
+    """The values by name that differ from `right`, bit for bit or beyond their bounds, and how they differ."""
     evidence.compared(len(right))
     for name, value in right.items():
         mismatch = compare(value, shown.get(name), bound=bound(value))
@@ -166,7 +168,7 @@ def differing(
 
 
 def _nothing_between(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
-    """Wrapping leaves equal replicas as they are, and what is ignored in any case; steps follow one another."""
+    """Check that wrapping does not change equal replicas or ignored values, and that nothing changes between steps."""
     for shown in evidence.shown:
         ignored = evidence.case.options.ignored
         built = {
@@ -174,9 +176,7 @@ def _nothing_between(evidence: WrapperEvidence, expected: Expected) -> Iterator[
             for name, value in expected.initial[shown.rank].items()
             if name in ignored or not (evidence.case.own_values or evidence.claims.sharded)
         }
-        built = (
-            {} if evidence.earlier is not None else built
-        )  # what was loaded is another judgement's business
+        built = {} if evidence.earlier is not None else built  # another judgement compares loaded states
         states = [(built, shown.initial, "when it is wrapped")]
         afters = [shown.initial, *(step.after for step in shown.steps)]
         for index, (after, step) in enumerate(zip(afters, shown.steps, strict=False)):
@@ -224,7 +224,7 @@ def _pass_is_right(
     for name, gradient in due.gradients[rank].items():
         shown = one.gradients.get(name)
         if gradient is None and shown is not None and not any(shown.data):
-            continue  # zeros are as good as nothing
+            continue  # zeros count as no gradient
         if shown is None and gradient is not None and not any(gradient.data):
             continue
         bound = None if gradient is None else _bound(gradient, due.scale, coarse=_coarse(case))
@@ -253,7 +253,7 @@ def _state_is_right(
 
 
 def _replicas_are_equal(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
-    """Parameters are the same bits on every rank that ran a step; after ``join`` everywhere."""
+    """Check that parameters are bit-equal on every rank that ran a step, and after ``join`` on all ranks."""
     case = evidence.case
     for index in range(len(expected.steps)):
         states = {rank: evidence.shown[rank].steps[index].after for rank in case.present(index)}
@@ -288,7 +288,7 @@ def _most(array: Array) -> float:
 
 
 def _coarse(case: WrapperCase) -> str:
-    """The coarsest dtype that values of a case go through besides their own."""
+    """The coarsest dtype, besides their own, through which values of a case pass."""
     options = case.options
     named = (case.hook, options.param_dtype, options.reduce_dtype, options.buffer_dtype)
     return max((one or "" for one in named), key=_round_off)
@@ -299,7 +299,7 @@ def _round_off(dtype: str) -> float:
 
 
 def _bound(right: Array, scale: float, *, coarse: str = "") -> Array | None:
-    """The largest allowed difference of every element; None where bits are to be equal."""
+    """The largest allowed difference of every element; None if bits must be equal."""
     if right.dtype not in _ROUND_OFF:
         return None
     dtype = max(coarse, right.dtype, key=_round_off)

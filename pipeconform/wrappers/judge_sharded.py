@@ -14,11 +14,11 @@ from pipeconform.wrappers.judge import WrapperEvidence, differing, is_right
 __all__ = ["is_of", "trains_like_ddp"]
 
 _HALF = 2.0**-26
-"""Half of a double's digits: what steps make of rounding grows from one to the next, by no more than that in a few."""
+"""Half of a double's digits: rounding grows from step to step, but not beyond that in a few steps."""
 
 
 def trains_like_ddp(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Every step is that of the module without a wrapper; after all of them DDP, trained beside, is where this is."""
+    """Check that every step equals that of the unwrapped module, and that the final parameters equal those of DDP."""
     found = list(is_right(evidence))
     yield from found
     if found:
@@ -36,7 +36,7 @@ def _room(value: Array) -> Array:
 
 
 def is_of(evidence: WrapperEvidence, combination: dict[str, str]) -> bool:
-    """Whether a case has the options of a combination."""
+    """Whether the case has all options of a combination."""
     case, sharding = evidence.case, evidence.case.options.sharding
     told = {
         "module": case.module,

@@ -13,9 +13,9 @@ __all__ = [
 
 
 def state_travels(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """What is loaded is there, on every rank; what is saved is the state, by the names that the module had.
+    """Check that every rank has the loaded state, and that the saved state has the module's names and values.
 
-    A state that is loaded was saved with one rank, by the module itself, or by another number of ranks.
+    A loaded state was saved by the unwrapped module, as with one rank, or by another number of ranks.
     """
     if evidence.earlier is not None:
         found = [*state_travels(evidence.earlier)]
@@ -32,7 +32,7 @@ def state_travels(evidence: WrapperEvidence) -> Iterator[Finding]:
         if evidence.case.special == "saved":
             wanted, when, kind, right = shown.saved, "in what is saved", "saved otherwise", shown.final
             if set(wanted) != set(expected.names):
-                text = f"rank {shown.rank}: saved are {_names(wanted)}\nexpected {_names(expected.names)}"
+                text = f"rank {shown.rank} saved {_names(wanted)}\nexpected {_names(expected.names)}"
                 yield Finding(kind="saved under other names", message=text, rank=shown.rank)
                 return
         for name, mismatch in differing(evidence, right, wanted):
@@ -43,7 +43,7 @@ def state_travels(evidence: WrapperEvidence) -> Iterator[Finding]:
 
 
 def state_arrives(evidence: WrapperEvidence, earlier: WrapperEvidence) -> Iterator[Finding]:
-    """What the ranks of one world have after their steps, those of another have after loading; then all is right."""
+    """Check that the second world loads the state with which the first ended, and then trains correctly."""
     raised = list(failures(evidence))
     yield from raised
     if raised:

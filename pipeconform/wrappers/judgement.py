@@ -1,4 +1,4 @@
-"""How a requirement about wrappers is judged: its cases, its judge, and what has to be claimed for it."""
+"""The judgement of a requirement about wrappers: its cases, its judge, and the claims that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["TINY", "Cases", "WrapperJudgement", "requirement", "under", "why_not
 Cases = Callable[[WrapperClaims], Iterator[WrapperCase]]
 
 TINY = 1e-6
-"""MiB: every parameter has a bucket of its own."""
+"""A bucket size in MiB with which every parameter has a bucket of its own."""
 
 _OPTIONS: Mapping[WrapperFeature, WrapOptions] = MappingProxyType(
     {
@@ -29,28 +29,28 @@ _OPTIONS: Mapping[WrapperFeature, WrapOptions] = MappingProxyType(
         WrapperFeature.BUCKET_VIEW: WrapOptions(bucket_view=True),
     }
 )
-"""One option each, for the cases that are run under all that are claimed."""
+"""The options for cases that run under every claimed option, one at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrapperJudgement:
-    """How one requirement is judged: on every case that `cases` gives, smallest first."""
+    """How one requirement is judged: on every case of `cases`, smallest first."""
 
     requirement: Requirement
     cases: Cases
     every: Cases | None = None
-    """Instead, for a profile that runs whole grids of options and not only pairs of them."""
+    """The cases for a profile that runs whole grids of options instead of pairs."""
     judge: WrapperJudge
     needs: frozenset[WrapperFeature] = frozenset()
-    """What a wrapper must claim for the requirement to say anything about it."""
+    """The features that a wrapper must claim to be judged by the requirement."""
 
     @property
     def line(self) -> int:
-        """The line of its file at which the requirement begins."""
+        """The line of its file on which the requirement begins."""
         return inspect.getsourcelines(self.judge)[1]
 
     def drawn(self, claims: WrapperClaims, *, seed: int, whole_grid: bool = False) -> tuple[WrapperCase, ...]:
-        """The cases inside the claims, each with values of its own; empty when what it needs is not claimed."""
+        """The cases within the claims, each with a seed of its own; empty if a needed feature is not claimed."""
         if not self.needs <= claims.features:
             return ()
         cases = self.every if whole_grid and self.every is not None else self.cases
@@ -70,7 +70,7 @@ def requirement(
 ) -> Callable[[WrapperJudge], WrapperJudgement]:
     """State a requirement: the function's docstring says what is demanded and why, its body judges it.
 
-    The fields of `WrapperJudgement` say what the arguments mean.
+    See the fields of `WrapperJudgement` for the arguments.
     """
 
     def judgement(judge: WrapperJudge) -> WrapperJudgement:
@@ -86,7 +86,7 @@ def requirement(
 
 
 def under(case: WrapperCase, claims: WrapperClaims, *features: WrapperFeature) -> Iterator[WrapperCase]:
-    """The case as it is, and under each of these options (without any: of all) that is claimed."""
+    """The case unchanged, and under each claimed option of `features`, or of all features if none are given."""
     yield case
     for feature in features or tuple(_OPTIONS):
         if feature in claims.features:
@@ -100,7 +100,7 @@ def _and(one: WrapOptions, other: WrapOptions) -> WrapOptions:
 
 
 def why_not_judged(judgement: WrapperJudgement, description: WrapperDescription) -> str:
-    """Empty where the requirement is judged; otherwise what the wrapper does not claim, or cannot run here, and why."""
+    """Why the requirement is not judged: what the wrapper does not claim or cannot run here; empty if it is judged."""
     lacking = sorted(judgement.needs - description.claims.features)
     elsewhere = [name for name in lacking if name in description.claims.elsewhere]
     if elsewhere:

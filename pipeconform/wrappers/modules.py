@@ -33,16 +33,16 @@ __all__ = [
 
 WIDTH, _BATCH = 4, 3
 NO_PARAMETER = "-"
-"""Instead of towers: a forward that uses no parameter, and whose output has a gradient nevertheless."""
+"""In place of towers: a forward that uses no parameter, but whose output requires a gradient."""
 _MANY = 1 << 18
-"""Elements of a parameter whose reduction takes a while."""
+"""The number of elements of a parameter whose reduction takes some time."""
 _PROBES = (256.0, 1.0)
-"""Gradients by rank whose mean, 128.5, has nine significant bits: bfloat16 rounds it to 128."""
+"""Gradients by rank. Their mean, 128.5, has nine significant bits, which bfloat16 rounds to 128."""
 
 
 @dataclasses.dataclass
 class Pair:
-    """An output that is a dataclass."""
+    """A dataclass as an output."""
 
     first: Any
     rest: Any
@@ -60,7 +60,7 @@ def build(case: WrapperCase, *, rank: int) -> nn.Module:
 
 
 def placed(module: nn.Module, device: str) -> nn.Module:
-    """The module with its parameters and buffers on `device`; what a case puts on the meta device stays there."""
+    """The module with its parameters and buffers on `device`, except for those on the meta device."""
     module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))  # type: ignore[no-untyped-call]
     return module
 
@@ -84,7 +84,7 @@ def _built(case: WrapperCase, *, rank: int) -> nn.Module:
 
 
 def begun(case: WrapperCase, *, rank: int) -> nn.Module:
-    """What a rank begins with: its replica, or a saved state, which is that of a module with other values."""
+    """The module with which a rank begins: its replica, or one with the values of the state that it loads."""
     saved = structs.replace(case, seed=case.seed + 1, deferred="")
     return build(saved if case.special == "loaded" else case, rank=rank)
 
@@ -93,7 +93,7 @@ class _Module(nn.Module):
     own_seen: Tensor
     seen: Tensor
     slope = 0.0
-    """Of a probe: the gradient that it has on this rank, whatever the loss."""
+    """The gradient of the probe on this rank, whatever the loss."""
 
     def __init__(self, case: WrapperCase, *, wide: bool) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 def batch_of(case: WrapperCase, *, rank: int, step: int, index: int, forward: int) -> Tensor:
-    """A rank's own input for one forward of pass `index`."""
+    """A rank's input for one forward of pass `index`."""
     generator = torch.Generator().manual_seed(seed_of(case.seed, "batch", rank, step, index, forward))
     if case.module == "sparse":
         return torch.randint(0, 5, (_BATCH, 2), generator=generator)
@@ -253,7 +253,7 @@ def batch_of(case: WrapperCase, *, rank: int, step: int, index: int, forward: in
 def objective(case: WrapperCase, outputs: list[Any], batches: list[Tensor]) -> Tensor:
     """The 0-d loss of several forwards of a case.
 
-    Outputs are modified in place before, or gradients with respect to the batches are part of it, where that is asked.
+    If the case asks for it, outputs are first modified in place, or gradients for the batches are part of the loss.
     """
     if case.special == "modified":
         for tensor in tensors_in(outputs):
@@ -268,7 +268,7 @@ def objective(case: WrapperCase, outputs: list[Any], batches: list[Tensor]) -> T
 
 
 def loss_of(output: Any) -> Tensor:
-    """A 0-d loss that every tensor of an output has a part in."""
+    """A 0-d loss over every tensor of an output."""
     total = torch.zeros((), dtype=torch.float64)
     for tensor in tensors_in(output):
         total = total + tensor.double().square().mean()

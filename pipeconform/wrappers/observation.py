@@ -1,4 +1,4 @@
-"""What ranks show of a wrapper, and what the oracle expects: plain data."""
+"""What ranks show of a wrapper, and what the oracle expects, as plain data."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ Gradients = dict[str, Array | None]
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True):
-    """Immutable."""
+    """The immutable base of this module's types."""
 
 
 class PassShown(_Data, frozen=True, kw_only=True):
-    """One pass on one rank."""
+    """What one rank shows of one pass."""
 
     gradients: Gradients | None
-    """None where they are not known while they only add up."""
+    """The gradients after the pass; None where the wrapper does not know them while they accumulate."""
     outputs: tuple[Array, ...]
     skeleton: str
     hook_elements: int = 0
-    """How many elements the user's hook was given in it."""
+    """The number of elements that the user's hook got in the pass."""
 
 
 class StepShown(_Data, frozen=True, kw_only=True):
-    """One step on one rank."""
+    """What one rank shows of one step."""
 
     before: Named
     passes: tuple[PassShown, ...]
     after: Named
     scale: float | None = None
-    """Of the losses after the step, where they are scaled."""
+    """The scale of the losses after the step, if they are scaled."""
 
 
 class Failure(_Data, frozen=True, kw_only=True):
-    """An exception, and where it came: ``wrap``, ``hook``, or the number of a step."""
+    """An exception, and where it was raised: ``wrap``, ``hook``, ``step 0`` and so on."""
 
     where: str
     type: str
     message: str
     raised: Raised | None = None
-    """With its causes and its frames."""
+    """The exception with its causes and frames."""
 
 
 class Shown(_Data, frozen=True, kw_only=True):
-    """What one rank shows."""
+    """What one rank shows of a case."""
 
     rank: int
     initial: Named = {}
     steps: tuple[StepShown, ...] = ()
     final: Named = {}
     beside: Named = {}
-    """Parameters that DDP ends with, where it trains the same."""
+    """The final parameters of DDP, if it trains beside the wrapper."""
     saved: Named = {}
-    """The whole state dict at the end, where it is saved."""
+    """The whole state dict at the end, if it is saved."""
     checkpoint: bytes = b""
-    """The same as a file that torch wrote, of the first rank."""
+    """The saved state as a file that torch wrote; on the first rank only."""
     earlier: tuple[Shown, ...] = ()
-    """Where a world before this one saved what this one loads: what its ranks showed; on the first rank."""
+    """What the ranks of the first world showed, if this is the second; on the first rank only."""
     logged: dict[str, str] = {}
     failed: Failure | None = None
     unsupported: str | None = None
 
 
 class Question(_Data, frozen=True, kw_only=True):
-    """What the oracle is asked: the case, and for each step each rank's state before it."""
+    """A question to the oracle: the case, and each rank's state before each step."""
 
     case: WrapperCase
     before: tuple[tuple[Named, ...], ...]
 
 
 class PassExpected(_Data, frozen=True, kw_only=True):
-    """By rank, of those that run the step."""
+    """The expected values of one pass, by rank, for the ranks that run the step."""
 
     gradients: dict[int, Gradients]
     outputs: dict[int, tuple[Array, ...]]
@@ -87,14 +87,14 @@ class PassExpected(_Data, frozen=True, kw_only=True):
 
 
 class Expected(_Data, frozen=True, kw_only=True):
-    """The unwrapped modules' answer."""
+    """The oracle's answer, from unwrapped modules."""
 
     initial: tuple[Named, ...]
-    """By rank, as built."""
+    """The initial state by rank."""
     parameters: tuple[str, ...]
     names: tuple[str, ...]
-    """Of the module's state dict, in which a shared parameter has several."""
+    """The names in the module's state dict, in which a shared parameter has several."""
     trained: int
-    """How many elements the parameters that are trained and not ignored have."""
+    """The number of elements of all parameters that are trained and not ignored."""
     steps: tuple[tuple[PassExpected, ...], ...]
     after: tuple[dict[int, Named], ...]

@@ -1,7 +1,7 @@
-"""What is right: unwrapped modules, one per replica, each with its own data, and the mean of their gradients.
+"""The expected values: unwrapped modules, one per replica, each with its own data, and the mean of their gradients.
 
-Every step begins from the state that the ranks showed, so a step is judged by itself and rounding does not add up
-from step to step; whether a state follows from the one before is judged by its own step.
+Every step begins with the state that the ranks showed, so that each step is judged by itself and rounding does not
+accumulate over steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _expected(question: Question) -> Expected:
     replicas = _Replicas(case)
     for index, (step, _) in enumerate(
         zip(case.steps, question.before, strict=False)
-    ):  # none were asked: none told
+    ):  # the question has either all steps or none
         if step.zero != "keep":
             replicas.clear(zeros=step.zero == "zeros")
         replicas.load(index, question.before[index])
@@ -57,7 +57,7 @@ def _expected(question: Question) -> Expected:
 
 
 class _Replicas:
-    """Plain modules on all ranks, with the gradients that they would have if they were kept in step."""
+    """Unwrapped modules for all ranks, with the gradients that replicas kept in step would have."""
 
     def __init__(self, case: WrapperCase) -> None:
         self.case, self.step = case, 0
@@ -65,7 +65,7 @@ class _Replicas:
         self.reduced: dict[int, _Sums] = {rank: {} for rank in range(case.ranks)}
         self.local: dict[int, _Sums] = {rank: {} for rank in range(case.ranks)}
         self.moments: dict[tuple[int, str], tuple[int, Tensor, Tensor]] = {}
-        """Of Adam: how many steps it took, and its two running means."""
+        """Adam's state by rank and parameter: its number of steps and its two running means."""
 
     def clear(self, *, zeros: bool) -> None:
         for rank in range(self.case.ranks):
@@ -112,7 +112,7 @@ class _Replicas:
         )
 
     def _synchronise_buffers(self, one: Pass, *, after: bool) -> None:
-        """Before a forward that synchronises, buffers are those of the lowest rank present; or a hook's mean."""
+        """Give all ranks the buffers of the lowest rank present before a synchronising forward, or a hook's mean."""
         if not (self.case.options.broadcast_buffers and one.sync in ("yes", "backward_inside")):
             return
         if self.case.special in ("buffers_before", "buffers_after"):
@@ -137,7 +137,7 @@ class _Replicas:
                     module.get_buffer(name).copy_(mean)
 
     def _reduce(self) -> None:
-        """What only added up becomes the mean over the ranks; ignored parameters keep their own."""
+        """Replace accumulated gradients with their mean over the ranks; ignored parameters keep their own."""
         case, ranks = self.case, list(self.modules)
         uneven = case.uneven
         whole = (uneven is None or uneven.divide_by_initial) and case.regroup is None
@@ -157,7 +157,7 @@ class _Replicas:
 
     def _average(self, name: str, ranks: list[int], factor: float) -> None:
         parts = [part for rank in ranks if (part := self.local[rank].get(name)) is not None]
-        # halves add up in a wider type: what order they are added in is the implementation's business
+        # 16-bit values are summed in a wider type: the order of the sum is up to the implementation
         mean: Tensor | None = None
         if parts:
             reduced = self.case.options.reduce_dtype
@@ -175,7 +175,7 @@ class _Replicas:
         return {n: None if g is None else Array.of(g) for n, g in self._total(rank).items()}
 
     def _update(self, rank: int, name: str, gradient: Tensor) -> Tensor:
-        """What the optimizer takes away, before the learning rate; Adam as in its paper, algorithm 1."""
+        """The optimizer's update, before the learning rate; Adam as in algorithm 1 of its paper."""
         if self.case.optimizer == "sgd":
             return gradient
         zero = torch.zeros_like(gradient)
@@ -186,7 +186,7 @@ class _Replicas:
         return first / (1 - 0.9**count) / ((second / (1 - 0.999**count)).sqrt() + EPS)
 
     def stepped(self, *, skipped: bool) -> dict[int, dict[str, Array]]:
-        """The state after an optimizer step, or after none."""
+        """The state after an optimizer step, which may be skipped."""
         for rank, module in self.modules.items():
             total = self._total(rank)
             with torch.no_grad():

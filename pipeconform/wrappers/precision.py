@@ -1,4 +1,4 @@
-"""A forward in another precision, as it is right: everything is cast, and gradients come back through the casts."""
+"""The expected forward in another precision: everything is cast, and gradients flow back through the casts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["run_in"]
 
 
 def run_in(options: WrapOptions, module: nn.Module, batch: Tensor, *more: Any) -> Any:
-    """Call the module as `options` say: parameters and batch in one dtype, buffers in theirs, which are kept."""
+    """Call the module with parameters, batch and buffers in the dtypes of `options`; buffers are updated."""
     if options.param_dtype is None and options.buffer_dtype is None:
         return module(batch, *more)
     parameters = {name: _cast(p, options.param_dtype) for name, p in module.named_parameters()}

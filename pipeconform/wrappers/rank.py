@@ -1,4 +1,4 @@
-"""What a rank does with a wrapper case. Runs in rank processes only."""
+"""Runs a wrapper case on one rank; used in rank processes only."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from pipeconform.wrappers.special import FIRST_SCALE, ended, handed_over, prepar
 __all__ = ["shown_by"]
 
 _LATE = 0.2
-"""Seconds by which a late rank comes to its backward."""
+"""The number of seconds by which a late rank delays its backward."""
 
 
 def shown_by(
     adapter: WrapperAdapter, case: WrapperCase, *, rank: int, device: str = "cpu", checkpoint: bytes = b""
 ) -> Shown:
-    """Run a case on this rank of the default process group; an exception is part of what it shows.
+    """Run a case on this rank of the default process group; an exception is part of the result.
 
-    Modules and batches are put on `device`. `checkpoint` is what another world saved, and this one is to load.
+    Modules and batches are on `device`. `checkpoint` is what another world saved and this one must load.
     """
     seed_process(case.seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an engine's advice about options is no matter of conformance
+        warnings.simplefilter("ignore")  # an engine's advice about options is not judged
         with agent_for(case):
             return _Rank(case, rank=rank, device=device, checkpoint=checkpoint).run(adapter)
 
 
 class _Rank:
-    """One rank's way through a case, noting what it sees as it goes."""
+    """Runs a case on one rank and records what it shows."""
 
     def __init__(self, case: WrapperCase, *, rank: int, device: str, checkpoint: bytes) -> None:
         self.case, self.checkpoint, self.rank, self.where = case, checkpoint, rank, "wrap"
@@ -57,10 +57,10 @@ class _Rank:
         self.shown = Shown(rank=rank)
         self.hook_elements = 0
         self.group: Any = None
-        """That the user's hook reduces in; None for the default one."""
+        """The group in which the user's hook reduces; None for the default group."""
         self.scaler: Any = None
         self.optimizer: torch.optim.Optimizer | None = None
-        """Kept from step to step where it has a state of its own."""
+        """The optimizer, kept between steps if it has state."""
 
     def run(self, adapter: WrapperAdapter) -> Shown:
         try:
@@ -150,7 +150,7 @@ class _Rank:
                 whole.enter_context(wrapper.no_sync())
             if one.sync == "nested":
                 with wrapper.no_sync():
-                    pass  # entered and left: what surrounds it still holds
+                    pass  # leaving the inner context must not end the outer one
             with wrapper.no_sync() if one.sync == "forward_inside" else nullcontext():
                 batches = [self._batch(step, number, forward) for forward in range(one.forwards)]
                 uses = [one.uses[self.rank]] if one.uses else []
@@ -158,7 +158,7 @@ class _Rank:
             loss = self._loss(self.case.steps[step], outputs, batches)
             with wrapper.no_sync() if one.sync == "backward_inside" else nullcontext():
                 loss.backward()  # type: ignore[no-untyped-call]
-            # not known where losses are scaled, or where steps are taken before a backward ends
+            # unknown with scaled losses, or if optimizer steps happen inside backward
             gradients = None if self.case.special in ("scaled", "in_backward") else wrapper.gradients()
         return PassShown(
             gradients=None if gradients is None else {n: _array(g) for n, g in gradients.items()},
@@ -187,7 +187,7 @@ class _Rank:
             case "":
                 return
             case "user":
-                # without annotations: wrappers check them against types of their own
+                # without annotations, which wrappers check against their own types
                 wrapper.register_hook(self, lambda state, bucket: _doubled(wrapper, state, bucket))
             case "not_callable":
                 wrapper.register_hook(None, "no hook")
@@ -203,7 +203,7 @@ class _Rank:
 
 
 def _doubled(wrapper: Wrapper, state: Any, bucket: Any) -> Any:
-    """A user's hook: twice the mean, and a note in its state of what it was given."""
+    """A user's hook that returns twice the mean and counts the elements it gets in its state."""
     buffer = wrapper.buffer_of(bucket)
     state.hook_elements += buffer.numel()
     buffer.mul_(2 / dist.get_world_size(state.group))

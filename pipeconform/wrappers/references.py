@@ -1,4 +1,4 @@
-"""Outputs that are remote references, and the agent for remote calls without which there are none."""
+"""Outputs that are remote references, and the RPC agent that they need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["agent_for", "is_reference", "reference_to"]
 
 @contextmanager
 def agent_for(case: WrapperCase) -> Iterator[None]:
-    """An agent that knows of this process only, where a case has references: none of them leaves its process."""
+    """Run an RPC agent for this process only, if a case has references; no reference leaves its process."""
     if case.form != "reference":
         yield
         return
@@ -33,10 +33,10 @@ def agent_for(case: WrapperCase) -> Iterator[None]:
 
 
 def reference_to(value: Any) -> Any:
-    """A remote reference to what this process holds."""
+    """A remote reference to a value in this process."""
     return rpc.RRef(value)
 
 
 def is_reference(value: Any) -> bool:
-    """Whether it is one, held here."""
+    """Whether a value is a remote reference to a value in this process."""
     return isinstance(value, rpc.RRef) and value.is_owner()

@@ -1,4 +1,4 @@
-"""Which judgement answers which requirement about wrappers, as the suites state them."""
+"""The judgements of all requirements about wrappers, collected from the suites."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from pipeconform.wrappers.judgement import WrapperJudgement
 __all__ = ["WRAPPER_JUDGEMENTS", "WrapperJudgement"]
 
 WRAPPER_JUDGEMENTS: dict[str, WrapperJudgement] = in_order(WrapperJudgement)
-"""By requirement id, in the order of the standard."""
+"""The judgements by requirement id, in the order of the standard."""

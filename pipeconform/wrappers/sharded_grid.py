@@ -1,4 +1,4 @@
-"""The grid of a sharding wrapper's options, as cases: few that cover all pairs, or every combination."""
+"""The cases of a sharding wrapper's options: a few that cover all pairs, or every combination."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STEPS = 3
 
 
 def axes_of(claims: WrapperClaims) -> dict[str, tuple[Any, ...]]:
-    """The values that are claimed of every axis, the plainest first."""
+    """The claimed values of every axis, the plainest first."""
     offered = claims.sharding
     return {
         "module": offered.modules,
@@ -56,20 +56,20 @@ def _switch(claimed: bool) -> tuple[bool, ...]:
 
 
 def pairwise_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    """Every two claimed values of two options meet in one of these."""
+    """Cases that cover every pair of claimed values of two options."""
     points = covering(axes_of(claims), allowed=_allowed(claims))
     for point in sorted(points, key=lambda one: (one["compiled"], one["ranks"])):  # the cheap ones first
         yield _case(point)
 
 
 def every_case(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    """Every combination of claimed values."""
+    """Cases for every combination of claimed values."""
     for point in every_point(axes_of(claims), allowed=_allowed(claims)):
         yield _case(point)
 
 
 def offloaded_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    """Shards in the host's memory, with every claimed strategy, optimizer and precision."""
+    """Cases with shards in the host's memory, with every claimed strategy, optimizer and precision."""
     axes = {name: axes_of(claims)[name] for name in ("strategy", "precision", "optimizer", "accumulate")}
     for point in covering(axes):
         ranks = 4 if point["strategy"] == "hybrid" else 2
@@ -77,13 +77,13 @@ def offloaded_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 
 def refused_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    """One case for every combination that is documented as refused; else as plain as can be."""
+    """One otherwise plain case for every combination that is documented as refused."""
     for refusal in claims.sharding.refusals:
         yield _case({**_plainest(claims), **_values(refusal)})
 
 
 def delayed_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    """The last rank is late with its reductions, with gathering, after the loss, before parameters are freed."""
+    """Cases with a late last rank: with reductions or gathering, after the loss, or before parameters are freed."""
     offered = claims.sharding
     inside = {**_plainest(claims), "nesting": offered.nestings[-1]}
     ahead = {
@@ -101,9 +101,9 @@ def delayed_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 
 def states_between_worlds(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    """One number of ranks saves, another loads: with every strategy, and with and without original parameters.
+    """Cases in which one number of ranks saves and another loads, with every claimed strategy.
 
-    Sizes are such that shards of the one world begin and end elsewhere than those of the other, and have padding.
+    The sizes are chosen so that the shards of the two worlds begin and end at different elements and have padding.
     """
     offered = claims.sharding
     plain = {**_plainest(claims), "module": "few" if "few" in offered.modules else offered.modules[0]}
@@ -122,7 +122,7 @@ def states_between_worlds(claims: WrapperClaims) -> Iterator[WrapperCase]:
 
 
 def nested_cases(claims: WrapperClaims) -> Iterator[WrapperCase]:
-    """One unit for all, and units inside units."""
+    """Cases with a single unit, and with units inside units."""
     ranks, nestings = min(3, claims.max_ranks), claims.sharding.nestings
     for nesting in dict.fromkeys((nestings[0], nestings[-1])):
         yield _case({**_plainest(claims), "nesting": nesting, "ranks": ranks})
@@ -134,9 +134,9 @@ def _plainest(claims: WrapperClaims) -> dict[str, Any]:
 
 def _allowed(claims: WrapperClaims) -> Any:
     def allowed(point: dict[str, Any]) -> bool:
-        # pairs of ranks need four to be replicated; four are dear, and nothing else needs them
+        # hybrid sharding needs two pairs of ranks; four ranks are costly, and nothing else needs them
         fits = (point["ranks"] == 4) == (point["strategy"] == "hybrid")
-        # a compiler in every process takes seconds of a processor: two at a time
+        # compiling takes seconds in every process: only with two ranks
         fits = fits and (not point["compiled"] or point["ranks"] == 2)
         return fits and not any(refusal.matches(point) for refusal in claims.sharding.refusals)
 

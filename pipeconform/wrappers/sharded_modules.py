@@ -1,4 +1,4 @@
-"""The modules that wrappers are to shard: parts of uneven sizes, some inside others, so that there is padding."""
+"""Modules for wrappers to shard: nested parts of uneven sizes, which need padding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARDED_MODULES: tuple[str, ...] = get_args(ShardedModule)
 APART = ("apart.bias", "apart.weight")
 """The parameters of the child that is ignored."""
 DELAY = 0.05
-"""Seconds that the last rank is late, where a case delays it."""
+"""The delay of the last rank in seconds, if a case delays it."""
 
 
 class Layer(nn.Module):
@@ -35,7 +35,7 @@ class Layer(nn.Module):
 
 
 class Gain(nn.Module):
-    """One number for all: on several ranks somebody has nothing of it."""
+    """Multiplies by a single number, so that on several ranks some shards are empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Gain(nn.Module):
 
 
 class Pair(nn.Module):
-    """Two layers, and what went in is added."""
+    """Two layers with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Blocks(nn.Module):
 
 
 def build_sharded(case: WrapperCase, *, rank: int) -> nn.Module:
-    """The replica of a rank, with its initial values: equal ones, but for what is ignored and for experts."""
+    """The replica of a rank with its initial values, equal on all ranks except for ignored parameters and experts."""
     late = DELAY if rank == case.ranks - 1 else 0.0
     middle: nn.Module = Pair()
     if case.slow in ("loss", "freeing"):
@@ -108,8 +108,8 @@ def _own(case: WrapperCase, name: str, rank: int) -> float:
 
 
 def compile_parts(module: nn.Module) -> None:
-    """Compile the forward of every part that computes, in place; what a wrapper hangs on a part stays outside."""
-    torch.compiler.reset()  # at most some eight versions of one function are kept, then it runs uncompiled
+    """Compile the forward of every computing part in place; what a wrapper adds to a part is not compiled."""
+    torch.compiler.reset()  # torch keeps about eight versions of a function, then runs it uncompiled
     for part in module.modules():
         if isinstance(part, Layer):
             compiled: Any = torch.compile(part.forward, backend="aot_eager")

@@ -1,4 +1,4 @@
-"""What a rank does for a sharded case besides what all cases do: compile, delay, and train DDP beside the wrapper."""
+"""What a rank does for a sharded case only: delay collectives, and train DDP beside the wrapper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeconform.wrappers.special import LR
 __all__ = ["EPS", "beside", "has_ddp_beside", "late", "optimizer_of"]
 
 EPS = LR
-"""Of Adam: as large as the learning rate, so that no update is more sensitive to a gradient than SGD's."""
+"""Adam's epsilon; as large as the learning rate, so that no update is more sensitive to a gradient than SGD's."""
 
 _LATE: dict[str, tuple[Collective, ...]] = {
     "reduction": ("reduce_scatter", "all_reduce"),
@@ -36,7 +36,7 @@ def optimizer_of(case: WrapperCase, parameters: Iterable[Tensor]) -> torch.optim
 
 @contextmanager
 def late(case: WrapperCase) -> Iterator[None]:
-    """The last rank is late with what it communicates, where the case says so; entered and left by all ranks."""
+    """Delay the last rank's collectives if the case says so; all ranks must enter and leave the context."""
     with ExitStack() as stack:
         for what in _LATE.get(case.slow, ()):
             stack.enter_context(delayed(what, DELAY, ranks={case.ranks - 1}))
@@ -44,7 +44,7 @@ def late(case: WrapperCase) -> Iterator[None]:
 
 
 def has_ddp_beside(case: WrapperCase) -> bool:
-    """Whether DDP can train the same: it has no dtypes of its own and no experts, and ranks that raised are apart."""
+    """Whether DDP can train the same case: it has no dtypes of its own, no experts and no delays."""
     options = case.options
     return (
         options.sharding is not None
@@ -57,7 +57,7 @@ def has_ddp_beside(case: WrapperCase) -> bool:
 
 
 def beside(case: WrapperCase, rank: int, *, device: str) -> dict[str, Array]:
-    """Parameters after DDP has trained the same module by the same steps; every rank calls it."""
+    """Train the same module with DDP by the same steps and return its parameters; all ranks must call this."""
     wrapped = DistributedDataParallel(placed(build(case, rank=rank), device))
     optimizer = optimizer_of(case, wrapped.parameters())
     for index, step in enumerate(case.steps):

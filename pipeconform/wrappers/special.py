@@ -1,4 +1,4 @@
-"""What a rank does with a wrapper besides plain training: before its steps, between them, and at the end."""
+"""What a rank does with a wrapper besides plain training: before, between and after its steps."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FIRST_SCALE = 1024.0
 
 
 def prepared(case: WrapperCase, step: int, wrapper: Wrapper) -> Wrapper:
-    """Do what is due before a step; the wrapper to go on with."""
+    """Prepare a step as the case asks, and return the wrapper to continue with."""
     match case.special, step:
         case "in_backward", 0:
             wrapper.step_in_backward(LR)
         case (("buffers_before" | "buffers_after"), 0):
             wrapper.register_buffer_hook(average, before_forward=case.special == "buffers_before")
         case "loaded", 0:
-            # values of a module that nobody wrapped: what was saved with one rank
+            # the state of an unwrapped module, as one rank would save it
             wrapper.load_full_state(begun(case, rank=0).state_dict())
         case "logged_wrongly", 0:
             wrapper.set_logging_rate(0)
@@ -39,7 +39,7 @@ def prepared(case: WrapperCase, step: int, wrapper: Wrapper) -> Wrapper:
 
 
 def regrouped(case: WrapperCase, wrapper: Wrapper) -> Any:
-    """Hand the wrapper over to a new group, which is returned; called on all ranks."""
+    """Move the wrapper to a new group and return the group; all ranks must call this."""
     assert case.regroup is not None
     group = dist.new_group(list(case.regroup.ranks))
     wrapper.change_group(group)
@@ -47,7 +47,7 @@ def regrouped(case: WrapperCase, wrapper: Wrapper) -> Any:
 
 
 def average(buffers: Mapping[str, Tensor]) -> None:
-    """A user's hook: floating buffers become their mean over the ranks."""
+    """A user's hook that replaces floating-point buffers with their mean over the ranks."""
     with torch.no_grad():
         for buffer in buffers.values():
             if buffer.is_floating_point():
@@ -56,20 +56,20 @@ def average(buffers: Mapping[str, Tensor]) -> None:
 
 
 def written(state: Mapping[str, Tensor]) -> bytes:
-    """A state dict as the file that ``torch.save`` makes of it, with whatever it has besides its items."""
+    """A state dict as the bytes that ``torch.save`` writes, including any metadata."""
     file = io.BytesIO()
     torch.save(state, file)
     return file.getvalue()
 
 
 def handed_over(checkpoint: bytes, wrapper: Wrapper) -> None:
-    """Load what another world wrote, the same on every rank."""
+    """Load the checkpoint of another world, which is the same on every rank."""
     state: Mapping[str, Tensor] = torch.load(io.BytesIO(checkpoint), weights_only=True)
     wrapper.load_full_state(state)
 
 
 def ended(case: WrapperCase, wrapper: Wrapper) -> dict[str, Any]:
-    """What is shown at the end, by the names of `Shown`."""
+    """The fields of `Shown` to set after the last step."""
     if case.special == "saved":
         state = wrapper.full_state()
         saved = {name: Array.of(value) for name, value in state.items()}

@@ -1,4 +1,4 @@
-"""The tasks of a wrapper's rank processes and of the oracle's, over MessagePack."""
+"""The tasks of the rank processes and of the oracle process for wrapper cases, over MessagePack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _adapter(reference: str) -> WrapperAdapter:
 
 
 def execute(context: RankContext, payload: bytes) -> bytes:
-    """Run one `Job` and return what this rank shows, both as MessagePack; exceptions are data, too."""
+    """Run one `Job` and return what this rank shows, including any exception, both as MessagePack."""
     job = msgspec.msgpack.decode(payload, type=Job)
     adapter = _adapter(job.implementation)
     shown = shown_by(adapter, job.case, rank=context.rank, device=context.device, checkpoint=job.checkpoint)

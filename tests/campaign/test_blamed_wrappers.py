@@ -26,7 +26,7 @@ def judged(pools, reference, requirement, case):
     [
         (
             "Misspells",
-            r"has no attribute 'al'\n.*mistaken_wrappers.py, line \d+, in wrap(.*\n)*.*mend wrap\(\)",
+            r"has no attribute 'al'\n.*mistaken_wrappers.py, line \d+, in wrap(.*\n)*.*fix wrap\(\)",
         ),
         ("TakesOne", r"TakesOne\.wrap\(module\) is called as wrap\(module, options\)"),
     ],

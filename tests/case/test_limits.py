@@ -34,7 +34,7 @@ TOO_LARGE = {
         "program__0__batch_size": 20_000,
         "program__0__num_microbatches": 20_000,
     },
-    "seed is outside of ±9223372036854775807": {"seed": 10**30},
+    "seed is outside ±9223372036854775807": {"seed": 10**30},
     "a number of 41 digits or more; at most 32 are read": {"seed": 10**40},
     "model.width is 1,000,000; at most 4,096": {"model__width": 10**6},
     "batch size × sequence × width of program[0] is ": {

@@ -115,12 +115,12 @@ def test_neighbours_say_different_things_about_one_boundary_only(how: HowPlanned
 @pytest.mark.parametrize(
     ("misplan", "words"),
     [
-        (Misplan(how="stages"), "is about one rank's plan"),
-        (Misplan(how="remainder", rank=0), "is about every rank's plan"),
+        (Misplan(how="stages"), "changes one rank's plan"),
+        (Misplan(how="remainder", rank=0), "changes every rank's plan"),
         (Misplan(how="metadata", rank=2), "rank 2 is outside 0…1"),
         (Misplan(how="shape", stage=1), "stage 1 has no stage after it"),
-        (Misplan(how="microbatches", rank=0), "number 0 is the number of microbatches"),
-        (Misplan(how="schedule", number=2), "number 2 is the number of microbatches"),
+        (Misplan(how="microbatches", rank=0), "number 0 must be above 0"),
+        (Misplan(how="schedule", number=2), "number 2 must be above 0"),
     ],
 )
 def test_what_cannot_be_wrong_like_that_is_refused(misplan: Misplan, words: str) -> None:

@@ -56,10 +56,10 @@ def test_a_mistake_is_a_subject_of_its_own_and_survives_its_json(mistake):
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (Mistake(where="loss", how="inner"), "nothing that can be done to 'loss'"),
+        (Mistake(where="loss", how="inner"), "does not apply to 'loss'"),
         (Mistake(where="output", how="inner", stage=2), "stage 2 is outside"),
         (Mistake(where="output", how="inner", microbatch=2), "microbatch 2 is outside"),
-        (Mistake(where="input", how="inner", microbatch=0), "with the whole batch"),
+        (Mistake(where="input", how="inner", microbatch=0), "changes the whole batch"),
         (Mistake(where="reduction", how="raise"), "needs world.replicas.hook"),
     ],
 )

@@ -38,7 +38,7 @@ def perturbed(*perturbations, case=None):
         (Perturbation(stage=0, run=2, milliseconds=1), "run 2 is outside 0…1"),
         (Perturbation(stage=0), "lasts 0 ms"),
         (Perturbation(what="kill", stage=0, milliseconds=3), "lasts 3 ms"),
-        (SlowLink(rank=2, milliseconds=1), "rank 2 is no rank of a pipeline of 2"),
+        (SlowLink(rank=2, milliseconds=1), "rank 2 is outside 0…1"),
         (SlowLink(rank=0, milliseconds=0), "lasts 0 ms"),
     ],
 )

@@ -63,9 +63,9 @@ def test_a_case_survives_the_file_and_is_told_in_words():
         ({"others": ((3, 4),)}, "below world.size 4"),
         ({"others": ((3, 2),)}, "ascend"),
         ({"others": ()}, "one pipeline, or more"),
-        ({"maps": ""}, "either maps that are cut or a boundary"),
-        ({"boundary": "width"}, "either maps that are cut or a boundary"),
-        ({"stream": "whole"}, r"nobody says how Norm\(\) is to be cut"),
+        ({"maps": ""}, "either maps or boundary"),
+        ({"boundary": "width"}, "either maps or boundary"),
+        ({"stream": "whole"}, r"cannot cut Norm\(\): expected Linear, Mlp"),
         ({"replicas": Replicas(others=((1, 3),))}, "distinct ranks"),
     ],
 )

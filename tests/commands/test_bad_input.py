@@ -95,7 +95,7 @@ def test_a_violation_whose_case_does_not_suit_its_requirement(typed, make, tmp_p
     violation = make.violation("ERR-1", "GPipe", id="ERR-1:GPipe:default:1f3a")
     write_result(make.result(make.cell("ERR-1", "GPipe", violation)), tmp_path / "result.json")
     line = refused(typed("replay", violation.id, "--impl", "reference", "--result", "result.json"))
-    assert "ERR-1 is not about the case that is stored with it" in line
+    assert "ERR-1 does not apply to the case that is stored with it" in line
 
 
 @pytest.mark.parametrize(

@@ -99,4 +99,4 @@ def test_a_regression_is_settled_by_executing_its_case_again(
 
     assert (change["kind"], code) == (kind, int(blocked))
     if kind == "flaky":
-        assert change["detail"] == "executed again, its case showed it 0 of 3 times"
+        assert change["detail"] == "executed again, its case showed the violation 0 of 3 times"

@@ -114,7 +114,7 @@ def test_what_does_not_show_every_time_is_flaky_and_blocks(make, failing):
     )
 
     (change,) = comparison.changes
-    assert (change.kind, change.detail) == ("flaky", "2 of 5 executions again showed it")
+    assert (change.kind, change.detail) == ("flaky", "shown again in 2 of 5 executions")
     assert comparison.blocked
 
 
@@ -127,7 +127,7 @@ def test_a_flaky_verdict_is_told_again_each_time_and_blocks_no_more(make, failin
     for old in (flaky, steady):
         comparison = compare(old, flaky)
         assert kinds(comparison) == [("sometimes", "TRN-4", "GPipe")]
-        assert comparison.changes[0].detail == "2 of 5 executions again showed it"
+        assert comparison.changes[0].detail == "shown again in 2 of 5 executions"
         assert not comparison.blocked
     for new in (steady, met):
         assert not compare(flaky, new).blocked
@@ -164,8 +164,8 @@ def test_an_expected_violation_is_no_regression(make, failing):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"counts": {"p=2,v=1": 4}}, "no case with p=3, v=1 any more"),
-        ({"microbatches": {"more": 4}}, "no case with m < p any more"),
+        ({"counts": {"p=2,v=1": 4}}, "no more cases with p=3, v=1"),
+        ({"microbatches": {"more": 4}}, "no more cases with m < p"),
         ({"judgements": 3}, "fewer examples: 4 → 3"),
     ],
 )

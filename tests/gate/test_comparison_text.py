@@ -99,7 +99,7 @@ def test_results_of_two_implementations_are_called_so(make):
     other = msgspec.structs.replace(old.implementation, name="another")
     text = render_comparison(compare(old, msgspec.structs.replace(old, implementation=other)), "text")
 
-    assert "these are results of different implementations" in text
+    assert "the results are of different implementations" in text
 
 
 def test_failures_by_changed_rules_are_counted_apart(make):

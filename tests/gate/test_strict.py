@@ -55,7 +55,7 @@ def test_an_unexpected_pass_names_the_line_and_what_to_remove(told, make, shown)
     passing = make.cell("TRN-4", "1F1B", counts=COUNTS)
 
     assert told(shown(), passing, entry=entry(schedules=("GPipe", "1F1B"))) == (
-        "expectations.toml:7: unexpected pass: TRN-4 under 1F1B does not show failed 'gradient value' any more, "
+        "expectations.toml:7: unexpected pass: TRN-4 under 1F1B no longer shows failed 'gradient value', "
         "it passes (4 judgements); remove '1F1B' from the entry, or the entry",
     )
 
@@ -64,7 +64,7 @@ def test_another_status_or_defect_in_its_place_is_told(told, make):
     hung = make.violation("TRN-4", "GPipe", status="hung", signature="hang")
     (problem,) = told(make.cell("TRN-4", "GPipe", hung, counts=COUNTS), entry=entry(schedules=("GPipe",)))
 
-    assert "does not show failed 'gradient value' any more, it shows hung 'hang' instead" in problem
+    assert "no longer shows failed 'gradient value', it shows hung 'hang' instead" in problem
 
 
 def test_an_entry_for_every_schedule_must_be_shown_by_one(told, make, shown):
@@ -125,7 +125,7 @@ def test_what_compared_nothing_does_not_pass(told, make):
     )
     (problem,) = told(cell, entry=entry(schedules=("GPipe",)))
 
-    assert "cannot be told: TRN-4 under GPipe compared nothing (no case had two stages)" in problem
+    assert "cannot be checked: TRN-4 under GPipe compared nothing (no case had two stages)" in problem
     assert "remove" not in problem
 
 
@@ -134,7 +134,7 @@ def test_sizes_that_no_case_has_match_nothing(told, make):
         make.cell("TRN-4", "GPipe", counts=COUNTS), entry=entry(schedules=("GPipe",), p=(4,), v=(2,))
     )
 
-    assert problem.endswith("no case of TRN-4 under GPipe has the p and v it names; remove 'GPipe' from it")
+    assert problem.endswith("no case of TRN-4 under GPipe has the entry's p and v; remove 'GPipe' from it")
 
 
 def test_only_judgements_of_the_sizes_it_names_count(told, make):
@@ -152,7 +152,7 @@ def test_an_entry_expires_after_its_day(told, shown):
 
     assert told(shown(), today=last) == ()
     assert told(shown(), today=last + datetime.timedelta(days=1)) == (
-        "expectations.toml:7: expired on 2026-12-31: mend TRN-4, or give a new date and say why",
+        "expectations.toml:7: expired on 2026-12-31: fix TRN-4, or give a new date and the reason for it",
     )
 
 
@@ -161,7 +161,7 @@ def test_a_stored_case_that_shows_nothing_any_more_is_told(told, make, shown):
     stale = msgspec.structs.replace(shown(), stale=("cases/1.json",))
     (problem,) = told(stale, entry=entry(stored=(stored,)))
 
-    assert "the stored case cases/1.json does not show 'gradient value' any more, other cases do" in problem
+    assert "the stored case cases/1.json no longer shows 'gradient value', other cases do" in problem
 
 
 def test_a_run_that_was_cut_short_says_nothing_about_what_it_did_not_reach(told, make):

@@ -120,7 +120,7 @@ def test_a_pipeline_that_is_wrong_after_a_refused_batch_is_wrong():
     (found,) = _refused(evidence=WRONG)
 
     assert found.status is Status.FAILED
-    assert "after in step 0 the batch has one sample only, and an error, the same pipeline is wrong" in (
+    assert "after in step 0 the batch has only one sample, and an error, the same pipeline is wrong" in (
         found.finding.message
     )
 

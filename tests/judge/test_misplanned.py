@@ -126,7 +126,7 @@ def test_a_wrong_result_that_nobody_refused_is_wrong_for_everybody():
 
     assert found.finding.kind == "stages: silent wrong result"
     assert (
-        "no rank raised, although the plan of pipeline rank 1 has a stage per rank more"
+        "no rank raised, although the plan of pipeline rank 1 has one more stage per rank"
         in found.finding.message
     )
 
@@ -137,6 +137,6 @@ def test_whoever_waits_for_a_rank_that_raised_hangs_promise_or_not():
 
     assert (found.status, found.finding.kind) == (Status.HUNG, "others left waiting")
     assert (
-        "when the plan of pipeline rank 1 has a stage per rank more and rank 1 raised"
+        "when the plan of pipeline rank 1 has one more stage per rank and rank 1 raised"
         in found.finding.message
     )

@@ -49,11 +49,11 @@ def test_every_case_is_data_and_differs_from_the_others() -> None:
     [
         ({"steps": ()}, "at least one rank"),
         ({"uneven": Uneven(steps=(1, 2, 3))}, "3 entries for 2 ranks"),
-        ({"steps": (Step(passes=(Pass(uses=("a", "b")),)),)}, "with towers"),
-        ({"module": "towers", "steps": (Step(passes=(Pass(uses=("a",)),)),)}, "towers of every rank"),
+        ({"steps": (Step(passes=(Pass(uses=("a", "b")),)),)}, "needs the module 'towers'"),
+        ({"module": "towers", "steps": (Step(passes=(Pass(uses=("a",)),)),)}, "one entry for every rank"),
         ({"regroup": Regroup(step=1, ranks=(1, 2))}, r"ranks \(1, 2\) are not all below 2"),
-        ({"loaded_by": 2, "special": "saved"}, "loaded_by 2 is a number of ranks"),
-        ({"module": "probed", "steps": (Step(overflow=1),)}, "for scaled losses"),
+        ({"loaded_by": 2, "special": "saved"}, "loaded_by 2 must be at least 0, and 0"),
+        ({"module": "probed", "steps": (Step(overflow=1),)}, "needs special 'scaled'"),
     ],
 )
 def test_an_impossible_case_is_refused(wrong: dict, words: str) -> None:

@@ -1,1 +1,1 @@
-"""From a case, which is data, to torch modules and tensors."""
+"""Builds torch modules and tensors from cases."""

@@ -1,7 +1,7 @@
 """The data of a case's steps: batches, decoys, microbatches and the loss.
 
-Every tensor is drawn from its own generator, seeded by (case, step, role): all microbatches differ,
-targets differ from inputs, and any process can make any batch.
+Every tensor is drawn from its own generator, seeded by case, step and role: all microbatches differ, targets differ
+from inputs, and any process can make any batch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def split(value: Any, *, num_microbatches: int, batch_dim: int) -> list[Any]:
 
 
 def kwarg_rules(case: Case) -> dict[int, dict[str, SplitRule]]:
-    """Per stage and name the rules of those keyword arguments that are split otherwise than usual."""
+    """The split rules of keyword arguments, by stage and name; only of those that are not split by default."""
     rules: dict[str, SplitRule] = {"turned": Along(1), "whole": Whole(), "listed": CustomSplit(_by_samples)}
     found: dict[int, dict[str, SplitRule]] = {}
     for kwarg in case.model.kwargs:
@@ -78,7 +78,7 @@ def kwarg_rules(case: Case) -> dict[int, dict[str, SplitRule]]:
 
 
 def _by_samples(values: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
-    """A list with an entry per sample, cut as the samples are."""
+    """Cut a list that has an entry per sample as the samples are cut."""
     return [values[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(len(sizes))]
 
 
@@ -107,7 +107,7 @@ def _carried(case: Case, kind: Carried, leading: tuple[int, ...], generator: tor
 
 
 def _objects(batch_size: int, generator: torch.Generator) -> dict[str, Any]:
-    """What no engine can split: a number, a text, None and a list with one name per sample."""
+    """A dict of objects that no engine can split: a number, a text, None and a list with one name per sample."""
     factor = round(float(torch.rand((), generator=generator)), 3)
     names = [f"sample {i}" for i in torch.randperm(batch_size, generator=generator).tolist()]
     return {"factor": factor, "text": "gain" * round(1 + 8 * factor), "nothing": None, "names": names}
@@ -120,7 +120,7 @@ def _target(case: Case, leading: tuple[int, ...], sizes: Sequence[int], generato
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(getattr(torch, model.dtype))
     target = torch.randint(0, model.classes, leading, generator=generator)
     if case.loss.ignore:
-        # microbatch k ignores its first k mod size samples but never all of them
+        # microbatch k ignores its first k mod size samples, never all of them
         start = 0
         for k, size in enumerate(sizes):
             target.narrow(model.batch_dim, start, min(k % size, size - 1)).fill_(IGNORED)
@@ -133,10 +133,10 @@ def _last_run(case: Case) -> int:
 
 
 def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu", replica: int = 0) -> Batch:
-    """The whole batch of program step `step_index`, also split into microbatches; every replica has its own.
+    """The batch of program step `step_index`, whole and split into microbatches; every replica has its own.
 
     Raises:
-        TypeError: that step runs no batch.
+        TypeError: that step has no batch.
     """
     if replica:
         case = structs.replace(case, seed=seed_of(case.seed, "replica", replica))
@@ -200,7 +200,7 @@ def assemble(
     num_microbatches: int,
     rules: Mapping[int, Mapping[str, SplitRule]] | None = None,
 ) -> Batch:
-    """Split everything and put a `Batch` together; `rules` are those of keyword arguments, see `kwarg_rules`."""
+    """Split everything into microbatches and return a `Batch`; `rules` are those of `kwarg_rules`."""
     rules = rules or {}
 
     def cut(value: Any, rule: SplitRule | None = None) -> list[Any]:
@@ -243,7 +243,7 @@ def reassembled(
     target: Any,
     kwargs: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> Batch:
-    """The batch with other inputs, another target and, if given, other keyword arguments, split again."""
+    """The batch with new inputs, a new target and, if given, new keyword arguments, split again."""
     return assemble(
         args=args,
         kwargs=batch.kwargs if kwargs is None else kwargs,
@@ -256,7 +256,7 @@ def reassembled(
 
 
 def kwarg_gradients(batch: Batch, *, stages: Iterable[int]) -> dict[int, dict[str, Tensor | None]]:
-    """Per stage the gradients of those of its keyword arguments that require one."""
+    """The gradients of the keyword arguments that require one, by stage and name."""
     found = {
         s: {
             name: value.grad
@@ -269,7 +269,7 @@ def kwarg_gradients(batch: Batch, *, stages: Iterable[int]) -> dict[int, dict[st
 
 
 def decoy_of(value: Any) -> Any:
-    """Another value of the same shape and dtype: NaN where floating, other small integers, flipped masks."""
+    """A wrong value of the same shape and dtype: NaN for floating dtypes, other small integers, flipped masks."""
     if not isinstance(value, Tensor):
         return value
     if value.is_floating_point():
@@ -284,25 +284,25 @@ def _mean_or_sum(values: Tensor, spec: LossSpec) -> Tensor:
 
 
 def tied_names(case: Case) -> tuple[dict[int, str], ...]:
-    """The parameters that several stages hold, as `Plan.tied` tells them."""
+    """The parameters that several stages share, in the form of `Plan.tied`."""
     return (dict.fromkeys(case.model.tied, "tied"),) if case.model.tied else ()
 
 
 def loaded_state(case: Case, step_index: int) -> dict[int, dict[str, Tensor]]:
-    """Per stage and name what program step `step_index` loads: the state of a model with another seed."""
+    """The state that program step `step_index` loads, by stage and name: that of a model with another seed."""
     other = structs.replace(case, seed=seed_of(case.seed, step_index, "load"))
     return module_state({s: build_stage(other, s) for s in range(case.num_stages)})
 
 
 def autocast_of(step: Train | Eval, *, device: torch.device | str) -> AbstractContextManager[object]:
-    """What the whole step runs under: automatic mixed precision if it asks for it."""
+    """The context for a step: automatic mixed precision if the step asks for it."""
     if not step.autocast:
         return nullcontext()
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
 
 
 def loss_of(case: Case) -> Loss:
-    """The loss of one microbatch as the contract wants it."""
+    """The loss of one microbatch, in the form of the contract."""
     spec, output_kind, further = case.loss, case.model.output, bool(case.model.merged)
 
     def loss(output: Any, target: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -328,7 +328,7 @@ def loss_of(case: Case) -> Loss:
 
 
 def specs_of(case: Case, values: Iterable[Tensor]) -> tuple[TensorSpec, ...]:
-    """What there is to say about tensors at a boundary."""
+    """The specs of tensors at a boundary."""
     return tuple(
         TensorSpec(
             shape=tuple(value.shape),
@@ -341,7 +341,7 @@ def specs_of(case: Case, values: Iterable[Tensor]) -> tuple[TensorSpec, ...]:
 
 
 def passed_on(case: Case, *, stages: int) -> list[tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]]:
-    """What each of the first `stages` takes and gives for the first microbatch of the first run."""
+    """The inputs and outputs of each of the first `stages` for the first microbatch of the first run."""
     index, step = next((i, step) for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
     micro = make_batch(case, index).microbatches[0]
     values: tuple[Any, ...] = micro.args
@@ -356,7 +356,7 @@ def passed_on(case: Case, *, stages: int) -> list[tuple[tuple[TensorSpec, ...], 
 
 
 def boundaries_of(case: Case) -> tuple[Boundary, ...]:
-    """Shapes and dtypes between neighbouring stages for the first microbatch of the first run."""
+    """The boundaries between neighbouring stages for the first microbatch of the first run."""
     return tuple(
         Boundary(producer=s, consumer=s + 1, tensors=given)
         for s, (_, given) in enumerate(passed_on(case, stages=case.num_stages - 1))

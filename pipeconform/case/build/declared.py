@@ -1,4 +1,4 @@
-"""What the user of a pipeline says about its stages before anything has run."""
+"""What the user of a pipeline declares about its stages before anything runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["declared_of"]
 
 
 def declared_of(case: Case) -> Mapping[int, Declared]:
-    """Per stage what it takes and gives for the first microbatch of the first run, with the case's own mistake."""
+    """The declared inputs and outputs by stage, for the first microbatch of the first run, with the case's mistake."""
     passed = data.passed_on(case, stages=case.num_stages)
     found = {s: Declared(inputs=taken, outputs=given) for s, (taken, given) in enumerate(passed)}
     one = case.world.misplan

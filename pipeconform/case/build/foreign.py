@@ -1,8 +1,8 @@
-"""What a rank is given of what it does not own: the same form, other values.
+"""Wrong values of the right form for everything that a rank gets but does not own.
 
-A rank that computes something of another rank's by itself, instead of receiving it, then computes something else.
-The values are drawn from the case's seed and the rank's place in the pipeline: they are finite (an engine may build
-every stage and try it for shapes), the same at every call, and the same on all ranks that own the same stages.
+A rank that computes another rank's part itself, instead of receiving it, thus gets a wrong result. The values are drawn
+from the case's seed and the rank's position in the pipeline. They are finite, because an engine may build every stage
+and run it to find shapes; the same at every call; and the same on all ranks that own the same stages.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pipeconform.case.seeds import seed_of
 __all__ = ["annotated_for", "batch_for", "model_for", "stage_for", "state_for", "stranger"]
 
 _BUFFERS_MOVE = 0.5
-"""By how much at least a floating-point buffer differs: a variance stays positive."""
+"""The smallest difference of a floating-point buffer; it is added, so that a variance stays positive."""
 
 
 def stranger(case: Case, position: int | None) -> Case:
-    """The case with the seed from which the rank at `position` is given what it does not own."""
+    """The case with the seed for everything that the rank at `position` does not own."""
     return structs.replace(case, seed=seed_of(case.seed, "foreign", position))
 
 
 def stage_for(case: Case, index: int, *, owned: Collection[int], position: int | None) -> StageModule:
-    """Stage `index` as its builder gives it to the rank at `position`."""
+    """Stage `index` as its builder returns it on the rank at `position`."""
     module = build_stage(case, index)
     if index not in owned:
         _estrange([module], _generator(case, position, index))
@@ -49,7 +49,7 @@ def model_for(
     recorder: Recorder | None = None,
     intruder: Intruder | None = None,
 ) -> nn.Module:
-    """The composition of all stages; a parameter that stages share is right if any of them is owned."""
+    """The composition of all stages; a shared parameter is right if any of its stages is owned."""
     stages = [stage_for(case, s, owned=owned, position=position) for s in range(case.num_stages)]
     return composed(case, stages, owned=owned, recorder=recorder, intruder=intruder)
 
@@ -57,7 +57,7 @@ def model_for(
 def annotated_for(
     case: Case, mark: Callable[[], None] | None = None, *, owned: Collection[int], position: int | None
 ) -> WholeModel:
-    """The whole model for a front end; where its cuts are the front end's choice, every value is right."""
+    """The whole model for a front end; every value is right if the front end chooses where to cut."""
     model = build_whole(case, mark)
     if parts_are_known(case):
         parts = list(model.get_submodule("stages").children())
@@ -71,7 +71,7 @@ def annotated_for(
 def state_for(
     case: Case, step_index: int, *, owned: Collection[int], position: int | None
 ) -> dict[int, dict[str, Tensor]]:
-    """What program step `step_index` loads, as the rank at `position` is given it."""
+    """The state that program step `step_index` loads, as the rank at `position` gets it."""
     right = data.loaded_state(case, step_index)
     wrong = data.loaded_state(stranger(case, position), step_index)
     return {s: values if s in owned else _other_buffers(wrong[s]) for s, values in right.items()}
@@ -89,11 +89,11 @@ def batch_for(
     device: torch.device | str = "cpu",
     replica: int = 0,
 ) -> Batch:
-    """The batch of program step `step_index` as the rank at `position` is given it.
+    """The batch of program step `step_index` as the rank at `position` gets it.
 
-    `inputs`, `targets` and `kwargs` are claims: whoever says that all ranks consume something gets finite values
-    everywhere, other ranks NaN. Keyword arguments come from one place where they are the whole pipeline's, and where
-    a front end cuts as it likes.
+    `inputs`, `targets` and `kwargs` are claims: if all ranks consume something, ranks that do not own it get finite
+    values, else NaN. Keyword arguments are right on every rank if they belong to the whole pipeline, or if a front end
+    chooses where to cut.
     """
     right = data.make_batch(case, step_index, device=device, replica=replica)
     first, last = 0 in owned, case.num_stages - 1 in owned
@@ -121,7 +121,7 @@ def _generator(case: Case, *role: object) -> torch.Generator:
 def _estrange(
     modules: Iterable[nn.Module], generator: torch.Generator, *, but: Collection[int] = frozenset()
 ) -> None:
-    """Give parameters and floating-point buffers other values, of the size that they have."""
+    """Give parameters and floating-point buffers other values of the same magnitude."""
     with torch.no_grad():
         for module in modules:
             for parameter in module.parameters():
@@ -138,7 +138,7 @@ def _drawn(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _other_buffers(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A state whose floating-point buffers differ, too: initial buffers are the same for every seed."""
+    """The state with other floating-point buffers as well: initial buffers do not depend on the seed."""
     return {
         name: value + _BUFFERS_MOVE
         if value.is_floating_point() and not isinstance(value, nn.Parameter)

@@ -1,4 +1,4 @@
-"""Modules whose autograd graphs are hard to take apart, for splitting the backward."""
+"""Modules whose autograd graphs are hard to split into input and weight parts of the backward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["deferred_weights", "graph_layer"]
 
 
 class _Pieces(nn.Module):
-    """Nodes with several outputs, each used in its own way."""
+    """A node with several outputs, each used differently."""
 
     def __init__(self, width: int, how: str) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Pieces(nn.Module):
 class _Common(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        # `third` is registered last and meets the path beside each of the others
+        # `third` is registered last and joins the path together with each of the others
         self.first, self.second, self.third = (nn.Parameter(torch.empty(width)) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,13 +49,13 @@ class _Offsets(nn.Module):
         self.first, self.second = (nn.Parameter(torch.empty(width)) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        # the sums have the parameters' very shape, so one tensor is the gradient of both
+        # the sums have exactly the parameters' shape, so one tensor is the gradient of both
         pooled = torch.tanh(self.linear(x)).flatten(0, -2).mean(0)
         return x + (pooled + self.first + self.second)
 
 
 class _Joined(nn.Module):
-    """A node that computes a gradient for an input that wants none."""
+    """A node that computes a gradient for an input that needs none."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Joined(nn.Module):
 
 
 class _Accumulating(nn.Module):
-    """A linear map whose parameters count how often a gradient was added to them."""
+    """A linear map whose parameters have post-accumulate-grad hooks, which count."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class _Accumulating(nn.Module):
 
 
 class _InputGradientOnly(torch.autograd.Function):
-    """A linear map that writes down what its weight's gradient is made of, and leaves it at that."""
+    """A linear map that records the factors of its weight's gradient instead of computing it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, pending: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -101,7 +101,7 @@ class _InputGradientOnly(torch.autograd.Function):
 
 
 class DeferredLayer(nn.Module):
-    """A linear map without bias whose weight gradient waits for the stage's deferred-weight function."""
+    """A linear map without bias whose weight gradient the stage's deferred-weight function computes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class DeferredLayer(nn.Module):
         return y
 
     def build(self) -> Callable[..., None]:
-        """Take what the last backward left, and return a function that adds the weight's gradient."""
+        """Take what the last backward recorded, and return a function that adds the weight's gradient."""
         self.fires["deferred_weight_builder"] += 1
         taken = list(self.pending)
         self.fires["deferred_weight_entry"] += len(taken)
@@ -131,7 +131,7 @@ class DeferredLayer(nn.Module):
 
 
 def deferred_weights(module: nn.Module) -> Callable[[], Callable[..., None]] | None:
-    """A stage module's deferred-weight builder, see `pipeconform.adapter.Plan`; None where it needs none."""
+    """A stage module's deferred-weight builder, see `pipeconform.adapter.Plan`; None if it needs none."""
     layers = [part for part in module.modules() if isinstance(part, DeferredLayer)]
     if not layers:
         return None
@@ -152,7 +152,7 @@ def graph_layer(block: blocks.Block, width: int) -> nn.Module:
     """A new module for one of the blocks of this file.
 
     Raises:
-        TypeError: It is none of them.
+        TypeError: the block is not one of them.
     """
     match block:
         case blocks.Pieces(how=how):

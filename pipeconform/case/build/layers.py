@@ -58,7 +58,7 @@ class _BatchNorm(nn.Module):
 
 
 class DropoutLayer(nn.Module):
-    """Draws its mask from the process's random state, or uses the one it is handed."""
+    """Dropout with a mask from the process's random state, or with the mask in `replay`."""
 
     replay: Tensor | None = None
     drawn: Tensor | None = None
@@ -125,7 +125,7 @@ class _Layout(nn.Module):
 
 
 class _Hooked(nn.Module):
-    """A linear map whose own hooks change values and count how often they ran."""
+    """A linear map whose hooks change values and count their calls."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class _Hooked(nn.Module):
 
 
 class _AddedLoss(torch.autograd.Function):
-    """The identity of its first input; its second, a loss, gets the gradient one in the backward."""
+    """Returns its first input; in the backward, its second input, a loss, gets the gradient 1."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class _Checkpointed(nn.Module):
 
 
 def _compiled(width: int, how: str) -> nn.Module:
-    # a process sees many cases, and dynamo gives up on code that it has compiled too often
+    # a process runs many cases, and dynamo stops compiling code that it has compiled too often
     torch._dynamo.reset()
     module = _Mlp(width)
     if how == "in_place":
@@ -197,11 +197,11 @@ def _compiled(width: int, how: str) -> nn.Module:
     return torch.compile(module, backend="aot_eager")  # type: ignore[return-value]  # an OptimizedModule
 
 
-_REMEMBERED = 64  # forwards; more than are ever in flight
+_REMEMBERED = 64  # forwards, more than are ever in flight
 
 
 class _FromState(torch.autograd.Function):
-    """Multiplies by what its module keeps of one forward, in both directions."""
+    """Multiplies by what its module stored for one forward, in both directions."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, module: _Stateful, call: int) -> Tensor:
@@ -241,7 +241,7 @@ class _Tied(nn.Module):
 
 
 def module_of(block: blocks.Block, model: Model) -> nn.Module:
-    """A new module; its parameters are torch's until the stage sets them."""
+    """A new module for a block; the stage sets its parameters later."""
     width = model.width
     match block:
         case blocks.Linear(bias=bias):

@@ -1,6 +1,6 @@
-"""What a last stage returns behind its main output, and how microbatches of it become the batch's.
+"""The further outputs of a last stage, and how microbatches of them are merged.
 
-Only `Model.merged` says so: each kind is merged in a way of its own, see `rules_of`.
+They are listed in `Model.merged`; each kind has a merge rule of its own, see `rules_of`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["made", "merged", "rules_of"]
 
 
 def made(kind: MergedKind, x: Tensor) -> Tensor:
-    """One further output of a microbatch, from its main one ``[b, …]``.
+    """One further output of a microbatch, computed from the main one ``[b, …]``.
 
-    ``turned`` is ``[2, b]``; ``whole`` ``[3]`` and the same for every microbatch; ``total`` 0-d.
+    ``turned`` is ``[2, b]``; ``whole`` is ``[3]`` and the same for every microbatch; ``total`` is 0-d.
     """
     if kind == "whole":
         return torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype, device=x.device)
@@ -28,7 +28,7 @@ def made(kind: MergedKind, x: Tensor) -> Tensor:
 
 
 def rules_of(case: Case) -> tuple[MergeRule | None, ...]:
-    """Per output the rule of its merge, None where that is as usual; empty where all are."""
+    """The merge rule of every output, None for the default; empty if all outputs have the default."""
     rules: dict[MergedKind, MergeRule] = {
         "turned": Along(1),
         "whole": Whole(),
@@ -38,12 +38,12 @@ def rules_of(case: Case) -> tuple[MergeRule | None, ...]:
 
 
 def _discounted(merged: Tensor, value: Tensor) -> Tensor:
-    """Neither commutative nor without effect on zero: order and beginning show."""
+    """A merge that is not commutative and changes zero, so that a wrong order or start shows."""
     return merged * 0.5 + value + 1.0
 
 
 def merged(rule: MergeRule | None, values: Sequence[Tensor], *, batch_dim: int) -> Tensor:
-    """The batch's output from those of its microbatches, in the batch's order."""
+    """The batch's output from the outputs of its microbatches, in the batch's order."""
     match rule:
         case Whole():
             return values[0]

@@ -1,4 +1,4 @@
-"""Making the mistakes of a case: with a batch, a loss function, or hooks on stages."""
+"""Makes the mistakes of a case: in a batch, in a loss function, or with hooks on stages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _UP = {torch.float32: torch.float64, torch.bfloat16: torch.float32, torch.float1
 
 
 class DeliberateError(Exception):
-    """What a stage, a loss or a communication hook raises on purpose; its text names no place, so others must."""
+    """A stage, a loss or a communication hook raised on purpose; the message names no place, so engines must."""
 
     def __init__(self) -> None:
         super().__init__("raised on purpose")
 
 
 def changed(value: Tensor, how: How, *, batch_dim: int = 0) -> Any:
-    """What stands in the place of a tensor; see `Mistake`."""
+    """The replacement of a tensor for the mistake `how`; see `Mistake`."""
     match how:
         case "inner":
             return torch.cat([value, value[..., :1]], dim=-1)
@@ -51,14 +51,14 @@ def changed(value: Tensor, how: How, *, batch_dim: int = 0) -> Any:
             return None
         case "object":
             return "no tensor"
-    raise AssertionError(f"{how} is nothing that can be done to one tensor")
+    raise AssertionError(f"{how} does not change a single tensor")
 
 
 class MistakeMaker:
-    """The mistakes of one case in one process: the steps they are made in, and hooks on the stages.
+    """The mistakes of one case in one process: the steps in which they are made, and hooks on the stages.
 
-    Mistakes with a stage are made by forward hooks. Those that are registered before the pipeline is built come with
-    `attach`, all others with `during`, right before their step; all of them do nothing in other steps.
+    Forward hooks make the mistakes of a stage. `attach` registers early hooks before the pipeline is built; `during`
+    registers all others right before their step. No hook has an effect in other steps.
     """
 
     def __init__(self, case: Case) -> None:
@@ -67,13 +67,13 @@ class MistakeMaker:
         self._calls: dict[int, int] = {}
 
     def attach(self, stage: int, module: nn.Module) -> None:
-        """Register what is to be there before the pipeline is built."""
+        """Register the early hooks of a stage; call it before the pipeline is built."""
         if any(one.early and one.stage == stage for one in self._on_stages()):
             module.register_forward_hook(self._hook(stage))
 
     @contextmanager
     def during(self, step: Step, stages: Mapping[int, nn.Module]) -> Iterator[None]:
-        """Surround one step of the program; `stages` are the live modules of this process."""
+        """Surround one step of the program; `stages` are this process's modules in use."""
         mistake = step.mistake if isinstance(step, Train) else None
         late = mistake is not None and not mistake.early and mistake in self._on_stages()
         handles = [
@@ -90,7 +90,7 @@ class MistakeMaker:
                 handle.remove()
 
     def loss(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The loss function, which raises where the case says so."""
+        """The loss function, made to raise where the case says so."""
         if not any(step.mistake is not None and step.mistake.where == "loss" for step in self._case.trains):
             return function
 
@@ -102,7 +102,7 @@ class MistakeMaker:
         return loss
 
     def reduction(self, stage: int) -> None:
-        """What a communication hook calls before it reduces gradients of `stage`: it raises where the case says so."""
+        """Raise if the case says so; a communication hook calls this before it reduces gradients of `stage`."""
         if self._now is not None and self._now.where == "reduction" and self._now.stage == stage:
             raise DeliberateError
 
@@ -111,7 +111,7 @@ class MistakeMaker:
         return tuple(one for one in made if one.where in ("output", "gradient", "forward", "backward"))
 
     def _is_due(self, place: int) -> bool:
-        """Whether the microbatch that comes to a stage (-1: to the loss) now is one that the mistake is about."""
+        """Whether the mistake is about the microbatch that now reaches a stage (-1: the loss)."""
         number = self._calls.get(place, 0)
         self._calls[place] = number + 1
         return self._now is not None and self._now.microbatch in (None, number)
@@ -127,7 +127,7 @@ class MistakeMaker:
 
 
 def _made(mistake: Mistake, output: Any, *, batch_dim: int) -> Any:
-    """A stage's output with the mistake; None leaves it as it is."""
+    """A stage's output with the mistake; None leaves it unchanged."""
     if mistake.where == "forward":
         raise DeliberateError
     if mistake.where == "output":
@@ -158,7 +158,7 @@ def _output(how: How, output: Any, *, batch_dim: int) -> Any:
     else:
         found = [changed(values[0], how, batch_dim=batch_dim), *values[1:]]
         if not isinstance(output, tuple | list):
-            # a hook that returns None changes nothing: what is to be None comes in a tuple
+            # a hook that returns None changes nothing, so None is returned in a tuple
             return (None,) if found[0] is None else found[0]
     return found if isinstance(output, list) else tuple(found)
 
@@ -168,7 +168,7 @@ def _leaves(output: Any) -> list[Any]:
 
 
 def mistaken_batch(batch: Batch, mistake: Mistake) -> Batch:
-    """The batch with the mistake in its first argument, or in how many samples there are."""
+    """The batch with the mistake in its first argument, or in its number of samples."""
     args, target = batch.args, batch.target
     if mistake.where == "input":
         first = args[0]

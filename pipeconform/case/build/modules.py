@@ -1,7 +1,7 @@
-"""From a case to torch modules: the same parameters on every rank and in the oracle.
+"""Builds the torch modules of a case, with the same parameters on every rank and in the oracle.
 
-Stages are built under a forked random state from seeds of their own, so building changes no other
-random numbers, and any process can build any stage.
+Stages are built from seeds of their own under a forked random state, so building changes no other random numbers, and
+any process can build any stage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Recorder(Protocol):
-    """What a stage module tells whoever listens; None listens by default."""
+    """Receives the forwards of stage modules; they have none by default."""
 
     def forward(
         self, stage: int, inputs: tuple[Any, ...], output: Any, masks: list[Tensor], *, training: bool
@@ -43,43 +43,43 @@ class Recorder(Protocol):
         """A forward of `stage` ended; `training` if any of its modules was in training mode."""
 
     def masks(self, stage: int) -> Sequence[Tensor]:
-        """The dropout masks that the coming forward of `stage` must use; empty to draw them."""
+        """The dropout masks that the next forward of `stage` must use; empty to draw them."""
 
 
 class Watcher(Protocol):
-    """Who sees when a stage computes, forwards and backwards; see `pipeconform.observe.timeline`."""
+    """Observes when a stage computes, forwards and backwards; see `pipeconform.observe.timeline`."""
 
     def forward(
         self, module: nn.Module, stage: int, inputs: tuple[Any, ...]
     ) -> AbstractContextManager[tuple[Any, ...]]:
-        """Surround one forward of `stage`, which works on the inputs that are yielded."""
+        """Surround one forward of `stage`, which computes on the yielded inputs."""
 
 
 class Intruder(Protocol):
-    """Who delays, stops or breaks a stage's computations; see `pipeconform.execute.disturber`."""
+    """Delays, stops or breaks a stage's computations; see `pipeconform.execute.disturber`."""
 
     def before(self, stage: int, inputs: tuple[Any, ...]) -> tuple[int | None, tuple[Any, ...]]:
-        """A forward of `stage` begins: its number, and the inputs to work on."""
+        """A forward of `stage` begins; return its number and the inputs to compute on."""
 
     def after(self, stage: int, microbatch: int | None, output: Any) -> Any:
-        """It has ended with `output`, which is returned."""
+        """The forward has ended with `output`; return the output to use."""
 
 
 class Edges(Protocol):
-    """What turns the main stream where `DTensor`s cross between stages; see `pipeconform.execute.cutting`."""
+    """Converts the main stream where `DTensor`s pass between stages; see `pipeconform.execute.cutting`."""
 
     def arrived(self, x: Tensor) -> Tensor:
-        """The whole of what the stage before handed over."""
+        """The whole tensor that arrived from the previous stage."""
 
     def leaving(self, x: Tensor) -> Tensor:
-        """What the next stage is handed of the whole."""
+        """The part of the whole tensor that goes to the next stage."""
 
 
 class StageModule(nn.Module):
-    """One stage: ``forward(x, *carried, **kwargs)`` to the next stage's positional arguments.
+    """One stage: ``forward(x, *carried, **kwargs)`` returns the next stage's positional arguments.
 
-    The last stage returns the model's output. A recorder, if there is one, gets every forward;
-    it changes neither values nor graph.
+    The last stage returns the model's output. A recorder, if set, gets every forward; it changes neither values nor
+    the autograd graph.
     """
 
     recorder: Recorder | None = None
@@ -114,7 +114,7 @@ class StageModule(nn.Module):
             return self._run(inputs, seen, kwargs)
 
     def _run(self, inputs: tuple[Any, ...], seen: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Compute on `seen`, which is `inputs` or watched views of them; tell the recorder of `inputs`."""
+        """Compute on `seen`, which is `inputs` or watched views of them; record `inputs`."""
         if unknown := kwargs.keys() - self.kwargs.keys():
             raise TypeError(f"stage {self.index} got unexpected keyword arguments {sorted(unknown)}")
         if missing := self.kwargs.keys() - kwargs.keys():
@@ -143,7 +143,7 @@ class StageModule(nn.Module):
         if self.index in self.model.tied:
             x = x + torch.tanh(functional.linear(x, self.tied))
         if not self.model.view_outputs:
-            # a linear map over a sequence returns a view; engines' handling of views is a subject of its own
+            # a linear map over a sequence returns a view, and views are a subject of their own
             x = x * 1.0
         output = self._output(x) if self.last else self._boundary(x, carried, passing)
         if recorder is not None:
@@ -153,7 +153,7 @@ class StageModule(nn.Module):
         return output
 
     def _mix(self, x: Tensor, carried: list[Tensor], kwargs: Mapping[str, Any]) -> Tensor:
-        """Let every carried tensor and keyword argument change the main stream by much more than rounding."""
+        """Apply carried tensors and keyword arguments; each changes the main stream by much more than rounding."""
         for kind, value in zip(self.model.carried, carried, strict=True):
             if kind == "positions":
                 x = x + value.to(x.dtype).unsqueeze(-1) * 0.125
@@ -199,7 +199,7 @@ class StageModule(nn.Module):
 
 
 def _gain_of(kind: KwargKind, value: Any, *, like: Tensor, batch_dim: int) -> Any:
-    """What a keyword argument is good for: a number, or a tensor that stretches over the main stream."""
+    """The gain of a keyword argument: a number, or a tensor that broadcasts over the main stream."""
     match kind:
         case "objects":
             return _weight_of(value)
@@ -228,7 +228,7 @@ def build_stage(case: Case, index: int) -> StageModule:
         module = StageModule(model, index, model.stages[index])
         with torch.no_grad():
             for name, parameter in module.named_parameters():
-                # healthy gradients everywhere: no zero biases, no unit scales that hide a missing factor
+                # no zero biases and no unit scales: they would hide a missing factor
                 fan_in = parameter.shape[-1] if parameter.ndim > 1 else 4
                 parameter.normal_(std=fan_in**-0.5)
                 if name.endswith("weight") and parameter.ndim == 1:
@@ -245,7 +245,7 @@ def build_stage(case: Case, index: int) -> StageModule:
 
 
 def tie(case: Case, stages: Sequence[nn.Module], *, owned: Collection[int] = ()) -> None:
-    """Let the stages that `case` ties hold one parameter instead of equal ones: that of one that is `owned`, if any."""
+    """Make the stages that `case` ties share one parameter: that of an `owned` stage, if there is one."""
     tied = sorted(case.model.tied, key=lambda s: s not in owned)
     for s in tied[1:]:
         stages[s].tied = stages[tied[0]].tied
@@ -283,7 +283,7 @@ def composed(
     recorder: Recorder | None = None,
     intruder: Intruder | None = None,
 ) -> nn.Module:
-    """The composition of `stages`, on which `tie` is called first."""
+    """The composition of `stages`, tied as the case says."""
     tie(case, stages, owned=owned)
     for stage in stages:
         stage.recorder, stage.intruder = recorder, intruder

@@ -1,4 +1,4 @@
-"""Tensors that one stage makes for later ones: how they are made, and how they are used."""
+"""Makes and uses passages: tensors that one stage makes for later ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def leaving(model: Model, stage: int) -> tuple[Passage, ...]:
 
 
 def make(kind: PassageKind, x: Tensor) -> Tensor:
-    """The tensor that leaves a stage whose main stream is `x`, ``[…, W]``; never `x` itself nor a view of it."""
+    """Make a passage from the main stream `x`, ``[…, W]``; the result is neither `x` nor a view of it."""
     match kind:
         case "scalar":
             return x.mean()
@@ -38,7 +38,7 @@ def make(kind: PassageKind, x: Tensor) -> Tensor:
 
 
 def use(kind: PassageKind, x: Tensor, value: Tensor) -> Tensor:
-    """The main stream `x`, ``[…, W]``, changed by much more than rounding (but by nothing where nothing is)."""
+    """Apply a passage to the main stream `x`, ``[…, W]``, changing it by much more than rounding unless it is empty."""
     match kind:
         case "scalar":
             return x + value
@@ -53,7 +53,7 @@ def use(kind: PassageKind, x: Tensor, value: Tensor) -> Tensor:
         case "summed":
             return x + value.sum() * 0.25
         case "turned":
-            # the other order of the same numbers: what comes back is a transposed view
+            # the same numbers in another order: the gradient that comes back is a transposed view
             return x + (value.transpose(0, -1).reshape(-1) * 0.5).reshape(x.shape)
         case "bypass":
             return value * 1.0

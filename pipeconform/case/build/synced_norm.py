@@ -1,7 +1,7 @@
-"""Batch normalisation whose statistics are those of all replicas, in plain collectives and autograd.
+"""Batch normalisation with statistics over all replicas, in plain collectives and autograd.
 
-``torch.nn.SyncBatchNorm`` refuses tensors on a CPU; this computes the same on any device. With one row as with
-many, both passes over the data are summed over the group: first the mean, then the squared distances from it.
+``torch.nn.SyncBatchNorm`` refuses tensors on a CPU; this computes the same on any device. For any number of rows, two
+passes over the data are summed over the group: first for the mean, then for the squared distances from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["SyncedNormLayer", "synchronise"]
 
 
 class _Over:
-    """A process group that is not copied when its module is."""
+    """Holds a process group, so that copying a module does not copy its group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -59,7 +59,7 @@ class _Normalised(torch.autograd.Function):
 
 
 class SyncedNormLayer(nn.Module):
-    """Like ``BatchNorm1d`` over every dimension but the last; over its own rows until it is given a group."""
+    """Like ``BatchNorm1d`` over every dimension but the last; without a group, it normalises over its own rows."""
 
     over: _Over | None = None
 
@@ -68,7 +68,7 @@ class SyncedNormLayer(nn.Module):
         self.norm = nn.BatchNorm1d(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise; in training by the statistics of the group's rows, which the running ones then follow."""
+        """Normalise; in training with statistics over the group's rows, which also update the running statistics."""
         rows = x.reshape(-1, x.shape[-1])
         if not self.training or self.over is None:
             alone: Tensor = self.norm(rows)
@@ -88,7 +88,7 @@ class SyncedNormLayer(nn.Module):
 
 
 def synchronise(modules: Iterable[nn.Module], group: dist.ProcessGroup) -> None:
-    """Tell those of `modules` that normalise together over which replicas they do."""
+    """Set the group of replicas over which the synchronised norms among `modules` normalise."""
     for module in modules:
         if isinstance(module, SyncedNormLayer):
             module.over = _Over(group)

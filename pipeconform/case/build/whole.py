@@ -1,9 +1,8 @@
-"""The whole model of a case that is split by a front end, and how it is to be split.
+"""The whole model of a case for a front end, and how the front end must split it.
 
-It is plain torch code: no recorder inside, and no use of the process. Stage s of the case is the
-submodule ``stages.<s>``, its blocks are ``stages.<s>.blocks.<b>``, with the parameters that `build_stage`
-gives them. Where two blocks follow one another, one value at most crosses from all before to all behind,
-unless the case has a skip connection.
+The model is plain torch code, without recorders or process state. Stage s of the case is the submodule ``stages.<s>``
+with blocks ``stages.<s>.blocks.<b>`` and the parameters of `build_stage`. Between two consecutive blocks, at most one
+value passes from all earlier to all later code, unless the case has a skip connection.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class _Part(nn.Module):
         mark: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
-        # what kind a gain is of is known here, so that no code of the model asks for types
+        # the kind of gain is known here, so that the model's code does not test types
         self.blocks, self.reused, self.tensor_gain = blocks, reused, tensor_gain
         self.tie: nn.Module | None = None
         self._mark = mark
@@ -58,7 +57,7 @@ class _Part(nn.Module):
         for position, block in enumerate(self.blocks):
             if self.reused and not position:
                 x = torch.tanh(block(x))
-            x = block(x) * 1.0  # no view is handed over: engines' handling of views is a subject of its own
+            x = block(x) * 1.0  # passes no views on, which are a subject of their own
         x = x if self.tie is None else self.tie(x) * 1.0
         if self._mark is not None:
             self._mark()
@@ -66,7 +65,7 @@ class _Part(nn.Module):
 
 
 class WholeModel(nn.Module):
-    """``forward(x, **gains)``; `mark` is called where stages end."""
+    """The whole model: ``forward(x, **gains)`` calls `mark` where stages end."""
 
     def __init__(self, case: Case, mark: Callable[[], None] | None = None) -> None:
         super().__init__()
@@ -115,7 +114,7 @@ def build_whole(case: Case, mark: Callable[[], None] | None = None) -> WholeMode
 
 
 def aliases_of(case: Case) -> dict[str, str]:
-    """Every name of a parameter or buffer of the whole model: to the first name of the same tensor."""
+    """Maps every name of a parameter or buffer of the whole model to the first name of the same tensor."""
     model, first = build_whole(case), dict[int, str]()
     found = {}
     for named in (model.named_parameters, model.named_buffers):
@@ -125,27 +124,27 @@ def aliases_of(case: Case) -> dict[str, str]:
 
 
 def whole_kwargs(kwargs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """The keyword arguments of the whole model from those of the stages."""
+    """The keyword arguments of the whole model, collected from those of the stages."""
     return {name: value for own in kwargs.values() for name, value in own.items()}
 
 
 def cuts_are_known(case: Case) -> bool:
-    """Whether the stages that a front end makes are those of the case, with one tensor between neighbours.
+    """Whether a front end must make the stages of the case, with one tensor between neighbours.
 
-    A policy cuts where it likes; what passes a stage over may be handed on by every stage between, or by none.
+    A policy may cut anywhere, and a skip connection may pass through every stage between, or through none.
     """
     split = case.model.split
     return split is not None and split.by != "policy" and not split.skip and not split.wrong
 
 
 def parts_are_known(case: Case) -> bool:
-    """Whether the stages that a front end makes have the parameters of those of the case."""
+    """Whether a front end must make stages with the parameters of the case's stages."""
     split = case.model.split
     return split is not None and split.by != "policy" and not split.wrong
 
 
 def as_traced(case: Case) -> Case:
-    """The case with batches of the example's shapes in every run."""
+    """The case with the traced example's shapes in every run."""
     split = case.model.split
     if split is None:
         return case
@@ -156,10 +155,10 @@ def as_traced(case: Case) -> Case:
 def split_of(
     case: Case, annotated: Callable[[Callable[[], None]], nn.Module] | None = None, *, seed: int | None = None
 ) -> Split | None:
-    """What the plan says of the front end; None where stages are given.
+    """The plan's `Split` for a front end; None if the case gives stages.
 
-    `annotated` builds the whole model, if not `build_whole`; the tensors of the example are drawn from `seed`, if
-    not from the case's.
+    `annotated` builds the whole model instead of `build_whole`; `seed` replaces the case's seed for the tensors of the
+    example.
     """
     split = case.model.split
     if split is None:

@@ -1,1 +1,1 @@
-"""Drawing cases: what each subject adds to a plain one, and how large."""
+"""Drawing cases: their sizes, and what each subject adds to a plain case."""

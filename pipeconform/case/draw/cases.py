@@ -1,6 +1,6 @@
-"""One case, drawn from its sizes to its seed.
+"""Draws one case, from its sizes to its seed.
 
-The order of the choices decides what is drawn from a seed: one that is added in the middle changes every corpus.
+The order of the choices decides what a seed gives: a choice added in the middle changes every corpus.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEEDS = tuple(range(64))
 
 
 def draw_case(d: Drawing, subject: Subject) -> Case:
-    """One case of the subject."""
+    """Draw one case of the subject."""
     p, v, m = subject.size(d) if subject.size is not None else draw_size(d, subject)
     d.num_ranks, d.stages_per_rank, d.num_microbatches = p, v, m
     draft = _plain(d, subject)
@@ -47,7 +47,7 @@ def draw_case(d: Drawing, subject: Subject) -> Case:
 
 
 def _plain(d: Drawing, subject: Subject) -> Draft:
-    """The sizes of tensors, ordinary blocks, and one dtype; the world is drawn already where it decides about them."""
+    """Draw the sizes of tensors, ordinary blocks and one dtype; also the world, if these depend on it."""
     boundary, num_stages, m = d.boundary, d.num_stages, d.num_microbatches
     sequence = d.pick([0, 2, 3]) if boundary.min_ndim <= 2 else d.pick([2, 3])
     if boundary.max_ndim < 3:

@@ -1,4 +1,4 @@
-"""Changes that several subjects make to cases, and take back in their controls."""
+"""Changes that several subjects make to cases, and undo in their controls."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ __all__ = [
 
 
 def on_model(change: Callable[[Drawing, Model], Model]) -> Change:
-    """Change nothing but the model."""
+    """A change of the model only."""
     return lambda d, draft: replaced(draft, model=change(d, draft.model))
 
 
 def in_some_stage(*options: AnyBlock) -> Change:
-    """Append one of these blocks to one stage; what stands twice is drawn twice as often."""
+    """A change that appends one of these blocks to one stage; list a block twice to draw it twice as often."""
 
     def change(d: Drawing, model: Model) -> Model:
         stage = d.pick(range(len(model.stages)))
@@ -54,14 +54,14 @@ def in_some_stage(*options: AnyBlock) -> Change:
 
 
 def appended(model: Model, stage: int, block: AnyBlock) -> Model:
-    """The model with a block behind the others of one stage."""
+    """The model with a block after the others of one stage."""
     stages = list(model.stages)
     stages[stage] = structs.replace(stages[stage], blocks=(*stages[stage].blocks, block))
     return structs.replace(model, stages=tuple(stages))
 
 
 def two_runs(d: Drawing, draft: Draft) -> tuple[Step, ...]:
-    """The program of whatever is not about programs."""
+    """The default program: two training steps, or two evaluations."""
     if not d.claim.trains:
         return (draft.evaluate, draft.evaluate)
     return (draft.train, Zero(set_to_none=True), draft.train)
@@ -76,7 +76,7 @@ def replaced(draft: Draft, **changes: Any) -> Draft:
 
 
 def has(*kinds: type[Block]) -> Callable[[Case], bool]:
-    """Whether any block of a case is of one of these kinds."""
+    """A test for cases with a block of one of these kinds."""
     return lambda case: case.has(*kinds)
 
 
@@ -101,18 +101,18 @@ def changed_world(case: Case, **changes: Any) -> Case:
 
 
 def changed_steps(case: Case, *kinds: type[Step], **changes: Any) -> Case:
-    """The case with other values in some fields of its steps of these kinds."""
+    """The case with other values in some fields of all steps of these kinds."""
     program = (structs.replace(step, **changes) if isinstance(step, kinds) else step for step in case.program)
     return structs.replace(case, program=tuple(program))
 
 
 def changed_blocks(case: Case, table: Mapping[type[Block], Iterable[AnyBlock]]) -> Case:
-    """The case with other blocks, or none, in the places of these."""
+    """The case with blocks replaced by other blocks, or by none, according to `table`."""
     return structs.replace(case, model=with_other_blocks(case.model, table))
 
 
 def with_other_blocks(model: Model, table: Mapping[type[Block], Iterable[AnyBlock]]) -> Model:
-    """The model with other blocks, or none, in the places of these."""
+    """The model with blocks replaced by other blocks, or by none, according to `table`."""
 
     def changed(stage: Stage) -> Stage:
         found = (table.get(type(block), (block,)) for block in stage.blocks)
@@ -122,18 +122,18 @@ def with_other_blocks(model: Model, table: Mapping[type[Block], Iterable[AnyBloc
 
 
 def without_blocks(*kinds: type[Block], instead: Iterable[AnyBlock] = ()) -> Callable[[Case], Case]:
-    """The control of blocks: without them, or with plain ones instead."""
+    """The control of a subject about blocks: removes them, or puts others in their place."""
     return lambda case: changed_blocks(case, dict.fromkeys(kinds, tuple(instead)))
 
 
 def without_passages(case: Case) -> Case:
-    """The control of passages: one tensor crosses a boundary, and those that are carried."""
+    """The control of a subject about passages: removes them; carried tensors stay."""
     container = case.model.container if case.model.carried else "tensor"
     return changed_model(case, passages=(), container=container)
 
 
 def unfrozen(case: Case) -> Case:
-    """The case with everything trained."""
+    """The case with nothing frozen."""
     stages = (
         Stage(blocks=tuple(structs.replace(block, frozen=False) for block in stage.blocks))
         for stage in case.model.stages
@@ -142,7 +142,7 @@ def unfrozen(case: Case) -> Case:
 
 
 def accumulates(case: Case) -> bool:
-    """Whether gradients are not cleared between two training steps."""
+    """Whether there are two training steps without clearing gradients between them."""
     trained = False
     for step in case.program:
         if isinstance(step, Train):
@@ -167,6 +167,6 @@ def cleared(case: Case) -> Case:
 
 
 def of_one_size(case: Case) -> Case:
-    """The case with all runs of the size of the first."""
+    """The case with every run the size of the first."""
     size = {name: getattr(case.runs[0], name) for name in ("batch_size", "num_microbatches")}
     return changed_steps(case, Train, Eval, **size)

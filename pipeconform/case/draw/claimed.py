@@ -1,4 +1,4 @@
-"""Which subjects an implementation claims under a schedule, and which of these its sizes allow."""
+"""Which subjects an implementation claims under a schedule, and for which of them there are cases within the limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
 
 
 def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> bool:
-    """Whether any p and v inside the limits fit the schedule's claim, with stages enough for the focus."""
+    """Whether any p and v within the limits fit the schedule's claim and give enough stages for the focus."""
     return bool(sizes.table(limits, claim, SUBJECTS[focus]))
 
 

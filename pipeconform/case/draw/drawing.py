@@ -1,4 +1,4 @@
-"""One case being drawn: choices from tables of our own, without Hypothesis."""
+"""The state of a case that is being drawn, independent of Hypothesis."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class Pick(Protocol):
-    """Whoever chooses; Hypothesis does, see `pipeconform.case.draw.strategies`."""
+    """Makes choices; for Hypothesis' choices see `pipeconform.case.draw.strategies`."""
 
     def __call__(self, table: Sequence[T]) -> T:
-        """One entry of a table; what is smaller stands before what is larger."""
+        """Choose one entry of a table, in which smaller values come first."""
 
 
 class Drawing:
-    """What is known while a case is drawn: the claims, the choices and the sizes."""
+    """The claims, the source of choices, and the sizes drawn so far."""
 
     def __init__(self, pick: Pick, limits: Limits, claim: ScheduleClaim) -> None:
         self.pick, self.limits, self.claim = pick, limits, claim
@@ -48,14 +48,14 @@ class Drawing:
         """One or two ordinary blocks."""
         table: list[AnyBlock] = [blocks.Linear(), blocks.Mlp(), blocks.Linear(bias=False)]
         if width > 2:
-            # one or two values normalised are the same for every sample: microbatches would not differ
+            # normalising one or two values gives the same for every sample: microbatches would not differ
             table.append(blocks.Norm())
         if sequence:
             table.append(blocks.Attention())
         chosen = [self.pick(table)]
         if self.pick([False, True]):
             chosen.append(self.pick(table))
-        # a stage without a map would let a boundary pass unchanged and hide a swap
+        # a stage without a map would pass its input on unchanged and hide swapped stages
         if all(isinstance(block, blocks.Norm) for block in chosen):
             chosen.append(blocks.Linear())
         return tuple(chosen)

@@ -1,4 +1,4 @@
-"""Drawing mistakes; shrinks toward the first step, the first stage and every microbatch."""
+"""Draws mistakes; shrinks toward the first step, the first stage and all microbatches."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ __all__ = ["SHAPES", "Drawn", "Moment", "dtypes", "is_about", "mistaken", "right
 
 SHAPES: tuple[How, ...] = ("inner", "ndim", "batch", "flattened")
 Drawn: TypeAlias = tuple[Mistake, bool]
-"""The mistake, and whether a right step comes before it."""
+"""The mistake, and whether a correct step precedes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """When a mistake is made, for those that have the choice."""
+    """When a mistake is made, if it has the choice."""
 
     early: bool
     microbatch: int | None
 
     @property
     def once(self) -> bool:
-        """Whether it is made in one microbatch alone; a right step comes before it then."""
+        """Whether it is made in one microbatch only; a correct step then precedes it."""
         return self.microbatch is not None
 
 
 def mistaken(drawn: Callable[[Drawing, Model, Moment], Drawn]) -> Change:
-    """Training steps, the last of which is made wrong; a mistake in one microbatch comes after a right step."""
+    """A program whose last training step has the mistake; a correct step may precede it."""
 
     def program(d: Drawing, draft: Draft) -> Draft:
         train = draft.train
         early, once = d.pick([False, True]), d.pick([False, True])
-        # which forward is whose microbatch is known once the dry runs are over
+        # the microbatch of a forward is known only after the dry runs
         microbatch = d.pick(range(train.num_microbatches)) if once else None
         mistake, later = drawn(d, draft.model, Moment(early=early, microbatch=microbatch))
         wrong = structs.replace(train, mistake=mistake)
@@ -51,16 +51,16 @@ def mistaken(drawn: Callable[[Drawing, Model, Moment], Drawn]) -> Change:
 
 
 def dtypes(model: Model) -> tuple[How, ...]:
-    """The wrong dtypes that there are: a float64 has no larger one."""
+    """The possible wrong dtypes: there is none larger than float64."""
     usual: tuple[How, ...] = ("down", "integer", "complex")
     return usual if model.dtype == "float64" else ("up", *usual)
 
 
 def is_about(*kinds: MistakeKind) -> Callable[[Case], bool]:
-    """Whether any mistake of a case is of one of these kinds; those of communication hooks are apart."""
+    """A test for cases with a mistake of one of these kinds, other than in a communication hook."""
     return lambda case: any(one.kind in kinds and one.where != "reduction" for one in case.mistakes)
 
 
 def right(case: Case) -> Case:
-    """The control of mistakes."""
+    """The control of a subject about mistakes: the case without them."""
     return case.without_mistakes

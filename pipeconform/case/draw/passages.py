@@ -1,4 +1,4 @@
-"""Drawing passages: tensors that a stage makes for later ones."""
+"""Draws passages: tensors that a stage makes for later ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def passes(claim: ScheduleClaim, own: Capabilities) -> bool:
 
 
 def with_passages(drawn: Callable[[Drawing, int], tuple[Passage, ...]], *, reach: int = 1) -> Change:
-    """Passages that `drawn` makes, which is given a source with `reach` stages behind it at least."""
+    """A change that adds the passages of `drawn`, which gets a source stage with at least `reach` stages after it."""
 
     def change(d: Drawing, model: Model) -> Model:
         source = d.pick(range(len(model.stages) - reach))
@@ -32,10 +32,10 @@ def with_passages(drawn: Callable[[Drawing, int], tuple[Passage, ...]], *, reach
 
 
 def to_the_next(kind: PassageKind, source: int, *, used: bool = True) -> Passage:
-    """From one stage to the next, which uses it or not."""
+    """A passage from one stage to the next, which may use it or not."""
     return Passage(kind=kind, source=source, last=source + 1, users=(source + 1,) if used else ())
 
 
 def has_passage(*kinds: PassageKind) -> Callable[[Case], bool]:
-    """Whether a case has a passage of one of these kinds."""
+    """A test for cases with a passage of one of these kinds."""
     return lambda case: any(one.kind in kinds for one in case.model.passages)

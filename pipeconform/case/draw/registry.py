@@ -13,7 +13,7 @@ __all__ = ["MISTAKEN", "SUBJECTS", "collected", "of_form"]
 
 
 def collected(package: str) -> Iterator[Subject]:
-    """Every `Subject` that a module of the package holds at its top level."""
+    """Every `Subject` at the top level of a module of the package."""
     path = importlib.import_module(package).__path__
     for module in pkgutil.iter_modules(path):
         held = vars(importlib.import_module(f"{package}.{module.name}")).values()
@@ -22,11 +22,11 @@ def collected(package: str) -> Iterator[Subject]:
 
 _BY_FOCUS = {one.focus: one for one in collected("pipeconform.case.draw.subjects")}
 SUBJECTS: Mapping[Focus, Subject] = {focus: _BY_FOCUS[focus] for focus in Focus}
-"""In the order of the names."""
+"""All subjects, in the order of `Focus`."""
 MISTAKEN = frozenset(one.focus for one in SUBJECTS.values() if one.mistaken)
-"""Those whose cases do something wrong on purpose."""
+"""The subjects whose cases do something wrong on purpose."""
 
 
 def of_form(*forms: Form) -> frozenset[Focus]:
-    """Those whose cases have one of these forms."""
+    """The subjects whose cases have one of these forms."""
     return frozenset(one.focus for one in SUBJECTS.values() if one.form in forms)

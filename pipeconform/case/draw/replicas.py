@@ -1,4 +1,4 @@
-"""Drawing replicas of the pipeline: on which ranks they are, and how their stages are wrapped."""
+"""Draws replicas of the pipeline: their ranks, and how their stages are wrapped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Wrapping = Callable[[Drawing], dict[str, Any]]
 
 
 def replicated(wrapping: Wrapping) -> Callable[[Drawing], World]:
-    """The replicas' pipelines one after the other, or interleaved."""
+    """A world with the replicas' pipelines one after the other, or interleaved."""
 
     def world(d: Drawing) -> World:
         p, num = d.num_ranks, d.num_replicas
@@ -41,25 +41,25 @@ def in_ddp(d: Drawing) -> dict[str, Any]:
 
 
 def any_wrapper(d: Drawing) -> dict[str, Any]:
-    """Any wrapper that is claimed, without options."""
+    """Any claimed wrapper, without options."""
     return {"wrapper": d.pick(claim_of(d).wrappers)}
 
 
 def claim_of(d: Drawing) -> DataParallelClaim:
-    """What is claimed of replicas, which there are."""
+    """The data-parallel claim, which must exist."""
     claim = d.capabilities.data_parallel
     assert claim is not None
     return claim
 
 
 def replicas_of(case: Case) -> Replicas:
-    """The replicas, which there are."""
+    """The replicas of a case, which must exist."""
     assert case.world.replicas is not None
     return case.world.replicas
 
 
 def with_one_pipeline(case: Case) -> Case:
-    """The case on its first pipeline alone, in a world of its size."""
+    """The case with only its first pipeline, in a world of that size."""
     ranks = tuple(range(case.num_ranks))
     world = World(size=case.num_ranks, pipeline_ranks=ranks, placement=case.world.placement)
     return structs.replace(case, world=world)

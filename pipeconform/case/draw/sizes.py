@@ -1,4 +1,4 @@
-"""How large to draw: p ranks, v stages per rank, m microbatches that a schedule takes."""
+"""Draws sizes: p ranks, v stages per rank and m microbatches, as the schedule accepts them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _TENSOR_PARALLEL = (
     (2, 2, 2),
     (4, 1, 2),
 )
-"""p, the number of replicas and that of tensor-parallel ranks."""
+"""p, the number of replicas and the number of tensor-parallel ranks."""
 MOST_STAGES = 8
-"""More stages show nothing more and cost time."""
+"""More stages only cost time."""
 Row = tuple[int, int, int, int]
-"""p, v, the number of replicas and that of tensor-parallel ranks."""
+"""p, v, the number of replicas and the number of tensor-parallel ranks."""
 
 
 def draw_size(d: Drawing, subject: Subject) -> Size:
-    """p, v and m that the schedule takes, as usual; the numbers of replicas and tensor-parallel ranks are set."""
+    """Draw p, v and m, and set the numbers of replicas and tensor-parallel ranks."""
     p, v, d.num_replicas, d.num_tensor_ranks = d.pick(table(d.limits, d.claim, subject))
     return p, v, d.pick(some_m(d.claim, p, v))
 
 
 def table(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:
-    """What to draw from, as many of everything as the subject needs; empty where the limits have no room."""
+    """The sizes to draw from, large enough for the subject; empty if the limits do not allow any."""
     if subject.form == "replicas":
         return _replicated(limits, claim, subject)
     if subject.form == "tensor parallel":
@@ -51,7 +51,7 @@ def table(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:
 def shapes(
     limits: Limits, claim: ScheduleClaim, *, least_stages: int = 1, least_ranks: int = 1
 ) -> list[tuple[int, int]]:
-    """The p and v to draw from; the usual ones stand several times."""
+    """The p and v to draw from; common values are listed several times."""
     return [
         (p, v)
         for p in (1, 2, 2, 2, 3, 3, 4, 4, *range(5, limits.max_ranks + 1))
@@ -63,7 +63,7 @@ def shapes(
 
 
 def _replicated(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:
-    """With replicas; the limits are about the size of the world."""
+    """The sizes with replicas; the limits apply to the size of the world."""
     return [
         (p, v, replicas, 1)
         for p, replicas in _REPLICATED
@@ -77,7 +77,7 @@ def _replicated(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[
 
 
 def _tensor_parallel(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:
-    """With tensor-parallel ranks, and with replicas where the maps of stages are cut and sharding is claimed."""
+    """The sizes with tensor-parallel ranks, and with replicas if the subject allows them and sharding is claimed."""
     own, replicated = limits.capabilities.tensor_parallel, limits.capabilities.data_parallel
     sharded = (
         own is not None and own.sharded and replicated is not None and "fully_shard" in replicated.wrappers
@@ -106,5 +106,5 @@ def some_m(claim: ScheduleClaim, p: int, v: int) -> list[int]:
         and m <= max(8, least + p)
         and claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=m)
     ]
-    # one microbatch hides whatever goes wrong between microbatches: it is there to shrink to
+    # one microbatch hides what goes wrong between microbatches: it is listed once, to shrink to
     return [*taken, *(m for m in taken if m > 1)]

@@ -1,10 +1,9 @@
-"""Strategies: whole cases, with p, v and m inside, inside the limits an implementation claims.
+"""Hypothesis strategies for cases within the limits that an implementation claims.
 
-Every choice is an index into a table of our own, smallest first: Hypothesis shrinks toward the
-smallest case, and constants that it mines from loaded modules cannot change a corpus.
+Every choice is an index into one of our tables, smallest first: Hypothesis shrinks toward the smallest case, and
+constants that it mines from loaded modules cannot change a corpus.
 
-A *focus* names what a case is about; its subject adds that and little else, so that a failing case
-says what broke.
+A *focus* names what a case is about; its subject adds that and little else, so that a failing case shows what broke.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 def cases(limits: Limits, schedule: ScheduleClaim, focus: Focus) -> st.SearchStrategy[Case]:
-    """Cases of one focus under one schedule, inside `limits`.
+    """Cases of one focus under one schedule, within `limits`.
 
     Raises:
         ValueError: the focus is not claimed; ask `is_claimed` first.
@@ -44,7 +43,7 @@ def cases(limits: Limits, schedule: ScheduleClaim, focus: Focus) -> st.SearchStr
 
 
 def picking(draw: st.DrawFn) -> Pick:
-    """Choices that Hypothesis makes; shrinks toward the first entry of every table."""
+    """Let Hypothesis choose; shrinks toward the first entry of every table."""
 
     def pick(table: Sequence[T]) -> T:
         return draw(st.sampled_from(table))

@@ -1,4 +1,4 @@
-"""What a subject of cases is: everything about it in one value, which a file of `subjects/` holds."""
+"""The type of a subject: everything about what cases are about, in one value per file of `subjects/`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Change", "Draft", "Form", "Size", "Subject"]
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A case before its last choices: what subjects change."""
+    """An unfinished case, which subjects change."""
 
     model: Model
     world: World
@@ -25,7 +25,7 @@ class Draft:
     loss: LossSpec
     optimizer: Sgd | Adam | None = None
     program: tuple[Step, ...] = ()
-    """Empty until it is drawn."""
+    """The program; empty until it is drawn."""
 
 
 Change: TypeAlias = Callable[[Drawing, Draft], Draft]
@@ -40,7 +40,7 @@ def _everywhere(claim: ScheduleClaim, capabilities: Capabilities) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """One thing that cases are about; a case drawn for it is a plain one with this and little else."""
+    """One thing that cases can be about; a case drawn for it is a plain case with this and little else."""
 
     focus: Focus
     form: Form = "stages"
@@ -49,58 +49,58 @@ class Subject:
     """Whether its cases do something wrong on purpose: an error is then expected."""
 
     needs: frozenset[Feature] = frozenset()
-    """The features without which it is not claimed."""
+    """The features that an implementation must claim."""
     trains: bool = False
-    """Whether it is about training, so that schedules that only evaluate have no such cases."""
+    """Whether it is about training; schedules that only evaluate then have no such cases."""
     claimed: Callable[[ScheduleClaim, Capabilities], bool] = _everywhere
-    """Whatever else must be claimed."""
+    """Whether everything else that it needs is claimed."""
 
     found: Callable[[Case], bool] | None = None
-    """Whether a case of this form has the subject; None: its cases cannot be told from plain ones."""
+    """Whether a case of this form has the subject; None if its cases look like plain ones."""
     rarity: int = 1
-    """Of the subjects found in a case, those with the highest number count."""
+    """Among the subjects found in a case, only those with the highest rarity count."""
 
     least_stages: int = 1
-    """The smallest number of stages, p·v, with which there is such a case."""
+    """The smallest number of stages, p·v, of such a case."""
     least_ranks: int = 1
     least_stages_per_rank: int = 1
     least_replicas: int = 1
     most_replicas: int = 4
-    """With tensor-parallel stages, the largest number that is drawn."""
+    """The largest number of replicas drawn with tensor-parallel stages."""
     size: Callable[[Drawing], Size] | None = None
-    """How p, v and m are drawn, if not as usual."""
+    """How p, v and m are drawn; None for the default."""
     sizes: Callable[[Limits, ScheduleClaim], frozenset[Size]] | None = None
-    """Sizes that its cases may have besides those that the schedule takes."""
+    """Sizes that its cases may have in addition to those that the schedule accepts."""
     rows: tuple[int, ...] = (1, 2, 2, 3)
-    """Samples in a microbatch to draw from."""
+    """The numbers of samples per microbatch to draw from."""
     widths: tuple[int, ...] = (1, 2, 3, 4, 4, 6, 8, 8)
     sequence: Callable[[Drawing, int], int] | None = None
-    """The length of sequences, if it is not the given one."""
+    """The length of sequences, from the default one."""
     batch_size: Callable[[Drawing, int], int] | None = None
-    """The size of the batch, if it is not the given one."""
+    """The size of the batch, from the default one."""
     dtype: Callable[[Drawing], FloatType] | None = None
-    """The dtype of the model, if it is not a usual one."""
+    """The dtype of the model; None for the default."""
 
     contents: Change | None = None
-    """What it changes before the world is drawn: model, loss, optimizer, steps."""
+    """Changes made before the world is drawn: to the model, loss, optimizer or steps."""
     world: Callable[[Drawing], World] | None = None
-    """How the world is drawn, if not as usual; of tensor-parallel stages before the sizes of tensors."""
+    """How the world is drawn; for tensor-parallel stages, this happens before the sizes of tensors are drawn."""
     program: Change | None = None
-    """What it changes once the world is drawn: the program, and what depends on the world; None: two runs."""
+    """Changes made after the world is drawn: to the program, or to what depends on the world; None for two runs."""
     finish: Callable[[Drawing, Case], Case] | None = None
-    """What it changes in the finished case."""
+    """Changes made to the finished case."""
 
     without: Callable[[Case], Case] | None = None
-    """The control: a case that has the subject without it, and everything else as it was."""
+    """The control: makes the same case without the subject, and leaves everything else unchanged."""
     control: str = ""
-    """The control in words that follow on "the same case", such as "without the delays"."""
+    """The control in words that continue "the same case …", such as "without the delays"."""
     no_control: str = ""
-    """Why there is no control."""
+    """Why the subject has no control."""
     alters: Literal["", "batch sizes", "dtype"] = ""
-    """What cannot stay as it was in the control, because it is the subject."""
+    """What the control must change because it is the subject."""
 
     def __post_init__(self) -> None:
-        """Refuse a subject that says nothing about its control."""
+        """Check that the subject has either a control with a description, or the reason for having none."""
         assert bool(self.control) == (self.without is not None) != bool(self.no_control), self.focus
 
     @property
@@ -110,22 +110,22 @@ class Subject:
 
     @property
     def group(self) -> str:
-        """Subjects of one group can be found in one case."""
+        """The group of the subject; a case can have only subjects of one group."""
         return "mistaken" if self.mistaken else self.form
 
     def is_in(self, case: Case) -> bool:
-        """Whether the case, which must be of this group, has the subject."""
+        """Whether a case of this group has the subject."""
         return self.found is not None and self.found(case)
 
     def control_of(self, case: Case) -> Case | None:
-        """The same case without the subject; None if there is no such case, or the case does not have the subject."""
+        """The same case without the subject; None if there is none, or if the case does not have the subject."""
         if self.without is None or self.group != group_of(case) or not self.is_in(case):
             return None
         return self.without(case)
 
 
 def group_of(case: Case) -> str:
-    """The group of the subjects that a case can have."""
+    """The group of subjects that a case can have."""
     if case.is_mistaken:
         return "mistaken"
     form: Form = "stages"

@@ -1,4 +1,4 @@
-"""Drawing stages that are cut over ranks, and tensors between stages that are."""
+"""Draws stages that are cut over ranks, and tensors between stages that are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Others = tuple[tuple[int, ...], ...]
 
 
 def cut(how: Callable[[Drawing, Others], TensorParallel]) -> Callable[[Drawing], World]:
-    """Every stage on several ranks: neighbours, as on a mesh of pipeline × replicas × parts, or a pipeline apart."""
+    """A world with every stage on several ranks: a mesh of pipeline × replicas × parts, or pipelines one by one."""
 
     def world(d: Drawing) -> World:
         p, num, parts = d.num_ranks, d.num_replicas, d.num_tensor_ranks
@@ -43,14 +43,14 @@ def cut(how: Callable[[Drawing, Others], TensorParallel]) -> Callable[[Drawing],
 
 
 def claim_of(d: Drawing) -> TensorParallelClaim:
-    """What is claimed of tensor parallelism, which there is."""
+    """The tensor-parallel claim, which must exist."""
     claim = d.capabilities.tensor_parallel
     assert claim is not None
     return claim
 
 
 def cut_sequences(d: Drawing, tensor: TensorParallel) -> list[int]:
-    """The lengths of sequences to draw from; one that is cut has parts of equal length."""
+    """The lengths of sequences to draw from; a sequence that is cut has parts of equal length."""
     if "sequence" in (tensor.stream, tensor.boundary):
         return [d.num_tensor_ranks, 2 * d.num_tensor_ranks]
     flat, long = d.boundary.min_ndim <= 2, d.boundary.max_ndim > 2
@@ -58,14 +58,14 @@ def cut_sequences(d: Drawing, tensor: TensorParallel) -> list[int]:
 
 
 def cut_widths(d: Drawing, tensor: TensorParallel) -> list[int]:
-    """The widths to draw from: parts of maps are equal, those of what crosses need not be."""
+    """The widths to draw from: parts of maps are equal, but parts of boundary tensors need not be."""
     if tensor.maps:
         return [d.num_tensor_ranks * k for k in (1, 2, 2, 3)]
     return [3, 4, 5, 8]
 
 
 def cut_blocks(d: Drawing, tensor: TensorParallel, width: int) -> tuple[AnyBlock, ...]:
-    """One or two blocks that can be cut, one of them with a map at least."""
+    """One or two blocks that can be cut, at least one of them with a map."""
     maps: list[AnyBlock] = [blocks.Mlp(), blocks.Linear(), blocks.Linear(bias=False)]
     first = d.pick(maps)
     others = [*maps, blocks.Norm()] if tensor.stream == "sequence" and width > 2 else maps
@@ -73,7 +73,7 @@ def cut_blocks(d: Drawing, tensor: TensorParallel, width: int) -> tuple[AnyBlock
 
 
 def with_whole_stages(case: Case) -> Case:
-    """The case with every stage on one rank; replicas stay, on the ranks that are left, which close up."""
+    """The case with every stage on one rank; replicas stay, and the remaining ranks are renumbered."""
     world = case.world
     assert world.tensor is not None
     kept = sorted(rank for ranks in world.pipelines[: world.num_replicas] for rank in ranks)

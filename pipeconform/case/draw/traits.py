@@ -1,4 +1,4 @@
-"""What a case is about, read off the case itself (stored and shrunk cases have no other memory of it)."""
+"""What a case is about, worked out from the case itself, because stored and shrunk cases do not say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ for _one in SUBJECTS.values():
 
 
 def traits(case: Case) -> frozenset[Focus]:
-    """The subjects that the case has: of those that are found, the rarest."""
+    """The subjects of the case: the rarest of those found in it."""
     found = [one for one in _GROUPS[group_of(case)] if one.is_in(case)]
     rarest = max(one.rarity for one in found)
     return frozenset(one.focus for one in found if one.rarity == rarest)

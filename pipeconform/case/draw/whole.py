@@ -1,7 +1,4 @@
-"""Cases about front ends: a plain case becomes one whose model is given whole, to be split.
-
-The way in which it is split is drawn inside the case.
-"""
+"""Turns plain cases into cases about front ends, whose model is given whole, and draws how it is split."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Wrong = Literal["", "unknown", "uncalled", "empty", "branch"]
 def as_whole(
     d: Drawing, case: Case, *, alike: bool = False, wrong: Callable[[By], tuple[By, Wrong]] | None = None
 ) -> Case:
-    """`case`, drawn plain, with its model given whole; a policy may be given stages that are `alike`."""
+    """The plain `case` with its model given whole; with `alike`, a policy may get stages that are all the same."""
     by: By = d.pick(tracing_of(d).splits)
     what: Wrong = ""
     if wrong is not None:
@@ -39,13 +36,13 @@ def as_whole(
 
 
 def tracing_of(d: Drawing) -> TracingClaim:
-    """The claim, which there is."""
+    """The tracing claim, which must exist."""
     claim = d.capabilities.tracing
     assert claim is not None
     return claim
 
 
 def split_of(case: Case) -> Split:
-    """How the model is split, which it is."""
+    """The split of a case's model, which must exist."""
     assert case.model.split is not None
     return case.model.split

@@ -1,4 +1,4 @@
-"""Drawing the processes of a case without replicas: a pipeline, perhaps among bystanders."""
+"""Draws the processes of a case without replicas: a pipeline, perhaps among bystanders."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["alone", "bystanding"]
 
 
 def alone(d: Drawing) -> World:
-    """The pipeline is the whole world."""
+    """A world that consists of the pipeline."""
     return World(size=d.num_ranks, pipeline_ranks=tuple(range(d.num_ranks)))
 
 
 def bystanding(d: Drawing, table: Sequence[int] = (0, 0, 0, 1, 2, 2)) -> World:
-    """As many bystanders as the table says and there is room for; the pipeline need not begin at rank 0 then."""
+    """A world with a number of bystanders from `table`, if there is room; the pipeline may then start above rank 0."""
     p = d.num_ranks
     room = d.limits.max_ranks - p
     if not d.capabilities.sub_groups or room < 1:

@@ -1,1 +1,1 @@
-"""Simpler cases than a given one: pure functions from a case to candidates, the crudest first."""
+"""Cases simpler than a given one: pure functions from a case to candidates, the largest cuts first."""

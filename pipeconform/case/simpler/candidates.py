@@ -1,7 +1,7 @@
-"""The candidates for a simpler case, in order: leaps first, then part by part, the crudest cut of each part first.
+"""The candidates for a simpler case, in order: leaps first, then part by part, with the largest cut of each part first.
 
-How simple a case is, is a matter of what a person has to read before understanding it: processes count most, then
-stages, steps, microbatches, whatever is special, samples, and the sizes of tensors.
+A case is simpler if there is less to read before it is understood: processes count most, then stages, steps,
+microbatches, special features, samples, and the sizes of tensors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTS: tuple[Part, ...] = (
 )
 _COSTLY = (blocks.Mlp, blocks.Attention)
 _SEVERAL = 2
-"""Ranks, microbatches and values without which little can go wrong between them."""
+"""The number of ranks, microbatches and values below which little can go wrong between them."""
 _LEAPS: tuple[tuple[bool, frozenset[Part]], ...] = (
     (False, frozenset()),
     (True, frozenset()),
@@ -49,11 +49,11 @@ _LEAPS: tuple[tuple[bool, frozenset[Part]], ...] = (
     (True, frozenset({fewer_steps, fewer_features, fewer_blocks})),
     (True, frozenset({fewer_processes, fewer_stages, fewer_microbatches})),
 )
-"""Whether there remain several ranks and microbatches, and which parts are left as they are."""
+"""For each leap, whether several ranks and microbatches remain, and which parts stay unchanged."""
 
 
 def weight(case: Case) -> tuple[int, ...]:
-    """What orders cases by simplicity: the smaller is the simpler one."""
+    """The sort key of simplicity: the smaller, the simpler the case."""
     runs = case.runs
     told = (case.model, case.loss, case.program, case.optimizer, case.world)
     return (
@@ -71,13 +71,13 @@ def weight(case: Case) -> tuple[int, ...]:
 
 
 def simpler(case: Case, part: Part, allowed: Allowed) -> Iterator[Case]:
-    """The simpler cases that differ in one part."""
+    """The simpler allowed cases that differ from `case` in one part."""
     limit = weight(case)
     return (one for one in part(case) if weight(one) < limit and allowed(one))
 
 
 def leaps(case: Case, allowed: Allowed) -> Iterator[Case]:
-    """Cases in which several parts are as simple as they may be, values left as they are; the simplest first."""
+    """Cases in which several parts are as simple as allowed, with the same seed; the simplest first."""
     for several, left in _LEAPS:
 
         def holds(one: Case, several: bool = several) -> bool:
@@ -93,7 +93,7 @@ def leaps(case: Case, allowed: Allowed) -> Iterator[Case]:
 
 
 def _has_few(one: Case, case: Case) -> bool:
-    """Whether it has one rank or microbatch only, and `case` has not."""
+    """Whether `one` has a single rank or microbatch, and `case` has several."""
     most, least = (min(run.num_microbatches for run in which.runs) for which in (case, one))
     return one.num_ranks < min(_SEVERAL, case.num_ranks) or least < min(_SEVERAL, most)
 
@@ -103,7 +103,7 @@ def _has_values(one: Case, case: Case) -> bool:
 
 
 def _leaves(value: Any) -> int:
-    """How many values a person reads."""
+    """The number of values to read."""
     if isinstance(value, dict):
         return sum(map(_leaves, value.values()))
     return sum(map(_leaves, value)) if isinstance(value, list | tuple) else 1

@@ -1,4 +1,4 @@
-"""Shorter programs, and less of what a model, a step or the world has besides the plainest."""
+"""Shorter programs, and models, steps and worlds with fewer special features."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["fewer_blocks", "fewer_features", "fewer_steps", "plainer_values", "s
 _WIDTHS = (1, 2, 3, 4, 6, 8)
 _SEQUENCES = (0, 1, 2, 3)
 _MOST_WINDOWS = 8
-"""Steps of a program all of whose parts are tried; of a longer one, its beginnings and ends."""
+"""The longest program of which every part is tried; of longer ones, only beginnings and ends are."""
 _SIZES = frozenset({"width", "sequence", "stages", "split", "size", "pipeline_ranks", "others"})
-"""Fields that other functions make smaller, or that are what the case is about."""
+"""Fields that other functions make smaller, or that the case is about."""
 
 
 def fewer_steps(case: Case) -> Iterator[Case]:
-    """With a part of the program, the shortest first, then without single steps."""
+    """Cases with a part of the program, the shortest first, then without single steps."""
     steps, n = case.program, len(case.program)
     short = n <= _MOST_WINDOWS
     lengths = range(1, n) if short else sorted({1, 2, 3, 4, 5, n // 4, n // 2, n - 1})
@@ -43,7 +43,7 @@ def fewer_steps(case: Case) -> Iterator[Case]:
 
 
 def fewer_features(case: Case) -> Iterator[Case]:
-    """Without what the model, the loss, the steps, the replicas or the world have besides the usual."""
+    """Cases without a special feature of the model, the loss, the steps, the replicas or the world."""
     model, world = case.model, case.world
     if model.carried or model.passages or model.container != "tensor":
         yield from with_model(case, carried=(), passages=(), container="tensor")
@@ -67,7 +67,7 @@ def fewer_features(case: Case) -> Iterator[Case]:
 
 
 def fewer_blocks(case: Case) -> Iterator[Case]:
-    """With the plainest stages that are still about the same: of all, of single ones, block by block."""
+    """Cases with plainer stages that keep their special blocks: all stages, single stages, then block by block."""
     stages = case.model.stages
     yield from with_model(case, stages=tuple(map(_plainest, stages)))
     for s, stage in enumerate(stages):
@@ -85,7 +85,7 @@ def fewer_blocks(case: Case) -> Iterator[Case]:
 
 
 def smaller_tensors(case: Case) -> Iterator[Case]:
-    """With shorter sequences, or none, and less wide."""
+    """Cases with shorter sequences or none, and smaller widths."""
     model = case.model
     sequences = [length for length in _SEQUENCES if length < model.sequence]
     widths = [width for width in _WIDTHS if width < model.width]
@@ -98,7 +98,7 @@ def smaller_tensors(case: Case) -> Iterator[Case]:
 
 
 def plainer_values(case: Case) -> Iterator[Case]:
-    """With the values of the first seed."""
+    """The case with the first seed."""
     if case.seed:
         yield from variant(case, seed=0)
 
@@ -107,7 +107,7 @@ def plainer_values(case: Case) -> Iterator[Case]:
 
 
 def _usual(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
-    """The fields that are not at their defaults, with these."""
+    """The fields that differ from their defaults, with the defaults."""
     for field in structs.fields(value):
         usual = field.default
         if (
@@ -119,7 +119,7 @@ def _usual(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
 
 
 def _entries_less(value: msgspec.Struct) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The fields that are tuples, without one of their entries."""
+    """The fields that are tuples, each without one of its entries."""
     for field in structs.fields(value):
         own = getattr(value, field.name)
         if field.name not in _SIZES and isinstance(own, tuple) and len(own) > 1:
@@ -128,7 +128,7 @@ def _entries_less(value: msgspec.Struct) -> Iterator[tuple[str, tuple[Any, ...]]
 
 
 def _unclassified(case: Case) -> Iterator[Case]:
-    """A mean of squares instead of classes, and numbers instead of tokens."""
+    """Cases with a mean of squares instead of classes, and with numbers instead of tokens."""
     heads = (blocks.Head, blocks.Embedding)
     stages = tuple(
         structs.replace(stage, blocks=tuple(block for block in stage.blocks if not isinstance(block, heads)))
@@ -142,7 +142,7 @@ def _unclassified(case: Case) -> Iterator[Case]:
 
 
 def _plainer_steps(case: Case) -> Iterator[Case]:
-    """The same of the settings of all steps, one setting at a time."""
+    """Cases with the default for one setting of the steps at a time."""
     names = dict.fromkeys(
         (type(step), name)
         for step in case.program
@@ -184,7 +184,7 @@ def _with_stage(case: Case, s: int, stage: Stage) -> Iterator[Case]:
 
 
 def _plainest(stage: Stage) -> Stage:
-    """What is special in it and, in the place of everything ordinary, one linear map."""
+    """The stage with its special blocks, and one linear map in place of all ordinary ones."""
     found: list[AnyBlock] = []
     placed = False
     for block in stage.blocks:

@@ -1,7 +1,7 @@
-"""Which cases may stand for a failing one: those that could have been drawn, or a shorter part of such.
+"""Decides which cases may replace a failing one: cases that could have been drawn, or shorter parts of them.
 
-A candidate is never one that the implementation does not claim, and never one of whose like the judgements do not
-speak: what the strategies see to while they draw is asked here of the finished case.
+The implementation must claim a candidate, and the judgements must apply to it. The strategies ensure this while they
+draw; this module checks the finished case.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pipeconform.case.mistakes import Mistake
 __all__ = ["MAPS", "ORDINARY", "Scope"]
 
 MAPS = (blocks.Linear, blocks.Mlp, blocks.Attention)
-"""What makes a stage's output another value than its input; every drawn stage has one."""
+"""Blocks that change a stage's input; every drawn stage has one."""
 ORDINARY = (*MAPS, blocks.Norm)
-"""What no requirement is about in particular."""
+"""Blocks that no subject is about."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """The cases of one focus under one schedule, inside limits."""
+    """The cases of one focus under one schedule, within limits."""
 
     limits: Limits
     claim: ScheduleClaim
     focus: Focus
 
     def holds(self, case: Case, *, origin: Case) -> bool:
-        """Whether `case`, a simpler one than `origin`, may be executed and judged in its place."""
+        """Whether `case`, which is simpler than `origin`, may be executed and judged in its place."""
         return (
             self._is_about_no_more(case, origin)
             and self._has_claimed_sizes(case)
@@ -79,7 +79,7 @@ class Scope:
         )
 
     def _is_laid_out(self, case: Case) -> bool:
-        """What depends on which ranks own which stages."""
+        """Whether ties and mistakes by hand are possible with the ranks that own the stages."""
         model, features = case.model, self.limits.capabilities.features
         hands = [step.by_hand for step in case.trains if step.by_hand is not None]
         if not model.tied and not any(hand.mistake for hand in hands):
@@ -93,31 +93,31 @@ class Scope:
         ranks = [owners[s] for s in model.tied]
         across, inside = len(set(ranks)) > 1, len(set(ranks)) < len(ranks)
         if case.world.replicas is not None and inside:
-            return False  # two wrappers of one rank would know the shared parameter
+            return False  # two wrappers on one rank would hold the shared parameter
         return (not across or Feature.SHARED_ACROSS_RANKS in features) and (
             not inside or Feature.SHARED_ACROSS_STAGES in features
         )
 
 
 def _computes(case: Case) -> bool:
-    """Whether every stage changes what it is given, and something is left to train."""
+    """Whether every stage changes its input, and something is left to train."""
     model = case.model
     if not all(any(isinstance(block, MAPS) for block in stage.blocks) for stage in model.stages):
         return False
     if case.has(blocks.Norm) and model.width <= 2:
-        return False  # one or two values normalised are the same for every sample
+        return False  # normalising one or two values gives the same for every sample
     return any(not stage.frozen and any(not block.frozen for block in stage.blocks) for stage in model.stages)
 
 
 def _shows(case: Case) -> bool:
-    """Whether what the case is about can be seen in it, and nothing else is due."""
+    """Whether the subject of the case still shows in it, and no further error is expected."""
     model, world = case.model, case.world
     last = len(model.stages) - 1
     if case.has(blocks.Inplace, blocks.Layout) and not model.view_outputs:
         return False
     for s, stage in enumerate(model.stages):
         layouts = [b for b, block in enumerate(stage.blocks) if isinstance(block, blocks.Layout)]
-        # kernels round other strides otherwise: nothing computed may come after the last boundary
+        # kernels round differently for other strides: only the last boundary may have them
         if layouts and (s, layouts) != (last - 1, [len(stage.blocks) - 1]):
             return False
     for one in model.passages:
@@ -137,7 +137,7 @@ def _shows(case: Case) -> bool:
             return False
         if any(run.num_microbatches == told for run in case.runs):
             return False
-    # which forward is whose microbatch is known once the dry runs of the first step are over
+    # the microbatch of a forward is known only after the dry runs of the first step
     first = case.runs[0]
     if isinstance(first, Train) and first.mistake is not None and first.mistake.microbatch is not None:
         return False
@@ -149,7 +149,7 @@ def _shows(case: Case) -> bool:
 
 
 def _is_one(mistake: Mistake, case: Case, *, num_microbatches: int) -> bool:
-    """Whether a mistake is one in this case: other sizes or dtypes may make it the right thing to do."""
+    """Whether a mistake is still wrong in this case: other sizes or dtypes may make it right."""
     if mistake.how == "scarce" and num_microbatches < 2:
         return False
     if mistake.how == "up" and case.model.dtype == "float64":

@@ -1,4 +1,4 @@
-"""Fewer processes, stages, microbatches and samples; what names one that is gone names a neighbour of it."""
+"""Fewer processes, stages, microbatches and samples; references to a removed one move to its neighbour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["fewer_microbatches", "fewer_processes", "fewer_samples", "fewer_stag
 
 
 def fewer_processes(case: Case) -> Iterator[Case]:
-    """Without processes that only stand by, and with fewer replicas."""
+    """Cases without bystanders, and with fewer replicas."""
     world = case.world
     members = {rank for ranks in world.pipelines for rank in ranks}
     if len(members) < world.size:
@@ -34,7 +34,7 @@ def fewer_processes(case: Case) -> Iterator[Case]:
 
 
 def fewer_stages(case: Case) -> Iterator[Case]:
-    """With fewer ranks, stages per rank, or both; the smallest first, each with all microbatches or few."""
+    """Cases with fewer ranks, stages per rank, or both; the smallest first, each with few or all microbatches."""
     p, v = case.num_ranks, case.stages_per_rank
     m = max(run.num_microbatches for run in case.runs)
     for fewer_p in range(1, p + 1):
@@ -42,14 +42,14 @@ def fewer_stages(case: Case) -> Iterator[Case]:
             if (fewer_p, fewer_v) == (p, v):
                 continue
             for resized in _resized(case, fewer_p, fewer_v):
-                # a rule of the schedule, or of the defect, may tie the number of microbatches to that of ranks
+                # the schedule or the defect may need a number of microbatches that depends on the number of ranks
                 for few in sorted({1, 2, fewer_p, 2 * fewer_p} & set(range(1, m))):
                     yield from _with_at_most(resized, few)
                 yield resized
 
 
 def fewer_microbatches(case: Case) -> Iterator[Case]:
-    """With fewer microbatches in every run, or in those that have the most."""
+    """Cases with fewer microbatches in every run, or only in the runs that have the same number of them."""
     numbers = sorted({run.num_microbatches for run in case.runs})
     for few in sorted({1, 2, case.num_ranks, numbers[-1] // 2, numbers[-1] - 1} & set(range(1, numbers[-1]))):
         yield from _with_at_most(case, few)
@@ -59,7 +59,7 @@ def fewer_microbatches(case: Case) -> Iterator[Case]:
 
 
 def fewer_samples(case: Case) -> Iterator[Case]:
-    """With fewer samples in every microbatch, and with batches that are split evenly."""
+    """Cases with evenly split batches, and with fewer samples in every microbatch."""
     rows = sorted({run.batch_size // run.num_microbatches for run in case.runs})
     if any(run.batch_size % run.num_microbatches for run in case.runs):
         yield from _with_rows(case, {}, even=True)
@@ -74,7 +74,7 @@ def fewer_samples(case: Case) -> Iterator[Case]:
 
 
 def _without(world: World, gone: Collection[int]) -> World:
-    """The world without some processes that are in no pipeline any more; the others close the ranks."""
+    """The world without the processes `gone`, which are in no pipeline; the others are renumbered."""
     left = [rank for rank in range(world.size) if rank not in gone]
     number = {rank: index for index, rank in enumerate(left)}
 
@@ -92,7 +92,7 @@ def _without(world: World, gone: Collection[int]) -> World:
 
 
 def _shortened(world: World, p: int) -> World:
-    """Every pipeline on its first ranks alone."""
+    """The world with every pipeline on its first `p` ranks."""
     gone = {rank for ranks in world.pipelines for rank in ranks[p:]}
     replicas, tensor = world.replicas, world.tensor
     shorter = structs.replace(
@@ -112,13 +112,13 @@ def _of_replica(one: AnyPerturbation, num: int) -> AnyPerturbation:
 
 
 def _resized(case: Case, p: int, v: int) -> Iterator[Case]:
-    """The case on its first p ranks, with the stages that something is said of, and others of both ends."""
+    """The case on its first p ranks, keeping special stages first, then those at the ends of the pipeline."""
     wanted = p * v + num_surplus(case.world.misplan, num_ranks=p)
     if wanted > case.num_stages:
         return
     named = _named(case)
     last = case.num_stages - 1
-    # beginning and end of a pipeline are unlike its middle
+    # the ends of a pipeline differ from its middle
     by_rank = sorted(range(case.num_stages), key=lambda s: (s not in named, s not in (0, last), s))
     kept = sorted(by_rank[:wanted])
     world = _shortened(case.world, p)
@@ -138,7 +138,7 @@ def _resized(case: Case, p: int, v: int) -> Iterator[Case]:
 
 
 def _named(case: Case) -> set[int]:
-    """The stages that are unlike others, or that anything else in the case is about."""
+    """The stages that differ from others, or that another part of the case refers to."""
     model = case.model
     found = {
         s
@@ -167,7 +167,7 @@ def _with_stages(model: Model, kept: Sequence[int], moved: _Moved) -> Model:
 
 
 class _Moved:
-    """Where stages are when only those in `kept` are left; one that is gone gives its place to the next one."""
+    """The new numbers of stages when only those in `kept` are left; a removed stage maps to the next one kept."""
 
     def __init__(self, kept: Sequence[int]) -> None:
         self._kept = kept
@@ -211,7 +211,7 @@ def _with_at_most(case: Case, few: int) -> Iterator[Case]:
 
 
 def _with_microbatches(case: Case, new: dict[int, int]) -> Iterator[Case]:
-    """As many samples in a microbatch as before; runs alike before are alike again."""
+    """The case with new numbers of microbatches, by old number; microbatches keep their sizes."""
     most = max(new.get(run.num_microbatches, run.num_microbatches) for run in case.runs)
 
     def changed(step: Step) -> Step:

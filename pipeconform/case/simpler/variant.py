@@ -1,4 +1,4 @@
-"""A case with some of its fields replaced, where that is a case."""
+"""Cases with some fields replaced, if the result is possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["variant", "with_model"]
 
 
 def variant(case: Case, **changes: Any) -> Iterator[Case]:
-    """The changed case; none where it contradicts itself."""
+    """Yield the changed case unless it is impossible."""
     try:
         found = structs.replace(case, **changes)
     except BadCaseError:
@@ -23,5 +23,5 @@ def variant(case: Case, **changes: Any) -> Iterator[Case]:
 
 
 def with_model(case: Case, **changes: Any) -> Iterator[Case]:
-    """The case with some fields of its model changed; none where it contradicts itself."""
+    """Yield the case with some fields of its model changed unless it is impossible."""
     yield from variant(case, model=structs.replace(case.model, **changes))

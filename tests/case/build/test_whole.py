@@ -162,10 +162,10 @@ def test_other_batch_sizes_are_about_shapes() -> None:
     ("split", "words"),
     [
         ({"skip": True}, "a skip connection needs 3"),
-        ({"wrong": "unknown"}, "is about points"),
+        ({"wrong": "unknown"}, "needs model.split.by 'points'"),
         ({"longer": True}, "need a sequence"),
         ({"shorter_example": True}, "need a sequence"),
-        ({"by": "policy", "inside": True}, "is about annotations"),
+        ({"by": "policy", "inside": True}, "needs model.split.by 'annotations'"),
     ],
 )
 def test_impossible_splits_are_refused(split: dict, words: str) -> None:

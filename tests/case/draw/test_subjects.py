@@ -108,7 +108,7 @@ def test_a_subject_has_a_control_or_says_why_not(focus: Focus) -> None:
     if subject.no_control:
         assert all(subject.control_of(case) is None for case in drawn_of(focus))
     else:
-        assert subject.control.startswith(("with", "in ", "driven"))
+        assert subject.control.startswith("with")
         assert with_subject(focus)
 
 

@@ -1,4 +1,4 @@
-"""Losses inside of stages, whose gradient a custom autograd function adds."""
+"""Losses inside stages, whose gradients a custom autograd function adds."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ AUXILIARY = Subject(
     found=has(blocks.Auxiliary),
     contents=on_model(_in_the_middle),
     without=without_blocks(blocks.Auxiliary, instead=(blocks.Linear(),)),
-    control="without the auxiliary loss",
+    control="with a linear map that has no loss of its own",
 )

@@ -1,4 +1,4 @@
-"""Several tensors between stages: with gradients, and without."""
+"""Several tensors between stages, with and without gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training steps that are driven by the stages' own operations."""
+"""Training steps in which the user calls the stages' operations."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ BY_HAND = Subject(
     found=lambda case: any(step.by_hand is not None and not step.by_hand.mistake for step in case.trains),
     program=_program,
     without=lambda case: changed_steps(case, Train, by_hand=None),
-    control="driven by the schedule",
+    control="with all steps run by the schedule",
 )

@@ -1,4 +1,4 @@
-"""Stage outputs that change their shape or dtype: from one step to the next, or in one microbatch."""
+"""Stage outputs whose shape or dtype changes, from one step to the next or in one microbatch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHANGED = Subject(
     least_stages=2,
     program=mistaken(_always),
     without=right,
-    control="with stage outputs that stay as they are",
+    control="with stage outputs that do not change",
 )
 CHANGED_ONCE = Subject(
     focus=Focus.CHANGED_ONCE,
@@ -49,5 +49,5 @@ CHANGED_ONCE = Subject(
     least_stages=2,
     program=mistaken(_once),
     without=right,
-    control="with stage outputs that stay as they are",
+    control="with stage outputs that do not change",
 )

@@ -1,4 +1,4 @@
-"""Activation checkpointing, of both kinds."""
+"""Activation checkpointing, reentrant and not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _has(case: Case, *, reentrant: bool) -> bool:
 
 
 def _without(case: Case) -> Case:
-    """The same modules, which are run once; what was dropped is."""
+    """The same modules without checkpointing, including any dropout."""
     inner: list[AnyBlock] = [blocks.Mlp()]
     if any(isinstance(one, blocks.Checkpointed) and one.dropout for one in case.blocks()):
         inner.append(blocks.Dropout())
@@ -36,7 +36,7 @@ CHECKPOINT = Subject(
     found=lambda case: _has(case, reentrant=False),
     contents=on_model(_checkpointed),
     without=_without,
-    control="without checkpointing",
+    control="without activation checkpointing",
 )
 REENTRANT = Subject(
     focus=Focus.REENTRANT,
@@ -45,5 +45,5 @@ REENTRANT = Subject(
     found=lambda case: _has(case, reentrant=True),
     contents=in_some_stage(blocks.Checkpointed(reentrant=True)),
     without=_without,
-    control="without checkpointing",
+    control="without activation checkpointing",
 )

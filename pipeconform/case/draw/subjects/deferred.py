@@ -1,4 +1,4 @@
-"""Weight gradients that are left to a stage's deferred-weight function."""
+"""Weight gradients that a stage's deferred-weight function computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeconform.claims import Feature
 
 
 def _somewhere(d: Drawing, model: Model) -> Model:
-    # the first stage's input mostly needs no gradient: less can go wrong there
+    # the first stage's input usually needs no gradient, so that less can go wrong there
     last = len(model.stages) - 1
     return appended(model, d.pick([last, *range(last + 1)]), blocks.Deferred())
 

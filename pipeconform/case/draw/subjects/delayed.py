@@ -1,4 +1,4 @@
-"""Ranks and links that are late."""
+"""Delays: slow ranks, stopped ranks and slow links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = PerturbationKind | Literal["link"]
 def perturbed(
     d: Drawing, kinds: Sequence[Kind] = ("delay", "delay", "link", "link", "stop")
 ) -> tuple[AnyPerturbation, ...]:
-    """One perturbation or two; what happens once happens in the program's second run, past all dry runs."""
+    """One or two perturbations; those that happen once happen in the program's second run, after all dry runs."""
     if d.num_ranks == 1:
         kinds = [kind for kind in kinds if kind != "link"]
     return tuple(dict.fromkeys(_one(d, d.pick(kinds)) for _ in range(d.pick([1, 1, 2]))))

@@ -1,4 +1,4 @@
-"""Stage operations at the wrong moment: weight parts of a split backward, and any others."""
+"""Stage operations at the wrong moment: weight parts of a split backward, and other operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _weight_part(d: Drawing, draft: Draft) -> Draft:
 
 
 def _any(d: Drawing, draft: Draft) -> Draft:
-    """Two steps by hand in each of which an operation is called when it is not due, another one in the second."""
+    """Two steps by hand, each with a different operation at the wrong moment."""
     num_stages = d.num_stages
     owners = placement_of(d.claim.placement, num_ranks=d.num_ranks, num_stages=num_stages)
     placed = [min(ranks) for ranks in owners]
@@ -46,7 +46,7 @@ def _any(d: Drawing, draft: Draft) -> Draft:
         hand = ByHand(whole=True, mistake=mistake, stage=d.pick(stages), microbatch=d.pick(microbatches))
         return structs.replace(draft.train, by_hand=hand)
 
-    # what is far from the first in the list: few cases then meet all mistakes
+    # the second is far from the first in the list, so that few cases cover all mistakes
     first, second = wrong(number), wrong(number + len(possible) // 2)
     return replaced(draft, program=(first, Zero(set_to_none=True), second))
 
@@ -72,7 +72,7 @@ DISORDER = Subject(
     found=lambda case: any(one.startswith("weight") for one in _mistakes(case)),
     program=_weight_part,
     without=_in_order,
-    control="with every operation in order",
+    control="with every operation at the right moment",
 )
 OUT_OF_ORDER = Subject(
     focus=Focus.OUT_OF_ORDER,
@@ -81,5 +81,5 @@ OUT_OF_ORDER = Subject(
     found=lambda case: any(not one.startswith("weight") for one in _mistakes(case)),
     program=_any,
     without=_in_order,
-    control="with every operation in order",
+    control="with every operation at the right moment",
 )

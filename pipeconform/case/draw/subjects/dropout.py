@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Dropout, whose masks depend on the random state of the process."""
 
 from __future__ import annotations
 

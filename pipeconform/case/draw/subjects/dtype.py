@@ -26,6 +26,6 @@ DTYPE = Subject(
     dtype=lambda d: d.pick([kind for kind in _KINDS if kind in d.boundary.dtypes]),
     contents=on_model(_with_integers),
     without=lambda case: changed_model(case, dtype="float32"),
-    control="in float32",
+    control="with a model in float32",
     alters="dtype",
 )

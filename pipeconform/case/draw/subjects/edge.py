@@ -1,4 +1,4 @@
-"""Sizes at the edges of what a schedule takes, and beyond; the cases look plain otherwise."""
+"""Sizes at the edges of what a schedule accepts, and beyond; otherwise the cases are plain."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _EDGES: tuple[Callable[[int, int, int], bool], ...] = (
 
 
 def edge_sizes(claim: ScheduleClaim, *, min_ranks: int, max_ranks: int) -> list[list[Size]]:
-    """One list per kind of edge that there is, smallest sizes first, the last one of what is not claimed.
+    """One list of sizes for each kind of edge that exists, smallest first; unclaimed sizes are the last kind.
 
-    Kinds are one microbatch, fewer microbatches than ranks, one rank, more than three stages per rank, and
-    an m outside of the claim (up to 2p + 1) for p and v inside of it.
+    The kinds are one microbatch, fewer microbatches than ranks, one rank, more than three stages per rank, and an m
+    outside the claim (up to 2p + 1) for p and v within it.
     """
     inside: list[Size] = []
     outside: list[Size] = []
@@ -52,5 +52,5 @@ EDGE = Subject(
     focus=Focus.EDGE,
     size=lambda d: d.pick(d.pick(_kinds(d.limits, d.claim))),
     sizes=_known,
-    no_control="its sizes are the subject, and a case of another size is another case",
+    no_control="the sizes themselves are the subject, and a case of another size is a different case",
 )

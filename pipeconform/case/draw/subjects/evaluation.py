@@ -1,4 +1,4 @@
-"""Training and evaluation in some order."""
+"""Training and evaluation steps in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeconform.claims import Feature
 
 
 def _dropping(d: Drawing, draft: Draft) -> Draft:
-    """With dropout, evaluation in training mode shows."""
+    """Add dropout, with which an evaluation in training mode shows."""
     if Feature.DROPOUT in d.features and d.pick([False, True]):
         return in_some_stage(blocks.Dropout())(d, draft)
     return draft
@@ -53,5 +53,5 @@ EVAL = Subject(
     contents=_dropping,
     program=_program,
     without=_without,
-    control="without evaluation",
+    control="without the evaluation steps",
 )

@@ -14,5 +14,5 @@ FLOAT8 = Subject(
     least_stages=2,
     contents=with_passages(lambda d, source: (to_the_next("float8", source),)),
     without=without_passages,
-    control="without the float8 tensor",
+    control="without the float8 tensor between stages",
 )

@@ -1,4 +1,4 @@
-"""Frozen parameters, and frozen stages."""
+"""Frozen parameters and frozen stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeconform.claims import Feature
 
 
 def _some(d: Drawing, model: Model) -> Model:
-    """A frozen block or a whole frozen stage; something is left to train."""
+    """Add a frozen block or freeze a whole stage, but never the whole model."""
     s = d.pick(range(len(model.stages)))
     whole = d.pick([True, False]) if len(model.stages) > 1 else False
     old = model.stages[s]
@@ -33,5 +33,5 @@ FROZEN = Subject(
     found=is_frozen,
     contents=on_model(_some),
     without=unfrozen,
-    control="with everything trained",
+    control="with nothing frozen",
 )

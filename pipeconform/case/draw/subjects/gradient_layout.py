@@ -18,5 +18,5 @@ GRADIENT_LAYOUT = Subject(
     least_stages=2,
     contents=with_passages(lambda d, source: (to_the_next(d.pick(_KINDS), source),)),
     without=without_passages,
-    control="without the second tensor, whose gradient is not contiguous",
+    control="without the second tensor between stages, whose gradient is not contiguous",
 )

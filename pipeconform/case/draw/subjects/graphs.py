@@ -1,4 +1,4 @@
-"""Autograd graphs that are hard to take apart into input and weight parts."""
+"""Autograd graphs that are hard to split into input and weight parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCKS = (blocks.Pieces, blocks.Common, blocks.Offsets, blocks.Joined)
 
 
 def _hard(d: Drawing, model: Model) -> Model:
-    """A block whose graph is hard to take apart, or a tensor beside the main stream that no input reaches."""
+    """Add a block whose graph is hard to split, or a boundary tensor that does not depend on the stage's inputs."""
     last = len(model.stages) - 1
     table: list[AnyBlock | None] = [
         blocks.Offsets(),
@@ -52,5 +52,5 @@ GRAPHS = Subject(
     found=lambda case: case.has(*_BLOCKS) or _has_learned(case),
     contents=on_model(_hard),
     without=_without,
-    control="with a linear map, whose graph is easy to take apart",
+    control="with a linear map instead, whose graph is easy to split",
 )

@@ -1,4 +1,4 @@
-"""Evaluation with gradients switched off by the caller."""
+"""Evaluation after the caller has switched gradients off."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _program(d: Drawing, draft: Draft) -> Draft:
 
 
 def is_guarded(case: Case) -> bool:
-    """Whether any evaluation is."""
+    """Whether the caller switches gradients off for any evaluation."""
     return any(isinstance(step, Eval) and step.guard for step in case.program)
 
 
@@ -33,5 +33,5 @@ GUARDED = Subject(
     found=lambda case: is_guarded(case) and not any(isinstance(step, Load) for step in case.program),
     program=_program,
     without=lambda case: changed_steps(case, Eval, guard=""),
-    control="with gradients left on around it",
+    control="with gradients left on by the caller",
 )

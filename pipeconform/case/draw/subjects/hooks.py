@@ -14,5 +14,5 @@ HOOKS = Subject(
     found=has(blocks.Hooked, blocks.Accumulating),
     contents=in_some_stage(blocks.Hooked(), blocks.Hooked(), blocks.Accumulating()),
     without=without_blocks(blocks.Hooked, blocks.Accumulating, instead=(blocks.Linear(),)),
-    control="with a linear map without hooks",
+    control="with a linear map that has no hooks",
 )

@@ -1,4 +1,4 @@
-"""Inputs and outputs of stages that nothing uses."""
+"""Stage inputs and outputs that are not used."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ IGNORED = Subject(
     least_stages=2,
     contents=with_passages(_drawn),
     without=without_passages,
-    control="without the second tensor, so that everything is used",
+    control="without the second tensor between stages, so that every tensor is used",
 )

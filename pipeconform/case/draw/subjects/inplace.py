@@ -12,7 +12,7 @@ from pipeconform.case.focus import Focus
 
 
 def _modified(d: Drawing, draft: Draft) -> Draft:
-    # what is handed over is the very tensor that was modified, not a copy
+    # stages pass on the modified tensor itself, not a copy
     found = in_some_stage(blocks.Inplace())(d, draft)
     return replaced(found, model=structs.replace(found.model, view_outputs=True))
 
@@ -25,5 +25,5 @@ INPLACE = Subject(
     without=lambda case: changed_model(
         changed_blocks(case, {blocks.Inplace: (blocks.Linear(),)}), view_outputs=False
     ),
-    control="with a linear map that modifies nothing",
+    control="with a linear map that modifies nothing in place",
 )

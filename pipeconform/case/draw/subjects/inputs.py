@@ -15,7 +15,7 @@ from pipeconform.claims import Feature
 def _wanted(d: Drawing, model: Model) -> Model:
     model = structs.replace(model, input_requires_grad=True)
     scope, num = d.capabilities.kwargs_scope, len(model.stages)
-    # a keyword argument can be given to one stage alone
+    # whether a single stage can get a keyword argument
     apart = scope == "stage" or (scope == "rank" and d.num_ranks == num)
     if apart and {Feature.KWARGS, Feature.KWARG_GRADIENTS} <= d.features:
         return structs.replace(model, kwargs=d.pick([(), *((Kwarg(stage=s),) for s in range(num))]))
@@ -29,5 +29,5 @@ INPUTS = Subject(
     found=lambda case: case.model.input_requires_grad,
     contents=on_model(_wanted),
     without=lambda case: changed_model(case, input_requires_grad=False),
-    control="with inputs that need no gradient",
+    control="with inputs that require no gradient",
 )

@@ -1,4 +1,4 @@
-"""Keyword arguments: tensors and numbers, objects, and those with a split of their own."""
+"""Keyword arguments: tensors and numbers, objects, and those with split rules of their own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _USUAL: tuple[KwargKind, ...] = ("tensor", "number")
 
 
 def _own_splits(features: frozenset[Feature]) -> list[KwargKind]:
-    """Those inside a claim."""
+    """The claimed kinds of keyword arguments with split rules of their own."""
     return [kind for kind, feature in _OWN_SPLITS.items() if {feature, Feature.KWARGS} <= features]
 
 
 def _fits(claim: ScheduleClaim, own: Capabilities) -> bool:
-    """Where a rank's stages get the same keyword arguments, it must have a single one."""
+    """Whether stages can get keyword arguments of their own: if they go to whole ranks, a rank has one stage."""
     return own.kwargs_scope != "rank" or 1 in claim.stages_per_rank
 
 

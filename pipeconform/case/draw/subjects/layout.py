@@ -16,7 +16,7 @@ from pipeconform.case.focus import Focus
 def _unusual(d: Drawing, model: Model) -> Model:
     last = len(model.stages) - 1
     if last > 0:
-        # the last boundary: kernels round other strides otherwise, and nothing computed comes after it
+        # only at the last boundary: kernels round differently for other strides
         layouts: list[AnyBlock] = [blocks.Layout(), blocks.Layout(kind="expanded")]
         model = appended(model, last - 1, d.pick(layouts))
     return structs.replace(model, view_outputs=True)
@@ -27,5 +27,5 @@ LAYOUT = Subject(
     found=has(blocks.Layout),
     contents=on_model(_unusual),
     without=lambda case: changed_model(changed_blocks(case, {blocks.Layout: ()}), view_outputs=False),
-    control="with contiguous tensors",
+    control="with contiguous tensors between stages",
 )

@@ -1,4 +1,4 @@
-"""Loading a state."""
+"""Loading a state before or between steps."""
 
 from __future__ import annotations
 

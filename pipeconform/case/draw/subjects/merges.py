@@ -1,4 +1,4 @@
-"""Outputs that are merged in a way of their own; see `pipeconform.case.build.merges`."""
+"""Outputs with merge rules of their own; see `pipeconform.case.build.merges`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS: dict[MergedKind, Feature] = {
 
 
 def _kinds(features: frozenset[Feature]) -> tuple[MergedKind, ...]:
-    """Those inside a claim."""
+    """The claimed kinds of merged outputs."""
     needed = {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS}
     return tuple(kind for kind, feature in _KINDS.items() if needed | {feature} <= features)
 
@@ -35,5 +35,5 @@ MERGES = Subject(
     found=lambda case: bool(case.model.merged),
     contents=on_model(_merged),
     without=lambda case: changed_model(case, merged=()),
-    control="with one output",
+    control="with the main output only",
 )

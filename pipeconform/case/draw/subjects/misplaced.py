@@ -1,4 +1,4 @@
-"""Stages laid out otherwise than the schedule's claim says."""
+"""Stages that are not placed as the schedule's claim says."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ MISPLACED = Subject(
     least_stages_per_rank=2,
     world=_world,
     without=lambda case: changed_world(case, placement=""),
-    control="with the stages placed as the schedule places them",
+    control="with the stages on the ranks where the schedule places them",
 )

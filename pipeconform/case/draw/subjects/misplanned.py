@@ -1,4 +1,4 @@
-"""Plans that are wrong; shrinks toward a stage too many and the first rank."""
+"""Wrong plans; shrinks toward one stage too many and the first rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeconform.claims import Feature, MistakeKind
 
 
 def _drawn(d: Drawing, draft: Draft) -> Draft:
-    """A wrong plan, a training step and a model that it can be made with."""
+    """Draw a wrong plan, and a training step and a model that fit it."""
     p, v, train, model = d.num_ranks, d.stages_per_rank, draft.train, draft.model
     others = [m for m in dict.fromkeys(some_m(d.claim, p, v)) if m not in (1, train.num_microbatches)]
     hows: list[HowPlanned] = ["remainder", "single"] if d.claim.stages_per_rank == (1,) else ["remainder"]
@@ -29,7 +29,7 @@ def _drawn(d: Drawing, draft: Draft) -> Draft:
         rank = d.pick([*range(p), None] if how == "schedule" else range(p))
     misplan = Misplan(how=how, rank=rank, number=d.pick(others) if how == "microbatches" else 0)
     if misplan.number:
-        # microbatches of one size under either plan
+        # microbatches have equal sizes under either plan
         train = structs.replace(train, batch_size=misplan.number * train.num_microbatches)
     surplus = model.stages[: num_surplus(misplan, num_ranks=p)]
     return replaced(

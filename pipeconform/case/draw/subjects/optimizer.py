@@ -1,4 +1,4 @@
-"""Optimizer steps."""
+"""Optimizer steps between training steps."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ OPTIMIZER = Subject(
     contents=_optimizer,
     program=_program,
     without=_without,
-    control="without optimizer steps",
+    control="without the optimizer steps",
 )

@@ -9,5 +9,5 @@ PLAIN = Subject(
     focus=Focus.PLAIN,
     found=lambda case: True,
     rarity=0,
-    no_control="a plain case has nothing that could be taken away",
+    no_control="a plain case has nothing to remove",
 )

@@ -1,4 +1,4 @@
-"""Exceptions: in stages, in loss functions, and in communication hooks of replicas."""
+"""Exceptions in stages, in loss functions, and in communication hooks of replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas whose parameters are not used alike, or whose runs differ in size."""
+"""Replicas that do not all use the same parameters, or whose runs differ in size."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def _drawn(d: Drawing, draft: Draft) -> Draft:
 
 
 def _program(d: Drawing, train: Train, *, few: bool) -> tuple[Step, ...]:
-    """Two steps or more, with another m if that is claimed."""
+    """Two or three steps, with another m if that is claimed."""
     numbers = some_m(d.claim, d.num_ranks, d.stages_per_rank)
     rows = train.batch_size // train.num_microbatches
     if few:
-        # of few microbatches it is likely that a replica's use a branch and another one's do not
+        # with few microbatches, it is likely that one replica uses a branch and another does not
         train = structs.replace(train, batch_size=rows * min(numbers), num_microbatches=min(numbers))
     zero = Zero(set_to_none=True)
     if Feature.VARYING_MICROBATCHES not in d.features:
@@ -97,5 +97,5 @@ REPLICA_CONTENTS = Subject(
     world=replicated(any_wrapper),
     program=_drawn,
     without=_without,
-    control="with plain blocks, all of them trained and used, and runs of one size",
+    control="with plain blocks that are all trained and used, and with every run of the same size",
 )

@@ -1,4 +1,4 @@
-"""Replicas that are late, in their computations or with their part of a reduction."""
+"""Replicas that are late with a computation or with their part of a reduction."""
 
 from __future__ import annotations
 

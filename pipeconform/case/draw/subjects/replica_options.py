@@ -16,7 +16,7 @@ from pipeconform.claims import DataParallelClaim
 
 
 def options_of(claim: DataParallelClaim) -> list[dict[str, Any]]:
-    """Options of the wrappers; without any where accumulation is what the case is about."""
+    """The options of wrappers to draw from; without options, the case is about accumulation."""
     found: list[dict[str, Any]] = []
     if claim.accumulation:
         found += [{"wrapper": wrapper} for wrapper in claim.wrappers]
@@ -56,5 +56,5 @@ REPLICA_OPTIONS = Subject(
     world=replicated(lambda d: d.pick(options_of(claim_of(d)))),
     program=_program,
     without=_without,
-    control="without options, and with gradients cleared before every step",
+    control="without options of the wrapper, and with gradients cleared before every step",
 )

@@ -1,4 +1,4 @@
-"""Weights tied across stages, in replicas."""
+"""Weights tied across the stages of replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 
 
 def _tied(d: Drawing, draft: Draft) -> Draft:
-    """Two stages of different ranks: one rank's stages would share a parameter that two wrappers know."""
+    """Tie two stages of different ranks; on one rank, two wrappers would hold the shared parameter."""
     num = d.num_stages
     owners = placement_of(d.claim.placement, num_ranks=d.num_ranks, num_stages=num)
     pairs = [(a, b) for a in range(num) for b in range(a + 1, num) if owners[a] != owners[b]]

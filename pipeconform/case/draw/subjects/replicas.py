@@ -14,7 +14,7 @@ from pipeconform.claims import Feature
 
 
 def stepped(d: Drawing, draft: Draft) -> Draft:
-    """Two steps or more, with the optimizer between them or without."""
+    """Draw two or three steps, with or without optimizer steps between them."""
     train, zero = draft.train, Zero(set_to_none=True)
     plain: tuple[Step, ...] = (train, zero, train)
     if Feature.OPTIMIZER not in d.features:
@@ -47,5 +47,5 @@ SHARDED = Subject(
     world=replicated(_sharded),
     program=stepped,
     without=with_one_pipeline,
-    control="with one replica, which is not sharded",
+    control="with one replica, not sharded",
 )

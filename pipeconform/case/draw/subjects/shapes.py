@@ -14,7 +14,7 @@ _KINDS: tuple[PassageKind, ...] = ("scalar", "flat", "single", "deep", "empty")
 
 
 def _kinds(boundary: BoundaryClaim) -> tuple[PassageKind, ...]:
-    """Those inside a claim."""
+    """The claimed kinds of passages."""
     inside = (
         boundary.min_ndim == 0,
         boundary.min_ndim <= 1,
@@ -39,5 +39,5 @@ SHAPES = Subject(
     least_stages=2,
     contents=with_passages(_drawn),
     without=without_passages,
-    control="without the tensors of unusual shapes",
+    control="without the boundary tensors of unusual shapes",
 )

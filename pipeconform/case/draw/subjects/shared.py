@@ -1,4 +1,4 @@
-"""A map that is applied twice."""
+"""A linear map that is applied twice in a stage."""
 
 from __future__ import annotations
 

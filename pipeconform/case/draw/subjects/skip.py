@@ -1,4 +1,4 @@
-"""Skip connections: tensors that a stage makes for a later one than the next."""
+"""Skip connections: tensors that a stage makes for a stage after the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that keep what they need in the backward."""
+"""Modules that store on themselves what their backward needs."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ STATEFUL = Subject(
     found=has(blocks.Stateful),
     contents=in_some_stage(blocks.Stateful()),
     without=without_blocks(blocks.Stateful, instead=(blocks.Linear(),)),
-    control="with a linear map without state",
+    control="with a linear map that keeps no state",
 )

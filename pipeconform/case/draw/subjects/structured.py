@@ -24,5 +24,5 @@ STRUCTURED = Subject(
     found=lambda case: case.model.output != "tensor",
     contents=on_model(_output),
     without=lambda case: changed_model(case, output="tensor"),
-    control="with a tensor as the model's output",
+    control="with a model that returns a tensor",
 )

@@ -1,4 +1,4 @@
-"""Losses that are summed over the samples."""
+"""Losses that are summed over samples."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ SUM = Subject(
     found=lambda case: case.loss.reduction == "sum" and case.loss.kind == "mse",
     contents=lambda d, draft: replaced(draft, loss=LossSpec(reduction="sum")),
     without=lambda case: structs.replace(case, loss=structs.replace(case.loss, reduction="mean")),
-    control="with a mean over the samples",
+    control="with the loss as a mean over samples",
 )

@@ -1,4 +1,4 @@
-"""Losses with arguments, and targets that are classes; tokens as inputs."""
+"""Losses with keyword arguments, targets that are classes, and inputs that are tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeconform.claims import Feature
 
 
 def _drawn(d: Drawing, draft: Draft) -> Draft:
-    """Cross-entropy over classes (with ignored targets under a sum), or a loss with a keyword argument."""
+    """Draw cross-entropy over classes (summed, if targets are ignored) or a loss with a keyword argument."""
     kinds = ["classes"]
     kinds += ["ignored"] if "sum" in d.capabilities.reductions else []
     kinds += ["scaled"] if Feature.LOSS_KWARGS in d.features else []
@@ -44,5 +44,5 @@ TARGETS = Subject(
     found=lambda case: case.loss.kind == "cross_entropy" or case.loss.scaled,
     contents=_drawn,
     without=_plain,
-    control="with squared distances as the loss",
+    control="with squared distances as the loss, and without classes or tokens",
 )

@@ -25,7 +25,7 @@ def _placed(d: Drawing, others: Others) -> TensorParallel:
 
 
 def _program(d: Drawing, draft: Draft) -> Draft:
-    """Two steps, with the optimizer between them or without; adding up is a subject of its own."""
+    """Draw two steps, with or without an optimizer step between them; gradients are always cleared."""
     train, zero = draft.train, Zero(set_to_none=True)
     programs: list[tuple[Step, ...]] = [(train, zero, train)]
     programs += [(train, Optimize(), zero, train)] * 2 if Feature.OPTIMIZER in d.features else []
@@ -56,5 +56,5 @@ PLACED = Subject(
     most_replicas=1,
     world=cut(_placed),
     without=with_whole_stages,
-    control="with every stage on one rank, and ordinary tensors between stages",
+    control="with every stage on one rank and ordinary tensors between stages",
 )

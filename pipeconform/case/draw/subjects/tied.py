@@ -1,4 +1,4 @@
-"""Two maps of one module that have the same weight, or the same bias."""
+"""Two linear maps of one module that share their weight or their bias."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ TIED = Subject(
     found=has(blocks.Tied),
     contents=in_some_stage(blocks.Tied(), blocks.Tied(what="bias")),
     without=without_blocks(blocks.Tied, instead=(blocks.Linear(), blocks.Linear())),
-    control="with two maps that share nothing",
+    control="with two linear maps that share nothing",
 )

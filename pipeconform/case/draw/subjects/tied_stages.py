@@ -1,4 +1,4 @@
-"""Weights tied across stages: of one rank, of different ranks, or of all."""
+"""Weights tied across stages of one rank, of different ranks, or across all stages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pipeconform.claims import Capabilities, Feature, Placement, ScheduleClaim
 
 
 def _is_claimed(claim: ScheduleClaim, own: Capabilities) -> bool:
-    """Whether any two stages can be tied: of one rank, or of different ones."""
+    """Whether two stages of one rank, or of different ranks, can be tied."""
     if claim.placement is Placement.MIRROR:
-        return False  # a stage has several owners there, which add up its gradients by themselves
+        return False  # there, a stage has several owners, which add up its gradients themselves
     several = any(v > 1 for v in claim.stages_per_rank) or claim.placement is Placement.SINGLE_PROCESS
     one_rank = Feature.SHARED_ACROSS_STAGES in own.features and several
     return one_rank or (Feature.SHARED_ACROSS_RANKS in own.features and claim.max_ranks > 1)
 
 
 def _tied(d: Drawing, model: Model) -> Model:
-    """Two of one rank, two of different ranks, or more, as far as claimed."""
+    """Tie two stages of one rank, two of different ranks, or all, as far as claimed."""
     num = len(model.stages)
     owners = placement_of(d.claim.placement, num_ranks=d.num_ranks, num_stages=num)
     pairs = [(a, b) for a in range(num) for b in range(a + 1, num)]

@@ -1,4 +1,4 @@
-"""What ranks send to each other; the cases look plain."""
+"""Traffic between ranks; the cases are otherwise plain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TRAFFIC = Subject(
     least_stages=2,
     rows=(1, 8, 8),
     widths=(1, 64, 64),
-    # mostly among bystanders: only there is the default group another one than the pipeline's
+    # usually with bystanders: only then do the default group and the pipeline's group differ
     world=lambda d: bystanding(d, (1, 1, 2, 0)),
-    no_control="its cases are plain ones, of which the traffic is looked at",
+    no_control="its cases are plain, and the traffic that they cause is the subject",
 )

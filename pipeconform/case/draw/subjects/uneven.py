@@ -12,7 +12,7 @@ from pipeconform.case.focus import Focus
 
 
 def _several(d: Drawing) -> Size:
-    """One microbatch cannot be smaller than another."""
+    """Draw sizes with at least two microbatches if possible: one alone cannot be uneven."""
     p, v = d.pick(shapes(d.limits, d.claim))
     taken = some_m(d.claim, p, v)
     return p, v, d.pick([m for m in taken if m > 1] or taken)
@@ -39,6 +39,6 @@ UNEVEN = Subject(
     size=_several,
     batch_size=_larger,
     without=_even,
-    control="with as many samples in every microbatch",
+    control="with the same number of samples in every microbatch",
     alters="batch sizes",
 )

@@ -1,4 +1,4 @@
-"""Parameters that some microbatches, or all, do not use."""
+"""Parameters that some or all microbatches do not use."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ UNUSED = Subject(
     found=has(blocks.Unused, blocks.Branch),
     contents=in_some_stage(blocks.Unused(), blocks.Branch()),
     without=without_blocks(blocks.Unused, blocks.Branch),
-    control="without the parameters that are not always used",
+    control="without the parameters that some microbatches do not use",
 )

@@ -14,7 +14,7 @@ from pipeconform.claims import Feature
 
 
 def _program(d: Drawing, draft: Draft) -> Draft:
-    """Steps of two sizes: another m, another size of microbatches, or both, as far as claimed."""
+    """Draw steps of two sizes, which differ in m, in the size of microbatches, or in both, as far as claimed."""
     train, m = draft.train, d.num_microbatches
     rows = train.batch_size // m
     sizes: list[tuple[int, int]] = []
@@ -42,5 +42,5 @@ VARYING = Subject(
     found=lambda case: len(sizes_of(case)) > 1,
     program=_program,
     without=of_one_size,
-    control="with every run of the size of the first",
+    control="with every run of the same size as the first",
 )

@@ -14,5 +14,5 @@ VIEWS = Subject(
     found=lambda case: case.model.view_outputs and not case.has(blocks.Layout, blocks.Inplace),
     contents=on_model(lambda d, model: structs.replace(model, view_outputs=True)),
     without=lambda case: changed_model(case, view_outputs=False),
-    control="with stage outputs that are tensors of their own",
+    control="with stage outputs that are not views",
 )

@@ -1,4 +1,4 @@
-"""Whole models, which a front end splits into stages."""
+"""Whole models that a front end splits into stages."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ WHOLE = Subject(
     rarity=0,
     finish=lambda d, case: as_whole(d, case, alike=True),
     without=lambda case: changed_model(case, split=None),
-    control="with its stages given one by one",
+    control="with the stages given one by one",
 )

@@ -1,4 +1,4 @@
-"""What a front end must follow through a model's code."""
+"""Model code that a front end must follow: reused blocks, skips, ties, buffers and keyword arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeconform.claims import Feature
 def _drawn(d: Drawing, case: Case) -> Case:
     whole = as_whole(d, case, alike=True)
     changed = structs.replace(whole, model=_with_contents(d, whole.model))
-    # neighbouring stages of one rank are a subject of their own in evaluation
+    # evaluation with several stages per rank is a subject of its own
     modes = changed.has(blocks.BatchNorm) and d.stages_per_rank == 1 and Feature.EVAL in d.features
     first = changed.runs[0]
     if d.claim.trains and modes and d.pick([False, True]):
@@ -37,7 +37,7 @@ def _with_contents(d: Drawing, model: Model) -> Model:
         table.append("kwargs")
     table += ["skip", "skip"] if tracing.skips and num > 2 else []
     if tracing.tied and num > 1:
-        # a policy may put both ends into one stage, where a tie is an ordinary sharing
+        # a policy may put both ends into one stage, where the tie is ordinary sharing
         table += ["tied"] if split.by == "policy" else ["tied", "tied"]
     match d.pick(table):
         case "reused" | "skip" | "tied" as what:

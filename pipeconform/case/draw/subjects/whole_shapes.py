@@ -1,4 +1,4 @@
-"""Whole models whose shapes a front end knows, or cannot know."""
+"""Whole models in which the shapes of a run differ from those of the traced example or of the previous run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeconform.case.focus import Focus
 
 
 def _shaped(d: Drawing, case: Case) -> Case:
-    """Sequences, or batches, of another size than the example that is traced, or than the run before."""
+    """Change the length of sequences, or the size of the last run's batch."""
     whole = as_whole(d, case)
     if whole.model.sequence and d.pick([True, False]):
         shorter = d.pick([True, False])
@@ -42,5 +42,5 @@ WHOLE_SHAPES = Subject(
     rarity=2,
     finish=_shaped,
     without=lambda case: _of_lengths(of_one_size(case)),
-    control="with all runs, and the example, of one size",
+    control="with all runs and the example of the same size",
 )

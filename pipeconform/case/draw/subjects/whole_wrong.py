@@ -13,7 +13,7 @@ from pipeconform.case.focus import Focus
 
 
 def _mistaken(d: Drawing, case: Case) -> Case:
-    """Most mistakes are about points."""
+    """Draw a wrong split; most are about split points."""
 
     def wrong(by: By) -> tuple[By, Wrong]:
         kinds: list[Wrong] = ["unknown", "uncalled", "empty", "unknown"]

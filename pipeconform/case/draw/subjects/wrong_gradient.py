@@ -30,5 +30,5 @@ WRONG_GRADIENT = Subject(
     found=is_about(MistakeKind.GRADIENT),
     program=mistaken(_drawn),
     without=right,
-    control="without the hook",
+    control="without the hook that changes the gradient",
 )

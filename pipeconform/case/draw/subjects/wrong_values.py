@@ -1,4 +1,4 @@
-"""Values that are missing, too many, or no tensors."""
+"""Missing values, surplus values, and values that are not tensors."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ WRONG_VALUES = Subject(
     found=is_about(MistakeKind.ARITY, MistakeKind.NO_TENSOR),
     program=mistaken(_drawn),
     without=right,
-    control="with all values, and tensors alone",
+    control="with the right number of values, all of them tensors",
 )
