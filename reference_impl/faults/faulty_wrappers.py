@@ -1,4 +1,4 @@
-"""The adapters of wrappers that are wrong on purpose, as ``--impl`` takes them: ``…faulty_wrappers:Summed``."""
+"""The adapters of wrappers that are wrong on purpose, for ``--impl``: ``…faulty_wrappers:Summed``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODULES = (wrappers, wrapper_promises, wrapper_training, deferred, sharding, hy
 
 
 class _Sharding(ReferenceWrapper):
-    """The reference, but for one way to shard."""
+    """The reference with another sharding."""
 
     def __init__(self, kind: type[Sharded]) -> None:
         self._kind = kind
@@ -30,7 +30,7 @@ class _Sharding(ReferenceWrapper):
         return super().describe()
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> Any:
-        """Shard wrongly; what is not sharded is right."""
+        """Shard wrongly; wrap without `sharding` as the reference does."""
         if options.sharding is None:
             return super().wrap(module, options)
         found: ShardedReplica = shard(module, options, wrapper=self._kind)
