@@ -65,7 +65,7 @@ def file_bytes(path: Path, *, error: type[PipeconformError], most: int = MOST_BY
         text = getattr(reason, "strerror", None) or reason
         raise error(f"cannot read {name or path}: {text}") from None
     if len(data) > most:
-        raise error(f"{name or path}: more than {most:,} bytes; no such file of pipeconform is that large")
+        raise error(f"{name or path}: more than {most:,} bytes; pipeconform never writes one that large")
     return data
 
 

@@ -84,7 +84,7 @@ class WrapperFeature(StrEnum):
     PICKLED = "pickled"  # may be pickled in the default process group, and nowhere else
     LOGGED = "logged"  # reports on itself, at a rate that may be set
     SHARDS = "shards"  # divides parameters, gradients and optimizer states as asked for, see `sharding`
-    OFFLOADS = "offloads"  # divides likewise, and keeps the shards in the host's memory
+    OFFLOADS = "offloads"  # keeps the shards in the host's memory
     REFUSES = "refuses"  # combinations of these options that it documents as refused
     DEFERRED = "deferred"  # modules may be on the meta device when they are wrapped
     DEVICES = "devices"  # modules and device arguments that do not fit are refused
@@ -221,7 +221,7 @@ class Wrapper(Protocol):
 
 @runtime_checkable
 class WrapperAdapter(Protocol):
-    """What `--impl` names."""
+    """The object that `--impl` names."""
 
     def describe(self) -> WrapperDescription:
         """Name and claims of the wrapper; called in every process, possibly without a process group."""

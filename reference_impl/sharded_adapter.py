@@ -37,7 +37,7 @@ class ShardedReplica:
         self.wrapper = wrapper
 
     def run(self, *args: Any) -> Any:
-        """The forward."""
+        """Run the forward."""
         return self.wrapper(*args)
 
     def parameters(self) -> Iterable[nn.Parameter]:
@@ -65,7 +65,7 @@ class ShardedReplica:
         return self.wrapper.full_state()
 
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
-        """Likewise."""
+        """Load the state dict as without sharding."""
         self.wrapper.load_full_state(state)
 
 

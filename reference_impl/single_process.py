@@ -70,7 +70,7 @@ class SingleProcessPipeline:
         self._operate = step_modules(self.modules, plan.optimizer)
 
     def owned(self) -> Mapping[int, nn.Module]:
-        """Every stage."""
+        """Return every stage."""
         return self.modules
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:

@@ -366,7 +366,7 @@ class _Interpreter(fx.Interpreter):
         return self.within
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """As always."""
+        """Call the module, and remember which one runs."""
         self.within = str(target)
         result = super().call_module(target, args, kwargs)
         self.within = ""

@@ -35,7 +35,7 @@ class Replica:
         self.wrapper = wrapper
 
     def run(self, *args: Any) -> Any:
-        """The forward."""
+        """Run the forward."""
         return self.wrapper(*args)
 
     def parameters(self) -> Iterable[nn.Parameter]:
@@ -43,7 +43,7 @@ class Replica:
         return self.wrapper.parameters()
 
     def gradients(self) -> Mapping[str, Tensor | None]:
-        """By name."""
+        """The gradients by name."""
         return {name: p.grad for name, p in self.wrapper.module.named_parameters()}
 
     def state(self) -> Mapping[str, Tensor]:
@@ -56,11 +56,11 @@ class Replica:
         return self.wrapper.no_sync()
 
     def join(self, *, divide_by_initial: bool, raise_early: bool) -> AbstractContextManager[None]:
-        """Uneven inputs."""
+        """Surround a loop over uneven inputs."""
         return self.wrapper.join(divide_by_initial=divide_by_initial, raise_early=raise_early)
 
     def register_hook(self, state: Any, hook: Any) -> None:
-        """Register it."""
+        """Register a communication hook."""
         self.wrapper.register_comm_hook(state, hook)
 
     def compression(self, kind: Compression) -> tuple[Any, Callable[..., Any]]:
@@ -107,7 +107,7 @@ class Replica:
         self.wrapper.materialise()
 
     def pickled(self) -> Replica:
-        """Wrapped anew."""
+        """Pickle the wrapper and wrap anew."""
         return Replica(pickle.loads(pickle.dumps(self.wrapper)))  # noqa: S301 - what was pickled here
 
     def logged(self) -> Mapping[str, object]:
@@ -125,7 +125,7 @@ class ReferenceWrapper:
     wrapper: type[DataParallel] = DataParallel
 
     def describe(self) -> WrapperDescription:
-        """Claims."""
+        """Claim every feature."""
         claims = WrapperClaims(features=frozenset(WrapperFeature), sharding=SHARDING)
         return WrapperDescription(name="reference wrapper", version="1", claims=claims)
 

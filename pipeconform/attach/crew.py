@@ -203,7 +203,7 @@ class RemoteCrew:
             if rank in group.unfit:
                 return f"{where} could not be set up:\n{group.unfit[rank][-_SAID:]}"
             code = group.exits[rank].code
-            return f"{where} ended with {code} while it was set up; it printed:\n{one.printed}"
+            return f"{where} ended with {code} while it was being set up; it printed:\n{one.printed}"
         return ""
 
     def _settle(self, group: RemoteGroup) -> None:

@@ -56,7 +56,7 @@ class Bystander:
     """The pipeline of a rank outside the pipeline group: owns nothing and does nothing."""
 
     def owned(self) -> dict[int, nn.Module]:
-        """No stage."""
+        """Return no stage."""
         return {}
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -67,15 +67,15 @@ class Bystander:
         """Do nothing."""
 
     def gradients(self) -> dict[int, dict[str, torch.Tensor | None]]:
-        """No stage."""
+        """Return no stage."""
         return {}
 
     def state(self) -> dict[int, dict[str, torch.Tensor]]:
-        """No stage."""
+        """Return no stage."""
         return {}
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""
 
 
 def module_gradients(modules: Mapping[int, nn.Module]) -> dict[int, dict[str, torch.Tensor | None]]:

@@ -71,7 +71,7 @@ class CheckedPipeline:
         self._pipeline = pipeline
 
     def owned(self) -> Mapping[int, nn.Module]:
-        """Stage index to module."""
+        """The modules by stage index."""
         found = self._pipeline.owned()
         _require_stages("owned()", found)
         for stage, module in found.items():
@@ -179,7 +179,7 @@ class CheckedPipeline:
         return found
 
     def close(self) -> None:
-        """Pass on."""
+        """Close the pipeline."""
         self._pipeline.close()
 
 

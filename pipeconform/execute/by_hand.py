@@ -22,7 +22,7 @@ from pipeconform.schedule import Action, Kind, Table, lower
 __all__ = ["DoneTooEarlyError", "drive", "order"]
 
 Placed = Sequence[int]
-"""Stage to pipeline rank."""
+"""The pipeline rank of each stage."""
 
 _TOLD = {
     "weight_first": "the weight part before the input part",

@@ -264,7 +264,7 @@ class StepShown(_Data, frozen=True, kw_only=True):
     held: tuple[Held, ...] | None = None
     """None if memory is not observed."""
     kept: Kept | None = None
-    """Likewise."""
+    """None if memory is not observed."""
     flow: tuple[Flow, ...] | None = None
     """The gradients that passed, in this order; None if they are not observed."""
     answers: tuple[Answered, ...] = ()
@@ -326,7 +326,7 @@ class Observation(_Data, frozen=True, kw_only=True):
     lived_on: LivedOn | None = None
     """None if it was not observed."""
     traffic: Traffic | None = None
-    """Likewise."""
+    """None if it was not observed."""
     steps: tuple[StepShown, ...] = ()
     failed: Failed | None = None
     """What ended a mistaken case; `steps` are those before it, and the forwards of the step in which it happened."""

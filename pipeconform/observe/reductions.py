@@ -61,7 +61,7 @@ class ReductionRecorder:
         return call.run(call.arguments)
 
     def batched(self, run: Callable[[], Any]) -> Any:
-        """Run it."""
+        """Run the batch."""
         return run()
 
     def waited(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
@@ -69,7 +69,7 @@ class ReductionRecorder:
         return wait()
 
     def polled(self, work: dist.Work, complete: bool) -> None:
-        """Nothing."""
+        """Ignore the poll."""
 
     def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
         """Wait."""

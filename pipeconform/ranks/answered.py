@@ -33,7 +33,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise UnreadableError(f"what is no {kind.__name__}: {error}") from error
+        raise UnreadableError(f"something other than {kind.__name__}: {error}") from error
 
 
 def not_an_answer(what: str, *, after: float) -> Raised:

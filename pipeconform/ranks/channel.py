@@ -124,7 +124,7 @@ class Channel:
 
     def _refuse(self, kind: int, length: int) -> int:
         self.wrong = (
-            f"a frame of kind {kind}, which there is none of"
+            f"a frame of kind {kind}, which does not exist"
             if kind not in _KINDS
             else f"a frame of {length} bytes; at most {_LONGEST} are read"
         )

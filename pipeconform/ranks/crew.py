@@ -219,10 +219,10 @@ class Crew:
             self.server.environment.check(self.seen[rank], rank=rank)
             self._ready.add(rank)
         elif rank not in self._ready and channel.wrong:
-            raise PoolError(f"rank {rank} sent {channel.wrong} while it was set up{self._quote(rank)}")
+            raise PoolError(f"rank {rank} sent {channel.wrong} while it was being set up{self._quote(rank)}")
         elif rank not in self._ready and rank in self.group.exits:
             code = self.group.exits[rank].code
-            raise PoolError(f"rank {rank} ended with {code} while it was set up{self._quote(rank)}")
+            raise PoolError(f"rank {rank} ended with {code} while it was being set up{self._quote(rank)}")
 
     def _quote(self, rank: int) -> str:
         text = tail(self.output(rank)) or tail(self.server.folder / "server.stderr")

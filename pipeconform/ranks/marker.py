@@ -43,7 +43,7 @@ def _vector(item: pytest.Function, marker: pytest.Mark) -> VerdictVector:
     if len(marker.args) != 1 or not isinstance(marker.args[0], int) or marker.args[0] < 1 or unknown:
         raise UsageError(
             f"the marker reads {marker.name}{marker.args}{marker.kwargs or ''}; expected the number of "
-            f"ranks, such as {marker.name}(4), and of the options {', '.join(_OPTIONS)} those that are wanted"
+            f"ranks, such as {marker.name}(4), and any of the options {', '.join(_OPTIONS)}"
         )
     names = [name for name in inspect.signature(item.obj).parameters if name in item.funcargs]
     function = functools.partial(item.obj, **{name: item.funcargs[name] for name in names})

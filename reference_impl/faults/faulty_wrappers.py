@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from pipeconform.wrapper import WrapOptions, WrapperDescription
+from pipeconform.wrapper import WrapOptions
 
 from ..data_parallel import DataParallel
 from ..sharded import Sharded
@@ -24,10 +24,6 @@ class _Sharding(ReferenceWrapper):
 
     def __init__(self, kind: type[Sharded]) -> None:
         self._kind = kind
-
-    def describe(self) -> WrapperDescription:
-        """Claims."""
-        return super().describe()
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> Any:
         """Shard wrongly; wrap without `sharding` as the reference does."""

@@ -38,7 +38,7 @@ class LocalStep(Step):
         return super().run(actions)
 
     def _expect(self, due: Sequence[Due]) -> None:
-        """Nothing comes."""
+        """Expect no message."""
 
     def send_output(self, s: int, k: int) -> None:
         """Keep the output for the stages behind."""
@@ -46,7 +46,7 @@ class LocalStep(Step):
         self._expect_gradient(s, k, output)
 
     def receive_input(self, s: int, k: int) -> None:
-        """Compute it."""
+        """Compute the input."""
         value = self.inputs[s, k] = self._output_of(s - 1, k)
         self._differentiable[s, k] = any(leaf.requires_grad for leaf in leaves_of(value))
 
@@ -56,7 +56,7 @@ class LocalStep(Step):
             self._returned[s, k] = self.input_gradients.pop((s, k))
 
     def receive_gradient(self, s: int, k: int) -> None:
-        """Compute it."""
+        """Compute the gradient."""
         if self._differentiable.pop((s + 1, k)):
             self.output_gradients[s, k] = self._gradient_of(s + 1, k)
 
@@ -89,7 +89,7 @@ class LocalStep(Step):
 
 
 class SilentLink(Link):
-    """Goes nowhere."""
+    """A link without connections."""
 
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
         """Make no connection."""

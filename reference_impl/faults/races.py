@@ -68,7 +68,7 @@ class _Both(WatchedWork):
 
 class _Forgotten(WatchedWork):
     def wait(self) -> None:
-        """Nothing."""
+        """Do not wait."""
 
 
 @breaks("COM-4", tells=r"rank \d never waits for its receive of uint8\[1\] from rank \d")
