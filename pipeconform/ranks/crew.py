@@ -130,7 +130,6 @@ class Crew:
 
         Raises:
             PoolError: no processes can be requested.
-
         """
         self.server.require_alive()
         if self._group is not None:
@@ -182,7 +181,6 @@ class Crew:
         Raises:
             PoolError: a process could not be forked, ended, failed or took too long; its output is quoted.
             VariantError: a rank does not see the environment's variables as they should be.
-
         """
         # a rank can be ready before the server has reported its pid
         if len(self._ready) == self.size and self.group.pids is not None:

@@ -133,7 +133,6 @@ def probe(device: str) -> Machine:
 
     Raises:
         PoolError: the process failed; its stderr is quoted.
-
     """
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and our own code
@@ -162,7 +161,6 @@ def resolve(
     Raises:
         UsageError: an unknown device type or backend, or a pair that does not work together.
         PoolError: the machine could not be probed.
-
     """
     if ranks_per_device < 1:
         raise UsageError(f"--ranks-per-device is at least 1, not {ranks_per_device}")

@@ -62,7 +62,6 @@ class Environment:
 
         Raises:
             VariantError: a variable of the variant has another value in the rank.
-
         """
         for name, wanted in self.variables.items():
             seen = reported.get(name)

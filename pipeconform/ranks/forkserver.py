@@ -90,7 +90,6 @@ class ForkServer:
 
     Raises:
         PoolError: the temporary folder or the process cannot be made.
-
     """
 
     def __init__(
@@ -165,7 +164,6 @@ class ForkServer:
 
         Raises:
             PoolError: a preload failed (its stderr is quoted), took too long, or the server is closed.
-
         """
         deadline = time.monotonic() + limit
         while self._started is None:
@@ -187,7 +185,6 @@ class ForkServer:
 
         Raises:
             PoolError: the server is gone, or there are no file descriptors left.
-
         """
         self.require_alive()
         if len(specs) > _MOST_RANKS:

@@ -67,7 +67,6 @@ def run_on_ranks(
     Raises:
         UsageError: the function or an argument cannot be pickled.
         PoolError: processes cannot be started, or there are too few devices.
-
     """
     payload = bytes([record]) + _dumps(function, args, kwargs)
     pools = _pools(Environment(variables=dict(environment or {})), resolve(device=device, backend=backend))

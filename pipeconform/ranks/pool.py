@@ -38,7 +38,6 @@ class Pool:
 
     Raises:
         PoolError: the crew cannot be formed.
-
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Pool:
         Raises:
             PoolError: a rank could not be started or set up; its output is quoted.
             VariantError: a rank does not see a variable of the environment's variant.
-
         """
         self._require_open()
         if self._pending is None or self._pending() is None:
@@ -102,7 +100,6 @@ class Pool:
         Raises:
             PoolError: the pool is closed, its processes cannot be formed, or its last task still runs.
             VariantError: a rank does not see a variable of the environment's variant.
-
         """
         self._require_open()
         parts = [payloads] * self.size if isinstance(payloads, bytes) else list(payloads)
@@ -151,7 +148,6 @@ class Pool:
 
         Raises:
             PoolError: the pool is closed.
-
         """
         self._require_open()
         self._crew.discard()
@@ -203,7 +199,6 @@ class Pending:
 
         Raises:
             PoolError: the fork server ended, or the task was cancelled.
-
         """
         if self._vector is not None:
             return self._vector

@@ -84,7 +84,6 @@ class Pools:
 
     Raises:
         PoolError: the fork server cannot be started.
-
     """
 
     def __init__(
@@ -149,7 +148,6 @@ class Pools:
 
         Raises:
             PoolError: there are too few devices (see ``Devices.reason_against``), or no process can be started.
-
         """
         if self._leasing is None:
             return self.on_devices(world_size, self.devices)
