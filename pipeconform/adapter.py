@@ -10,16 +10,15 @@ of the world the harness calls, in this order::
     pipeline.close()
 
 ``build`` is called on *every* rank of the world, bystanders included, because creating a process
-group is collective. A plan outside the adapter's claims is answered with
-`Unsupported`, which is imported from here. What is not claimed is reported as *not claimed*, never as
-passed; what is claimed is drawn and judged.
+group is collective. The adapter answers a plan outside its claims with `Unsupported`, which is imported from
+here. What is not claimed is reported as *not claimed*, never as passed; what is claimed is judged.
 
 Gradients and state are keyed by the *builder's* parameter names: an engine that prefixes or shards
 parameters maps them back. Every call is made on every rank in the same order, so any of them may
 communicate; a bystander's pipeline does nothing (:class:`Bystander`).
 
-This module holds the methods, `pipeconform.claims` what is claimed, and `pipeconform.contract` what is given and
-given back; every name is imported from here.
+This module defines the methods; `pipeconform.claims` defines the claims, and `pipeconform.contract` arguments and
+results. Every name is imported from here.
 """
 
 from __future__ import annotations
@@ -147,8 +146,8 @@ class Pipeline(Protocol):
     def apply(self, operation: Operation) -> None:
         """Carry out a program step that is not a run.
 
-        With a fused optimizer every training run is followed by `OptimizerStep` and `ZeroGrad`, which
-        only say what has happened already: the gradients of that run stay readable until `ZeroGrad`.
+        With a fused optimizer every training run is followed by `OptimizerStep` and `ZeroGrad`, which the run has
+        carried out already: the gradients of that run stay readable until `ZeroGrad`.
         """
 
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
@@ -166,38 +165,38 @@ class Pipeline(Protocol):
 
 @runtime_checkable
 class MeasuresGradients(Protocol):
-    """What a pipeline has besides if `Feature.GRADIENT_NORM` is claimed."""
+    """The additional method of a pipeline that claims `Feature.GRADIENT_NORM`."""
 
     def gradient_norm(self) -> torch.Tensor | None:
         """The 2-norm of all gradients of all stages, 0-d, the same on every pipeline rank; collective.
 
-        Asked on every rank after every training step; a bystander returns None.
+        Called on every rank after every training step; a bystander returns None.
         """
 
 
 @runtime_checkable
 class DeclaresTable(Protocol):
-    """What a pipeline has besides if `Feature.DECLARED_TABLE` is claimed."""
+    """The additional method of a pipeline that claims `Feature.DECLARED_TABLE`."""
 
     def table(self) -> str | None:
-        """The table of a training step with ``plan.num_microbatches`` microbatches, or None where there is none.
+        """The table of a training step with ``plan.num_microbatches`` microbatches, or None if there is none.
 
         In torch's compute-only CSV format: one line per pipeline rank, one cell per computation, such as
         ``0F0,0F1,0B0,0B1``; empty cells are idle slots. Every rank may return the whole table; a bystander
-        returns None. Asked once, after `Adapter.build`.
+        returns None. Called once, after `Adapter.build`.
         """
 
 
 class StageOperations(Protocol):
     """One stage of a training step that its user drives microbatch by microbatch.
 
-    For each microbatch, what is in brackets only where the neighbouring stage lives on another rank::
+    For each microbatch (calls in brackets only if the neighbouring stage lives on another rank)::
 
         [receive_forward]  forward  [send_forward]
         [receive_backward]  backward  [send_backward]                          full backward, or
         [receive_backward]  backward(full=False)  [send_backward]  …  backward_weight
 
-    A neighbour on the same rank needs no message: `forward` and `backward` hand over by themselves. A call
+    A neighbour on the same rank needs no message: `forward` and `backward` pass tensors on by themselves. A call
     that is not due raises an error that names the microbatch, in words, and changes nothing.
     """
 
@@ -214,10 +213,10 @@ class StageOperations(Protocol):
         """Wait for the gradient of the output."""
 
     def backward(self, microbatch: int, *, full: bool = True) -> None:
-        """Go back through the stage; ``full=False``: for its inputs only."""
+        """Run the backward of the stage; ``full=False``: for its inputs only."""
 
     def backward_weight(self, microbatch: int) -> None:
-        """The weight part that ``backward(full=False)`` left."""
+        """Compute the weight part that ``backward(full=False)`` left out."""
 
     def send_backward(self, microbatch: int) -> None:
         """Start to send the gradient of the input."""
@@ -228,7 +227,7 @@ class StageOperations(Protocol):
 
 @runtime_checkable
 class OffersStages(Protocol):
-    """What a pipeline has besides if `Feature.STAGE_OPERATIONS` is claimed."""
+    """The additional method of a pipeline that claims `Feature.STAGE_OPERATIONS`."""
 
     def open_stages(self, batch: Batch) -> Mapping[int, StageOperations]:
         """Begin a training step by hand: per owned stage its operations (a bystander has none).
@@ -239,10 +238,10 @@ class OffersStages(Protocol):
 
 @runtime_checkable
 class KnowsBoundaries(Protocol):
-    """What a pipeline has besides if `TracingClaim.knows_boundaries` is claimed."""
+    """The additional method of a pipeline that claims `TracingClaim.knows_boundaries`."""
 
     def boundaries(self) -> Sequence[Boundary]:
-        """What this rank's stages will hand on, known before the first step; asked right after `build`.
+        """What this rank's stages will hand on, known before the first step; called right after `build`.
 
         Shapes are those of the first microbatch; only shape and dtype are judged.
         """
@@ -253,7 +252,7 @@ class Adapter(Protocol):
     """An implementation behind the contract."""
 
     def describe(self) -> Description:
-        """Plain data; called in a rank process, must not start anything."""
+        """Return name, version and claims as plain data; called in a rank process, must not start anything."""
 
     def setup_process(self) -> None:
         """Prepare a rank process once (environment, logging, engine-wide initialisation).

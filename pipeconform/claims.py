@@ -1,4 +1,4 @@
-"""What an adapter claims about its implementation: plain data, with limits and not only flags.
+"""What an adapter claims about its implementation, as plain data: features and their limits.
 
 `pipeconform.adapter` re-exports every name.
 """
@@ -101,7 +101,7 @@ _MOST_SECONDS = 3600
 
 
 def require_line(text: object, what: str) -> None:
-    """Names are printed in tables, on pages and in logs."""
+    """Raise `BadAdapterError` unless `text` is one short printable line; names appear in tables, pages and logs."""
     if isinstance(text, str) and not (text.isprintable() and len(text) <= _MOST_LETTERS):
         raise ValueError(
             f"{what} is {text[:40]!r} of {len(text)} characters; expected one line of at most {_MOST_LETTERS} "
@@ -110,10 +110,10 @@ def require_line(text: object, what: str) -> None:
 
 
 def require_variant_names(variants: Iterable[str]) -> None:
-    """Refuse a variant whose name is taken, or stands for something in an id.
+    """Refuse a variant name that is taken or that ids cannot hold.
 
     Raises:
-        BadAdapterError: there is one.
+        BadAdapterError: a name is refused.
     """
     from pipeconform.errors import BadAdapterError
 
@@ -125,7 +125,7 @@ def require_variant_names(variants: Iterable[str]) -> None:
 
 
 def _require_sizes(claim: ScheduleClaim) -> None:
-    """What is claimed decides how much work a run is; a field of another type is told by who checks types."""
+    """Refuse sizes that would make a run too long; other code reports fields of a wrong type."""
     sizes = claim.stages_per_rank
     if isinstance(sizes, tuple | list) and (len(sizes) > _MOST_SIZES or not all(map(_usual, sizes))):
         largest = max((one for one in sizes if isinstance(one, int)), default=0)
@@ -164,7 +164,7 @@ class ScheduleClaim:
     evaluates: bool = True
     split_backward: bool = False
     family: str | None = None
-    """What pipeconform calls the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
+    """pipeconform's name of the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
 
     def __post_init__(self) -> None:
         """Raise `UnknownNameError` for an unknown family, and ValueError for sizes that are too large."""
@@ -224,7 +224,7 @@ class TracingClaim:
 
     splits: tuple[Literal["annotations", "policy", "points"], ...] = ("annotations", "policy", "points")
     kwargs: Literal["none", "first_stage", "all"] = "none"
-    """Where the computations may stand that use a keyword argument of the model."""
+    """Where the computations that use a keyword argument of the model may stand."""
     number_kwargs: bool = False  # keyword arguments may be numbers, which change from step to step
     skips: bool = False  # a value used beyond the next stage
     tied: bool = False  # a parameter used by several stages: each of them has the sum of its gradients
@@ -235,11 +235,11 @@ class TracingClaim:
 class DataParallelClaim:
     """Replicas of the whole pipeline, each with data of its own; see `Plan.data_parallel`.
 
-    Gradients are then the mean over replicas. The schedules claimed with a loop or a V are meant.
+    Gradients are the mean over replicas. The claim covers the schedules claimed with a loop or a V.
     """
 
     wrappers: tuple[Literal["ddp", "fully_shard"], ...] = ("ddp",)
-    """torch's ``DistributedDataParallel``, torch's ``fully_shard``, or what does the same."""
+    """torch's ``DistributedDataParallel``, torch's ``fully_shard``, or an equivalent."""
     options: tuple[Literal["bucket_views", "static_graph", "find_unused", "hook", "nested"], ...] = ()
     """The fields of `DataParallel` that may be set."""
     accumulation: bool = False  # steps without zero_grad in between add up, every one of them synchronised
@@ -249,17 +249,17 @@ class DataParallelClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorParallelClaim:
-    """Stages that are cut over several ranks each; see `Plan.tensor_parallel`. `sub_groups` must be claimed, too.
+    """Stages that are cut over several ranks each; see `Plan.tensor_parallel`. Needs a claim of `sub_groups`.
 
-    The schedules claimed with a loop or a V are meant.
+    The claim covers the schedules claimed with a loop or a V.
     """
 
     maps: tuple[Literal["column", "row"], ...] = ("column", "row")
-    """How linear maps may be cut; none: stages are not cut, see `boundaries`."""
+    """How linear maps may be cut; empty: stages are not cut, see `boundaries`."""
     sequence: bool = False  # the main stream may be cut along the sequence inside a stage
     sharded: bool = False  # together with replicas in fully_shard, if these are claimed
     boundaries: tuple[Literal["whole", "sequence", "width"], ...] = ()
-    """How `DTensor`s may be placed that cross from stage to stage."""
+    """How `DTensor`s that cross from stage to stage may be placed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,10 +271,10 @@ class GradientScale:
 
 
 class MistakeKind(StrEnum):
-    """What a user or a model can do wrong, as far as an implementation may promise an error for it.
+    """What a user or a model can do wrong and an implementation can promise an error for.
 
-    Shapes and dtypes are wrong against what the steps before had; a promise about them is due where there was one,
-    or where other microbatches of the same step are right.
+    Shapes and dtypes are wrong if they differ from those of the steps before; a promise about them is due where there
+    were such steps, or where other microbatches of the same step are right.
     """
 
     INPUT_SHAPE = "input_shape"  # of an argument of the first stage, against the steps before
@@ -286,24 +286,24 @@ class MistakeKind(StrEnum):
     GRADIENT = "gradient"  # a hook gives the gradient of a stage's output another shape or dtype
     BATCH = "batch"  # fewer samples than microbatches; targets, or arguments, for other numbers of samples
     EXCEPTION = "exception"  # an exception inside a stage or the loss function
-    PLAN = "plan"  # a plan that cannot be, or that is not the same on all ranks; every rank raises then
+    PLAN = "plan"  # a plan that is impossible, or not the same on all ranks; every rank raises then
     NEIGHBOURS = (
-        "neighbours"  # what two adjacent stages say of their boundary (`Plan.declared`) differs; likewise
+        "neighbours"  # two adjacent stages declare different boundaries (`Plan.declared`): all ranks raise
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorContract:
-    """What an implementation promises about mistakes; what it does not is judged for results, deaths and hangs only."""
+    """What an implementation promises about mistakes; others are judged for results, deaths and hangs only."""
 
     promises: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By `MistakeKind` the names of the exception types, such as ``ValueError`` or ``StageError``, one of which the
-    rank raises where the mistake is; with a message that names stage, tensor, expected and actual."""
+    """By `MistakeKind`, the names of exception types such as ``ValueError`` or ``StageError``. The rank where the
+    mistake is raises one of them, with a message that names stage, tensor, expected and actual."""
     tells_others: bool = False
     """Whether the other ranks' errors name the stage that failed, instead of a connection that broke."""
 
     def __post_init__(self) -> None:
-        """Raise `UnknownNameError` for a kind of mistake that nobody knows; the message lists the nearest."""
+        """Raise `UnknownNameError` for an unknown kind of mistake; the message lists the nearest."""
         from pipeconform.errors import UnknownNameError
 
         for kind in self.promises:
@@ -311,7 +311,7 @@ class ErrorContract:
                 raise UnknownNameError("kind of mistake", kind, list(MistakeKind))
 
     def promised(self, kind: MistakeKind) -> tuple[str, ...]:
-        """The names of the exception types promised for a kind of mistake; empty where nothing is."""
+        """The names of the exception types promised for a kind of mistake; empty if there is no promise."""
         return self.promises.get(kind, ())
 
 
@@ -327,16 +327,16 @@ class Capabilities:
     sub_groups: bool = False  # a pipeline group that is not the world
     fresh_process_per_build: bool = False
     patience: float = 2.0
-    """Seconds for which all ranks may use no processor time before that is a hang."""
+    """Seconds without processor time on any rank after which this is a hang."""
     optimizers: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
     fused_optimizer: bool = False
     """``run(TRAIN)`` steps the optimizer and clears the gradients; see :meth:`Pipeline.apply`."""
     kwargs_scope: Literal["stage", "rank", "pipeline"] = "rank"
     inputs_consumed_by: Literal["first_stage", "all"] = "first_stage"
-    """``all``: every rank looks at the inputs. Ranks without the first stage are then given finite values instead of
-    NaN, of the same shapes and dtypes, but never the true ones: those come from stage to stage."""
+    """``all``: every rank looks at the inputs. Ranks without the first stage then get finite values instead of NaN, of
+    the same shapes and dtypes, but never the true ones: those come from stage to stage."""
     targets_consumed_by: Literal["last_stage", "all"] = "last_stage"
-    """The same of targets and the last stage; which targets are ignored is the same everywhere."""
+    """The same for targets and the last stage; which targets are ignored is the same everywhere."""
     outputs_on: Literal["last_stage", "all"] = "last_stage"
     loss_on: Literal["last_stage", "all"] = "last_stage"
     loss_over: Literal["microbatch", "batch"] = "microbatch"
@@ -350,14 +350,14 @@ class Capabilities:
     """Stages that are cut over ranks, and tensors between stages that are; None: neither."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for more than any implementation has."""
+        """Raise ValueError for numbers beyond any implementation's."""
         if isinstance(self.schedules, tuple | list) and len(self.schedules) > _MOST_CLAIMED:
             raise ValueError(f"{len(self.schedules)} schedules are claimed; expected at most {_MOST_CLAIMED}")
         if isinstance(self.patience, int | float) and not 0 <= self.patience <= _MOST_SECONDS:
             raise ValueError(f"patience is {self.patience} s; expected 0 to {_MOST_SECONDS} s")
 
     def schedule(self, name: str) -> ScheduleClaim | None:
-        """The claim for the schedule called `name`, or None when it is not claimed."""
+        """The claim for the schedule called `name`, or None if it is not claimed."""
         return next((claim for claim in self.schedules if claim.name == name), None)
 
 
@@ -370,14 +370,14 @@ class Description:
     capabilities: Capabilities
     errors: ErrorContract = ErrorContract()
     variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Named environment settings under which it is to be judged besides the default ones.
+    """Named environment settings to judge the implementation under, besides the default ones.
 
-    They are set before torch is imported. `Adapter.describe` is asked again under each: errors may be promised that
-    are not promised otherwise; the capabilities are the same.
+    They are set before torch is imported. `Adapter.describe` is called again under each: it may promise more errors
+    there; the capabilities are the same.
     """
 
     def __post_init__(self) -> None:
-        """Raise `BadAdapterError` for a variant whose name is taken, or stands for something in an id."""
+        """Raise `BadAdapterError` for a name that is too long or a variant that is refused."""
         require_line(self.name, "the implementation's name")
         require_line(self.version, "the implementation's version")
         require_variant_names(self.variants)

@@ -3,8 +3,8 @@
 ::
 
     PipeconformError
-    ├── UsageError            exit code 2: the caller can mend it
-    │   ├── UnknownNameError      a requirement, schedule, profile or implementation nobody knows
+    ├── UsageError            exit code 2: the caller can fix it
+    │   ├── UnknownNameError      no requirement, schedule, profile or implementation has this name
     │   ├── BadAdapterError       the adapter cannot be imported or lacks something
     │   ├── BadCaseError          a case (or its file) is damaged, impossible or of another version
     │   ├── BadTableError         a schedule table cannot be read or is malformed
@@ -14,7 +14,7 @@
     │   ├── TooLargeError         claims that would take too long to draw cases from
     │   └── LevelUnavailableError a level whose requirements the standard does not have yet
     ├── HarnessError          exit code 3: the harness itself failed
-    │   ├── PoolError             rank processes could not be started or spoken to
+    │   ├── PoolError             rank processes could not be started or reached
     │   │   └── TooFewAgentsError     attached ranks: fewer agents than the run's minimum, and none re-joined
     │   ├── VariantError          an environment setting did not take effect in the ranks
     │   └── NothingJudgedError    a run or a requirement that judged no example
@@ -37,13 +37,13 @@ class PipeconformError(Exception):
 
 
 class UsageError(PipeconformError):
-    """What was asked for cannot be done as asked; change the command, file or adapter it names."""
+    """The request cannot be carried out as given; change the command, file or adapter that the message names."""
 
     exit_code = 2
 
 
 class UnknownNameError(UsageError):
-    """A name nobody knows; the message lists the nearest names and how to list them all."""
+    """An unknown name; the message lists the nearest names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         folded = {one.casefold(): one for one in known}
@@ -78,7 +78,7 @@ class BadPackageError(UsageError):
 
 
 class TooLargeError(UsageError):
-    """Something is larger than the work on it may be; the message names it, its size and the limit."""
+    """Something is too large to process; the message names it, its size and the limit."""
 
 
 class LevelUnavailableError(UsageError):
@@ -86,27 +86,27 @@ class LevelUnavailableError(UsageError):
 
 
 class HarnessError(PipeconformError):
-    """The harness failed; no verdict about the implementation can be drawn. Please report it."""
+    """The harness failed, so the implementation cannot be judged. Please report it."""
 
 
 class PoolError(HarnessError):
-    """Rank processes could not be started or did not speak our protocol; see the stderr it quotes."""
+    """Rank processes could not be started or broke the protocol; see the stderr in the message."""
 
 
 class TooFewAgentsError(PoolError):
-    """Fewer agents are attached than the run needs, and none came in time; no later case can be judged either."""
+    """Fewer agents are attached than the run needs, and none came in time, so no further case can be judged."""
 
 
 class VariantError(HarnessError):
-    """An environment setting asked for is not what the rank processes see; the verdict would lie."""
+    """The rank processes do not see the environment settings asked for, so no verdict would be valid."""
 
 
 class NothingJudgedError(HarnessError):
-    """A run that judged nothing is never green; widen the selection or raise the number of examples."""
+    """A run that judged nothing never passes; widen the selection or raise the number of examples."""
 
 
 class ContractError(PipeconformError):
-    """The adapter returned something its contract does not allow; mend the adapter, not the engine."""
+    """The adapter returned something that its contract does not allow; fix the adapter, not the engine."""
 
 
 class Unsupported(PipeconformError):  # noqa: N818 - adapters raise it as a statement, not as an error

@@ -1,7 +1,7 @@
-"""The one way in for files that others wrote: results, cases, expectations, packages and what is in them.
+"""Reads files that others wrote: results, cases, expectations, packages and what is in them.
 
-A file is read as a whole up to a size, decoded by a schema, and held against limits that no file of ours comes near;
-whatever is wrong with it is one error with one line of text.
+A file is read as a whole up to a size limit, decoded by a schema, and checked against limits that no file of ours comes
+near; anything wrong with it becomes one error with one line of text.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MOST_BYTES = 128 << 20
 MOST_CASE_BYTES = 4 << 20
 MOST_DEPTH = 64
 MOST_DIGITS = 32
-_MOST_WORDS = 300  # characters quoted of what is wrong
+_MOST_WORDS = 300  # characters quoted from a decoder's message
 
 T = TypeVar("T")
 
 Line = Annotated[str, msgspec.Meta(max_length=4000, pattern=r"^[^\n]*$(?!\n)")]
-"""Names and whatever else is printed as a part of one line: with a line feed in it, it would print lines of its own."""
+"""Names and other text that is printed within a line: a line feed in it would let it print lines of its own."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _NUMBER = re.compile(rb"(?<![\d.])\d{%d,}" % (MOST_DIGITS + 1))
@@ -65,15 +65,15 @@ def file_bytes(path: Path, *, error: type[PipeconformError], most: int = MOST_BY
         text = getattr(reason, "strerror", None) or reason
         raise error(f"cannot read {name or path}: {text}") from None
     if len(data) > most:
-        raise error(f"{name or path}: more than {most:,} bytes; no such file of pipeconform is that large")
+        raise error(f"{name or path}: more than {most:,} bytes; pipeconform never writes one that large")
     return data
 
 
 def file_text(path: Path, *, error: type[PipeconformError], most: int = MOST_BYTES) -> str:
-    """Likewise of a file of text.
+    """The text of a file, read like `file_bytes`.
 
     Raises:
-        PipeconformError: an `error`, also where the text is not UTF-8.
+        PipeconformError: an `error`, also if the text is not UTF-8.
     """
     try:
         return file_bytes(path, error=error, most=most).decode()
@@ -90,17 +90,17 @@ def decoded_json(
     error: type[PipeconformError],
     dec_hook: Callable[[type, Any], Any] | None = None,
 ) -> T:
-    """Decode JSON by the schema of `kind`; messages say `source` and, of other JSON, that it is not `what`.
+    """Decode JSON by the schema of `kind`; messages call it `source` and say that other JSON is not `what`.
 
     Raises:
-        PipeconformError: an `error`, where it is not JSON, not of the schema, or beyond the limits.
+        PipeconformError: an `error`, if it is not JSON, does not fit the schema, or is beyond the limits.
     """
     try:
         raw = data.encode() if isinstance(data, str) else data
         found = msgspec.json.decode(raw, type=kind, dec_hook=dec_hook)
     except msgspec.ValidationError as reason:
         raise error(f"{source}: not {what}: {unreadable(reason)}") from None
-    except PipeconformError as reason:  # a case that says itself what is impossible about it
+    except PipeconformError as reason:  # a case that explains itself what is impossible about it
         raise error(f"{source}: {unreadable(reason)}") from None
     except REFUSALS as reason:
         raise error(f"{source}: damaged, not JSON: {unreadable(reason)}") from None
@@ -110,7 +110,7 @@ def decoded_json(
 
 
 def unreadable(reason: BaseException) -> str:
-    """What a decoder says, in a few words."""
+    """A decoder's message, shortened."""
     if isinstance(reason, RecursionError):
         return f"nested more than {MOST_DEPTH} deep"
     if isinstance(reason, MemoryError):
@@ -119,7 +119,7 @@ def unreadable(reason: BaseException) -> str:
 
 
 def _beyond_limits(data: bytes) -> str:
-    """Why JSON that could be decoded is refused all the same."""
+    """Why JSON that was decoded is refused all the same; empty if it is not."""
     bare = b"0".join(_STRING.split(data))
     if found := _NUMBER.search(bare):
         return f"a number of {len(found[0])} digits or more; at most {MOST_DIGITS} are read"

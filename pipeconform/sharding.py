@@ -27,7 +27,7 @@ Precision = Literal["same", "float32", "bfloat16", "reduce_float32"]
 ShardedModule = Literal["blocks", "few", "partly", "apart", "experts"]
 
 EXPERT = "expert"
-"""The child of a module with experts whose parameters belong to some of the ranks only."""
+"""The child of a module with experts: its parameters belong to some of the ranks only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +46,16 @@ class Sharding:
     offload: bool = False
     """Shards and their gradients are kept in the host's memory, where the optimizer runs, too."""
     original_parameters: bool = True
-    """The optimizer sees the parameters, or their shards, one by one; else it is the wrapper's business."""
+    """The optimizer gets the parameters, or their shards, one by one; otherwise the wrapper decides."""
     nesting: Nesting = "root"
-    """What is a unit of its own; see `units_of`."""
+    """Which submodules are units of their own; see `units_of`."""
     expert_groups: tuple[tuple[int, ...], ...] = ()
-    """The ranks that have an expert in common, for each: `EXPERT` is sharded and averaged over these."""
+    """For each expert, the ranks that share it: `EXPERT` is sharded and averaged over these."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A combination that a wrapper documents as refused: every rank raises, in words that match `says`."""
+    """A combination of options that a wrapper documents as refused: every rank raises a message matching `says`."""
 
     combination: tuple[tuple[str, str], ...]
     """Axis and value as in `wrappers.sharded_grid`: ``(("original_parameters", "False"), ("module", "partly"))``."""
@@ -69,13 +69,13 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingClaims:
-    """Which values of every option a sharding wrapper offers; every combination of them is, but for `refusals`."""
+    """The values of every option that a sharding wrapper offers; all combinations are, except for `refusals`."""
 
     strategies: tuple[Strategy, ...] = ("full",)
     forward_prefetch: bool = False
     backward_prefetch: bool = False
     precisions: tuple[Precision, ...] = ("same",)
-    """``param_dtype`` and ``reduce_dtype``: both as they are, both float32, bfloat16 and float32, the last float32."""
+    """``param_dtype`` and ``reduce_dtype``: unchanged, both float32, bfloat16 and float32, or only the last float32."""
     original_parameters: tuple[bool, ...] = (True,)
     nestings: tuple[Nesting, ...] = ("root",)
     modules: tuple[ShardedModule, ...] = ("blocks",)
@@ -90,7 +90,8 @@ class ShardingClaims:
 def units_of(module: nn.Module, nesting: Nesting, *, ignored: Collection[str] = ()) -> tuple[str, ...]:
     """The submodules, by name, that are units of their own, inner ones first; the root, last, is always one.
 
-    ``children``: those with parameters that are not all `ignored`; ``nested``: theirs, too; ``uneven``: every second.
+    ``children``: those with a parameter that is not `ignored`; ``nested``: their children, too; ``uneven``: every
+    second.
     """
     if nesting == "root":
         return ("",)

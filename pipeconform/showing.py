@@ -1,4 +1,4 @@
-"""Text of strangers made fit to be shown: what an implementation, a package or a file says may hold anything.
+"""Makes untrusted text safe to show: an implementation, a package or a file may contain anything.
 
 Terminals, pages and logs get text through here (`pipeconform.commands.say`, `pipeconform.report.console`, the report's
 templates), so that no name can move a cursor, hide a line or turn its reading direction.
@@ -26,9 +26,9 @@ _LONG = re.compile(f"[^\n]{{{LONGEST_LINE + 1},}}")
 
 
 def shown(text: str, *, limited: bool = True) -> str:
-    """`text`, of several lines, with whatever is not printed as one visible sign written as Python's escape.
+    """`text`, of several lines, with every character that is not one visible sign written as Python's escape.
 
-    Where `limited`, a line and the whole are cut where they are too long to be read, and say so.
+    If `limited`, lines and texts that are too long to be read are cut, with a note.
     """
     if text.isascii() and text.isprintable() and len(text) <= LONGEST_LINE:
         return text
@@ -40,14 +40,14 @@ def shown(text: str, *, limited: bool = True) -> str:
 
 
 def shown_line(text: str, *, limit: int = LONGEST_LINE) -> str:
-    """Likewise for one line: a line feed is an escape, too, so that a name cannot begin a line of its own."""
+    """`text` as one line: a line feed is escaped, too, so that a name cannot begin a line of its own."""
     if not (text.isascii() and text.isprintable()):
         text = _LINE.sub(_escaped, text)
     return text if len(text) <= limit else _cut(text, limit)
 
 
 def shown_json(text: str) -> str:
-    """JSON that says the same and shows nothing else: JSON's own escapes stand for what is hidden."""
+    """Return equivalent JSON with hidden characters written as JSON's own escapes."""
     return _BLOCK.sub(_json_escaped, text)
 
 

@@ -1,7 +1,7 @@
-"""Helpers for adapters of engines whose user cuts and replicates the stages with torch's own means.
+"""Helpers for adapters of engines whose users cut and replicate stages with torch's own means.
 
-``wrapped`` cuts a stage as `Plan.tensor_parallel` says and wraps it as `Plan.data_parallel` does; ``bare`` gives the
-module whose names are the builder's. Gradients and parameters of cut and sharded stages are `DTensor`s: they are
+``wrapped`` cuts a stage as `Plan.tensor_parallel` says and wraps it as `Plan.data_parallel` says; ``bare`` returns the
+module with the builder's names. Gradients and parameters of cut and sharded stages are `DTensor`s: they are
 judged part by part.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["bare", "placement_of_held", "wrapped"]
 
 
 def wrapped(plan: Plan, stage: int, module: nn.Module) -> nn.Module:
-    """`module`, which is `stage` on its device, cut and wrapped as the plan says; collective over the stage's ranks.
+    """Cut and wrap `module`, which is `stage` on its device, as the plan says; collective over the stage's ranks.
 
     A stage without trainable parameters stays as it is under ``ddp``, which refuses such modules.
     """
@@ -55,28 +55,28 @@ def wrapped(plan: Plan, stage: int, module: nn.Module) -> nn.Module:
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """What was wrapped; a sharded module is its own."""
+    """The module inside a wrapper; a sharded module is returned unchanged."""
     from torch.nn.parallel import DistributedDataParallel
 
     return module.module if isinstance(module, DistributedDataParallel) else module
 
 
 def placement_of_held(held: Held) -> Any:
-    """What torch calls it, of a tensor ``[B, S, W]`` or ``[B, W]``."""
+    """The torch placement for a part of a tensor ``[B, S, W]`` or ``[B, W]``."""
     from torch.distributed.tensor import Replicate, Shard
 
     return Replicate() if held == "whole" else Shard(1 if held == "sequence" else -1)
 
 
 def _replicas(plan: Plan, stage: int) -> DeviceMesh:
-    """The replicas of a stage as a mesh, which is an axis of the stage's ranks where it is cut, too."""
+    """The replicas of a stage as a mesh: an axis of the stage's mesh if the stage is also cut."""
     from torch.distributed.device_mesh import DeviceMesh
 
     mesh, group = plan.ranks.mesh, plan.ranks.replica_groups[stage]
     if mesh is not None:
         assert mesh.mesh_dim_names is not None
         return mesh[mesh.mesh_dim_names[0]]
-    # meshes of equal names and ranks are equal, and torch's caches then mix up their groups
+    # meshes with equal names and ranks are equal, and torch's caches then mix up their groups
     name = f"replicas_{group.group_name}"
     return DeviceMesh.from_group(group, plan.ranks.device.type, mesh_dim_names=(name,))
 

@@ -10,7 +10,7 @@ from pipeconform.errors import UsageError
 __all__ = ["SUPPORTED_TORCH", "describe_range", "require_supported_torch", "torch_version", "why_unsupported"]
 
 SUPPORTED_TORCH = ((2, 13), (2, 14))
-"""From the first, up to but not including the second; the same range as in pyproject.toml (a test)."""
+"""From the first, up to but not including the second; a test compares it with pyproject.toml."""
 
 
 def describe_range() -> str:
@@ -40,7 +40,7 @@ def why_unsupported(version: str | None) -> str | None:
 
 
 def require_supported_torch() -> None:
-    """Refuse to begin with a torch whose verdicts we do not vouch for.
+    """Refuse a torch that this version does not support.
 
     Raises:
         UsageError: torch is missing or outside the supported range.

@@ -1,4 +1,4 @@
-"""The contract between pipeconform and a module wrapper that keeps data-parallel replicas in step.
+"""The contract between pipeconform and a module wrapper that synchronises data-parallel replicas.
 
 A *wrapper adapter* is any object with the methods of :class:`WrapperAdapter`; nothing is subclassed. On every rank
 the harness calls, in this order::
@@ -8,8 +8,8 @@ the harness calls, in this order::
         wrapper.run(*args)                  the forward of the wrapped module
         wrapper.gradients() / .state()      by the names that `module` had before it was wrapped
 
-Every rank has another replica of the module and other data, both on the rank's device, and a process group for it.
-Options that are not claimed are never asked for.
+Every rank has another replica of the module and other data, both on the rank's device, and a process group.
+Cases use no option that is not claimed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = [
 
 Compression = Literal["none", "float16", "bfloat16"]
 FloatName = Literal["float64", "float32", "float16", "bfloat16"]
-"""A dtype by the name that torch has for it."""
+"""A dtype by torch's name for it."""
 
 
 class WrapperFeature(StrEnum):
     """Optional features. An adapter claims what its wrapper documents; nothing is on by default."""
 
-    BROADCASTS = "broadcasts"  # replicas that begin with other values get the first rank's
+    BROADCASTS = "broadcasts"  # the first rank's values replace those of all replicas at the beginning
     VERIFIES = "verifies"  # replicas whose parameters have other shapes are refused
     SEVERAL_DTYPES = "several_dtypes"  # parameters of several dtypes in one module
     IGNORES = "ignores"  # parameters and buffers may be left alone, by name
@@ -55,7 +55,7 @@ class WrapperFeature(StrEnum):
     FIND_UNUSED = (
         "find_unused"  # parameters may go without a gradient, other ones in every step and on every rank
     )
-    STATIC_GRAPH = "static_graph"  # likewise, the same ones in every step
+    STATIC_GRAPH = "static_graph"  # parameters may go without a gradient, the same ones in every step
     NEEDS_ALL = "needs_all"  # without these options an unused parameter is an error
     BUCKETS = "buckets"  # the size of buckets may be chosen
     BUCKET_VIEW = "bucket_view"  # gradients may be views of the buckets
@@ -73,18 +73,18 @@ class WrapperFeature(StrEnum):
     SPARSE = "sparse"  # sparse gradients of embeddings
     GRADIENT_SCALER = "gradient_scaler"  # a scaler that skips a step on all ranks alike
     MIXED_PRECISION = "mixed_precision"  # computes in one dtype, reduces in another, keeps a third
-    BUFFER_DTYPE = "buffer_dtype"  # likewise the buffers
-    DELAYED = "delayed"  # named parameters are reduced when a later gradient is there
+    BUFFER_DTYPE = "buffer_dtype"  # mixed precision may give buffers a dtype of their own
+    DELAYED = "delayed"  # named parameters are reduced only when a later gradient is there
     STEP_IN_BACKWARD = "step_in_backward"  # optimizer steps as soon as a gradient is reduced
     OTHER_GROUP = "other_group"  # another process group may take over between steps
     DOUBLE_BACKWARD = "double_backward"  # gradients of gradients in the loss
     MODIFIED_OUTPUTS = "modified_outputs"  # outputs may be modified in place before the loss
-    BUFFER_HOOKS = "buffer_hooks"  # the user's way to synchronise buffers, before or after the forward
+    BUFFER_HOOKS = "buffer_hooks"  # a user's function may synchronise buffers, before or after the forward
     FULL_STATE = "full_state"  # a whole state dict, saved and loaded with any number of ranks
     PICKLED = "pickled"  # may be pickled in the default process group, and nowhere else
-    LOGGED = "logged"  # tells about itself, at a rate that may be set
+    LOGGED = "logged"  # reports on itself, at a rate that may be set
     SHARDS = "shards"  # divides parameters, gradients and optimizer states as asked for, see `sharding`
-    OFFLOADS = "offloads"  # likewise, shards being kept in the host's memory
+    OFFLOADS = "offloads"  # keeps the shards in the host's memory
     REFUSES = "refuses"  # combinations of these options that it documents as refused
     DEFERRED = "deferred"  # modules may be on the meta device when they are wrapped
     DEVICES = "devices"  # modules and device arguments that do not fit are refused
@@ -100,9 +100,9 @@ class WrapOptions:
     bucket_view: bool = False
     broadcast_buffers: bool = True
     ignored: tuple[str, ...] = ()
-    """Names of parameters and buffers that are the user's own business."""
+    """Names of parameters and buffers that the wrapper leaves to the user."""
     param_dtype: FloatName | None = None
-    """What the forward computes in; inputs are cast, too."""
+    """The dtype that the forward computes in; inputs are cast, too."""
     reduce_dtype: FloatName | None = None
     buffer_dtype: FloatName | None = None
     delayed: tuple[str, ...] = ()
@@ -122,16 +122,16 @@ class WrapperClaims:
 
     features: frozenset[WrapperFeature] = frozenset()
     sharded: bool = False
-    """Whether gradients and state are gathered to be shown, and gradients are unknown while they only add up."""
+    """Whether gradients and state are gathered when read, and gradients are unknown while they only add up."""
     compressions: tuple[Compression, ...] = ("none", "float16", "bfloat16")
     """The built-in communication hooks that run on this machine's device, where `HOOKS` is claimed."""
     elsewhere: Mapping[WrapperFeature, str] = field(default_factory=dict)
-    """Features that it has, but not on this machine, each with why; they are reported, and never as met."""
+    """Features that the wrapper has, but not on this machine, each with the reason; they are never reported as met."""
     sharding: ShardingClaims = field(default_factory=ShardingClaims)
-    """Which of these options it offers, where `SHARDS` is claimed."""
+    """The options it offers if `SHARDS` is claimed."""
     max_ranks: int = 4
     patience: float = 2.0
-    """Seconds for which all ranks may use no processor time before that is a hang."""
+    """Seconds without processor time on any rank after which this is a hang."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +142,10 @@ class WrapperDescription:
     version: str
     claims: WrapperClaims
     variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Environment variables of further rank processes under which the wrapper is to be judged, by variant."""
+    """Environment variables of further rank processes to judge the wrapper under, by variant."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a name that cannot be printed, BadAdapterError for one that no variant can have."""
+        """Raise BadAdapterError for a name that cannot be printed or that no variant can have."""
         require_line(self.name, "the wrapper's name")
         require_line(self.version, "the wrapper's version")
         require_variant_names(self.variants)
@@ -159,10 +159,10 @@ class Wrapper(Protocol):
         """The forward of the wrapped module."""
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """What an optimizer is to be made of."""
+        """The parameters for an optimizer."""
 
     def gradients(self) -> Mapping[str, torch.Tensor | None] | None:
-        """Whole gradients by name, None for a parameter without; None for all where they are not known now."""
+        """Whole gradients by name, None for a parameter without one; None if they are not known now."""
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """Whole parameters and buffers by name."""
@@ -171,7 +171,7 @@ class Wrapper(Protocol):
         """A context in which gradients only add up."""
 
     def join(self, *, divide_by_initial: bool, raise_early: bool) -> AbstractContextManager[Any]:
-        """A context around a loop over batches of which other ranks may have another number."""
+        """A context around a loop over batches; other ranks may have more or fewer batches."""
 
     def register_hook(self, state: Any, hook: Any) -> None:
         """Register a communication hook as the wrapper takes it: ``hook(state, bucket) -> Future``."""
@@ -186,7 +186,7 @@ class Wrapper(Protocol):
         """A scaler of losses with this first scale, with the interface of ``torch.amp.GradScaler``."""
 
     def step_in_backward(self, lr: float) -> None:
-        """From now on take a step of SGD with every parameter, without momentum, inside backward."""
+        """From now on, step every parameter with SGD without momentum inside backward."""
 
     def change_group(self, group: Any) -> None:
         """Go on in another process group; called on all ranks, also on those that it leaves out."""
@@ -205,26 +205,26 @@ class Wrapper(Protocol):
     def materialise(self) -> None:
         """Give memory to a module that was on the meta device when it was wrapped.
 
-        Every part with parameters or buffers of its own initialises them by its ``reset_parameters()``. There is
-        nothing left to do here where wrapping does all that.
+        Every submodule with parameters or buffers of its own initialises them with its ``reset_parameters()``. If
+        wrapping did that already, there is nothing to do here.
         """
 
     def pickled(self) -> Wrapper:
         """What comes back from ``pickle.loads(pickle.dumps(...))``."""
 
     def logged(self) -> Mapping[str, object]:
-        """What it tells about itself, with at least ``world_size``, ``rank`` and ``module_name``."""
+        """What the wrapper reports on itself, with at least ``world_size``, ``rank`` and ``module_name``."""
 
     def set_logging_rate(self, rate: int) -> None:
-        """Note what is measured once in `rate` steps; at least 1."""
+        """Measure once in `rate` steps; `rate` is at least 1."""
 
 
 @runtime_checkable
 class WrapperAdapter(Protocol):
-    """What `--impl` names."""
+    """The object that `--impl` names."""
 
     def describe(self) -> WrapperDescription:
-        """Say what is wrapped with; called in every process, without a process group perhaps."""
+        """Name and claims of the wrapper; called in every process, possibly without a process group."""
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> Wrapper:
         """Wrap this rank's replica; called on all ranks of the default process group.

@@ -13,7 +13,7 @@ __all__ = ["whole_file"]
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give the name of a file to write beside `path`, which takes its place at the end, or is gone.
+    """Give the name of a file to write next to `path`. At the end it replaces `path`, or is removed on an error.
 
     The folder is made if it is not there. Several processes may write the same file.
 

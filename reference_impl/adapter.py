@@ -123,22 +123,22 @@ class ReferencePipeline:
         if self.modules:
             self.make_link().warm_up(self.placement, position=self.position)
 
-    # What a step is made of. Faulty implementations (``faults/``) replace one of these.
+    # The parts of a step. Faulty implementations (``faults/``) replace one of them.
 
     def make_traced(self, split: Split) -> TracedPipe | None:
-        """The stages that the front end makes; a rank without stages needs none."""
+        """The stages that the front end makes; None on a rank without stages."""
         return split_as_planned(self.plan, split) if self.plan.owned_stages() else None
 
     def share_parameters(self) -> None:
-        """One parameter for the stages of this rank that are to hold it together; before the optimizer is made."""
+        """Let stages of this rank that share a parameter hold one object; called before the optimizer is made."""
         share(self.plan.tied, self.modules)
 
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
-        """A stage, wrapped for data parallelism if the plan says so; every replica calls it in the same order."""
+        """A stage, wrapped for data parallelism if the plan says so; every replica calls this in the same order."""
         return wrapped(self.plan, index, module)
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
-        """What the runtime works with."""
+        """The stage that the runtime works with."""
         plan = self.plan
         if self.traced is not None:
             return build_stage(module, self.traced.info, index=index, batch_dim=plan.batch_dim)
@@ -179,7 +179,7 @@ class ReferencePipeline:
         )
 
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
-        """Who adds up the gradients of parameters that several ranks hold."""
+        """The object that adds up the gradients of parameters that several ranks hold."""
         return Ties(shared, self.modules, placement=self.placement, position=self.position)
 
     def make_step(self, work: Work) -> Step:
@@ -196,7 +196,7 @@ class ReferencePipeline:
         )
 
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
-        """What the contract wants back."""
+        """The result in the contract's form."""
         m, last = batch.num_microbatches, len(self.placement) - 1 in self.modules
         training = mode is Mode.TRAIN
         return StepResult(
@@ -259,7 +259,7 @@ class ReferencePipeline:
         return module_state(self.modules)
 
     def table(self) -> str | None:
-        """What this pipeline runs when it trains, without the messages."""
+        """The table of a training step, without the messages."""
         if not self.modules or not self.plan.trains:
             return None
         ranks = len(self.plan.ranks.pipeline_ranks)
@@ -277,7 +277,7 @@ class ReferencePipeline:
         Raises:
             ValueError: On every rank alike: the batch cannot be split as asked.
         """
-        kwargs_in(batch, sizes=sizes_in(batch))  # which refuses what does not fit its rule
+        kwargs_in(batch, sizes=sizes_in(batch))  # refuses arguments that do not fit their rule
         if not self.modules:
             return {}
         step = self.make_step(self.make_work(Mode.TRAIN, batch))
@@ -343,11 +343,11 @@ class ReferenceAdapter:
     agreement: ClassVar[type[Agreement]] = Agreement
 
     def describe(self) -> Description:
-        """Everything the contract knows is claimed, but for schedules with two chains of stages."""
+        """Claim everything in the contract, except for schedules with two chains of stages."""
         return Description(name=self.name, version="0.1.0", capabilities=_CAPABILITIES, errors=_ERRORS)
 
     def setup_process(self) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build on this rank.
@@ -355,7 +355,7 @@ class ReferenceAdapter:
         Raises:
             Unsupported: On every rank alike: the size of the schedule is not claimed.
             ValueError: On every rank alike: the plan is wrong, or not the same on all ranks; or the stages are
-                placed otherwise than the schedule wants.
+                not placed as the schedule requires.
         """
         if plan.ranks.pipeline_rank is not None:
             self.agreement().check(plan)

@@ -1,7 +1,7 @@
-"""What the ranks of a pipeline tell each other about their plans, before anything is built.
+"""How the ranks of a pipeline compare their plans, before anything is built.
 
-A plan is read on every rank by itself. Whatever one of them finds wrong is therefore told to all, and all raise the
-same error: nobody is left waiting for a rank that has given up.
+Every rank reads its plan by itself. If one of them finds a mistake, it tells all others, and all raise the
+same error: no rank is left waiting for one that has given up.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ Kinds = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What one rank says of its plan; plain data, so that it can be sent."""
+    """One rank's statement about its plan; plain data, so that it can be sent."""
 
     position: int
     schedule: str
     num_stages: int
     num_microbatches: int
     declared: Mapping[int, tuple[Kinds, Kinds]] | None
-    """By owned stage what it takes and gives, or None where the plan says nothing."""
+    """By owned stage, what it takes and gives; None if the plan does not say."""
     problem: str = ""
     """What is wrong with the plan by itself."""
     unsupported: str = ""
-    """What of it is not claimed."""
+    """What in the plan is not claimed."""
 
 
 class Agreement:
     """Compares the plans of all ranks; `check` is called on every rank of the pipeline."""
 
     def check(self, plan: Plan) -> None:
-        """Exchange what the plans say.
+        """Exchange the plans' contents.
 
         Raises:
             ValueError: On every rank alike: a plan is wrong, or two of them differ; the text says whose and how.
@@ -54,7 +54,7 @@ class Agreement:
                 raise Unsupported(one.unsupported)
 
     def mine(self, plan: Plan) -> Told:
-        """What this rank says."""
+        """This rank's statement."""
         position = plan.ranks.pipeline_rank
         assert position is not None
         declared = plan.declared
@@ -71,7 +71,7 @@ class Agreement:
         )
 
     def exchange(self, mine: Told, plan: Plan) -> Sequence[Told]:
-        """What every rank says, by position."""
+        """Every rank's statement, by position."""
         if plan.ranks.pipeline_group is None or len(plan.ranks.pipeline_ranks) == 1:
             return [mine]
         everyone: list[Told] = [mine] * len(plan.ranks.pipeline_ranks)
@@ -79,7 +79,7 @@ class Agreement:
         return everyone
 
     def problems(self, everyone: Sequence[Told], *, num_ranks: int) -> Iterator[str]:
-        """What is wrong, in words; the first is told."""
+        """What is wrong, in words; the first one is raised."""
         for one in everyone:
             if one.problem:
                 yield f"pipeline rank {one.position}: {one.problem}"
@@ -98,7 +98,7 @@ class Agreement:
         yield from self.disagreements({s: io for one in everyone for s, io in (one.declared or {}).items()})
 
     def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
-        """Adjacent stages that say different things about what passes between them."""
+        """Adjacent stages that declare different tensors for the boundary between them."""
         for s, (_, given) in sorted(declared.items()):
             taken = declared[s + 1][0] if s + 1 in declared else given
             if taken != given:
@@ -121,7 +121,7 @@ def problems_of(plan: Plan) -> Iterator[str]:
 
 
 def limits_of(plan: Plan) -> Iterator[str]:
-    """What of a plan, right by itself, is outside the claims."""
+    """What in a plan, correct by itself, is outside the claims."""
     p, m, offer = len(plan.ranks.pipeline_ranks), plan.num_microbatches, OFFERS.get(plan.schedule)
     if not plan.trains or offer is None or len(plan.stages) % p:
         return

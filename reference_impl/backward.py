@@ -11,7 +11,7 @@ The *input part* (I) sends the gradient along the path and stops there. Each nod
 the path keeps the gradient it received. The *weight part* (W) asks each of those nodes once more, with the
 gradient it kept, takes what belongs to the edges that leave the path, and lets autograd go on from there.
 
-Nodes are asked directly, not through autograd, in the weight part, so a tensor hook on the path is not
+In the weight part nodes are called directly, not through autograd, so a tensor hook on the path is not
 called a second time. The price: such a node computes its input's gradient again, and it is thrown away.
 No assumption is made about the model: views, nodes with several outputs, modules used twice, frozen
 parts and unused parameters are just graphs.
@@ -59,7 +59,7 @@ class WeightPart:
     gradients: list[Tensor] = field(default_factory=list)
 
     def run(self) -> None:
-        """Accumulate the parameters' gradients; call it once."""
+        """Accumulate the parameters' gradients; call this once."""
         edges, gradients = list(self.roots), list(self.gradients)
         for kept in self.kept:
             if kept.gradients is None:
@@ -122,7 +122,7 @@ def _keeper(kept: _Kept) -> Callable[[tuple[Tensor, ...]], None]:
 
 def _path(starts: Sequence[Node], ends: Sequence[Node]) -> frozenset[Node]:
     """Every node that lies on a way from one of `starts` to one of `ends`, both included."""
-    # Step 1: visit all nodes from the starts and note who points to whom (no recursion: graphs are deep).
+    # Step 1: visit all nodes from the starts and note which node points to which (no recursion: graphs are deep).
     pointing: dict[Node, list[Node]] = defaultdict(list)
     seen, waiting = set(starts), list(dict.fromkeys(starts))
     while waiting:
@@ -146,7 +146,7 @@ def _path(starts: Sequence[Node], ends: Sequence[Node]) -> frozenset[Node]:
 
 
 def _fitted(gradient: Tensor, target: Any, index: int) -> Tensor:
-    """What autograd does to every gradient on its way: undo broadcasting, convert to the value's dtype."""
+    """Do what autograd does to every gradient on its way: undo broadcasting, convert to the value's dtype."""
     meta = target._input_metadata[index]
     if gradient.shape != torch.Size(meta.shape):
         gradient = gradient.sum_to_size(meta.shape)

@@ -1,7 +1,7 @@
-"""Whether a batch looks like the batches before it: checked on every rank, before anything is sent.
+"""Checks that a batch looks like the batches before it, on every rank, before anything is sent.
 
-Every rank has a batch of the same shapes (decoys, where it does not consume it), so all ranks refuse alike and none
-waits. What the first step had is what is expected; sizes in the batch dimension may change.
+Every rank has a batch of the same shapes (decoys, if it does not consume it), so all ranks refuse alike and none
+waits. The first step's arguments are the expected ones; sizes in the batch dimension may change.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BatchCheck:
                     f"argument {position} of stage 0 has another {what} than in the first step: "
                     f"expected {first}, got {one}"
                 )
-        kwargs_in(batch, sizes=sizes_in(batch))  # which refuses what does not fit its rule
+        kwargs_in(batch, sizes=sizes_in(batch))  # refuses arguments that do not fit their rule
         self._first = self._first or now
 
 

@@ -1,7 +1,7 @@
-"""A model's graph, found without computing anything.
+"""Finds a model's graph without computing anything.
 
 A *skeleton*, the model's copy without values (device ``meta``), is traced, so buffers, random numbers and
-counters of the model are left alone. The tracer looks into the modules it is told to open; every other module
+counters of the model are left alone. The tracer looks into the modules that it should open; every other module
 is one call in the graph.
 """
 
@@ -61,7 +61,7 @@ def without_values(leaf: Any) -> Any:
 
 
 def annotated_modules(skeleton: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[str]:
-    """The modules in whose forward `stage_boundary` is called, and all that they are inside of."""
+    """The modules in whose forward `stage_boundary` is called, and all modules around them."""
     within, found, handles = [""], set[str](), []
     for name, module in skeleton.named_modules():
         if name:
@@ -90,7 +90,7 @@ def _listening(listener: Callable[[], None]) -> Iterator[None]:
 
 
 def attempt(run: Callable[[], Any], where: Callable[[], str]) -> Any:
-    """``run()`` without values and without a trace in the random state; a failure is told by its place."""
+    """Run without values and without effect on the random state; an error names where it failed."""
     try:
         with torch.random.fork_rng(devices=[]):
             return run()
@@ -114,7 +114,7 @@ class UntraceableError(SplitError):
 
 
 class _Tracer(fx.Tracer):
-    """Looks into the opened modules only, and writes down where stages end."""
+    """Looks into the opened modules only, and records where stages end."""
 
     proxy_buffer_attributes = True
 
@@ -154,13 +154,13 @@ class _Tracer(fx.Tracer):
         return result
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """As always, and remember whose code this is."""
+        """Create it as usual, and remember which module's code it comes from."""
         node = super().create_node(*args, **kwargs)
         node.meta["within"] = self.within[-1]
         return node
 
     def end_stage(self, label: str) -> None:
-        """A stage ends here."""
+        """Record that a stage ends here."""
         self.create_node("call_function", cut, (label,), {})
 
 
@@ -194,7 +194,7 @@ def graph_of(
 
 
 def _require_same(one: fx.Graph, other: fx.Graph) -> None:
-    """The model does the same in training and in evaluation, where it was looked into."""
+    """Refuse a model whose opened modules do not do the same in training and in evaluation."""
     if str(one) == str(other):
         return
     pairs = zip_longest(one.nodes, other.nodes)

@@ -1,6 +1,6 @@
-"""Communication hooks: what is done with a bucket of gradients, as a function ``hook(state, bucket)``.
+"""Communication hooks: functions ``hook(state, bucket)`` that reduce a bucket of gradients.
 
-It begins a reduction of ``bucket.buffer`` and returns a future of the result: the mean over the replicas, of the
+A hook begins a reduction of ``bucket.buffer`` and returns a future of the result: the mean over the replicas, of the
 same shape. The next buckets are computed meanwhile.
 """
 
@@ -44,7 +44,7 @@ def compress_hook(dtype: torch.dtype) -> Hook:
 
 
 def check_hook(hook: Any) -> None:
-    """Refuse what is no communication hook.
+    """Refuse an object that is no communication hook.
 
     Raises:
         TypeError: It cannot be called.

@@ -73,7 +73,7 @@ def combine(function: Callable[[Sequence[Any]], Any], trees: Sequence[Any]) -> A
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same tree with ``function(leaf)`` in every leaf's place; named tuples stay what they are."""
+    """The same tree with ``function(leaf)`` in every leaf's place; named tuples keep their type."""
     if isinstance(tree, dict):
         return {key: map_leaves(function, child) for key, child in tree.items()}
     if isinstance(tree, tuple | list):

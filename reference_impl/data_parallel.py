@@ -2,11 +2,11 @@
 
 What happens in a training step that synchronises:
 
-1. Before the forward, buffers are made those of the first rank (`Options.broadcast_buffers`).
+1. Before the forward, the first rank's buffers replace those of all ranks (`Options.broadcast_buffers`).
 2. The forward runs the module. Every tensor it returns gets a hook: the first to see a gradient begins the *pass*.
 3. Each parameter's gradient is copied to its bucket as soon as backward has added it up. Complete buckets are
    reduced in their order, the same on every rank, while backward goes on.
-4. At the end of backward the buckets that lack gradients are filled up and reduced, too. One small message tells
+4. At the end of backward the buckets that lack gradients are filled up and reduced, too. One small message says
    which parameters have a gradient on how many ranks. Then the means become the parameters' gradients.
 
 A forward inside `DataParallel.no_sync` begins no pass, so its gradients only add up; the next pass reduces the sum.
@@ -43,7 +43,7 @@ _MIB = float(1 << 20)
 
 
 class DataParallel(nn.Module):
-    """`module`, kept in step with its replicas on the other ranks of `group`."""
+    """`module`, synchronised with its replicas on the other ranks of `group`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class DataParallel(nn.Module):
         self.attendance = Attendance(self.group)
         self._hook: tuple[Hook, Any] | None = None
         self._steps: dict[str, Callable[[], Any]] = {}
-        """By parameter, what is done once its gradient is reduced."""
+        """By parameter, what to do once its gradient is reduced."""
         self.alone, self.log = False, Log()
         self._synchronises, self._blind, self._in_pass, self._settled = True, False, False, False
         self._added, self._watched = list[Tensor](), list[Any]()
@@ -85,7 +85,7 @@ class DataParallel(nn.Module):
         kept = {n: p for n, p in self.module.named_parameters() if n not in self.options.ignored}
         self._parameters_kept = {name: p for name, p in kept.items() if p.requires_grad}
         if not self._parameters_kept:
-            raise ValueError("no parameter requires a gradient: there is nothing to keep in step")
+            raise ValueError("no parameter requires a gradient: there is nothing to synchronise")
         check_devices(kept, self.options.device)
         self._on_meta = any(parameter.is_meta for parameter in kept.values())
         equal = broadcasts and not self._on_meta
@@ -97,7 +97,7 @@ class DataParallel(nn.Module):
             parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
 
     def materialise(self, device: torch.device | None = None) -> None:
-        """Give memory and values to a module that was on the meta device: its parts' own, on the first rank.
+        """Give memory and values to a module that was on the meta device; the first rank's parts initialise them.
 
         Raises:
             ReplicaError: A part has no ``reset_parameters()``.
@@ -128,17 +128,17 @@ class DataParallel(nn.Module):
             tensors = [t for t in tensors_in(result) if t.requires_grad and not t.is_leaf]
             for tensor in tensors:
                 tensor.register_hook(lambda _: self.begin_pass())  # type: ignore[no-untyped-call]
-            if self.options.find_unused:  # what adds up nothing is no backward, what adds up elsewhere is one
+            if self.options.find_unused:  # adding nothing is no backward; adding up elsewhere is one
                 watched = leaves_below(tensors)
                 self._watched += [
                     one.register_post_accumulate_grad_hook(self._added.append) for one in watched
                 ]
-            self._blind = not tensors  # a container nobody knows: the first gradient begins the pass
+            self._blind = not tensors  # an unknown container: the first gradient begins the pass
         return result
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Forwards in here begin no pass; their gradients add up until one outside does."""
+        """Forwards within begin no pass; their gradients add up until one outside does."""
         before, self._synchronises = self._synchronises, False
         try:
             yield
@@ -147,7 +147,7 @@ class DataParallel(nn.Module):
 
     @contextmanager
     def join(self, *, divide_by_initial: bool = True, raise_early: bool = False) -> Iterator[None]:
-        """Surround a loop over batches of which other ranks may have another number.
+        """Surround a loop over batches; other ranks may have more or fewer of them.
 
         Means are over all ranks, or over those with a batch left unless `divide_by_initial`. With `raise_early`
         the first rank without one is an error everywhere. At the end all have the state of a rank that was last.
@@ -160,7 +160,7 @@ class DataParallel(nn.Module):
         self.attendance.source = 0
 
     def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], torch.optim.Optimizer]) -> None:
-        """Take a step with every parameter as soon as its gradient is reduced, and clear that."""
+        """Step every parameter as soon as its gradient is reduced, and clear the gradient."""
 
         def step(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
             optimizer.step()
@@ -186,7 +186,7 @@ class DataParallel(nn.Module):
         self.module.load_state_dict(state)
 
     def logged(self) -> dict[str, object]:
-        """What there is to tell about it; `seconds` is how long the last measured pass waited for reductions."""
+        """Facts about the wrapper; `seconds` is how long the last measured pass waited for reductions."""
         return {
             "world_size": dist.get_world_size(self.group),
             "rank": dist.get_rank(self.group),
@@ -205,7 +205,7 @@ class DataParallel(nn.Module):
     def reduce(self, used: Iterable[Tensor]) -> None:
         """Average what the parameters in `used` have added up, outside a backward; every rank names the same ones.
 
-        For whoever runs several backwards of `module` in a step, such as a pipeline's stage.
+        For code that runs several backwards of `module` in a step, such as a pipeline's stage.
         """
         ours = {id(parameter) for parameter in used}
         self.synchronise_buffers()
@@ -214,7 +214,7 @@ class DataParallel(nn.Module):
         self.end_pass(lenient=True)
 
     def _stand_in(self, what: int) -> None:
-        """Take part in a step of the others with nothing of one's own."""
+        """Take part in a step of the others without a batch."""
         if what & BUFFERS:
             self.synchronise_buffers()
         if what & GRADIENTS:
@@ -252,7 +252,7 @@ class DataParallel(nn.Module):
             broadcast(buffers.values(), self.group, source=self.attendance.source)
 
     def begin_pass(self) -> None:
-        """Expect every gradient; nothing happens when the pass has begun, in a backward with several outputs."""
+        """Expect every gradient; does nothing if the pass has begun, in a backward with several outputs."""
         if not self._in_pass:
             self._expect_all()
             # no public name tells when a backward ends; torch's own wrappers ask the same way
@@ -260,7 +260,7 @@ class DataParallel(nn.Module):
 
     def _backward_ended(self) -> None:
         if not (self._arrivals or self._added):
-            self._in_pass = False  # nothing was added up: gradients for a loss that has them in it
+            self._in_pass = False  # nothing was added up: the gradients were for a loss that contains them
             return
         while self._watched:
             self._watched.pop().remove()
@@ -274,14 +274,14 @@ class DataParallel(nn.Module):
             bucket.missing = set(bucket.parameters)
 
     def _arrived(self, name: str, _: Tensor) -> None:
-        """Note that backward has added up the gradient of a parameter."""
+        """Record that backward has added up the gradient of a parameter."""
         if self._blind:
             self.begin_pass()
         if not self._in_pass:
             return
         self._arrivals[name] = count = self._arrivals.get(name, 0) + 1
         if self.options.static_graph and not self._settled:
-            return  # who gets how many is known at the end only
+            return  # how many gradients each parameter gets is known only at the end
         expected = self._expected.get(name, 1)
         if count > expected:
             self._in_pass = False
@@ -311,7 +311,7 @@ class DataParallel(nn.Module):
             self._launched.append(future)
 
     def end_pass(self, *, lenient: bool = False) -> None:
-        """Reduce what is left, and hand out the means; `lenient` allows for what has no gradient anywhere.
+        """Reduce what is left, and hand out the means; `lenient` allows parameters without a gradient anywhere.
 
         Raises:
             ReplicaError: A parameter has no gradient on some rank, and was not allowed to; on every rank.
@@ -348,7 +348,7 @@ class DataParallel(nn.Module):
                     self._steps.get(name, _nothing)()
 
     def _holders(self, *, lenient: bool) -> dict[str, int]:
-        """On how many ranks each parameter has a gradient."""
+        """The number of ranks on which each parameter has a gradient."""
         kept = self._parameters_kept
         if self._settled and self.options.static_graph:
             return dict.fromkeys(kept, 1)
@@ -391,4 +391,4 @@ class DataParallel(nn.Module):
 
 
 def _nothing() -> None:
-    """What is done with most gradients once they are reduced."""
+    """The action after most gradients are reduced: none."""

@@ -11,9 +11,9 @@ __all__ = ["materialise"]
 
 
 def materialise(module: nn.Module, *, device: torch.device) -> None:
-    """Give what `module` has on the meta device memory, part by part; each initialises its own.
+    """Give memory to everything of `module` that is on the meta device; each part initialises its own.
 
-    As with ``torch.nn.Module.to_empty``, parameters that parts had in common are apart after that.
+    As with ``torch.nn.Module.to_empty``, parameters that parts had in common are separate afterwards.
 
     Raises:
         ReplicaError: A part has no ``reset_parameters()``.

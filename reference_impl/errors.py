@@ -6,7 +6,7 @@
     ├── PipelineError
     │   ├── StageError    something failed on this rank; the original exception is its ``__cause__``
     │   └── PeerError     something failed on another rank; the text says where and what
-    └── ReplicaError      replicas cannot be kept in step; raised on all of them
+    └── ReplicaError      replicas cannot be synchronised; raised on all of them
 
     ValueError
     └── OrderError        a stage's operations were called in another order than is possible
@@ -27,15 +27,15 @@ class StageError(PipelineError):
 
 
 class PeerError(PipelineError):
-    """Another rank failed and told this one; mend the stage, microbatch and rank that the text names."""
+    """Another rank failed and told this one; fix the stage, microbatch and rank that the text names."""
 
 
 class ReplicaError(RuntimeError):
-    """Replicas of a module cannot be kept in step; the text names parameters and ranks, and the remedy."""
+    """Replicas of a module cannot be synchronised; the text names parameters and ranks, and the remedy."""
 
 
 class OrderError(ValueError):
-    """A stage was asked for something that is not due; nothing was changed, call what the text says is next."""
+    """A stage was asked for something that is not due; nothing was changed. The text says what is due."""
 
 
 class SplitError(ValueError):

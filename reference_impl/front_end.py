@@ -1,6 +1,6 @@
-"""What the pipeline needs when a plan brings a whole model instead of stages.
+"""What the pipeline needs if a plan has a whole model instead of stages.
 
-`split_as_planned` says in the words of `tracing` how the plan wants the model split. `Ties` adds up the gradients
+`split_as_planned` passes the plan's way to split the model to `tracing`. `Ties` adds up the gradients
 of a parameter that stages of several ranks use: every holder sends its part to all others, at the end of the
 step, and adds all parts in the order of the ranks, so that all of them have the same sum to the bit.
 """
@@ -37,7 +37,7 @@ def split_as_planned(plan: Plan, split: Split) -> TracedPipe:
 
 
 def boundaries_of(info: PipeInfo, stages: Sequence[int], *, batch_dim: int) -> tuple[Boundary, ...]:
-    """What these stages hand on, in the words of the contract; the last stage hands on nothing."""
+    """What these stages hand on, in the contract's types; the last stage hands on nothing."""
     return tuple(
         Boundary(
             producer=s,
@@ -55,7 +55,7 @@ def boundaries_of(info: PipeInfo, stages: Sequence[int], *, batch_dim: int) -> t
 
 
 def share(shared: Sequence[Mapping[int, str]], modules: Mapping[int, nn.Module]) -> None:
-    """Let stages of this rank hold one parameter where they are to: autograd then adds up by itself."""
+    """Let stages of this rank that share a parameter hold one object: autograd then adds up by itself."""
     for where in shared:
         own = [s for s in where if s in modules]
         for s in own[1:]:
@@ -109,7 +109,7 @@ class Ties:
                     parameter.grad = before if parameter.grad is None else before + parameter.grad
 
     def _exchange(self, link: Link, *, failure: str | None) -> None:
-        """Send and receive every part; a failure travels in a part's place, so nobody waits in vain."""
+        """Send and receive every part; a failure travels in a part's place, so that no rank waits in vain."""
         for parameter, holders in self._tied:
             for peer in holders:
                 if peer == self._position:

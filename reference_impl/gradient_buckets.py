@@ -39,7 +39,7 @@ class Bucket:
         self._views = {} if sparse else dict(self._cut())
 
     def put(self, name: str, *, as_view: bool) -> None:
-        """Take a parameter's gradient into the buffer (zeros if it has none); with `as_view` it lives there."""
+        """Copy a parameter's gradient to the buffer (zeros if it has none); with `as_view` it lives there."""
         parameter = self.parameters[name]
         if self.sparse:
             gradient = torch.zeros_like(parameter).to_sparse(1) if parameter.grad is None else parameter.grad
@@ -73,7 +73,7 @@ class Bucket:
     def _cut(self) -> Iterator[tuple[str, Tensor]]:
         offset = 0
         for name, p in self.parameters.items():
-            # in memory as the parameter is, so that a view will do as its gradient
+            # the parameter's memory layout, so that a view will do as its gradient
             stride = p.stride() if _is_dense(p) else torch.empty(p.shape, device="meta").stride()
             yield name, self.buffer.as_strided(p.shape, stride, offset)
             offset += p.numel()
@@ -109,7 +109,7 @@ def buckets_of(
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor fills its memory without holes or overlaps, in whatever order of dimensions."""
+    """Whether a tensor fills its memory without holes or overlaps, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride != expected:

@@ -4,17 +4,17 @@ Positions in the pipeline are not process numbers: in a pipeline over processes 
 3, and torch sorts a group's processes, so a position is not even a rank of the group. Messages are therefore
 addressed by process.
 
-`Link.warm_up` makes all connections that a pipeline needs, in an order in which nobody can wait for anybody in
+`Link.warm_up` makes all connections that a pipeline needs, in an order in which no ranks can wait in
 a circle, whatever the device: backends that connect at the first message do so when both ends are there.
 
 Sends return at once and are waited for at the end of the step; a receive waits. Between two ranks messages
-arrive in the order in which they were sent, so no tags are needed. Who knows that a message will come says so
-with `expect`: gloo spares a round trip when the receive is there before the message.
+arrive in the order in which they were sent, so no tags are needed. A rank that knows that a message will come
+calls `expect`: gloo spares a round trip if the receive is there before the message.
 
-Whoever receives must know how many bytes to wait for. The first *frame* of a message is as long as the shortest
+The receiver must know how many bytes to wait for. The first *frame* of a message is as long as the shortest
 message that this link carried between the two ranks before, or, for the link's first, as that of the link before
 (`Lengths`); what does not fit follows in a second frame, whose length stands in the first. Messages of one length
-thus take one frame each, but for the very first; one that is shorter than all before is filled up, once.
+thus take one frame each, except for the very first; one that is shorter than all before is filled up, once.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Link:
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
         """Exchange one byte with the rank of every neighbouring stage; called on all ranks before anything else.
 
-        A group's very first operation may thus be a message between two of its ranks. The pairs of ranks are
-        taken in one order by everybody, and the lower end of a pair sends first: the first pair that is not
+        A group's very first operation may thus be a message between two of its ranks. All ranks take the pairs of
+        ranks in the same order, and the lower end of a pair sends first: the first pair that is not
         done has nothing to wait for.
         """
         pairs = {(min(a, b), max(a, b)) for a, b in itertools.pairwise(placement) if a != b}
@@ -88,12 +88,12 @@ class Link:
         self._send(wire.pack(value, device=self._device), to)
 
     def send_failure(self, text: str, *, to: int) -> None:
-        """Send, in place of a value, the news that a rank failed."""
+        """Send, instead of a value, the message that a rank failed."""
         self._send(wire.pack_failure(text, device=self._device), to)
 
     def expect(self, *, source: int) -> None:
-        """Post the receive of the next message of the rank at a position, one at a time; it must be received later."""
-        # Elsewhere than on a CPU a receive that waits for its message may hold up the sends behind it.
+        """Post the receive of the next message of the rank at a position, one at a time; receive it later."""
+        # On devices other than a CPU a receive that waits for its message may hold up the sends behind it.
         if self._device.type == "cpu":
             self._expected[source] = self._post(self._frame("from", source), source)
 
@@ -124,11 +124,11 @@ class Link:
         return self._ranks[position]
 
     def start_send(self, data: Tensor, process: int) -> Any:
-        """Begin to send; what is returned has a ``wait``."""
+        """Begin to send; the result has a ``wait``."""
         return dist.isend(data, process, group=self.group)
 
     def start_receive(self, data: Tensor, process: int) -> Any:
-        """Begin to receive into `data`, which holds what came when the ``wait`` of what is returned has ended."""
+        """Begin to receive into `data`, which holds the message when the result's ``wait`` has ended."""
         return dist.irecv(data, process, group=self.group)
 
     def _send(self, message: Tensor, to: int) -> None:

@@ -1,6 +1,6 @@
-"""What a boundary between two stages looks like, and what of it may change from microbatch to microbatch.
+"""What a boundary between two stages looks like, and what may change from microbatch to microbatch.
 
-The description of a boundary is *frozen* by its first microbatch of the first step: `check_same` refuses a later
+The first microbatch of the first step *freezes* the description of a boundary: `check_same` refuses a later
 one with another number of tensors, other containers, dtypes or sizes, before anything wrong is sent. In the
 batch dimension an output has as many samples as the stage's input, if it had at first.
 """

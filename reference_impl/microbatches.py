@@ -2,7 +2,7 @@
 
 A batch of B samples becomes m microbatches as ``torch.tensor_split`` cuts it: sizes differ by at most
 one, larger ones first. Tensors are cut along the batch dimension as *views* (nothing is copied); anything
-else is given to every microbatch as it is. Outputs are put together again in the same order.
+else is given to every microbatch unchanged. Outputs are put together again in the same order.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def merge(trees: Sequence[Any], *, batch_dim: int, rules: Sequence[MergeRule | N
 
     Tensors are concatenated along the batch dimension. 0-d tensors (a loss among the outputs, say) have
     none: they become one tensor of m elements. Other leaves must be equal in all microbatches and appear
-    once. `rules` has one entry per leaf, where any is merged otherwise.
+    once. `rules` has one entry per leaf, if any is merged in another way.
 
     Raises:
         ValueError: The outputs have different containers, a tensor lacks the batch dimension, or a leaf

@@ -1,13 +1,13 @@
 """A step by hand: the operations of one stage, microbatch by microbatch (torch says chunk by chunk).
 
-Where `runtime` carries out a rank's list of actions, here its user calls what such a list holds. For each
-microbatch, what is in brackets only where the neighbouring stage lives on another rank::
+While `runtime` carries out a rank's list of actions, here the user calls what such a list holds. For each
+microbatch (calls in brackets only if the neighbouring stage lives on another rank)::
 
     [receive_forward]  forward  [send_forward]
     [receive_backward]  backward  [send_backward]                          full backward, or
     [receive_backward]  backward(full=False)  [send_backward]  …  backward_weight
 
-A neighbour on the same rank finds what it needs without a message. Receives wait; sends return at once and
+A neighbour on the same rank needs no message. Receives wait; sends return at once and
 are waited for by `finish`, which also averages gradients over replicas. A call that is not due raises
 `OrderError`, which names the stage, the microbatch and what is due, and changes nothing.
 """
@@ -58,7 +58,7 @@ class ChunkOperations:
         self._step.receive_gradient(self._s, microbatch)
 
     def backward(self, microbatch: int, *, full: bool = True) -> None:
-        """Go back through the stage; ``full=False`` leaves the parameters to `backward_weight`."""
+        """Run the backward of the stage; ``full=False`` leaves the parameters to `backward_weight`."""
         asked = "backward" if full else "input part"
         self._require_known(microbatch, asked)
         self._stage.require("backward", microbatch, asked=asked)
@@ -84,14 +84,14 @@ class ChunkOperations:
         """End the step: wait for what was sent, average gradients over replicas, forget every microbatch.
 
         Raises:
-            OrderError: Something is still due of a microbatch; nothing was changed. (Among replicas the step ends
-                nevertheless, for the others wait to be told.)
+            OrderError: Something is still due for a microbatch; nothing was changed. (With replicas the step ends
+                all the same, because the others wait for this one's message.)
             PeerError: Something of a replica's step is unfinished; no gradient was averaged.
         """
         left = self._stage.left(self._m)
         if left and self._replicas is None:
             which = ", ".join(f"microbatch {k}" for k in left)
-            raise OrderError(f"stage {self._s} was asked for the end of the step; not through is {which}")
+            raise OrderError(f"stage {self._s} was asked for the end of the step; unfinished: {which}")
         self._step.link.wait()
         with self._surroundings:
             unfinished = bool(self._stage.unfinished)

@@ -1,8 +1,8 @@
 """Uneven inputs: a rank that has no batches left takes part in the others' collectives with zeros.
 
 Before every forward each rank says in one small message whether it is there, and what it is going to synchronise.
-A rank whose batches are used up answers "absent" until all are, and meanwhile stands in for what the others say.
-Buffers come from the lowest rank present; at the end its parameters and buffers are everybody's.
+A rank without batches answers "absent" until all do, and meanwhile takes part in what the others say.
+Buffers come from the lowest rank present; at the end all ranks get its parameters and buffers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ABSENT, _PRESENT, BUFFERS, GRADIENTS = 0, 1, 2, 4
 
 
 class Attendance:
-    """Who takes part in a step; outside `joining` everybody does, and nothing is sent."""
+    """Which ranks take part in a step; outside `joining` all do, and nothing is sent."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group, self._size = group, dist.get_world_size(group)
@@ -40,7 +40,7 @@ class Attendance:
             self._gather(_PRESENT + BUFFERS * buffers + GRADIENTS * gradients)
 
     def correction(self) -> float:
-        """What the sum over all ranks, divided by their number, is to be multiplied with."""
+        """The factor for the sum over all ranks, divided by their number."""
         return 1.0 if not self._asks or self._initial else self._size / self.present
 
     @contextmanager
@@ -57,7 +57,7 @@ class Attendance:
             self._asks, self.present = False, self._size
 
     def _gather(self, own: int) -> int:
-        """Exchange what everybody is going to do; all of it together, 0 when nobody has a batch."""
+        """Exchange what all ranks are going to do, and return the union; 0 if no rank has a batch."""
         flags = torch.zeros(self._size, dtype=torch.int32)
         flags[dist.get_rank(self._group)] = own
         dist.all_reduce(flags, group=self._group)

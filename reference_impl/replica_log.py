@@ -1,4 +1,4 @@
-"""What a wrapper tells about itself: where it is, what it has reduced, and how long that took."""
+"""What a wrapper reports on itself: where it is, what it has reduced, and how long that took."""
 
 from __future__ import annotations
 

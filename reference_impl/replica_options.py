@@ -1,4 +1,4 @@
-"""How replicas are kept in step: the options of `data_parallel`."""
+"""The options of `data_parallel`: how replicas are synchronised."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Options"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How replicas are kept in step.
+    """How replicas are synchronised.
 
-    `find_unused` lets parameters go without a gradient: what no replica has stays as it is, what one has is averaged
-    with zeros. With `static_graph` the first pass tells which parameters get gradients, and how often each.
+    `find_unused` lets parameters go without a gradient: one that no replica has stays unchanged, one that some have is
+    averaged with zeros. With `static_graph` the first pass finds out which parameters get gradients, and how often.
     """
 
     bucket_mib: float = 25.0
     first_bucket_mib: float = 1.0
     rebuild_buckets: bool = True
-    """Whether the second pass takes the order in which gradients arrived in the first."""
+    """Whether the second pass adopts the order in which gradients arrived in the first."""
     find_unused: bool = False
     static_graph: bool = False
     gradient_as_bucket_view: bool = False
@@ -35,9 +35,9 @@ class Options:
     """Synchronises buffers instead of the broadcast."""
     buffers_when: Literal["before_forward", "after_forward"] = "before_forward"
     ignored: frozenset[str] = frozenset()
-    """Parameters and buffers, by name, that are the user's own business."""
+    """Parameters and buffers, by name, that are left to the user."""
     mixed_precision: MixedPrecision | None = None
     delayed: frozenset[str] = frozenset()
-    """Parameters whose reduction begins after that of all others, so when the gradients of these are there."""
+    """Parameters whose reduction begins after that of all others, when the gradients of these are there."""
     device: torch.device | None = None
-    """Where the module has to be; None for wherever it is, as long as that is one kind of device."""
+    """The device that the module must be on; None for any, if it is only one kind of device."""

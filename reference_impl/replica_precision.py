@@ -15,10 +15,10 @@ __all__ = ["MixedPrecision", "run_mixed"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MixedPrecision:
-    """Floating dtypes; None leaves what there is."""
+    """Floating dtypes; None leaves the present ones."""
 
     param_dtype: torch.dtype | None = None
-    """Of parameters in the forward, and of its floating inputs."""
+    """For parameters in the forward, and for its floating inputs."""
     reduce_dtype: torch.dtype | None = None
     buffer_dtype: torch.dtype | None = None
 
@@ -26,7 +26,7 @@ class MixedPrecision:
 def run_mixed(
     module: nn.Module, how: MixedPrecision, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call the module with everything cast; what it does to its buffers is kept."""
+    """Call the module with everything cast; its changes to buffers are kept."""
     names, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     cast = {name: _cast(p, how.param_dtype) for name, p in names.items()}
     lent = {name: _cast(b, how.buffer_dtype) for name, b in buffers.items()}

@@ -1,4 +1,4 @@
-"""Replicas begin equal, and their buffers stay so: verification and broadcasts of many tensors at once."""
+"""Makes replicas equal at the start and keeps their buffers equal: verification and broadcasts of many tensors."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def verify(tensors: Mapping[str, Tensor], group: ProcessGroup) -> None:
     if not wrong and len({tuple(one) for one in told}) > 1:
         wrong.append("the names come in another order")
     if wrong:
-        raise ReplicaError("replicas of different modules cannot be kept in step: " + "; ".join(wrong))
+        raise ReplicaError("replicas of different modules cannot be synchronised: " + "; ".join(wrong))
 
 
 def check_devices(tensors: Mapping[str, Tensor], device: torch.device | None) -> None:
     """Refuse tensors on several kinds of devices, or on another one than `device`.
 
     Raises:
-        ValueError: It names one tensor of each kind.
+        ValueError: They are; it names one tensor of each kind.
     """
     found = {tensor.device.type: f"{name} on {tensor.device}" for name, tensor in tensors.items()}
     if len(found) > 1 or (device is not None and device.type not in found):

@@ -1,19 +1,19 @@
 """Replicas of a stage: their gradients are averaged once per step, after the stage's last backward.
 
 Data-parallel wrappers reduce gradients from inside a backward pass. Here a stage has one backward
-per microbatch, perhaps in two parts, and the table says in which order; so all of them only add up, and
-the reduction is asked for when the last one has run:
+per microbatch, perhaps in two parts, in the order of the table; so backwards only add up, and
+the reduction is requested after the last one:
 
 * ``DistributedDataParallel`` reduces in the backward of its own forward. The stage therefore runs the wrapped
-  module, past the wrapper. For the reduction the wrapper runs once, around a module that hands out the
-  parameters: the backward brings zeros, which change nothing, and the wrapper reduces what is there. To a wrapper
+  module without the wrapper. For the reduction the wrapper runs once, around a module that hands out the
+  parameters: the backward brings zeros, which change nothing, and the wrapper reduces what is there. For a wrapper
   with ``static_graph`` that is the graph, the same at every step; it is shown once when the pipeline is built.
-* Our own `DataParallel` averages what is there when it is asked to. The stage runs the wrapped module, likewise.
-* ``fully_shard`` adds up as long as it is told that no synchronisation is due. The parameters stay gathered
-  for the whole step: backwards in two parts need them when the wrapper does not know.
+* Our own `DataParallel` averages what is there on request. The stage again runs the module without the wrapper.
+* ``fully_shard`` adds up while it is set not to synchronise. The parameters stay gathered
+  for the whole step: backwards in two parts need them at times that the wrapper does not know.
 
-Before a reduction the replicas tell each other, in one small message, who failed and which parameters have
-gradients. So nobody waits for a replica that failed, and a parameter that no replica used keeps None.
+Before a reduction the replicas tell each other, in one small message, which of them failed and which parameters have
+gradients. So no replica waits for one that failed, and a parameter that no replica used keeps None.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .errors import PeerError
 
 
 class Replicas:
-    """One stage's replicas: `module` is what the stage computes with, `groups` are who averages with whom."""
+    """One stage's replicas: `module` is what the stage computes with, `groups` are the groups that average."""
 
     def __init__(self, module: nn.Module, groups: Sequence[ProcessGroup]) -> None:
         self.module, self.groups = module, groups
@@ -45,10 +45,10 @@ class Replicas:
         return nullcontext()
 
     def reduce(self, *, failed: bool) -> None:
-        """Average the gradients over the replicas; every replica calls it at the same point of its table.
+        """Average the gradients over the replicas; every replica calls this at the same point of its table.
 
         Raises:
-            PeerError: A replica (this one perhaps) `failed`; no gradient was changed.
+            PeerError: A replica (possibly this one) `failed`; no gradient was changed.
         """
         trained = [p for p in self.module.parameters() if p.requires_grad]
         used = [p for p, yes in zip(trained, self._agree(trained, failed=failed), strict=True) if yes]
@@ -60,7 +60,7 @@ class Replicas:
         raise NotImplementedError
 
     def _agree(self, trained: Sequence[Tensor], *, failed: bool) -> list[bool]:
-        """For each parameter whether a replica has a gradient of it."""
+        """For each parameter, whether a replica has a gradient of it."""
         told = [failed, *(p.grad is not None for p in trained)]
         flags = torch.tensor(told, dtype=torch.int32, device=next((p.device for p in trained), None))
         for group in self.groups:
@@ -72,7 +72,7 @@ class Replicas:
 
 
 class _HandedOut(nn.Module):
-    """Stands for a module: has its buffers, and its outputs are views of the parameters that are trained."""
+    """Replaces a module: has its buffers, and its outputs are views of the trained parameters."""
 
     def __init__(self, module: nn.Module, trained: Sequence[Tensor]) -> None:
         super().__init__()
@@ -92,9 +92,9 @@ class _Wrapped(Replicas):
             self._settle_graph()
 
     def _settle_graph(self) -> None:
-        """Let the wrapper see its first backward now: a static graph is what reached the parameters until its end.
+        """Let the wrapper see its first backward now: its static graph consists of what reached the parameters by then.
 
-        All microbatches would otherwise count as one, and the wrapper would wait for as many in every reduction.
+        All microbatches would otherwise count as one, and every reduction would wait for as many gradients.
         """
         trained = [p for p in self.module.parameters() if p.requires_grad]
         gradients = [p.grad for p in trained]
@@ -147,7 +147,7 @@ class _Sharded(Replicas):
             yield
         except BaseException:
             for parameter in self._root.parameters():
-                if not isinstance(parameter, DTensor):  # what a failed step added up, not reduced yet
+                if not isinstance(parameter, DTensor):  # what a failed step added up, not reduced
                     parameter.grad = None
             self._root.reset_iter_state()
             raise
@@ -167,9 +167,9 @@ class _Sharded(Replicas):
 
 
 def replicas_of(module: nn.Module) -> Replicas | None:
-    """The replicas of a stage, or None when its module is not wrapped for data parallelism.
+    """The replicas of a stage, or None if its module is not wrapped for data parallelism.
 
-    Every replica calls it at the same time: a wrapper with a static graph communicates.
+    Every replica calls this at the same time: a wrapper with a static graph communicates.
     """
     if isinstance(module, DistributedDataParallel):
         return _Wrapped(module)

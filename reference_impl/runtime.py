@@ -1,11 +1,11 @@
 """One step of the pipeline on one rank: carry out the rank's list of actions.
 
 A table (``pipeconform.schedule``) says what every rank does, in which order, sends and receives included.
-The runtime knows no schedule; it does what stands there. Stage s hands its output to stage s+1 and gets
+The runtime knows no schedule; it follows the table. Stage s hands its output to stage s+1 and gets
 the output's gradient back; on the same rank this is an assignment, otherwise a message.
 
-When something fails. The rank remembers the error, computes nothing more, and goes on through its list:
-where a value was due it sends a notice of failure, and what it receives it drops. Whoever receives a
+When something fails, the rank remembers the error, computes nothing more, and goes on through its list:
+where a value is due it sends a notice of failure, and it drops what it receives. A rank that receives a
 notice does the same. Every message of the step is thus sent and received as planned, no rank waits in
 vain, and the group is usable afterwards; at the end of the step every rank that knows of a failure raises.
 
@@ -41,7 +41,7 @@ _WORDS = {Kind.F: "forward", Kind.B: "backward", Kind.I: "input part", Kind.W: "
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one step works on; the same list of microbatches on every rank."""
+    """The input of one step; the same list of microbatches on every rank."""
 
     inputs: Sequence[tuple[Any, ...]]
     """Per microbatch the first stage's positional arguments."""
@@ -57,7 +57,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Yield:
-    """What one step left on this rank; empty lists where another rank has it."""
+    """The results of one step on this rank; empty lists if another rank has them."""
 
     outputs: Mapping[int, Any] = field(default_factory=dict)
     """Per microbatch, without graph."""
@@ -70,8 +70,8 @@ class Yield:
 class Step:
     """One run through a rank's list of actions; use it once.
 
-    `placement` gives the position of every stage's rank in the pipeline, `rank` this one's. `name` says in
-    errors who this is. Its computations and messages can also be called one by one, see `operations`.
+    `placement` gives the position of every stage's rank in the pipeline, `rank` this one's. `name` names
+    this rank in errors. Its computations and messages can also be called one by one, see `operations`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Step:
 
         Raises:
             StageError: A stage or the loss failed here; its ``__cause__`` is the original error.
-            PeerError: Another rank failed and this one was told.
+            PeerError: Another rank failed and told this one.
         """
         parts, due = _one_by_one(tuple(actions), tuple(self.placement))
         complete = self.complete_after(parts)
@@ -181,7 +181,7 @@ class Step:
             self.output_gradients[s, k] = [torch.ones_like(loss)]
 
     def backward(self, s: int, k: int, *, whole: bool) -> None:
-        """Go back through stage s, or its inputs only, from the gradient of its output, which is here."""
+        """Run the backward of stage s, or only for its inputs, from the gradient of its output, which is here."""
         gradients = self.output_gradients.pop((s, k))
         stage = self.stages[s]
         found = stage.backward(k, gradients) if whole else stage.backward_input(k, gradients)
@@ -231,7 +231,7 @@ class Step:
     def receive_input(self, s: int, k: int) -> None:
         """Wait for stage s's input from another rank."""
         value = self.link.receive(source=self.placement[s - 1])
-        # A failed sender cannot say whether a gradient must come back: both sides then take it that one does.
+        # A failed sender cannot say whether a gradient must come back: both sides then assume that one does.
         self._differentiable[s, k] = isinstance(value, Failure) or _wants_gradient(value)
         if not self._dropped(value):
             self.inputs[s, k] = value
@@ -290,10 +290,10 @@ def _one_by_one(
 
 
 def receives_after(parts: Sequence[Action], placement: Sequence[int]) -> Mapping[int, Sequence[Due]]:
-    """By index in `parts`: receives that are the next between two ranks once it is done; -1 for the beginning.
+    """By index in `parts`: the receives that are next between two ranks once that part is done; -1 for the beginning.
 
-    A receive is not posted before a send to the same rank that stands ahead of it in the list: where a pair of ranks
-    serves its messages in order, the send would wait for it. (Nor would it be known before a boundary's output is
+    A receive is not posted before an earlier send to the same rank in the list: if a pair of ranks
+    serves its messages in order, the send would wait for it. (Nor is it known before a boundary's output is
     sent whether a gradient comes back.)
     """
     found: dict[int, list[Due]] = {}

@@ -3,7 +3,7 @@
 The module is cut into *units* (`pipeconform.sharding.units_of`). What happens to a unit in a training step:
 
 1. Before its forward its parameters are gathered (`Shard.unshard`) and put into its modules as plain tensors.
-2. After it they are taken out. With strategy ``full`` what autograd saved of them is only noted (`_Saved`), so
+2. After it they are taken out. With strategy ``full`` autograd saves only notes of them (`_Saved`), so
    their memory is free.
 3. When the backward needs one of them, the unit is gathered again.
 4. When the gradient of the whole is there, it is reduced to the mean, of which each rank keeps its part.
@@ -36,7 +36,7 @@ __all__ = ["Sharded", "Unit"]
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-    """A piece of a unit's whole parameters that autograd saved: where it is, instead of what it is."""
+    """A note of a piece of a unit's whole parameters that autograd saved: where it is, not its values."""
 
     unit: Unit
     shard: Shard
@@ -77,17 +77,17 @@ class Unit:
             self.reshard()
 
     def begin_gathering(self) -> None:
-        """Ask for the parameters."""
+        """Request the parameters."""
         for shard in self.shards:
             shard.begin_gathering()
 
     def reshard(self) -> None:
-        """Give the whole parameters up."""
+        """Free the whole parameters."""
         for shard in self.shards:
             shard.reshard()
 
     def reduced(self, shard: Shard) -> None:
-        """A backward is through with the parameters in a shard."""
+        """Record that a backward has finished with the parameters in a shard."""
         if self.root.frees:
             shard.reshard()
 
@@ -133,26 +133,26 @@ class Sharded:
         firsts = {id(p): name for name, p in module.named_parameters()}
         every = module.named_parameters(remove_duplicate=False)
         self._firsts = {name: firsts[id(p)] for name, p in every}
-        """By each name of a parameter the first of its names."""
+        """For each name of a parameter, the first of its names."""
         self._names = tuple(module.state_dict())
         groups, expert_groups = self._groups(), self._expert_groups()
         units = units_of(module, sharding.nesting, ignored=self._ignored)
         if expert_groups is not None and EXPERT not in units:
             units = (EXPERT, *units)
         self._order: list[Unit] = []
-        """In the order of their forwards, as they came for the first time."""
+        """In the order of their first forwards."""
         self._groups_of = {
             name: expert_groups if expert_groups and name.split(".")[0] == EXPERT else groups
             for name in units
         }
         self.units: list[Unit] = []
-        """None as long as the module is on the meta device."""
+        """None while the module is on the meta device."""
         self._on_meta = any(parameter.is_meta for parameter in module.parameters())
         if not self._on_meta:
             self.units = [self._unit(name, groups) for name, groups in self._groups_of.items()]
 
     def materialise(self, device: torch.device | None = None) -> None:
-        """Give a module that was on the meta device memory and values, unit by unit, of which each rank keeps its part.
+        """Give memory and values to a module on the meta device, unit by unit; each rank keeps its part.
 
         Raises:
             ReplicaError: A part has no ``reset_parameters()``.
@@ -202,7 +202,7 @@ class Sharded:
         )
 
     def _unit(self, prefix: str, groups: Groups) -> Unit:
-        """Take the parameters below `prefix` that no unit has yet."""
+        """Take the parameters below `prefix` that belong to no unit yet."""
         alike: dict[object, dict[str, nn.Parameter]] = {}
         owners: dict[str, list[tuple[nn.Module, str]]] = {}
         names: dict[int, str] = {}
@@ -234,7 +234,7 @@ class Sharded:
         return Unit(self.module.get_submodule(prefix), shards, self)
 
     def __call__(self, *args: Any) -> Any:
-        """The forward, with this rank's own data."""
+        """Run the forward, with this rank's own data."""
         if self._on_meta:
             raise ReplicaError("parameters are on the meta device: call materialise() before a forward")
         for unit in self.units:
@@ -253,7 +253,7 @@ class Sharded:
             self.synchronises = before
 
     def arrived(self, unit: Unit) -> None:
-        """A unit's forward begins."""
+        """Record that a unit's forward begins."""
         if unit not in self._order:
             self._order.append(unit)
 
@@ -263,15 +263,15 @@ class Sharded:
         if wanted and 0 <= place < len(self._order):
             self._order[place].begin_gathering()
 
-    # ------------------------------------------------------------------ to be shown
+    # ------------------------------------------------------------------ results
 
     @property
     def shards(self) -> list[Shard]:
-        """Of all units."""
+        """The shards of all units."""
         return [shard for unit in self.units for shard in unit.shards]
 
     def parameters(self) -> list[nn.Parameter]:
-        """What an optimizer is to be made of: this rank's parts, and what is ignored."""
+        """The parameters for an optimizer: this rank's parts, and the ignored ones."""
         return [*(m for shard in self.shards for m in shard.masters.values()), *self._kept.values()]
 
     def state(self) -> dict[str, Tensor]:
@@ -280,12 +280,12 @@ class Sharded:
         return {**whole, **self._kept, **dict(self.module.named_buffers())}
 
     def full_state(self) -> dict[str, Tensor]:
-        """The module's state dict as it is without sharding; every rank calls it."""
+        """The module's state dict as without sharding; every rank calls it."""
         whole = self.state()
         return {name: whole[self._firsts.get(name, name)] for name in self._names}
 
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
-        """Load such a state dict, whatever number of ranks saved it; every rank has the whole of it."""
+        """Load such a state dict, saved with any number of ranks; every rank has the whole of it."""
         for shard in self.shards:
             shard.load(state)
         self.module.load_state_dict({name: state[name] for name in self.module.state_dict()})
@@ -299,7 +299,7 @@ class Sharded:
 
 
 def _own_group(groups: list[list[int]]) -> ProcessGroup | None:
-    """The one of these groups that this rank is in; None if it is alone there. Every rank asks for all of them."""
+    """The group among these that this rank is in; None if it is alone there. Every rank creates all of them."""
     own = _made(dist.group.WORLD, tuple(map(tuple, groups)))
     return own if own is not None and own.size() > 1 else None
 

@@ -37,7 +37,7 @@ class ShardedReplica:
         self.wrapper = wrapper
 
     def run(self, *args: Any) -> Any:
-        """The forward."""
+        """Run the forward."""
         return self.wrapper(*args)
 
     def parameters(self) -> Iterable[nn.Parameter]:
@@ -45,27 +45,27 @@ class ShardedReplica:
         return self.wrapper.parameters()
 
     def gradients(self) -> Mapping[str, Tensor | None] | None:
-        """Whole, by name."""
+        """The whole gradients by name."""
         return self.wrapper.gradients()
 
     def state(self) -> Mapping[str, Tensor]:
-        """Whole, by name."""
+        """The whole parameters and buffers by name."""
         return self.wrapper.state()
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Only add up."""
+        """Only add up gradients."""
         return self.wrapper.no_sync()
 
     def materialise(self) -> None:
-        """Unit by unit."""
+        """Give memory and values to the module, unit by unit."""
         self.wrapper.materialise()
 
     def full_state(self) -> Mapping[str, Tensor]:
-        """As it is without sharding."""
+        """The state dict as without sharding."""
         return self.wrapper.full_state()
 
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
-        """Likewise."""
+        """Load the state dict as without sharding."""
         self.wrapper.load_full_state(state)
 
 

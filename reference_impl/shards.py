@@ -22,24 +22,24 @@ __all__ = ["Groups", "Shard", "Slot"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Groups:
-    """Who shares: `over` has the parts of one copy, `across` the same part of every copy. None: this rank alone."""
+    """Groups of sharing ranks: `over` has the parts of one copy, `across` the same part of every copy. None: alone."""
 
     over: ProcessGroup | None
     across: ProcessGroup | None
 
     @property
     def parts(self) -> int:
-        """Into how many parts a copy is divided."""
+        """The number of parts of a copy."""
         return 1 if self.over is None else self.over.size()
 
     @property
     def position(self) -> int:
-        """Which part this rank has."""
+        """The part that this rank has."""
         return 0 if self.over is None else self.over.rank()
 
     @property
     def ranks(self) -> int:
-        """Over how many ranks gradients are averaged."""
+        """The number of ranks over which gradients are averaged."""
         return self.parts * (1 if self.across is None else self.across.size())
 
 
@@ -61,9 +61,9 @@ class Slot:
 
 
 class Shard:
-    """What this rank has of some parameters of one dtype, all of them trained or none.
+    """This rank's part of some parameters of one dtype, all of them trained or none.
 
-    `masters` are what the optimizer sees, in memory of `part`: a flat parameter for each slot, empty where this rank
+    `masters` are what the optimizer gets, in memory of `part`: a flat parameter for each slot, empty if this rank
     has nothing of it, or one for all of them.
     """
 
@@ -94,7 +94,7 @@ class Shard:
         self.masters = {cut_name: self._master(cut) for cut_name, cut in zip(parameters, cuts, strict=False)}
         self._cuts = dict(zip(self.masters, cuts, strict=True))
         self.pending: Tensor | None = None
-        """What passes added up that did not synchronise: whole, of this rank alone."""
+        """The sum of passes that did not synchronise: whole, of this rank alone."""
         self._whole: Tensor | None = None
         self._gathering: tuple[Tensor, Work] | None = None
 
@@ -107,7 +107,7 @@ class Shard:
 
     @torch.no_grad()
     def load(self, values: Mapping[str, Tensor]) -> None:
-        """Keep this rank's part of whole parameters with other values."""
+        """Keep this rank's part of new values for whole parameters."""
         self.part.copy_(self._own(self.flat(values, dtype=self.part.dtype)))
 
     def _own(self, whole: Tensor) -> Tensor:
@@ -125,14 +125,14 @@ class Shard:
     # ------------------------------------------------------------------ gathering
 
     def begin_gathering(self) -> None:
-        """Ask for the whole, and go on; nothing happens if it is there, or is asked for."""
+        """Request the whole, and go on; does nothing if it is there or requested."""
         if self._whole is None and self._gathering is None and self.groups.over is not None:
             whole = torch.empty(self.size * self.groups.parts, dtype=self.param_dtype, device=self.device)
             work = dist.all_gather_single(whole, self.given(), group=self.groups.over, async_op=True)
             self._gathering = (whole, work)
 
     def given(self) -> Tensor:
-        """This rank's part, where and as the computation wants it."""
+        """This rank's part, on the device and in the dtype of the computation."""
         return self.part.to(self.device, self.param_dtype)
 
     def unshard(self) -> Tensor:
@@ -147,13 +147,13 @@ class Shard:
         return self._whole
 
     def reshard(self) -> None:
-        """Forget the whole; what is under way is waited for, and forgotten, too."""
+        """Forget the whole; a gathering under way is waited for, and forgotten, too."""
         if self._gathering is not None:
             self._gathering[1].wait()
         self._whole = self._gathering = None
 
     def views(self, *, synchronises: bool, done: Callable[[Shard], None]) -> Iterator[tuple[Slot, Tensor]]:
-        """The whole parameters; their gradients are reduced where they come together, and ``done(self)`` called."""
+        """The whole parameters; their gradients are reduced where they come together, and ``done(self)`` is called."""
         whole = self.unshard()
         if self.trained and torch.is_grad_enabled():
             anchor = torch.empty(0, requires_grad=True)
@@ -191,7 +191,7 @@ class Shard:
             own = part[self._cuts[name]]
             master.grad = own.clone() if master.grad is None else master.grad + own
 
-    # ------------------------------------------------------------------ to be shown
+    # ------------------------------------------------------------------ results
 
     def whole_gradients(self) -> dict[str, Tensor | None]:
         """The mean gradients by name; None for all where there is none."""
@@ -203,7 +203,7 @@ class Shard:
         return dict(self.named(self.gathered(part)))
 
     def gathered(self, part: Tensor) -> Tensor:
-        """The whole of something that every rank has a part of."""
+        """The whole of a value that every rank has a part of."""
         if self.groups.over is None:
             return part
         whole = torch.empty(self.size * self.groups.parts, dtype=part.dtype, device=self.device)

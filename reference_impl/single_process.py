@@ -1,6 +1,6 @@
 """The reference of another kind: one process, the whole model, the loss over the merged output.
 
-Engines such as torchgpipe and fairscale take an ``nn.Sequential`` and give back the output of the whole
+Engines such as torchgpipe and fairscale take an ``nn.Sequential`` and return the output of the whole
 batch; the loss, and the backward pass from it, are the caller's. This is the plainest engine of that kind:
 every microbatch through every stage, one microbatch after another, then `torch.cat`.
 """
@@ -70,7 +70,7 @@ class SingleProcessPipeline:
         self._operate = step_modules(self.modules, plan.optimizer)
 
     def owned(self) -> Mapping[int, nn.Module]:
-        """Every stage."""
+        """Return every stage."""
         return self.modules
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -96,7 +96,7 @@ class SingleProcessPipeline:
         return values
 
     def backward(self, loss: Tensor, batch: Batch) -> None:
-        """The mean over the batch is the mean over its samples already."""
+        """Run the backward; the mean over the batch is the mean over its samples already."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def apply(self, operation: Operation) -> None:
@@ -112,7 +112,7 @@ class SingleProcessPipeline:
         return module_state(self.modules)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class SingleProcessReference:
@@ -122,11 +122,11 @@ class SingleProcessReference:
     pipeline: ClassVar[type[SingleProcessPipeline]] = SingleProcessPipeline
 
     def describe(self) -> Description:
-        """What a caller-side loss over the merged output allows."""
+        """Claim what a caller-side loss over the merged output allows."""
         return Description(name=self.name, version="0.1.0", capabilities=_CAPABILITIES)
 
     def setup_process(self) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def build(self, plan: Plan) -> SingleProcessPipeline:
         """Build in this process."""

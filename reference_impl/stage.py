@@ -1,18 +1,18 @@
 """One stage of the pipeline: a module, and what it must remember of every microbatch in flight.
 
-For each microbatch k the stage is asked, in this order::
+For each microbatch k the stage is called in this order::
 
     forward(k, …)  then  backward(k, …)                                    full backward, or
                          backward_input(k, …)  then  backward_weight(k)    its two parts
 
-What comes in another order raises `OrderError`, which names the stage, the microbatch and what is due, and
-changes nothing. The stage knows nothing of other stages, ranks or schedules (`operations` adds them). What it
-is given and what it gives back are trees of tensors; a tensor's ``requires_grad`` says whether its gradient
+A call in another order raises `OrderError`, which names the stage, the microbatch and what is due, and
+changes nothing. The stage knows nothing of other stages, ranks or schedules (`operations` adds them). Its
+arguments and results are trees of tensors; a tensor's ``requires_grad`` says whether its gradient
 is wanted.
 
 A stage may leave weight gradients to a function of its user's. Its *builder* is called after each backward and
-returns what is to run for that microbatch: at W, or at once where the schedule knows only full backwards.
-Autograd then goes all the way at I, because what it would leave for W is the function's business.
+returns the function to run for that microbatch: at W, or at once if the schedule has only full backwards.
+Autograd then computes everything at I, because the function computes what would be left for W.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class _InFlight:
     """What is remembered of one microbatch from its forward to its backward."""
 
     inputs: list[Tensor | None]
-    """Per tensor of the input: the leaf that collects its gradient, or None when none is wanted."""
+    """Per tensor of the input: the leaf that collects its gradient, or None if none is wanted."""
     outputs: list[Tensor]
     """Per tensor of the output: the tensor with its graph."""
 
 
 class Stage:
-    """A module and its microbatches in flight; `dw_builder` as in the module's docstring."""
+    """A module and its microbatches in flight; `dw_builder` is explained in the module's docstring."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Stage:
             self.clear()
 
     def clear(self) -> None:
-        """Forget every microbatch; what the boundary looks like stays known."""
+        """Forget every microbatch; the description of the boundary stays."""
         self._due.clear()
         self._in_flight.clear()
         self._weight_parts.clear()
@@ -178,7 +178,7 @@ class Stage:
         return tuple(sorted({*self._in_flight, *self._weight_parts}))
 
     def left(self, num_microbatches: int) -> tuple[int, ...]:
-        """Microbatches of so many that something is still due of, be it the forward."""
+        """Of so many microbatches, those for which something is still due, including the forward."""
         return tuple(k for k in range(num_microbatches) if self._due.get(k) != "nothing")
 
     def require(self, due: str, microbatch: int, *, asked: str) -> None:
@@ -193,7 +193,7 @@ class Stage:
     def _begin(
         self, microbatch: int, what: str, gradients: Sequence[Tensor | None]
     ) -> tuple[_InFlight, list[Tensor], list[Tensor]]:
-        """Take a microbatch that is in flight; the outputs at which its backward begins, and their gradients."""
+        """Take a microbatch that is in flight; return the outputs at which its backward begins, and their gradients."""
         self.require("backward", microbatch, asked=what)
         roots, starts = _roots(self._in_flight[microbatch].outputs, gradients)
         return self._in_flight.pop(microbatch), roots, starts
@@ -213,7 +213,7 @@ class Stage:
         check_samples(found, samples=samples, frozen=frozen, frozen_samples=frozen_samples, batch_dim=dim)
 
     def _samples(self, arguments: Sequence[Any]) -> int | None:
-        """The number of samples in a microbatch, by the first argument; None where that has no batch dimension."""
+        """The number of samples in a microbatch, from the first argument; None if that has no batch dimension."""
         first = next((leaf for leaf in leaves_of(arguments) if isinstance(leaf, Tensor)), None)
         return None if first is None or first.ndim <= self._batch_dim else first.shape[self._batch_dim]
 

@@ -1,7 +1,7 @@
 """Which schedules the reference offers, and the tables it carries out for them.
 
-The tables of training come from ``pipeconform.schedule.families``; the runtime carries out whatever they
-say. Common schedules have the names torch gives them, and a file's name stands for the table in it. Evaluation needs
+The training tables come from ``pipeconform.schedule.families``; the runtime carries out whatever they
+say. Common schedules have torch's names, and a file's name means the table in it. Evaluation needs
 one table only, for any placement.
 """
 
@@ -16,7 +16,7 @@ from pipeconform.adapter import MicrobatchRule, Placement, ScheduleClaim
 from pipeconform.schedule import Action, Kind, Table, generate, lower, read_table, verify
 
 FILES = (".csv", ".json")
-"""How the names of tables in files end."""
+"""The suffixes of files with tables."""
 SEVERAL = (1, 2, 3, 4)
 
 
@@ -99,11 +99,11 @@ OFFERS: Mapping[str, Offer] = {
 def training_table(name: str, *, num_ranks: int, stages_per_rank: int, num_microbatches: int) -> Table:
     """The lowered table of one training step.
 
-    Receives stand *late*, right before what needs them, because the runtime's receives wait.
+    Receives come *late*, right before the action that needs them, because the runtime's receives wait.
 
     Raises:
         ValueError: The schedule does not train, or has no table of this size.
-        BadTableError: `name` is that of a file that cannot be read.
+        BadTableError: `name` is a file that cannot be read.
     """
     if name.endswith(FILES):
         return _table_in(Path(name), num_ranks=num_ranks, num_microbatches=num_microbatches)
@@ -143,10 +143,10 @@ def evaluation_table(placement: tuple[int, ...], *, num_ranks: int, num_microbat
 def actions_of(
     name: str, *, placement: tuple[int, ...], num_ranks: int, rank: int, num_microbatches: int, training: bool
 ) -> tuple[Action, ...]:
-    """What one rank does in one step.
+    """The actions of one rank in one step.
 
     Raises:
-        ValueError: As for `training_table`, or the schedule wants another placement.
+        ValueError: As for `training_table`, or the schedule needs another placement.
     """
     if not training:
         table = evaluation_table(placement, num_ranks=num_ranks, num_microbatches=num_microbatches)

@@ -1,23 +1,23 @@
 """From a whole model to stages: the model is traced once, and its graph is cut.
 
-Where to cut is said in one of three ways: the model's code calls `stage_boundary` (annotations), a `Policy`
+There are three ways to say where to cut: the model's code calls `stage_boundary` (annotations), a `Policy`
 looks at the graph and chooses, or `Point` names submodules. The graph of stage s then holds the
 computations between two cuts. What it needs of an earlier stage travels through *every* boundary in
 between, so a stage still talks to its two neighbours only: a skip connection from stage k to stage k + 3 is
 an output of k, an input and an unchanged output of k + 1 and k + 2, and an input of k + 3. Positional
-inputs of the model enter at stage 0 and travel likewise; keyword arguments are given to the stages that use
+inputs of the model enter at stage 0 and travel the same way; keyword arguments go to the stages that use
 them.
 
 The tracer is ``torch.fx``, not ``torch.export``, and it looks into a module only if a cut lies inside it:
-every other module stays what it is, one call in the graph. So stages keep the model's own modules: names
+every other module stays unchanged, one call in the graph. So stages keep the model's own modules: names
 (state-dict keys are the whole model's), buffers, hooks, shared parameters, and the switch between training and
 evaluation. An exported graph has none of these modules left: dropout and batch norm are frozen in the mode
-they were traced in, and `Module.eval` changes nothing without telling. A module that is looked into has the
+they were traced in, and `Module.eval` silently changes nothing. An opened module has the
 same weakness if its own code reads ``self.training``; both modes are therefore traced and compared.
 
 Nothing is computed for this. A skeleton, the model's copy without values (device ``meta``), is traced and run,
 so buffers, random numbers and counters of the model are left alone, and the shape and dtype of everything
-that crosses a boundary are known before the first step. `TracedStage` holds every microbatch to them.
+that crosses a boundary are known before the first step. `TracedStage` checks every microbatch against them.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class PipeInfo:
     inputs: BoundaryMeta
     """The positional arguments of stage 0, for one microbatch."""
     outputs: tuple[BoundaryMeta, ...]
-    """Per stage what it hands to the next one; of the last stage the model's output."""
+    """Per stage, what it hands to the next one; for the last stage, the model's output."""
     kwargs: tuple[tuple[str, ...], ...]
-    """Per stage the keyword arguments of the model that it uses."""
+    """Per stage, the keyword arguments of the model that it uses."""
     shared: tuple[Mapping[int, str], ...]
-    """Per parameter that several stages hold: stage to name. Every one of them has a part of the gradient."""
+    """Per parameter that several stages hold: stage to name. Each of them has a part of the gradient."""
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.outputs)
 
 
@@ -159,7 +159,7 @@ def split_model(
 
 
 class TracedStage(Stage):
-    """A stage that refuses a microbatch which does not look like what was traced, outside the batch dimension."""
+    """A stage that refuses a microbatch which differs from what was traced, outside the batch dimension."""
 
     def __init__(self, module: nn.Module, *, index: int, info: PipeInfo, batch_dim: int = 0) -> None:
         super().__init__(module, index=index, batch_dim=batch_dim)
@@ -167,7 +167,7 @@ class TracedStage(Stage):
         self._leaving = info.outputs[index]
 
     def forward(self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], **how: Any) -> Any:
-        """As `Stage.forward`.
+        """Run `Stage.forward`, and check inputs and outputs.
 
         Raises:
             ValueError: An input or output has another dtype, number of dimensions or size than was traced; the
@@ -230,13 +230,13 @@ def _marks(skeleton: nn.Module, points: Sequence[Point]) -> dict[int, list[Point
 
 
 def _require_no_hooks(skeleton: nn.Module, opened: set[str]) -> None:
-    """Hooks of a module that is looked into would run once, while it is traced, and never again."""
+    """Refuse hooks of an opened module: they would run once, while it is traced, and never again."""
     for name in sorted(opened | {""}):
         module = skeleton.get_submodule(name)
         if module._forward_hooks or module._forward_pre_hooks:
             raise SplitError(
                 f"a cut falls inside {repr(name) if name else 'the model itself'}, which has forward hooks: they "
-                f"would be lost; cut before or after it, or hang the hooks on a submodule that is not cut"
+                f"would be lost; cut before or after it, or register the hooks on a submodule that is not cut"
             )
 
 
@@ -252,7 +252,7 @@ def _is_foreign(module: nn.Module) -> bool:
 
 
 def _stages(graph: fx.Graph, num_stages: int, points: Sequence[Point]) -> dict[fx.Node, int]:
-    """The stage of every node but the cuts; parameters belong to whoever uses them."""
+    """The stage of every node except the cuts; parameters belong to the stages that use them."""
     cuts = [node for node in graph.nodes if node.target is cut]
     reached = Counter(str(cut.args[0]) for cut in cuts)
     for point in points:
@@ -366,7 +366,7 @@ class _Interpreter(fx.Interpreter):
         return self.within
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """As always."""
+        """Call the module, and remember which one runs."""
         self.within = str(target)
         result = super().call_module(target, args, kwargs)
         self.within = ""

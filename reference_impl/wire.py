@@ -8,16 +8,16 @@ change from step to step. A message is one byte tensor of n bytes::
 
 or, for a failure, kind, n, length of the text and the text.
 
-The header holds the containers and, per tensor, dtype, shape and requires_grad; None stands for a tensor
-that is not there (a gradient nobody computed). Any dtype, number of tensors and number of dimensions can
+The header holds the containers and, per tensor, dtype, shape and requires_grad; None stands for a missing
+tensor (a gradient that was not computed). Any dtype, number of tensors and number of dimensions can
 be sent; any memory layout arrives contiguous. The message is a copy, the only one that is made: a stage may
 overwrite its output while the message is still under way, and what arrives lies in the message's memory.
 
-Of a tensor that is cut over ranks (`DTensor`) every rank sends its part, and the header has placements and shape of
+If a tensor is cut over ranks (`DTensor`), every rank sends its part, and the header has placements and shape of
 the whole; the receiver puts it together again on a mesh of its own.
 
-Boundaries look alike from microbatch to microbatch, so what comes before the tensors is written, and read, once
-per look: both ends keep the last few.
+Boundaries look alike from microbatch to microbatch, so the bytes before the tensors are written, and read, once
+per kind of boundary: both ends keep the last few.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Look = tuple[torch.dtype, tuple[int, ...], bool, Cut | None]
 
 @dataclass(frozen=True)
 class _Contents:
-    """What stands before the tensors, and where they begin."""
+    """The bytes before the tensors, decoded, and where the tensors begin."""
 
     structure: Structure
     looks: tuple[Look | None, ...]
@@ -77,12 +77,12 @@ def pack_failure(text: str, *, device: torch.device) -> Tensor:
 
 
 def beginning_of(message: Tensor) -> bytes:
-    """What stands before the tensors, or as much of it as is read at once; for `prefix_of`, `unpack` and its kin."""
+    """The bytes before the tensors, or as many of them as are read at once; for `prefix_of`, `unpack` and its kin."""
     return _bytes(message[:_TENSORS_AT])
 
 
 def prefix_of(begun: bytes) -> tuple[int, int]:
-    """Kind and length in bytes of the message that begins so."""
+    """Kind and length in bytes of the message that begins like this."""
     kind, length = struct.unpack_from("<2q", begun)
     return kind, length
 
@@ -90,8 +90,8 @@ def prefix_of(begun: bytes) -> tuple[int, int]:
 def unpack(message: Tensor, begun: bytes, *, mesh: DeviceMesh | None = None) -> Any:
     """The tree that `pack` was given: contiguous tensors, leaves of autograd, flags as they were.
 
-    They lie in the memory of the message, which must be whole and nobody else's from now on. What was cut is cut over
-    the last axis of `mesh`.
+    They lie in the memory of the message, which must be whole and must not be used otherwise from now on. Tensors that
+    were cut are cut over the last axis of `mesh`.
 
     Raises:
         ValueError: A tensor was cut, but there is no mesh.
@@ -103,7 +103,7 @@ def unpack(message: Tensor, begun: bytes, *, mesh: DeviceMesh | None = None) -> 
         leaves.append(None)
         if look is not None:
             dtype, shape, wants_gradient, cut = look
-            # No view of the message: an operation in place on one tensor must not be one on the others for autograd.
+            # No view of the message: for autograd an operation in place on one tensor must not affect the others.
             leaf = torch.empty(0, dtype=dtype, device=message.device)
             leaf.set_(storage, offset // dtype.itemsize, shape)  # type: ignore[call-overload]
             leaf = leaf if cut is None else _put_together(leaf, cut, mesh)
@@ -120,7 +120,7 @@ def unpack_failure(message: Tensor, begun: bytes) -> str:
 def _beginning(
     structure: Structure, looks: tuple[Look | None, ...], device: torch.device
 ) -> Sequence[Tensor]:
-    """What comes before every tensor, each followed by an empty place for it."""
+    """The bytes before every tensor, each followed by an empty place for it."""
     entries = [None if look is None else [_name(look[0]), *look[1:]] for look in looks]
     header = json.dumps([structure, entries]).encode()
     offsets, n = _offsets(looks, len(header))

@@ -35,15 +35,15 @@ class Replica:
         self.wrapper = wrapper
 
     def run(self, *args: Any) -> Any:
-        """The forward."""
+        """Run the forward."""
         return self.wrapper(*args)
 
     def parameters(self) -> Iterable[nn.Parameter]:
-        """All of them."""
+        """All parameters."""
         return self.wrapper.parameters()
 
     def gradients(self) -> Mapping[str, Tensor | None]:
-        """By name."""
+        """The gradients by name."""
         return {name: p.grad for name, p in self.wrapper.module.named_parameters()}
 
     def state(self) -> Mapping[str, Tensor]:
@@ -52,15 +52,15 @@ class Replica:
         return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Only add up."""
+        """Only add up gradients."""
         return self.wrapper.no_sync()
 
     def join(self, *, divide_by_initial: bool, raise_early: bool) -> AbstractContextManager[None]:
-        """Uneven inputs."""
+        """Surround a loop over uneven inputs."""
         return self.wrapper.join(divide_by_initial=divide_by_initial, raise_early=raise_early)
 
     def register_hook(self, state: Any, hook: Any) -> None:
-        """Register it."""
+        """Register a communication hook."""
         self.wrapper.register_comm_hook(state, hook)
 
     def compression(self, kind: Compression) -> tuple[Any, Callable[..., Any]]:
@@ -77,17 +77,17 @@ class Replica:
         return torch.amp.GradScaler(next(iter(self.parameters())).device.type, init_scale=scale)
 
     def step_in_backward(self, lr: float) -> None:
-        """With an optimizer for each parameter."""
+        """Step each parameter with an optimizer of its own."""
         self.wrapper.step_in_backward(lambda parameter: torch.optim.SGD([parameter], lr=lr))
 
     def change_group(self, group: Any) -> None:
-        """Another process group."""
+        """Go on in another process group."""
         self.wrapper.change_group(group)
 
     def register_buffer_hook(
         self, hook: Callable[[Mapping[str, Tensor]], None], *, before_forward: bool
     ) -> None:
-        """An option of the wrapper's."""
+        """Set an option of the wrapper."""
         self.wrapper.options = dataclasses.replace(
             self.wrapper.options,
             buffer_hook=lambda buffers, group: hook(buffers),
@@ -95,27 +95,27 @@ class Replica:
         )
 
     def full_state(self) -> Mapping[str, Tensor]:
-        """The module's own."""
+        """The module's own state dict."""
         return self.wrapper.full_state()
 
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
-        """The module's own."""
+        """Load the module's own state dict."""
         self.wrapper.load_full_state(state)
 
     def materialise(self) -> None:
-        """With the first rank's values."""
+        """Give memory to the module, with the first rank's values."""
         self.wrapper.materialise()
 
     def pickled(self) -> Replica:
-        """Wrapped anew."""
+        """Pickle the wrapper and wrap anew."""
         return Replica(pickle.loads(pickle.dumps(self.wrapper)))  # noqa: S301 - what was pickled here
 
     def logged(self) -> Mapping[str, object]:
-        """The wrapper's own words."""
+        """The wrapper's own report."""
         return self.wrapper.logged()
 
     def set_logging_rate(self, rate: int) -> None:
-        """Of its log."""
+        """Set the rate of its log."""
         self.wrapper.log.set_rate(rate)
 
 
@@ -125,7 +125,7 @@ class ReferenceWrapper:
     wrapper: type[DataParallel] = DataParallel
 
     def describe(self) -> WrapperDescription:
-        """Claims."""
+        """Claim every feature."""
         claims = WrapperClaims(features=frozenset(WrapperFeature), sharding=SHARDING)
         return WrapperDescription(name="reference wrapper", version="1", claims=claims)
 

@@ -48,7 +48,7 @@ def test_what_is_not_is_refused_in_one_line(data, words):
 
 def test_a_file_is_read_up_to_a_size(tmp_path):
     (tmp_path / "large").write_bytes(b"x" * 100)
-    with pytest.raises(BadCaseError, match="more than 99 bytes; no such file of pipeconform is that large"):
+    with pytest.raises(BadCaseError, match="more than 99 bytes; pipeconform never writes one that large"):
         file_bytes(tmp_path / "large", error=BadCaseError, most=99)
     assert len(file_bytes(tmp_path / "large", error=BadCaseError, most=100)) == 100
 

@@ -1,4 +1,4 @@
-"""A stage among the layers of an engine that chains them by itself."""
+"""A stage as a layer of an engine that chains its layers by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Chained"]
 
 
 class Chained(nn.Module):
-    """A layer takes what the one before returned as one argument: a tuple is spread out for `inner`."""
+    """Passes the previous layer's return value to `inner`: a tuple is spread out, anything else is one argument."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

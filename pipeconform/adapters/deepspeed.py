@@ -1,11 +1,11 @@
 """DeepSpeed's pipeline engine behind the contract.
 
-The engine takes the whole list of layers on every rank and an iterator over microbatches, and does the
-whole step itself: ``train_batch`` runs the schedule, steps the optimizer and clears the gradients. They are
-therefore copied in a hook that the optimizer calls before it steps (`Capabilities.fused_optimizer`).
+The engine takes the whole list of layers on every rank and an iterator over microbatches, and runs the
+whole step itself: ``train_batch`` runs the schedule, steps the optimizer and clears the gradients. A hook that the
+optimizer calls before it steps therefore copies them (`Capabilities.fused_optimizer`).
 
 Not claimed: half precision (the engine then keeps its gradients elsewhere), float64 (it converts every
-model to float32), outputs (an evaluation returns the last microbatch's only), sums (it always averages).
+model to float32), outputs (an evaluation returns only the last microbatch's), sums (it always averages).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _DeepSpeedPipeline:
             partition_method="uniform",
             dynamic_shape=plan.varying_shapes,
         )
-        # The engine does not run backward without an optimizer: one that changes nothing.
+        # The engine does not run backward without an optimizer, so it gets one that changes nothing.
         optimizer = optimizer_of(module.parameters(), plan.optimizer or SgdStep(lr=0.0))
         assert optimizer is not None, "every stage has something to train: frozen stages are not claimed"
         optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
@@ -115,7 +115,7 @@ class _DeepSpeedPipeline:
         return StepResult(loss=self._engine.train_batch(data))
 
     def apply(self, operation: Operation) -> None:
-        """The engine has stepped and cleared already; only what was kept for reading is cleared."""
+        """Clear the copies of gradients; the engine has stepped and cleared its own already."""
         if isinstance(operation, ZeroGrad):
             self._gradients = {
                 s: dict.fromkeys(name for name, _ in module.named_parameters())
@@ -129,10 +129,10 @@ class _DeepSpeedPipeline:
         return module_state(self._modules)
 
     def close(self) -> None:
-        """The engine leaves its process groups behind, with their threads and sockets."""
+        """Destroy the process groups that the engine leaves behind, with their threads and sockets."""
         if self._engine is None:
             return
-        # The last output's graph is hooked by the engine: a cycle that nobody collects, with all its threads.
+        # The engine hooks the last output's graph: a cycle that is never collected, with all its threads.
         self._engine.pipe_buffers.clear()
         self._engine.loss = None
         self._engine.destroy()
@@ -142,10 +142,10 @@ class _DeepSpeedPipeline:
 
 
 class DeepSpeed:
-    """Adapter for ``deepspeed.pipe.PipelineModule`` and the engine that ``deepspeed.initialize`` makes of it."""
+    """Adapter for ``deepspeed.pipe.PipelineModule`` and its engine from ``deepspeed.initialize``."""
 
     def describe(self) -> Description:
-        """What DeepSpeed's pipeline documents.
+        """DeepSpeed's documented features.
 
         Raises:
             Unsupported: it is not installed, or too old.
@@ -168,7 +168,7 @@ class DeepSpeed:
         """Build on this rank.
 
         Raises:
-            Unsupported: the pipeline is not the whole world. (How many stages there are is for the engine to check.)
+            Unsupported: the pipeline is not the whole world. (The engine checks the number of stages.)
         """
         ranks = plan.ranks
         if len(ranks.pipeline_ranks) != ranks.world_size:
@@ -177,9 +177,9 @@ class DeepSpeed:
 
 
 def _layer(stage: int, module: nn.Module, tied: Sequence[Mapping[int, str]]) -> Any:
-    """What the engine takes as a layer; it adds up the gradients of a parameter that layers with one key name.
+    """A stage as one of the engine's layers; layers with one key name share a parameter, whose gradients it adds up.
 
-    Layers of one key are one module inside a rank, but a rank has one stage here.
+    Layers with one key share their module inside a rank, but a rank has one stage here.
     """
     from deepspeed.pipe import TiedLayerSpec
 

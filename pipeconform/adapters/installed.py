@@ -1,4 +1,4 @@
-"""Which release of an engine is installed, asked without importing it."""
+"""Finds the installed release of an engine without importing it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """megatron-core's pipeline schedules behind the contract.
 
-Functions that are given this rank's stages (with ``set_input_tensor``), an iterator over microbatches for
-each and a ``forward_step_func``, which runs a stage and returns the function that makes a loss of its output.
+The schedules are functions that take this rank's stages (with ``set_input_tensor``), an iterator over microbatches for
+each, and a ``forward_step_func``, which runs a stage and returns a function that computes a loss from its output.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _CAPABILITIES = Capabilities(
 
 
 class _Stage(nn.Module):
-    """What the schedules drive: a module that is handed its input before its forward."""
+    """What the schedules drive: a module that gets its input before its forward."""
 
     def __init__(self, index: int, inner: nn.Module, config: Any, model_type: Any) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Stage(nn.Module):
 
 
 class _MegatronPipeline:
-    """One rank's stages, and the schedule that its size asks for."""
+    """One rank's stages, and the schedule for their number."""
 
     def __init__(self, plan: Plan, others: Mapping[str, dist.ProcessGroup]) -> None:
         from megatron.core.enums import ModelType
@@ -152,7 +152,7 @@ class Megatron:
     """Adapter for ``megatron.core.pipeline_parallel.schedules``."""
 
     def describe(self) -> Description:
-        """What the schedules document; `Unsupported` where there is no ``P2PCommunicator`` yet."""
+        """The schedules' documented features; raises `Unsupported` if there is no ``P2PCommunicator`` yet."""
         release = require_release("megatron-core", at_least=(0, 15), extra="megatron")
         return Description(name="megatron-core", version=release, capabilities=_CAPABILITIES)
 
@@ -165,7 +165,7 @@ class Megatron:
         self._others = dict.fromkeys(("tp", "cp", "dp_cp"), alone)
 
     def build(self, plan: Plan) -> _MegatronPipeline | Bystander:
-        """Build on this rank; the schedules are never told which stages they run, so that is checked here."""
+        """Build on this rank. The schedules do not know which stages they run, so this is checked here."""
         p, stages = len(plan.ranks.pipeline_ranks), len(plan.stages)
         if plan.placement != placement_of(Placement.LOOP, num_ranks=p, num_stages=stages):
             raise ValueError(f"stages are placed on ranks {plan.placement}, but {plan.schedule} wants a loop")
@@ -173,7 +173,7 @@ class Megatron:
 
 
 def _edge(plan: Plan) -> TensorSpec | None:
-    """What crosses every boundary, as this rank is told: one shape and one dtype for all that it sends and receives."""
+    """The shape and dtype of everything that this rank sends and receives: the same at every boundary."""
     if plan.declared is not None:
         stage, said = next(iter(plan.declared.items()))
         return (said.inputs if stage else said.outputs)[0]
@@ -186,7 +186,7 @@ def _config(plan: Plan, edge: TensorSpec | None, *, interleaved: bool) -> Any:
 
     return TransformerConfig(
         num_layers=len(plan.stages),
-        num_attention_heads=1,  # required, and of no use here
+        num_attention_heads=1,  # required, but not used here
         hidden_size=1 if edge is None else edge.shape[-1],
         pipeline_model_parallel_size=len(plan.ranks.pipeline_ranks),
         virtual_pipeline_model_parallel_size=len(plan.owned_stages()) if interleaved else None,

@@ -41,12 +41,12 @@ class MyAdapter:
     def describe(self) -> Description:
         """What the engine is and claims; must not start anything."""
         # REPLACE. What is claimed is judged; what is not claimed is reported as "not claimed", never
-        # as passed. Begin with little and add one claim after the other.
+        # as passed. Begin with few claims and add one after the other.
         return Description(
             name="toy GPipe",
             version="1.0",
             capabilities=Capabilities(
-                # family: what pipeconform calls the schedule; its order and memory are judged by it
+                # family: pipeconform's name of the schedule; its order and memory are judged by it
                 schedules=(ScheduleClaim(name="GPipe", family="gpipe", stages_per_rank=(1,), max_ranks=8),),
                 features=frozenset(
                     {
@@ -64,7 +64,7 @@ class MyAdapter:
         )
 
     def setup_process(self) -> None:
-        """Once per rank process: your engine's own global set-up, if any."""
+        """Called once per rank process: your engine's own global set-up, if any."""
 
     def build(self, plan: Plan) -> MyPipeline:
         """Build this rank's part; called on every rank."""
@@ -105,7 +105,7 @@ class MyPipeline:
         return StepResult(output=torch.cat(outputs, dim=batch.batch_dim), losses=losses or None)
 
     def apply(self, operation: Operation) -> None:
-        """ZeroGrad or OptimizerStep, between steps."""
+        """Carry out ZeroGrad or OptimizerStep, between steps."""
         self._apply(operation)
 
     def owned(self) -> dict[int, nn.Module]:
@@ -117,7 +117,7 @@ class MyPipeline:
         return module_gradients(self._modules)
 
     def state(self) -> dict[int, dict[str, torch.Tensor]]:
-        """Parameters and buffers, likewise."""
+        """Per stage, parameters and buffers by the same names."""
         return module_state(self._modules)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class ToyGPipe:
     def step(
         self, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], *, train: bool
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Outputs and losses per microbatch on the last rank, nothing on the others."""
+        """Return outputs and losses per microbatch on the last rank, nothing on the others."""
         taken, given, losses = [], [], []
         with torch.set_grad_enabled(train):
             for own, target in zip(inputs, targets, strict=True):

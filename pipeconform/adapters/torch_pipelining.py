@@ -195,7 +195,7 @@ class _TorchPipeline:
             for s, module in replicated.items()
         }
         stages = list(self._stages.values())
-        # what is wrong with a plan is for torch to say: an unknown name, or several stages for a schedule of one
+        # torch must report what is wrong with a plan: an unknown name, or several stages for a schedule of one
         known = plan.schedule in _CLASSES
         schedule_class: Any = _CLASSES[plan.schedule] if known else _named(plan.schedule)
         several = len(stages) > 1 or issubclass(schedule_class, schedules.PipelineScheduleMulti)
@@ -258,7 +258,7 @@ class _TorchPipeline:
         return module_state(self._modules)
 
     def table(self) -> str | None:
-        """What torch exports: ``pipeline_order`` of a multi-stage schedule, else the order of its documentation."""
+        """Return torch's table: ``pipeline_order`` of a multi-stage schedule, else the order in its documentation."""
         if self._schedule is None:
             return None
         several = isinstance(self._schedule, schedules.PipelineScheduleMulti)
@@ -277,12 +277,12 @@ class _TorchPipeline:
 
 
 def _named(schedule: str) -> Any:
-    """What torch makes of a name."""
+    """Return torch's schedule class with this name."""
     return schedules.get_schedule_class(schedule)
 
 
 def _declared(plan: Plan, stage: int) -> dict[str, Any]:
-    """What the user says of a stage's boundaries: torch then does without its exchange of shapes."""
+    """The user's declaration of a stage's boundaries: with it torch does not exchange shapes."""
     if plan.declared is None:
         return {}
 
@@ -297,7 +297,7 @@ def _declared(plan: Plan, stage: int) -> dict[str, Any]:
 
 
 def _require_taken(schedule_class: type[Any], specs: Mapping[str, Any]) -> None:
-    """Say what torch lacks: not every schedule takes every setting of the others.
+    """Refuse settings that this schedule does not take: not every schedule takes all of them.
 
     Raises:
         Unsupported: `schedule_class` has no parameter of one of these names.
@@ -308,7 +308,7 @@ def _require_taken(schedule_class: type[Any], specs: Mapping[str, Any]) -> None:
 
 
 def _split_along(batch_dim: int) -> dict[str, Any]:
-    """Where a model's only input is split and its only output merged, if not in dimension 0."""
+    """The dimension in which a model's only input is split and its only output merged, if not 0."""
     if not batch_dim:
         return {}
     along = pipelining.microbatch.TensorChunkSpec(batch_dim)  # type: ignore[no-untyped-call]
@@ -316,13 +316,13 @@ def _split_along(batch_dim: int) -> dict[str, Any]:
 
 
 def _merged_by(rules: Sequence[MergeRule | None]) -> dict[str, Any]:
-    """How outputs are merged, if any is merged otherwise than in dimension 0."""
+    """How outputs are merged, if one is merged in another way than along dimension 0."""
     return {"output_merge_spec": tuple(map(_merge_spec, rules))} if rules else {}
 
 
 def _merge_spec(rule: MergeRule | None) -> Any:
     if isinstance(rule, CustomMerge):
-        # torch begins with a value of the user's, the contract with the first microbatch's
+        # torch begins with a user's value, the contract with the first microbatch's
         def merged(before: Any, value: Any) -> Any:
             return value if before is None else rule.function(before, value)
 
@@ -331,7 +331,7 @@ def _merge_spec(rule: MergeRule | None) -> Any:
 
 
 def _kwarg_specs(plan: Plan, stages: Iterable[int]) -> dict[str, Any]:
-    """The dimensions in which this rank's keyword arguments are split, if any is split otherwise than usual."""
+    """The dimensions in which this rank's keyword arguments are split, if one is split in another than usual."""
     rules = {name: rule for s in stages for name, rule in plan.kwarg_rules.get(s, {}).items()}
     dims = {name: rule.dim for name, rule in rules.items() if isinstance(rule, Along)}
     return {"kwargs_chunk_spec": pipelining.microbatch.TensorChunkSpec.from_dict(dims)} if dims else {}
@@ -345,7 +345,7 @@ def _mesh_of(mesh: DeviceMesh) -> Callable[..., DeviceMesh]:
 
 
 def _loss_of(plan: Plan) -> Callable[..., torch.Tensor]:
-    """The plan's loss, which wants the batch where the outputs have it."""
+    """The plan's loss, which expects the batch in the same dimension as the outputs."""
     function, dim = plan.loss.function, plan.batch_dim
     if not dim:
         return function
@@ -367,7 +367,7 @@ class TorchPipelining:
         )
 
     def setup_process(self) -> None:
-        """Nothing: torch is all it needs."""
+        """Do nothing: torch needs no preparation."""
 
     def build(self, plan: Plan) -> _TorchPipeline:
         return _TorchPipeline(plan)

@@ -1,4 +1,4 @@
-"""torch's sharded wrappers over the grid of options: what they claim of it, and how a module is wrapped."""
+"""torch's sharded wrappers over the grid of options: their claims, and how they wrap a module."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _STRATEGIES = {
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module is; one on the meta device is materialised where this process's accelerator is, if it has any."""
+    """A module's device; one on the meta device gets this process's accelerator, if there is one, else the CPU."""
     found = {p.device for p in module.parameters() if not p.is_meta}
     if found:
         return found.pop()
@@ -162,7 +162,7 @@ def _mesh(device_type: str, world: ProcessGroup, shape: tuple[int, ...]) -> Devi
 
 
 def _own_group(groups: tuple[tuple[int, ...], ...]) -> ProcessGroup:
-    """The one of these groups that this rank is in; every rank asks for all of them."""
+    """The group among these that this rank is in; every rank creates all of them."""
     world: Any = dist.group.WORLD
     return _made(world, groups)
 

@@ -1,4 +1,4 @@
-"""torch's pipeline stages driven by hand, as a schedule of torch drives them."""
+"""torch's pipeline stages driven by hand, in the way of torch's own schedules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TorchStage:
 
     def forward(self, microbatch: int) -> None:
         stage, micro = self._stage, self._batch.microbatches
-        # a microbatch that there is not is for torch to refuse
+        # torch must refuse a microbatch that does not exist
         args = micro[microbatch].args if stage.is_first and microbatch < len(micro) else ()
         kwargs = micro[microbatch].kwargs.get(stage.stage_index, {}) if microbatch < len(micro) else {}
         output = stage.forward_one_chunk(microbatch, args, dict(kwargs))
@@ -85,7 +85,7 @@ def open_stages(
 ) -> Mapping[int, StageOperations]:
     """The operations of this rank's stages for one training step.
 
-    `initialise` is the schedule's own: it agrees on shapes between the ranks, before the first step only.
+    `initialise` is the schedule's own method: ranks exchange shapes in it, before the first step only.
     """
     first = batch.microbatches[0]
     kwargs = {name: value for s in stages for name, value in first.kwargs.get(s, {}).items()}

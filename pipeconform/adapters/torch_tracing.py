@@ -15,7 +15,7 @@ __all__ = ["known_boundaries", "traced_stages"]
 
 
 def traced_stages(plan: Plan, split: Split) -> dict[int, Any]:
-    """The stages of this rank, as torch makes them from the whole model."""
+    """This rank's stages, as torch makes them from the whole model."""
     args, kwargs = split.example()
     model = plan.model() if split.by != "annotations" else split.annotated(pipelining.pipe_split)
     model.train(plan.trains)  # an exported graph stays in the mode in which it was traced
@@ -30,7 +30,7 @@ def traced_stages(plan: Plan, split: Split) -> dict[int, Any]:
 
 
 def known_boundaries(plan: Plan, modules: dict[int, nn.Module]) -> list[Boundary]:
-    """What the stages hand on, as it stands in their graphs."""
+    """What the stages hand on, from their graphs."""
     found = []
     for s, module in modules.items():
         if s == len(plan.stages) - 1:
@@ -74,6 +74,6 @@ def _policy(
 
 
 def _is_inside(node: fx.Node, unit: str) -> bool:
-    """Whether a node computes what stands in the forward of the submodule `unit`."""
+    """Whether a node belongs to the forward of the submodule `unit`."""
     stack = node.meta.get("nn_module_stack") or {}
     return node.op == "call_function" and any(path == unit for path, _ in stack.values())

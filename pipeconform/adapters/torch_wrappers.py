@@ -52,7 +52,7 @@ _F = WrapperFeature
 
 
 class _Wrapped:
-    """What the three have in common: a module that was wrapped, and what none but one of them offers."""
+    """What the three have in common: the wrapped module, and refusals of what only one of them offers."""
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
@@ -232,7 +232,7 @@ class _Sharded(_Wrapped):
         return {name: _whole(tensor.detach()) for name, tensor in named.items()}
 
     def materialise(self) -> None:
-        """As the documentation of `fully_shard` has it."""
+        """Materialise as the documentation of `fully_shard` does."""
         self.wrapped.to_empty(device=device_of(self.wrapped))
         for part in self.wrapped.modules():
             if any(True for _ in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
@@ -284,7 +284,7 @@ class TorchFullyShard:
             param_dtype=_dtype(options.param_dtype), reduce_dtype=_dtype(options.reduce_dtype)
         )
         shard = functools.partial(fully_shard, mesh=mesh, ignored_params=ignored, mp_policy=policy)
-        apart = len(set(owners)) == len(owners)  # what children share has to be in one group, the root's
+        apart = len(set(owners)) == len(owners)  # shared parameters must be in one group, the root's
         for child in module.children():
             if apart and any(True for _ in child.parameters()):
                 shard(child)
@@ -300,7 +300,7 @@ class _Fsdp(_Wrapped):
     def __init__(self, wrapped: Any, dtypes: Mapping[str, torch.dtype]) -> None:
         super().__init__(wrapped)
         self.dtypes = dtypes
-        """Of buffers, which it keeps in another one, as they were and as its state dict has them."""
+        """The dtypes of buffers before wrapping, as the state dict has them; in the module they have another."""
 
     def gradients(self) -> Mapping[str, Tensor | None] | None:
         if not self.synchronises or not self.wrapped._use_orig_params:
@@ -317,7 +317,7 @@ class _Fsdp(_Wrapped):
             return {n: t.detach().to(self.dtypes.get(n, t.dtype), copy=True) for n, t in named.items()}
 
     def materialise(self) -> None:
-        """Nothing: wrapping does it."""
+        """Do nothing: wrapping does it."""
 
     def scaler(self, scale: float) -> Any:
         return ShardedGradScaler(device_of(self.wrapped).type, init_scale=scale)

@@ -99,19 +99,19 @@ class _TorchGPipePipeline:
         return module_state(self._modules)
 
     def close(self) -> None:
-        """Nothing is held: the worker threads end with each run."""
+        """Do nothing: the worker threads end with each run."""
 
 
 class TorchGPipe:
     """Adapter for ``torchgpipe.GPipe``."""
 
     def describe(self) -> Description:
-        """What torchgpipe documents; `Unsupported` where it is not installed."""
+        """The documented features of torchgpipe; raises `Unsupported` if it is not installed."""
         release = require_release("torchgpipe", at_least=(0, 0), extra="torchgpipe")
         return Description(name="torchgpipe", version=release, capabilities=_CAPABILITIES)
 
     def setup_process(self) -> None:
-        """Nothing: the engine has no process-wide state."""
+        """Do nothing: the engine has no process-wide state."""
 
     def build(self, plan: Plan) -> _TorchGPipePipeline:
         return _TorchGPipePipeline(plan)

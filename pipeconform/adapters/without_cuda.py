@@ -1,4 +1,4 @@
-"""For engines that call the CUDA runtime whatever the tensors are on."""
+"""Runs engines that call the CUDA runtime wherever the tensors are."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["TorchWithoutCuda"]
 
 
 class TorchWithoutCuda(ModuleType):
-    """What an engine's module sees as ``torch`` where there is no CUDA: its device calls mean the CPU.
+    """Replaces ``torch`` in an engine's module if there is no CUDA: its device calls mean the CPU.
 
-    It is put into that module alone: the model runs with the real thing.
+    Only that module sees it: the model runs with the real torch.
     """
 
     cuda = SimpleNamespace(current_device=lambda: "cpu", synchronize=lambda: None)

@@ -1,4 +1,4 @@
-"""Ranks on other hosts: agents that stand there, and the controller that they serve.
+"""Ranks on other hosts: the agents that run there, and the controller that they serve.
 
-`docs/attach.md` describes the protocol and what it protects from. Nothing here unpickles what a peer sent.
+`docs/attach.md` describes the protocol and what it protects against. Nothing here unpickles what a peer sent.
 """

@@ -1,4 +1,4 @@
-"""An agent: stands on a host, forks ranks there for the controller, and ends when that is gone."""
+"""An agent: runs on a host, forks ranks there for the controller, and ends when the controller is gone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from pipeconform.ranks.interrupts import sigterm_raises
 __all__ = ["serve"]
 
 _ASKING = 0.005  # seconds between two looks for an answer of a rank
-_FLUSH = 1.0  # seconds for last words to reach the kernel
+_FLUSH = 1.0  # seconds for the last messages to reach the kernel
 
 Say = Callable[[str], None]
 
@@ -54,16 +54,16 @@ def serve(
     device_index: int | None = None,
     wait: float = 300.0,
 ) -> None:
-    """Connect to the controller at `host`:`port`, serve it, and return when it says good-bye.
+    """Connect to the controller at `host`:`port`, serve it, and return when it says goodbye.
 
     Waits up to `wait` seconds for a controller to be there. Ranks elsewhere reach the ones here at `address`, by
-    default the one that the connection goes out from. `device_index` is that of the host's devices that
+    default the source address of the connection. `device_index` is the index of the host's device that
     ranks here use, by default the launcher's local rank.
 
     Raises:
-        UsageError: the controller refuses this agent, or is not one that knows the token.
+        UsageError: the controller refuses this agent, or does not know the token.
         ControllerGone: there is none, or it went away.
-        SystemExit: the process was told to end.
+        SystemExit: the process got SIGTERM.
     """
     link, identity = connected(host, port, token=token, address=address, wait=wait, say=say)
     say(f"{identity} serves the controller at {host}:{port}")
@@ -78,7 +78,7 @@ def serve(
         device_index=identity.local_rank if device_index is None else device_index,
     )
     try:
-        # launchers end their workers so; the ranks are to go first
+        # launchers end their workers with SIGTERM; the ranks must end first
         with sigterm_raises(SystemExit(128 + signal.SIGTERM)):
             agent.run()
     finally:
@@ -86,7 +86,7 @@ def serve(
 
 
 class _Agent:
-    """Members by number, fork servers by environment, and what the controller orders."""
+    """The agent's ranks by number, its fork servers by environment, and the loop that obeys the controller."""
 
     def __init__(self, link: Link, *, listen: str, device_index: int) -> None:
         self._link, self._listen, self._device_index = link, listen, device_index
@@ -97,10 +97,10 @@ class _Agent:
         self._done = False
 
     def run(self) -> None:
-        """Serve until the controller says good-bye.
+        """Serve until the controller says goodbye.
 
         Raises:
-            ControllerGone: it went without.
+            ControllerGone: it went away without a goodbye.
         """
         while not self._done:
             self._wait()
@@ -124,7 +124,7 @@ class _Agent:
         poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.queued else 0))
         for server in self._servers.values():
             if server.alive:
-                server.step(0.0)  # what is to be written is watched from here on
+                server.step(0.0)  # start watching for room to write
                 poll.register(server, select.POLLIN)
         members = self._members.values()
         if any(member.asked for member in members):
@@ -139,8 +139,8 @@ class _Agent:
         try:
             return read_order(body)
         except msgspec.MsgspecError as error:
-            self._link.end("carried something that is no order")
-            raise ControllerGone(f"the controller sent what is no order: {printable(str(error))}") from error
+            self._link.end("carried a message that is not an order")
+            raise ControllerGone(f"the controller sent no valid order: {printable(str(error))}") from error
 
     def _obey(self, order: Order) -> None:
         match order:
@@ -197,7 +197,7 @@ class _Agent:
             member.end()
 
     def _look(self) -> None:
-        """Tell which ranks progress; while they run tasks, the controller also hears so that this host is there."""
+        """Report which ranks progress; while they run tasks, this also shows the controller that the host is there."""
         now = time.monotonic()
         if now >= self._pulse:
             self._pulse = now + self._every

@@ -1,4 +1,4 @@
-"""In the controller: one agent that is connected, and the ranks that it has forked for us."""
+"""In the controller: one connected agent, and the ranks that it has forked."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from pipeconform.ranks.wire import Exited, Kind
 
 __all__ = ["Attached", "Generation", "RemoteRank"]
 
-_LARGE = 1 << 14  # bytes of a message on its way that count as movement; pulses are smaller
+_LARGE = 1 << 14  # bytes of an incoming message that count as movement; pulses are smaller
 
 
 class Generation(Protocol):
-    """The ranks of one world; each of them enters what became of it, so that no caller looks at all of them."""
+    """The ranks of one world. Each rank records what happened to it, so that no caller looks at all of them."""
 
     exits: dict[int, Exited]
     """By rank."""
@@ -45,11 +45,11 @@ class Generation(Protocol):
     """By rank why it could not be set up."""
 
     def meet(self, word: StoreAt) -> None:
-        """Tell the others where rank 0 waits for them."""
+        """Tell the other ranks where rank 0 waits for them."""
 
 
 class RemoteRank:
-    """What is known of one rank on an agent, and what came from it."""
+    """The state of one rank on an agent, and what arrived from it."""
 
     def __init__(self, agent: Attached, number: int, *, rank: int, generation: Generation) -> None:
         self.agent, self.number, self.rank = agent, number, rank
@@ -76,25 +76,25 @@ class RemoteRank:
 
     @property
     def moved(self) -> int:
-        """Changes with the bytes of tasks and answers, and not with pulses."""
+        """Changes with the bytes of tasks and answers, but not with pulses."""
         link = self.agent.link
         partial = link.partial if link.partial > _LARGE else 0
         queued = link.queued if link.queued > _LARGE else 0
         return self._bytes + partial - queued
 
     def pull(self, *, everything: bool = False) -> None:
-        """Frames come by the hub; there is nothing to do."""
+        """Does nothing: the hub delivers frames."""
 
     def hand(self, *, number: int, name: str, payload: bytes) -> None:
         """Send a task."""
         self.busy, self.pulse, self.pulsed = True, None, time.monotonic()
         self.printed = ""
-        # before it is sent: the agent may begin before we go on, and nothing ends later here than it did
+        # before it is sent: the agent may start at once, and no end may seem to precede its start
         self.began = time.monotonic()
         self.agent.send(Task(member=self.number, number=number, name=name, payload=payload))
 
     def hear(self, word: Word) -> None:
-        """Take note of what its agent says of it."""
+        """Record a report of its agent."""
         match word:
             case StoreAt():
                 self._generation.meet(word)
@@ -115,7 +115,7 @@ class RemoteRank:
         if word.kind == "raised":
             msgspec.msgpack.decode(
                 word.body, type=Raised
-            )  # what cannot be read is the agent's fault, not ours
+            )  # an unreadable answer is the agent's fault, not the controller's
         self.busy = False
         self._bytes += len(word.body)
         kind = Kind.BYTES if word.kind == "returned" else Kind.RAISED
@@ -130,14 +130,14 @@ class RemoteRank:
             self._generation.exits[self.rank] = self.exited
 
     def lose(self, why: str) -> None:
-        """Its agent is out of reach."""
+        """Record that its agent is out of reach."""
         self._ended(0, time.monotonic(), lost=why)
 
 
 class Attached:
     """A connected agent; `peer` is the address that it connected from.
 
-    It enters itself into `backlog` when it does not read as fast as it is sent.
+    It adds itself to `backlog` when it does not read as fast as it is sent data.
     """
 
     def __init__(self, link: Link, identity: Identity, *, peer: str, backlog: set[Attached]) -> None:
@@ -145,7 +145,7 @@ class Attached:
         self._backlog = backlog
         self.prepared: set[int] = set()
         self.quiet = 0.0
-        """Seconds for which nothing has come although something was due."""
+        """Seconds for which nothing has arrived although something was due."""
         self._heard = 0
         self._ranks: dict[int, RemoteRank] = {}
         self._numbers = 0
@@ -157,16 +157,16 @@ class Attached:
 
     @property
     def load(self) -> tuple[int, int]:
-        """How many ranks it has now, and how many it has ever forked: the least of all is next."""
+        """How many ranks it has now, and how many it has ever forked: the agent with the least is used next."""
         return len(self._ranks), self._numbers
 
     @property
     def busy(self) -> bool:
-        """Whether ranks of it run tasks, so that it must be heard of."""
+        """Whether its ranks run tasks, so that reports are due."""
         return any(one.busy for one in self._ranks.values())
 
     def send(self, order: Order) -> None:
-        """Send an order; one that is lost does no harm: the loss of the agent is noticed elsewhere."""
+        """Send an order. One that is lost does no harm: the loss of the agent is noticed elsewhere."""
         self.link.send(encode(order))
         if self.link.queued:
             self._backlog.add(self)
@@ -183,7 +183,7 @@ class Attached:
         pulse: float,
         generation: Generation,
     ) -> RemoteRank:
-        """Have a rank forked; `pulse` is the seconds between two words of whether it progresses."""
+        """Order a rank to be forked; `pulse` is the seconds between two reports on its progress."""
         self._numbers += 1
         one = RemoteRank(self, self._numbers, rank=rank, generation=generation)
         self._ranks[self._numbers] = one
@@ -202,14 +202,14 @@ class Attached:
         return one
 
     def forget(self, one: RemoteRank) -> None:
-        """Hear no more of a rank."""
+        """Ignore further reports on a rank."""
         self._ranks.pop(one.number, None)
 
     def hear(self) -> None:
-        """Read what has come.
+        """Read what has arrived.
 
         Raises:
-            msgspec.MsgspecError: something that is no message of an agent.
+            msgspec.MsgspecError: an agent sends no such message.
         """
         self.link.pull()
         if self.link.heard != self._heard:
@@ -225,7 +225,7 @@ class Attached:
                 self._ranks[word.member].hear(word)
 
     def lose(self) -> str:
-        """Close the connection for good; returns which agent it was and why it ended."""
+        """Close the connection for good; return which agent it was and why it ended."""
         self.link.end("was closed at the end")
         text = f"{self.identity}: its connection {printable(self.link.ended)}"
         for one in self._ranks.values():

@@ -1,4 +1,4 @@
-"""The agent's way to its controller: connect, prove, and have a link."""
+"""The agent's side of connecting: find the controller, do the handshake, and return a link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeconform.errors import PipeconformError, UsageError
 
 __all__ = ["SILENCE", "ControllerGone", "connected"]
 
-SILENCE = 16  # seconds after which a host that says nothing counts as gone, on either side
+SILENCE = 16  # seconds without a message after which a host counts as gone, on either side
 _GREETING = 120.0  # seconds; a controller that judges a case is slow to answer
 _RETRY = 0.5  # seconds between two attempts to connect
 
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 class ControllerGone(PipeconformError):  # noqa: N818 - it is raised as a statement
-    """The connection to the controller ended without a good-bye, or never came about."""
+    """The connection to the controller ended without a goodbye, or was never made."""
 
     exit_code = 1
 
@@ -37,10 +37,10 @@ def connected(
     say: Say,
     versions: Versions | None = None,
 ) -> tuple[Link, Identity]:
-    """A link to the controller, which may come up to `wait` seconds from now.
+    """A link to the controller, which may start up to `wait` seconds from now.
 
     Raises:
-        UsageError: the controller refuses this agent, or is not one that knows the token.
+        UsageError: the controller refuses this agent, or does not know the token.
         ControllerGone: there is none.
     """
     deadline = time.monotonic() + wait

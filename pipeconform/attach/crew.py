@@ -23,23 +23,23 @@ from pipeconform.ranks.wire import Exited
 
 __all__ = ["RemoteCrew", "Setting", "pulse_for"]
 
-_GROUP_TIMEOUT = 24 * 3600.0  # seconds; longer than any task may last, so that a pool judges and no timeout
-_ASKED = 3.0  # seconds for the answers of ranks, the way there and back included
-_ECHO = 1.0  # seconds between a failure and the word of the loss that it came from
-_PULSES = 5000  # per second that a controller hears with a part of its time
+_GROUP_TIMEOUT = 24 * 3600.0  # seconds; longer than any task may last, so that only the pool decides
+_ASKED = 3.0  # seconds for the answers of ranks, both ways included
+_ECHO = 1.0  # seconds between a failure and the report of the loss that caused it
+_PULSES = 5000  # per second that a controller can read with a part of its time
 _FASTEST = 0.1  # seconds between two pulses of one agent
-_STALE = 10  # pulses left out after which the last one says nothing about a rank any more
+_STALE = 10  # missed pulses after which the last one says nothing about a rank any more
 _SAID = 4096  # characters of a failure quoted in messages
 
 
 def pulse_for(agents: int) -> float:
-    """Seconds between two pulses of each of `agents`, so that all of them together can be heard."""
+    """Seconds between two pulses of each of `agents`, so that the controller can read all of them."""
     return max(_FASTEST, agents / _PULSES)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all ranks under one environment variant have in common; `number` names it to the agents."""
+    """What all ranks of one environment variant have in common; `number` identifies it to the agents."""
 
     number: int
     environment: Environment
@@ -79,18 +79,18 @@ class RemoteGroup:
 
     @property
     def pids(self) -> tuple[int, ...] | None:
-        """Each on its own host; None until all are known."""
+        """Process ids, each on its own host; None until all are known."""
         pids = tuple(one.pid for one in self.channels if one.pid is not None)
         return pids if len(pids) == self.size else None
 
     def meet(self, word: StoreAt) -> None:
-        """Tell the others where rank 0 waits for them."""
+        """Tell the other ranks where rank 0 waits for them."""
         for one in self.channels[1:]:
             one.agent.send(StoreAt(member=one.number, host=word.host, port=word.port))
 
     @property
     def ready(self) -> bool:
-        """Whether all are set up; asked after every message, so none is looked at again that was ready."""
+        """Whether all are set up; called after every message, so ranks that were ready are not checked again."""
         while self._ready < self.size and self.channels[self._ready].seen is not None:
             self._ready += 1
         return self._ready == self.size
@@ -122,7 +122,7 @@ class RemoteCrew:
         return self._group
 
     def form(self) -> None:
-        """Have a whole generation, or begin to form one if there are agents enough; never waits."""
+        """Start a generation unless there is a whole one or too few agents are there; never waits."""
         self._hub.step(0.0)
         if self._group is not None:
             if not self._group.exits and all(one.agent.alive for one in self._group.channels):
@@ -153,11 +153,11 @@ class RemoteCrew:
         group.channels = tuple(ranks)
 
     def wait_until_formed(self) -> None:
-        """Wait until every rank is set up, and for agents first if there are too few.
+        """Wait until every rank is set up; if there are too few agents, wait for them first.
 
         Raises:
             TooFewAgentsError: fewer than the minimum, and none came in time.
-            PoolError: a rank could not be set up, or took too long; what it said is quoted, with its host.
+            PoolError: a rank could not be set up, or took too long; its output is quoted, with its host.
             VariantError: a rank does not see the environment's variables as they should be.
         """
         while not (self._formed and self._group is not None):
@@ -196,24 +196,24 @@ class RemoteCrew:
 
     @staticmethod
     def _failed(group: RemoteGroup) -> str:
-        """What a rank says that could not be set up; empty while all is well."""
+        """The message of a rank that could not be set up; empty while all is well."""
         for rank in sorted({*group.unfit, *group.exits}):
             one = group.channels[rank]
             where = f"rank {rank} on {one.agent.identity}"
             if rank in group.unfit:
                 return f"{where} could not be set up:\n{group.unfit[rank][-_SAID:]}"
             code = group.exits[rank].code
-            return f"{where} ended with {code} while it was set up; it printed:\n{one.printed}"
+            return f"{where} ended with {code} while it was being set up; it printed:\n{one.printed}"
         return ""
 
     def _settle(self, group: RemoteGroup) -> None:
-        """A rank whose peer's host is gone may fail before the loss of that host is known."""
+        """Wait a moment: a rank whose peer's host is gone may fail before the loss of that host is known."""
         deadline = time.monotonic() + _ECHO
         while time.monotonic() < deadline and not any(one.lost for one in group.exits.values()):
             self._hub.step(0.1)
 
     def discard(self, *, wait: bool = False) -> None:
-        """Have the present generation killed, if any; agents do so before they fork the next one."""
+        """Have the present generation killed, if any; agents do this before they fork the next one."""
         group, self._group, self._formed = self._group, None, False
         self.seen, self._outputs = {}, {}
         if group is None:
@@ -230,11 +230,11 @@ class RemoteCrew:
         self.group.channels[rank].hand(number=number, name=name, payload=payload)
 
     def step(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for something to happen and take note of it."""
+        """Wait up to `timeout` seconds for something to happen, and record it."""
         self._hub.step(timeout)
 
     def require_alive(self) -> None:
-        """Raise PoolError when the controller has sent its agents home."""
+        """Raise PoolError if the controller has sent its agents home."""
         if self._hub.closed:
             raise PoolError("the agents were sent home")
 
@@ -243,18 +243,18 @@ class RemoteCrew:
         return RemoteEyes(self.group)
 
     def printed(self, rank: int) -> str:
-        """The end of what `rank` printed, as far as it was asked or has ended."""
+        """The end of what `rank` printed, if the agent reported it: when asked for stacks, or at the rank's end."""
         return self._outputs.get(rank, "") or self.group.channels[rank].printed
 
     def trim_output(self, ranks: Sequence[int]) -> None:
-        """Agents see to it."""
+        """Does nothing: agents limit the output."""
 
     def ask(self, ranks: Sequence[int]) -> Inquiry:
-        """Ask `ranks` where they stand."""
+        """Ask `ranks` what they are doing."""
         return Inquiry(self._hub, self.group, ranks, ticket=self._ticket(), of=AskStanding)
 
     def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """Their Python stacks; what they have printed comes along."""
+        """Their Python stacks; the answers also bring their output."""
         asked = Inquiry(self._hub, self.group, ranks, ticket=self._ticket(), of=AskStacks)
         asked.wait()
         found = {rank: word for rank, word in asked.replies().items() if isinstance(word, Stacks)}
@@ -267,7 +267,7 @@ class RemoteCrew:
 
 
 class RemoteEyes:
-    """Sees what agents see of their ranks; where nothing is heard, a rank may well compute."""
+    """Sees what agents report about their ranks; a rank without reports counts as computing."""
 
     def __init__(self, group: RemoteGroup) -> None:
         self._group = group
@@ -277,7 +277,7 @@ class RemoteEyes:
         """Whether any of `ranks` progressed since the last call, or cannot be seen."""
         moved = [
             self._moved(self._group.channels[rank]) for rank in ranks
-        ]  # of all: each look counts from the last
+        ]  # of all: every look is compared with the last
         return any(moved)
 
     def _moved(self, one: RemoteRank) -> bool:
@@ -288,13 +288,13 @@ class RemoteEyes:
         return before is None or before != one.pulse.progressed
 
     def stopped(self, rank: int) -> bool:
-        """Whether a signal held `rank` when it was last heard of."""
+        """Whether a signal held `rank` at the last report."""
         pulse = self._group.channels[rank].pulse
         return pulse is not None and pulse.stopped
 
 
 class Inquiry:
-    """One question to some ranks; those whose agents are lost never answer."""
+    """A question to some ranks; those whose agents are lost never answer."""
 
     def __init__(
         self,
@@ -312,11 +312,11 @@ class Inquiry:
             one.agent.send(of(member=one.number, ticket=ticket))
 
     def replies(self) -> dict[int, StandingWord | Stacks]:
-        """By rank what has come."""
+        """By rank, the answer so far."""
         return {one.rank: one.replies[self._ticket] for one in self._asked if self._ticket in one.replies}
 
     def answers(self) -> dict[int, Standing]:
-        """The standings that have come, on the controller's clock."""
+        """The standings so far, on the controller's clock."""
         began = {one.rank: one.began for one in self._asked}
         return {
             rank: _standing(word.body).shifted(began[rank])
@@ -325,14 +325,14 @@ class Inquiry:
         }
 
     def wait(self) -> dict[int, Standing]:
-        """What has come when no more is to be expected."""
+        """The standings when no more are expected."""
         while not self.over:
             self._hub.step(0.05)
         return self.answers()
 
     @property
     def over(self) -> bool:
-        """Whether all have answered that still can, or the time is over."""
+        """Whether all that still can have answered, or the time is over."""
         waits = any(one.exited is None and self._ticket not in one.replies for one in self._asked)
         return not waits or time.monotonic() > self._until
 

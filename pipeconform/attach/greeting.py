@@ -7,9 +7,9 @@
     agent       Proof(mac, identity)
     controller  Welcome(mac)                                or  Refusal(reason)
 
-Each message is a 16-bit length and MessagePack. A proof is an HMAC-SHA256 under the token over the side's
-name and the transcript: every byte that was sent before in either direction, and the identity. Who only
-connects to the controller gets no proof to try tokens on, for the agent proves first.
+Each message is a 16-bit length and MessagePack. A proof is an HMAC-SHA256, keyed with the token, over the side's
+name and the transcript: every byte that was sent before in either direction, and the identity. A peer that only
+connects to the controller gets no proof to try tokens on, because the agent proves first.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def _digest(folder: Path) -> str:
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who an agent is; `rank`, `local_rank` and `node` are its launcher's numbers."""
+    """An agent's identity; `rank`, `local_rank` and `node` are its launcher's numbers."""
 
     host: str
     pid: int
     address: str
-    """Where other ranks reach it."""
+    """The address at which other ranks reach it."""
     rank: int = 0
     local_rank: int = 0
     node: int = 0
@@ -90,28 +90,28 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """The agent's first word."""
+    """The agent's first message."""
 
     versions: Versions
     nonce: bytes
 
 
 class Challenge(msgspec.Struct, frozen=True, tag=True):
-    """The controller's answer to an agent of its own versions."""
+    """The controller's answer to an agent of the same versions."""
 
     versions: Versions
     nonce: bytes
 
 
 class Proof(msgspec.Struct, frozen=True, tag=True):
-    """The agent knows the token; `identity` is `Identity` in MessagePack and covered by the proof."""
+    """The agent knows the token; `identity` is an `Identity` in MessagePack and covered by the proof."""
 
     mac: bytes
     identity: bytes
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """The controller knows it, too."""
+    """The controller knows the token, too."""
 
     mac: bytes
 
@@ -131,11 +131,11 @@ class Keys:
 
 
 class Refused(Exception):  # noqa: N818 - it is raised as a statement about a peer
-    """The peer is not the one that is expected; the text says why and is safe to print."""
+    """The peer is refused; the text says why and is safe to print."""
 
 
 class _Side:
-    """What both sides of a handshake do alike."""
+    """What both sides of a handshake have in common."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -153,7 +153,7 @@ class _Side:
         return data
 
     def _take(self, data: bytes) -> bytes | None:
-        """Add `data` to what came; a whole message, or None while it is not whole."""
+        """Add `data` to the bytes received; return a whole message, or None until there is one."""
         self.heard += len(data)
         self._bytes += data
         if not self._greeted:
@@ -185,12 +185,12 @@ class _Side:
         return Keys(to_controller=self._mac("key to controller"), to_agent=self._mac("key to agent"))
 
     def rest(self) -> bytes:
-        """What came after the handshake and belongs to the session."""
+        """The bytes after the handshake, which belong to the session."""
         return bytes(self._bytes)
 
 
 class Greeter(_Side):
-    """The controller's side of one connection; `identity` and `keys` are there when it is done."""
+    """The controller's side of one connection; `identity` and `keys` are set when it is done."""
 
     def __init__(self, token: bytes, *, versions: Versions | None = None) -> None:
         super().__init__(token)
@@ -203,7 +203,7 @@ class Greeter(_Side):
         """Take what the peer sent; return what to send it.
 
         Raises:
-            Refused: it is not an agent of this controller; close the connection (`refusal` says so to the peer).
+            Refused: it is not an agent of this controller; send it `refusal`, and close the connection.
         """
         answer = b""
         while self.keys is None and (body := self._take(data)) is not None:
@@ -214,7 +214,7 @@ class Greeter(_Side):
     def _heard_hello(self, body: bytes) -> bytes:
         hello = _decoded(body, Hello)
         if hello.versions != self._versions:
-            raise Refused(f"is another version: {_difference(hello.versions, self._versions)}")
+            raise Refused(f"has another version: {_difference(hello.versions, self._versions)}")
         if len(hello.nonce) != _NONCE:
             raise Refused("sent a nonce of another length")
         self._transcript.update(self._raw)
@@ -233,13 +233,13 @@ class Greeter(_Side):
         return welcome
 
     def refusal(self, reason: str) -> bytes:
-        """What to tell a peer that is turned away."""
-        text = f"this controller refuses you: what connected {reason}"
+        """The message for a peer that is refused."""
+        text = f"this controller refuses the connection: the peer {reason}"
         return self._said(Refusal(reason=text[: _MOST // 4]), first=not self._challenged)
 
 
 class Guest(_Side):
-    """The agent's side; `keys` are there when it is done."""
+    """The agent's side; `keys` are set when it is done."""
 
     def __init__(self, token: bytes, identity: Identity, *, versions: Versions | None = None) -> None:
         super().__init__(token)
@@ -249,7 +249,7 @@ class Guest(_Side):
         self.keys: Keys | None = None
 
     def begin(self) -> bytes:
-        """What to send first."""
+        """The first message to send."""
         hello = Hello(versions=self._versions, nonce=secrets.token_bytes(_NONCE))
         return self._said(hello, first=True)
 
@@ -257,7 +257,7 @@ class Guest(_Side):
         """Take what the peer sent; return what to send it.
 
         Raises:
-            Refused: it is no controller that knows the token, or it refuses this agent.
+            Refused: the peer is no controller that knows the token, or it refuses this agent.
         """
         answer = b""
         while self.keys is None and (body := self._take(data)) is not None:
@@ -271,7 +271,7 @@ class Guest(_Side):
                 raise Refused(printable(reason))
             case Challenge() if not self._proved:
                 if message.versions != self._versions:
-                    raise Refused(f"is another version: {_difference(message.versions, self._versions)}")
+                    raise Refused(f"has another version: {_difference(message.versions, self._versions)}")
                 self._transcript.update(self._raw)
                 self._proved = True
                 mac = self._mac("agent", self._identity)
@@ -282,7 +282,7 @@ class Guest(_Side):
                 self._transcript.update(self._raw)
                 self.keys = self._keys()
                 return b""
-        raise Refused("spoke out of turn")
+        raise Refused("sent a message out of turn")
 
 
 def _read(body: bytes) -> Challenge | Welcome | Refusal:
@@ -292,7 +292,7 @@ def _read(body: bytes) -> Challenge | Welcome | Refusal:
 
 
 def printable(text: str) -> str:
-    """A peer's words without what could move a terminal's cursor."""
+    """A peer's text without characters that could move a terminal's cursor."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 

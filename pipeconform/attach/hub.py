@@ -1,7 +1,7 @@
 """In the controller: the listening socket, connections in their handshake, and the agents that were let in.
 
 One thread, no blocking call: :meth:`Hub.step` moves whatever can move, and every wait is a loop around it.
-While the controller judges, agents wait in the kernel's queues.
+While the controller judges, messages of agents wait in the kernel's queues.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["Hub"]
 _GREETING_LIMIT = 10.0  # seconds for a handshake
 _MOST_KNOCKING = 256  # handshakes at a time; others wait in the kernel's queue
 _GULP = 4096  # bytes read at a time from a peer that has proved nothing
-_LONGEST_GAP = 0.5  # seconds between two steps that count as silence; for more the controller was held up
-_PARTING = 2.0  # seconds for good-byes to reach the kernel
+_LONGEST_GAP = 0.5  # seconds between two steps that count as silence; the rest of a longer gap does not
+_PARTING = 2.0  # seconds for goodbyes to reach the kernel
 _SWEEP = 0.1  # seconds between two looks at all agents
-_SWEEP_PER_AGENT = 1e-4  # seconds, too: with ten thousand of them a look takes a hundredth of a second
+_SWEEP_PER_AGENT = 1e-4  # seconds, in addition: with ten thousand agents a look takes a hundredth of a second
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Say = Callable[[str], None]
@@ -43,7 +43,7 @@ class _Knock:
     def __init__(self, connection: socket.socket, peer: str, greeter: Greeter) -> None:
         self.connection, self.peer, self.greeter = connection, peer, greeter
         self.age = 0.0
-        """Seconds that it has had, while the controller listened."""
+        """Seconds that it has had while the controller listened."""
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -72,10 +72,10 @@ class Hub:
         self._token, self._say, self._versions = token, say, versions
         self._silence, self._greeting_limit = silence, greeting_limit
         self.agents: list[Attached] = []
-        """Those that are connected, in the order of their coming."""
+        """The connected agents, in the order in which they came."""
         self._knocking: set[_Knock] = set()
         self._backlog: set[Attached] = set()
-        """Agents that have not read all that was sent, or are watched as if they had not."""
+        """Agents that have not read everything sent to them, or may not have."""
         self._stepped, self._unswept = time.monotonic(), 0.0
         self._told_full = self.closed = False
         raise_descriptor_limit()
@@ -94,7 +94,7 @@ class Hub:
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def step(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for something to happen and take note of it."""
+        """Wait up to `timeout` seconds for something to happen, and record it."""
         if self.closed:
             return
         self._watch_backlog()
@@ -113,7 +113,7 @@ class Hub:
             self._sweep()
 
     def _watch_backlog(self) -> None:
-        """Ask to be woken by agents that can be sent more; of hundreds, few are behind."""
+        """Watch agents in the backlog for room to send; of hundreds, few are behind."""
         for agent in tuple(self._backlog):
             behind = agent.link.queued > 0
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if behind else 0)
@@ -125,7 +125,7 @@ class Hub:
         while len(self._knocking) < _MOST_KNOCKING:
             try:
                 connection, address = self._listener.accept()
-            except OSError as error:  # no connection is left, or it is gone again
+            except OSError as error:  # no descriptor is left, or the connection is gone again
                 if error.errno not in _FULL:
                     return
                 self._tell_full(error)
@@ -138,7 +138,7 @@ class Hub:
         self._selector.unregister(self._listener)  # until a handshake has ended
 
     def _tell_full(self, error: OSError) -> None:
-        """Say once why agents that connect are not answered: they wait, and would not know."""
+        """Report once why agents that connect get no answer: they wait and cannot know."""
         if not self._told_full:
             self._told_full = True
             self._say(
@@ -194,7 +194,7 @@ class Hub:
         self._say(f"{identity} joined from {knock.peer}; agents: {len(self.agents)}")
 
     def _unreachable(self, address: str) -> str:
-        """Why ranks of this agent and of the others would not find each other."""
+        """Why ranks of this agent and of the others could not reach each other; empty if they can."""
         if self.agents and _loopback(address) != _loopback(self.agents[0].identity.address):
             other = self.agents[0].identity.address
             return (
@@ -217,7 +217,7 @@ class Hub:
         self._listen()
 
     def _sweep(self) -> None:
-        """Look at all connections, but not at every step: hundreds of agents make thousands of steps a second."""
+        """Look at all connections, but not at every step: hundreds of agents cause thousands of steps a second."""
         now = time.monotonic()
         self._unswept += min(now - self._stepped, _LONGEST_GAP)
         self._stepped = now
@@ -242,12 +242,12 @@ class Hub:
         try:
             agent.hear()
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            agent.link.end(f"carried what is no message: {printable(str(error))}")
+            agent.link.end(f"carried what is not a message: {printable(str(error))}")
         if not agent.alive:
             self._part_with(agent)
 
     def _bury(self) -> None:
-        """Part with agents whose connection has ended."""
+        """Remove agents whose connection has ended."""
         for agent in [one for one in self.agents if not one.alive]:
             self._part_with(agent)
 

@@ -1,4 +1,4 @@
-"""The agent's numbers, as torchrun or Slurm sets them, and the network interface of its address."""
+"""An agent's numbers, as torchrun or Slurm sets them, and the network interface of its address."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def identity_of(environment: Mapping[str, str], *, address: str) -> Identity:
 
 
 def forget_launcher(environment: MutableMapping[str, str]) -> None:
-    """Take out what the launcher says about the agents' job: ranks would take it for their own world."""
+    """Remove the launcher's variables about the agents' job: ranks would take it for their own world."""
     for name in list(environment):
         if name in (*_LAUNCHERS, *_SLURM) or name.startswith(_PREFIXES):
             del environment[name]
@@ -62,7 +62,7 @@ def host_and_port(text: str, *, option: str) -> tuple[str, int]:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the network interface that has `address`; None where that cannot be found out."""
+    """The name of the network interface that has `address`; None if it cannot be found."""
     if sys.platform != "linux":
         return None
     if ":" in address:

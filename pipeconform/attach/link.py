@@ -1,7 +1,7 @@
 """A connection between controller and agent after the handshake: sealed frames over a non-blocking socket.
 
 A frame is a 64-bit length, a seal and a body. The seal is keyed BLAKE2b over the frame's number in its
-direction, the length and the body, so that nothing can be changed, left out, repeated or put in between.
+direction, the length and the body, so that nothing can be changed, left out, repeated or inserted.
 Bodies are not encrypted.
 """
 
@@ -31,7 +31,7 @@ _TURN = 8 << 20  # bytes read in one turn, so that no peer keeps the others wait
 
 
 class Link:
-    """Frames in and out; `sealing` is the key of what is sent, `opening` of what comes."""
+    """Frames in and out; `sealing` is the key for sent frames, `opening` the one for received frames."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Link:
         self._incoming = bytearray(received)
         self.messages: deque[bytes] = deque()
         self.ended = ""
-        """Why nothing more comes; empty while it may."""
+        """Why the link has ended; empty while it is open."""
         self.heard = 0
-        """Bytes that have come; it grows while the peer lives."""
+        """Bytes received; grows while the peer is alive."""
         self.queued = 0
-        """Bytes that wait for the peer to read."""
+        """Bytes that wait for the peer to read them."""
         self._split()
 
     def fileno(self) -> int:
@@ -63,14 +63,14 @@ class Link:
 
     @property
     def partial(self) -> int:
-        """Bytes there are of a frame that is not complete."""
+        """The number of bytes received of a frame that is not complete."""
         return len(self._incoming)
 
     def send(self, body: bytes) -> None:
         """Queue a frame and send what fits now.
 
         Raises:
-            ValueError: the body is larger than the peer takes.
+            ValueError: the body is larger than the peer accepts.
         """
         if len(body) > self._limit:
             raise ValueError(f"a message of {len(body)} bytes; the limit is {self._limit}")
@@ -101,7 +101,7 @@ class Link:
                 self._outgoing[0] = self._outgoing[0][sent:]
 
     def pull(self) -> None:
-        """Read what is there, up to a fair share."""
+        """Read what has arrived, up to a fair share."""
         budget = _TURN
         while not self.ended and budget > 0:
             try:
@@ -119,7 +119,7 @@ class Link:
             self._incoming += data
             self._split()
             if len(data) < _GULP:
-                return  # that was all; what comes later wakes the next wait
+                return  # everything is read; later bytes wake the next wait
 
     def _split(self) -> None:
         while not self.ended and len(self._incoming) >= _HEAD:
@@ -150,7 +150,7 @@ class Link:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End, and give the descriptor back."""
+        """End, and close the descriptor."""
         self.end("was closed here")
         self._socket.close()
 
@@ -162,7 +162,7 @@ def _seal(key: bytes, number: int, length: bytes, body: bytes) -> bytes:
 
 
 def keep_alive(connection: socket.socket, *, seconds: int) -> None:
-    """Have the kernel end a connection whose peer's machine says nothing for about `seconds`."""
+    """Have the kernel end a connection if the peer's machine sends nothing for about `seconds`."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
@@ -186,5 +186,5 @@ def raise_descriptor_limit(wanted: int = _DESCRIPTORS) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(ValueError, OSError):  # a system may have limits that it does not tell
+        with contextlib.suppress(ValueError, OSError):  # a system may have further limits
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

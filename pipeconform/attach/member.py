@@ -1,4 +1,4 @@
-"""On an agent: one rank process, from its order to its end, and what there is to tell of it."""
+"""On an agent: one rank process, from the order to fork it to its end, and the reports on it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Member:
         self._progressed = 0
         self._asked: list[tuple[Question | Dump, Callable[[], Word]]] = []
         self.over = False
-        """Whether everything has been told."""
+        """Whether its end has been reported."""
 
     @property
     def busy(self) -> bool:
@@ -85,7 +85,7 @@ class Member:
 
     @property
     def asked(self) -> bool:
-        """Whether an answer of its rank is being waited for."""
+        """Whether an answer of its rank is awaited."""
         return bool(self._asked)
 
     def meet(self, host: str, port: int) -> None:
@@ -102,7 +102,7 @@ class Member:
         self._channel.send([head + frame(number, kind=Kind.TASK, length=len(payload)), payload])
 
     def ask_standing(self, ticket: int) -> None:
-        """Ask the rank where it stands."""
+        """Ask the rank what it is doing."""
         question = Question(self.server, self._group, paths={0: self._folder / "standing"})
 
         def word() -> Word:
@@ -124,7 +124,7 @@ class Member:
         self._asked.append((dump, word))
 
     def turn(self) -> Iterator[Word]:
-        """What there is to tell since the last turn."""
+        """What has happened since the last call, as reports to the controller."""
         exited = self._group.exits.get(0)
         if exited is not None:
             self._channel.pull(everything=True)  # an answer before its death counts
@@ -154,7 +154,7 @@ class Member:
             yield Gone(member=self.number, code=0, after=time.monotonic() - self._began, output="", lost=why)
 
     def _unserved(self) -> str:
-        """Why its fork server tells nothing of it any more; empty while it does."""
+        """Why its fork server can report no more on it; empty while it can."""
         try:
             self.server.require_alive()
         except PoolError as error:
@@ -194,13 +194,13 @@ class Member:
         )
 
     def look(self) -> Seen:
-        """Look at the rank and count it if it has progressed since the last look."""
+        """Look at the rank, and count it if it has progressed since the last look."""
         pids = self._group.pids
         now = None if pids is None else look(pids[0])
         before, self._look = self._look, now
         if now is None or before is None or progressed(before, after=now):
             self._progressed += 1
-        with contextlib.suppress(OSError):  # a task may delete what it likes
+        with contextlib.suppress(OSError):  # a task may delete any file
             if self._output.stat().st_size > _OUTPUT_LIMIT:
                 self._output.write_bytes(b"")
         return Seen(member=self.number, progressed=self._progressed, stopped=now is not None and now.stopped)

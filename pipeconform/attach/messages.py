@@ -1,4 +1,4 @@
-"""What controller and agent tell each other once both have proved that they know the token.
+"""The messages between controller and agent after both have proved that they know the token.
 
 MessagePack with a schema on both sides: anything else ends the connection. Payloads, answers and the
 tensors in them are bytes that agents pass on unread. Times are seconds since the task was handed
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True):
-    """Start a fork server: an environment variant under a number, and what it imports first."""
+    """Start a fork server for an environment variant with this number; the modules are imported first."""
 
     environment: int
     name: str
@@ -52,7 +52,7 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
     rank: int
     world_size: int
     device_type: str
-    """The agent knows which of its host's devices is its own."""
+    """The device type; the agent knows the index of its own device."""
     backend: str | None
     group_timeout: float
     pulse: float
@@ -60,7 +60,7 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
 
 
 class StoreAt(msgspec.Struct, frozen=True, tag=True):
-    """Where the ranks of a group meet: told by rank 0, passed on to the others."""
+    """Where the ranks of a group meet: rank 0 reports it, the controller passes it on to the others."""
 
     member: int
     host: str
@@ -77,14 +77,14 @@ class Task(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskStanding(msgspec.Struct, frozen=True, tag=True):
-    """Where does the rank stand?"""
+    """Ask what the rank is doing."""
 
     member: int
     ticket: int
 
 
 class AskStacks(msgspec.Struct, frozen=True, tag=True):
-    """What are its stacks, and what has it printed?"""
+    """Ask for the rank's stacks and its output."""
 
     member: int
     ticket: int
@@ -128,7 +128,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 class Gone(msgspec.Struct, frozen=True, tag=True):
     """The rank's process ended; `code` as in ``subprocess``; `output` is the end of what it printed.
 
-    `lost` says why the agent cannot know how it ended: what it was forked by is gone.
+    `lost` says why the agent cannot know how it ended: its fork server is gone.
     """
 
     member: int
@@ -139,7 +139,7 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """Of one rank that runs a task: how often it was seen to progress, and whether a signal holds it now."""
+    """For one rank that runs a task: how often it was seen to progress, and whether a signal holds it now."""
 
     member: int
     progressed: int
@@ -147,7 +147,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pulse(msgspec.Struct, frozen=True, tag=True):
-    """Sent as often as the controller can hear, up to ten times a second, while ranks run tasks."""
+    """Sent while ranks run tasks, as often as the controller can read, up to ten times a second."""
 
     ranks: tuple[Seen, ...]
 
@@ -183,7 +183,7 @@ def encode(message: Order | Word) -> bytes:
 
 
 def read_order(body: bytes) -> Order:
-    """What the controller asks.
+    """Decode an order of the controller.
 
     Raises:
         msgspec.MsgspecError: it is none of the messages.
@@ -192,7 +192,7 @@ def read_order(body: bytes) -> Order:
 
 
 def read_word(body: bytes) -> Word:
-    """What an agent says.
+    """Decode a report of an agent.
 
     Raises:
         msgspec.MsgspecError: it is none of the messages.

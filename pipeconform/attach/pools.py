@@ -1,4 +1,4 @@
-"""Pools by world size over the attached agents, and the oracle's process on this machine beside them."""
+"""Pools by world size over the attached agents, and the oracle's process on this machine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pipeconform.ranks.verdict import VerdictVector
 
 __all__ = ["AttachedPools", "Controller"]
 
-_LEAST_IDLE = 5.0  # seconds: a packet that is lost is sent again in less
-_IDLE_AFTER_FAILURE = 1.0  # seconds: several pulses of every agent, and what was on its way has come
+_LEAST_IDLE = 5.0  # seconds: TCP sends a lost packet again in less
+_IDLE_AFTER_FAILURE = 1.0  # seconds: time for several pulses of every agent, and for messages on their way
 _IDLE_PULSES = 4  # of every rank, before missing progress is called a hang
-_ASKED_AGAIN = 2  # launchers restart all agents when one ends, so one loss may come as two
-_FORMATION_LIMIT = 180.0  # seconds; a fork server that imports torch over a network takes its time
+_ASKED_AGAIN = 2  # launchers restart all agents when one ends, so one loss may show as two
+_FORMATION_LIMIT = 180.0  # seconds; a fork server may import torch over a network
 
 
 class Controller:
-    """Agents, how many there must be, and the numbers of environments: what all pools of a run share."""
+    """What all pools of a run share: agents, how many are needed, and the numbers of environments."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class Controller:
             say=say,
         )
         self.least_idle = _LEAST_IDLE
-        """Seconds without progress that pools wait at least before they call it a hang."""
+        """The least number of seconds without progress that pools call a hang."""
         self._environments = 0
 
     def gather(self, *, limit: float) -> None:
         """Wait for the first agents.
 
         Raises:
-            TooFewAgentsError: not enough have come within `limit` seconds.
+            TooFewAgentsError: not enough agents came within `limit` seconds.
         """
         self.quorum.gather(limit=limit)
 
@@ -65,7 +65,7 @@ class Controller:
         idle_limit: float = 2.0,
         max_sizes: int = 4,
     ) -> AttachedPools:
-        """Pools under one environment variant."""
+        """Make pools under one environment variant."""
         self._environments += 1
         return AttachedPools(
             self,
@@ -93,7 +93,7 @@ class AttachedPools:
         self.environment = environment
         self.devices = controller.devices
         self.idle_limit = idle_limit
-        """Seconds; pools made from now on have it."""
+        """Seconds; applies to pools made from now on."""
         self._controller = controller
         self._setting = Setting(
             number=number,
@@ -121,19 +121,19 @@ class AttachedPools:
 
     @property
     def oracle(self) -> Pool:
-        """One process of this machine; where ranks are on other devices than its CPU, one on theirs.
+        """One process of this machine; if ranks are not on its CPU, one on their devices.
 
-        Its kernels must be the ranks', or numbers could not be compared.
+        Its kernels must be the ranks' own, or numbers could not be compared.
         """
         if self.devices.device_type == "cpu":
             return self._local.oracle
         return self._warm.spare(lambda: self.bare(1, backend=None))
 
     def of_size(self, world_size: int) -> Steadfast:
-        """The pool of `world_size` ranks; the least recently used gives way when there are many.
+        """The pool of `world_size` ranks; with too many pools, the least recently used is closed.
 
         Raises:
-            TooFewAgentsError: there are too few agents, even after waiting for those that went.
+            TooFewAgentsError: there are too few agents, even after waiting for lost ones.
             PoolError: the pools are closed, or ranks cannot be formed.
         """
         pool = self._warm.get(world_size, lambda: self.bare(world_size))
@@ -142,9 +142,9 @@ class AttachedPools:
     def everywhere(
         self, task: str, payload: bytes, *, time_limit: float
     ) -> tuple[VerdictVector, tuple[Identity, ...]]:
-        """Run a task on every agent, without a process group; the verdicts, and whose they are.
+        """Run a task on every agent, without a process group; return the verdicts and the agents they belong to.
 
-        A task in which an agent was lost is run again, at most twice, when the agents that went have come back.
+        A task in which an agent was lost is run again, at most twice, when lost agents have come back.
 
         Raises:
             PoolError: as for `of_size`.
@@ -172,9 +172,9 @@ class AttachedPools:
         return vector, identities
 
     def bare(self, world_size: int, *, backend: str | None = "") -> Pool:
-        """A pool of its own, whose verdicts tell of lost hosts at once; close it.
+        """A separate pool, whose verdicts report lost hosts at once; the caller closes it.
 
-        `backend` None is for ranks without a process group, the empty one for that of the devices.
+        `backend` None is for ranks without a process group, the empty string for the devices' own.
         """
         return self._over(self._crew(world_size, backend=backend))
 
@@ -201,9 +201,9 @@ class AttachedPools:
 
 
 class Steadfast:
-    """A pool that runs a task once more when a host was lost in it, which says nothing about the task.
+    """A pool that runs a task once more if a host was lost in it, because that says nothing about the task.
 
-    The verdicts of the second time stay, even if a host was lost again: the task may be what takes hosts down.
+    The second verdicts stay, even if a host was lost again: the task may be what takes hosts down.
     """
 
     def __init__(self, pool: Pool, say: Callable[[str], None]) -> None:

@@ -15,8 +15,8 @@ __all__ = ["Quorum"]
 class Quorum:
     """At least `least` agents, waited for `patience` seconds when some are lost.
 
-    Launchers restart all agents of a job when one ends; so does a run wait for as many as there were, and goes
-    on with fewer only when they do not come.
+    Launchers restart all agents of a job when one ends. A run therefore waits for as many as there were, and goes
+    on with fewer only if they do not come.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Quorum:
 
     @property
     def complete(self) -> bool:
-        """Whether all are there that were expected."""
+        """Whether all expected agents are there."""
         return len(self._hub.agents) >= self._expected
 
     def gather(self, *, limit: float) -> None:
@@ -51,7 +51,7 @@ class Quorum:
         self._expected = len(self._hub.agents)
 
     def wait(self, size: int) -> None:
-        """Return when as many agents are there as before, or, patience being over, at least the minimum.
+        """Return when as many agents are there as before, or, after `patience`, at least the minimum.
 
         Raises:
             TooFewAgentsError: fewer than that, or too few for `size` ranks.
@@ -73,7 +73,7 @@ class Quorum:
             raise TooFewAgentsError(reason)
 
     def reason_against(self, size: int) -> str | None:
-        """Why `size` ranks have no place on the agents that are attached; None if they have."""
+        """Why `size` ranks cannot be placed on the attached agents; None if they can."""
         return reason_against(
             size,
             agents=len(self._hub.agents),

@@ -1,4 +1,4 @@
-"""A run on attached ranks: listen, wait for agents, see that they judge the same adapter, send them home."""
+"""A run on attached ranks: listen, wait for agents, compare their adapters, send them home."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def attach_of(
     patience: float | None = None,
     token_file: Path | None = None,
 ) -> Attach | None:
-    """What ``--attach`` and the options about it ask for; None for ranks of this machine.
+    """The settings of ``--attach`` and its options; None for ranks of this machine.
 
     Raises:
-        UsageError: an option that says something about ``--attach`` without it, or a value that is none.
+        UsageError: an option that needs ``--attach`` without it, or an invalid value.
     """
     if where is None:
         given = {"--min-agents": least, "--agent-wait": patience, "--token-file": token_file}
         alone = [name for name, value in given.items() if value is not None]
         if alone:
-            verb = "says" if len(alone) == 1 else "say"
-            raise UsageError(f"{', '.join(alone)} {verb} something about --attach, which was not given")
+            verb = "needs" if len(alone) == 1 else "need"
+            raise UsageError(f"{', '.join(alone)} {verb} --attach, which was not given")
         return None
     if least is not None and least < 1:
         raise UsageError(f"--min-agents {least}: a run needs at least 1")
@@ -117,9 +117,9 @@ def controller_of(
 def kept_controller(
     attach: Attach, *, devices: Devices, largest: int, say: Callable[[str], None]
 ) -> Iterator[Controller]:
-    """As `controller_of`, and every campaign of this process with the same `attach` has the same agents meanwhile.
+    """Like `controller_of`, but campaigns of this process with the same `attach` share the agents within the context.
 
-    An agent that is sent home does not come back, so a command of several campaigns keeps them.
+    An agent that is sent home does not come back, so a command with several campaigns keeps them.
 
     Raises:
         UsageError: as above.
@@ -134,11 +134,11 @@ def kept_controller(
 
 
 def require_same_source(pools: AttachedPools, reference: str, here: Source) -> None:
-    """Refuse agents whose copy of the adapter is another than this machine's.
+    """Refuse agents whose copy of the adapter differs from this machine's.
 
     Raises:
-        UsageError: a copy differs; host and file are named.
-        HarnessError: an agent's rank cannot tell.
+        UsageError: a copy differs; the message names host and file.
+        HarnessError: an agent's rank cannot read its copy.
     """
     said, identities = pools.everywhere(_SOURCE_TASK, reference.encode(), time_limit=_SOURCE_LIMIT)
     vector = read_answers(said, Source)

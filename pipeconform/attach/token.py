@@ -11,18 +11,18 @@ from pipeconform.errors import UsageError
 __all__ = ["VARIABLE", "read_token"]
 
 VARIABLE = "PIPECONFORM_TOKEN"
-_LEAST = 16  # bytes; a listener on the network can try tokens on a handshake at leisure
+_LEAST = 16  # bytes; an eavesdropper can try tokens on a handshake offline
 _MOST = 4096
 _ADVICE = "make one with: python -c 'import secrets; print(secrets.token_hex(32))'"
 
 
 def read_token(file: Path | None, *, environment: MutableMapping[str, str] | None = None) -> bytes:
-    """The token in `file`, or in ``PIPECONFORM_TOKEN``, which is taken out of the environment.
+    """The token in `file`, or in ``PIPECONFORM_TOKEN``, which is removed from the environment.
 
-    Space around it does not count. It leaves the environment so that no rank process inherits it.
+    Surrounding white space is ignored. It leaves the environment so that no rank process inherits it.
 
     Raises:
-        UsageError: there is none, it cannot be read, or it is too short to keep anybody out.
+        UsageError: there is none, it cannot be read, or it is too short to be safe.
     """
     known = os.environ if environment is None else environment
     held = known.pop(VARIABLE, None)

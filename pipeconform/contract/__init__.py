@@ -1,1 +1,1 @@
-"""What an adapter is given and gives back, a module each; `pipeconform.adapter` re-exports every name."""
+"""What an adapter receives and returns; `pipeconform.adapter` re-exports every name."""

@@ -27,13 +27,13 @@ class Microbatch:
 class Batch:
     """The data of one step.
 
-    A rank that does not own the first stage is given other inputs of the same shapes and dtypes, one that does not own
-    the last stage other targets: NaN where floating, or other finite values where `Capabilities` claim that all ranks
-    consume them. Keyword arguments of stages that it does not own have other values, too, unless they are claimed to
-    be the whole pipeline's (``kwargs_scope``).
+    A rank that does not own the first stage gets other inputs of the same shapes and dtypes, one that does not own
+    the last stage other targets: NaN in floating-point tensors, or other finite values if `Capabilities` claim that all
+    ranks consume them. Keyword arguments of stages that the rank does not own have other values, too, unless
+    ``kwargs_scope`` claims that they belong to the whole pipeline.
 
     Tensors in `args`, `kwargs` and `target` carry the batch in `batch_dim`; other values in `kwargs` are replicated to
-    every microbatch. `kwarg_rules` names the keyword arguments that are split otherwise.
+    every microbatch. `kwarg_rules` names the keyword arguments that are split in another way.
     """
 
     args: tuple[Any, ...]
@@ -45,4 +45,4 @@ class Batch:
     num_microbatches: int
     microbatches: tuple[Microbatch, ...]
     kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
-    """Those of the plan."""
+    """As in the plan."""

@@ -1,4 +1,4 @@
-"""What adapters of many engines would otherwise write for themselves."""
+"""Helpers that many adapters would otherwise write themselves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def placement_of(placement: Placement, *, num_ranks: int, num_stages: int) -> tu
 
 
 def laid_out(placement: Placement, *, num_ranks: int, num_stages: int) -> tuple[frozenset[int], ...]:
-    """As `placement_of`, for any number of stages: the last round may be incomplete."""
+    """Like `placement_of`, but for any number of stages: the last round may be incomplete."""
     p = num_ranks
     if placement is Placement.SINGLE_PROCESS:
         return (frozenset({0}),) * num_stages
@@ -56,7 +56,7 @@ class Bystander:
     """The pipeline of a rank outside the pipeline group: owns nothing and does nothing."""
 
     def owned(self) -> dict[int, nn.Module]:
-        """No stage."""
+        """Return no stage."""
         return {}
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
@@ -67,15 +67,15 @@ class Bystander:
         """Do nothing."""
 
     def gradients(self) -> dict[int, dict[str, torch.Tensor | None]]:
-        """No stage."""
+        """Return no stage."""
         return {}
 
     def state(self) -> dict[int, dict[str, torch.Tensor]]:
-        """No stage."""
+        """Return no stage."""
         return {}
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""
 
 
 def module_gradients(modules: Mapping[int, nn.Module]) -> dict[int, dict[str, torch.Tensor | None]]:
@@ -93,10 +93,10 @@ def module_state(modules: Mapping[int, nn.Module]) -> dict[int, dict[str, torch.
 def optimizer_of(
     parameters: Iterable[nn.Parameter], spec: SgdStep | AdamStep | None
 ) -> torch.optim.Optimizer | None:
-    """The optimizer of torch over those that require a gradient; None where there is nothing to do."""
+    """The plan's torch optimizer over the parameters that require a gradient; None if there is nothing to do."""
     import torch
 
-    trainable = [p for p in dict.fromkeys(parameters) if p.requires_grad]  # one of two stages steps once
+    trainable = [p for p in dict.fromkeys(parameters) if p.requires_grad]  # a shared parameter steps once
     if spec is None or not trainable:
         return None
     if isinstance(spec, SgdStep):
@@ -114,7 +114,7 @@ def step_modules(
     """
     import torch
 
-    # a parameter that two stages hold is one
+    # a parameter that two stages share counts once
     held = dict.fromkeys(p for _, module in _each(modules) for p in module.parameters())
     parameters = [p for p in held if p.requires_grad]
     optimizer = optimizer_of(parameters, spec)

@@ -1,4 +1,4 @@
-"""What a pipeline is told to do, and what it has afterwards."""
+"""What a pipeline is asked to do, and what it returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class Mode(StrEnum):
-    """What one run does."""
+    """What a run computes."""
 
     TRAIN = "train"  # forward, loss, backward
     EVAL = "eval"  # forward only, modules in eval mode, no gradient anywhere
@@ -41,9 +41,9 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class LoadState:
-    """Take over these parameters and buffers, per stage and builder's name.
+    """Load these parameters and buffers, per stage and builder's name.
 
-    Every rank is given entries for all stages; those of stages that it does not own have other values.
+    Every rank gets entries for all stages; those of stages that it does not own have other values.
     """
 
     state: Mapping[int, Mapping[str, torch.Tensor]]
@@ -54,7 +54,7 @@ Operation = ZeroGrad | OptimizerStep | LoadState
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """What this rank has after a run; everything optional, gathered from all ranks by the harness."""
+    """What this rank has after a run; every field is optional, and the harness gathers them from all ranks."""
 
     output: Any = None
     """Merged over microbatches, in batch order."""
@@ -63,7 +63,7 @@ class StepResult:
     loss: torch.Tensor | None = None
     """The mean (or sum) over microbatches, 0-d, for engines that return one number."""
     microbatches: Sequence[int] | None = None
-    """The microbatches that output, losses and loss speak of, ascending; None: all of them.
+    """The microbatches that output, losses and loss belong to, ascending; None: all of them.
 
     A two-direction engine finishes one half of a batch on the first rank and the other on the last.
     """

@@ -1,4 +1,4 @@
-"""What an adapter is to build: the plan, and what it consists of."""
+"""The plan: what an adapter is to build."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Boundary:
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What the user says that a stage takes and gives for one microbatch, before anything has run."""
+    """What the user declares that a stage takes and gives for one microbatch, before anything has run."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -82,7 +82,7 @@ class AdamStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Where this process stands. Ranks inside `pipeline_ranks` are global; `pipeline_rank` counts in them."""
+    """This process's place. Ranks inside `pipeline_ranks` are global; `pipeline_rank` counts within them."""
 
     device: torch.device
     rank: int
@@ -101,25 +101,25 @@ class Ranks:
     replica_groups: Mapping[int, ProcessGroup] = field(default_factory=dict)
     """Per owned stage a group of the ranks that own it in all replicas, in the order of the replicas."""
     tensor_rank: int = 0
-    """Which part of its stages this rank has, where stages are cut over ranks."""
+    """Which part of its stages this rank has, if stages are cut over ranks."""
     num_tensor_ranks: int = 1
     mesh: DeviceMesh | None = None
-    """Where stages are cut over ranks: the ranks that have this rank's stages. The last axis is that of their parts;
-    the first, where there are two, that of the replicas. Axes have the same names on all ranks, and other names in
-    every case."""
+    """If stages are cut over ranks: the ranks that have this rank's stages. The last axis is that of their parts; the
+    first, if there are two, that of the replicas. Axes have the same names on all ranks, and other names in every
+    case."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataParallel:
-    """How the replicas of every stage are kept in step; options that are not claimed are not set.
+    """How the replicas of every stage are synchronised; options that are not claimed are not set.
 
-    `pipeconform.stage_wrapping.wrapped` wraps a stage in torch's wrappers like this, for engines that leave it to
-    their user. Buffers are every replica's own.
+    `pipeconform.stage_wrapping.wrapped` wraps a stage in torch's wrappers accordingly, for engines that leave this to
+    their users. Every replica keeps its own buffers.
     """
 
     wrapper: Literal["ddp", "fully_shard"] = "ddp"
     bucket_views: bool = False
-    """``gradient_as_bucket_view`` of ``DistributedDataParallel``, as are the next two."""
+    """``gradient_as_bucket_view`` of ``DistributedDataParallel``; the next two are its options, too."""
     static_graph: bool = False
     find_unused: bool = False
     hook: Callable[..., torch.futures.Future[torch.Tensor]] | None = None
@@ -152,22 +152,22 @@ class Split:
     """For ``points``: one per cut, to be applied to ``plan.model()``."""
     units: tuple[str, ...]
     """For ``policy``: submodules of ``plan.model()`` in the order in which they run, with at most one value
-    between two of them that a later one uses. Where to cut is the policy's choice: about equal numbers of
+    between two of them that a later one uses. The policy chooses where to cut: about equal numbers of
     parameters in every stage."""
     example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
     """Positional and keyword arguments of the whole model, as the first microbatch has them, on the CPU. Tensors have
-    the first microbatch's values on a rank that owns the first stage, and others elsewhere."""
+    the first microbatch's values on a rank that owns the first stage, and other values elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to build, the same on every rank but for `ranks`.
+    """What to build, the same on every rank except for `ranks`.
 
     ``stages[s]()`` builds stage s on the CPU; two calls on a rank give equal modules. Any rank can build any
-    stage, but only a rank that owns it is given its initial parameters and buffers. On other ranks the module has
-    the same structure, names, shapes, dtypes and flags, and other values, finite ones: good for finding out shapes,
+    stage, but only a rank that owns it gets its initial parameters and buffers. On other ranks the module has
+    the same structure, names, shapes, dtypes and flags, but other finite values: it is good for finding out shapes,
     not for computing what another rank computes. ``model()`` builds the whole model, whose forward is the
-    composition of the stages; what it holds of other ranks' stages has other values, too, unless a front end
+    composition of the stages; its parts of other ranks' stages have other values, too, unless a front end
     decides by itself where it cuts (`Split.by` ``policy``).
     """
 
@@ -189,36 +189,36 @@ class Plan:
     trains: bool = True
     """False when the program has no training step."""
     deferred_weights: Callable[[nn.Module], Callable[[], Callable[..., None]] | None] = lambda module: None
-    """For a stage's module as built: its deferred-weight builder, or None where autograd does everything.
+    """Returns the deferred-weight builder for a stage's module as built, or None if autograd computes everything.
 
     The builder is called once after each microbatch's backward through the stage, and returns a function that
-    adds the weight gradients which that backward left out. The function runs exactly once: as the weight part,
-    or at the end of a full backward. It is what torch's ``PipelineStage`` takes as ``dw_builder``.
+    adds the weight gradients which that backward left out. Run the function exactly once: as the weight part,
+    or at the end of a full backward. torch's ``PipelineStage`` takes the builder as ``dw_builder``.
     """
     kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
-    """Per stage and name, how a keyword argument becomes microbatches where that is not as usual: a tensor along
+    """Per stage and name, how a keyword argument is split into microbatches if not as usual: a tensor along
     `batch_dim`, everything else whole. The same in every batch."""
     output_rules: tuple[MergeRule | None, ...] = ()
-    """Per tensor that the last stage returns, in order, how microbatches' values become the batch's where that is not
-    as usual (None): along `batch_dim`. Empty: all are as usual."""
+    """Per tensor that the last stage returns, in order, how the microbatches' values are merged if not as usual (None):
+    along `batch_dim`. Empty: all are merged as usual."""
     tied: tuple[Mapping[int, str], ...] = ()
-    """Parameters that several stages hold: of each, by stage, the name it has there. Stages are built with one of
-    their own, of equal values on the ranks that own them. After a training step every holder's gradient is the sum of
-    all; an optimizer moves each of them, and all alike. Never empty only where `Feature.SHARED_ACROSS_STAGES` or
-    ``_RANKS`` is claimed."""
+    """Parameters that several stages share: for each, its name in every stage that has it. Stages are built with copies
+    of equal values on the ranks that own them. After a training step every holder's gradient is the sum of all; an
+    optimizer moves all of them alike. Empty unless `Feature.SHARED_ACROSS_STAGES` or ``_RANKS`` is claimed."""
     varying_shapes: bool = False
-    """Microbatches of other sizes than the first will come, for engines that ask for a setting then."""
+    """Microbatches of other sizes than the first will come, for engines that need a setting for that."""
     declared: Mapping[int, Declared] | None = None
-    """Of each stage that this rank owns, for engines that can be told; None, as mostly: the user says nothing.
+    """The boundaries of each stage that this rank owns, for engines that can use them; usually None: the user declares
+    none.
 
-    Given with some plans only where `Feature.DECLARED_BOUNDARIES` is claimed, and then not always right.
+    Given in some plans if `Feature.DECLARED_BOUNDARIES` is claimed, and then not always right.
     """
     data_parallel: DataParallel | None = None
     """If given, there are ``ranks.num_replicas`` copies of the pipeline, whose gradients are to be averaged."""
     tensor_parallel: TensorParallel | None = None
     """If given, every stage is cut over ``ranks.num_tensor_ranks`` ranks, or hands over tensors that are."""
     split: Split | None = None
-    """If given, the front end makes the stages: `stages` says only how many, and cannot be built."""
+    """If given, the front end makes the stages: `stages` has only their number, and cannot be built."""
 
     def owned_stages(self) -> tuple[int, ...]:
         """The stages this rank owns, ascending; empty on a bystander."""

@@ -1,1 +1,1 @@
-"""One case on one rank: the plan that the adapter is given, the steps of the program, and what they showed."""
+"""Runs one case on one rank: the adapter's plan, the steps of the program, and what they showed."""

@@ -1,7 +1,7 @@
-"""What an adapter's pipeline answers, held against the contract before anything is recorded.
+"""Checks what an adapter's pipeline returns against the contract before anything is recorded.
 
-An adapter that returns something of another type is to be mended, not judged: the message says which
-method returned what, and what was expected there.
+A wrong type is a fault of the adapter and is not judged: the message says which method returned what, and
+what was expected there.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CheckedPipeline:
         self._pipeline = pipeline
 
     def owned(self) -> Mapping[int, nn.Module]:
-        """Stage index to module."""
+        """The modules by stage index."""
         found = self._pipeline.owned()
         _require_stages("owned()", found)
         for stage, module in found.items():
@@ -108,23 +108,23 @@ class CheckedPipeline:
         return result
 
     def apply(self, operation: Operation) -> None:
-        """Whatever is returned is ignored."""
+        """Carry out an operation; its return value is ignored."""
         self._pipeline.apply(operation)
 
     def gradients(self) -> Mapping[int, Mapping[str, torch.Tensor | None]]:
-        """Per stage and name a tensor or None."""
+        """Per stage and name, a tensor or None."""
         found = self._pipeline.gradients()
         _require_named("gradients()", found, torch.Tensor | None, "a tensor or None")
         return found
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
-        """Per stage and name a tensor."""
+        """Per stage and name, a tensor."""
         found = self._pipeline.state()
         _require_named("state()", found, torch.Tensor, _TENSOR)
         return found
 
     def table(self) -> str | None:
-        """Text or None; asked only of an adapter that claims `Feature.DECLARED_TABLE`."""
+        """Text or None; called only if the adapter claims `Feature.DECLARED_TABLE`."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, DeclaresTable):
             raise ContractError(
@@ -135,7 +135,7 @@ class CheckedPipeline:
         return found
 
     def open_stages(self, batch: Batch) -> Mapping[int, StageOperations]:
-        """Per owned stage its operations; asked only of an adapter that claims `Feature.STAGE_OPERATIONS`."""
+        """The operations of each owned stage; called only if the adapter claims `Feature.STAGE_OPERATIONS`."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, OffersStages):
             raise ContractError(
@@ -151,7 +151,7 @@ class CheckedPipeline:
         return found
 
     def boundaries(self) -> Sequence[Boundary]:
-        """A sequence of boundaries; asked only of an adapter that claims `TracingClaim.knows_boundaries`."""
+        """A sequence of boundaries; called only if the adapter claims `TracingClaim.knows_boundaries`."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, KnowsBoundaries):
             raise ContractError(
@@ -166,7 +166,7 @@ class CheckedPipeline:
         return found
 
     def gradient_norm(self) -> torch.Tensor | None:
-        """A 0-d tensor or None; asked only of an adapter that claims `Feature.GRADIENT_NORM`."""
+        """A 0-d tensor or None; called only if the adapter claims `Feature.GRADIENT_NORM`."""
         pipeline: object = self._pipeline
         if not isinstance(pipeline, MeasuresGradients):
             raise ContractError(
@@ -179,7 +179,7 @@ class CheckedPipeline:
         return found
 
     def close(self) -> None:
-        """Pass on."""
+        """Close the pipeline."""
         self._pipeline.close()
 
 
@@ -214,7 +214,7 @@ def _is_sequence(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A wrong value by its type and, if that is short, itself."""
+    """A wrong value, as its type and, if it is short, its text."""
     if value is None:
         return "None"
     kind = type(value).__name__

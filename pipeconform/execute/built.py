@@ -1,4 +1,4 @@
-"""What building a pipeline changed although it must not."""
+"""Finds what building a pipeline changed although it must not (LIF-6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["build_changes"]
 
 
 def build_changes(case: Case, pipeline: Pipeline, rng: torch.Tensor) -> Iterator[str]:
-    """Name what building changed although it must not (LIF-6)."""
+    """Name what building changed although it must not."""
     if not torch.equal(torch.get_rng_state(), rng):
         yield "the process's random state moved"
     if case.model.split is not None or case.world.is_parallel:
@@ -35,7 +35,7 @@ def build_changes(case: Case, pipeline: Pipeline, rng: torch.Tensor) -> Iterator
 
 
 def _module_changes(s: int, fresh: nn.Module, live: nn.Module) -> Iterator[str]:
-    """Compare flags, modes and hooks by name; a module that the engine wrapped shares no names and tells nothing."""
+    """Compare flags, modes and hooks by name; a module that the engine wrapped shares no names and is skipped."""
     now_parameters, now_modules = dict(live.named_parameters()), dict(live.named_modules())
     for name, was in fresh.named_parameters():
         now = now_parameters.get(name)

@@ -1,9 +1,9 @@
-"""A training step that the harness drives by the stages' own operations, on one rank.
+"""A training step that the harness drives with the stages' own operations, on one rank.
 
 The order is a table like any other: all forwards, stage by stage, then all backwards, completed with sends
-and receives that cannot wait in a circle. A mistake is made where it is due, and the step goes on as if it
-had not been; the answer is recorded. Only what came too early, and was done nevertheless, may be
-refused when it is due.
+and receives that cannot wait in a circle. A mistake is made where it is due, the answer is recorded, and the step
+goes on as if there had been no mistake. An operation may be refused when it is due only if it came too early
+and was carried out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeconform.schedule import Action, Kind, Table, lower
 __all__ = ["DoneTooEarlyError", "drive", "order"]
 
 Placed = Sequence[int]
-"""Stage to pipeline rank."""
+"""The pipeline rank of each stage."""
 
 _TOLD = {
     "weight_first": "the weight part before the input part",
@@ -54,7 +54,7 @@ _DUE: dict[str, tuple[Kind, bool]] = {
     "finish_early": (Kind.B, True),
 }
 """The action of its stage and microbatch around which a mistake is made, and whether before it; a forward that
-comes too early is made before everything else, when nothing can be there yet."""
+comes too early is made before everything else, when no input can be there yet."""
 _CALLS: dict[str, Kind] = {
     "backward_first": Kind.B,
     "forward_twice": Kind.F,
@@ -80,7 +80,7 @@ class DoneTooEarlyError(Exception):
 
 
 def order(hand: ByHand, *, placement: Placed, num_ranks: int, num_microbatches: int) -> Table:
-    """The table of a step by hand, sends and receives included; receives stand right before their use."""
+    """The table of a step by hand, with sends and receives; each receive comes right before its use."""
     ranks = []
     for rank in range(num_ranks):
         owned = [s for s, owner in enumerate(placement) if owner == rank]
@@ -99,7 +99,7 @@ def order(hand: ByHand, *, placement: Placed, num_ranks: int, num_microbatches: 
 
 
 def drive(pipeline: CheckedPipeline, plan: Plan, batch: Batch, hand: ByHand) -> tuple[Answered, ...]:
-    """Drive one step on this rank; the answers to the mistake, if it is made here.
+    """Drive one step on this rank; return the answers to the mistake, if it is made here.
 
     Raises:
         Exception: whatever the implementation raised at a call that was due.
@@ -141,7 +141,7 @@ def drive(pipeline: CheckedPipeline, plan: Plan, batch: Batch, hand: ByHand) -> 
 
 
 def _was_done(answer: Answered, hand: ByHand, part: Action) -> bool:
-    """Whether an action may have been carried out before it was due: the mistake was not refused."""
+    """Whether an action may have been carried out before it was due, because the mistake was not refused."""
     early = hand.mistake in ("backward_first", "forward_early", "backward_early", "send_early")
     return (
         early
@@ -195,7 +195,7 @@ def _mistake(
             stages[hand.stage].finish()
         else:
             _call(stages[hand.stage], Action(hand.stage, _CALLS[hand.mistake], k))
-    except Exception as found:  # whatever it is, it is the answer
+    except Exception as found:  # any exception is an answer
         error = _text(found)
     yield Answered(stage=hand.stage, microbatch=k, call=_TOLD[hand.mistake], error=error)
 
@@ -209,6 +209,6 @@ def _is_due(hand: ByHand, action: Action | None, *, before: bool) -> bool:
 
 
 def _text(error: BaseException) -> str:
-    """An error's message, and those of what caused it; the type is not part of it."""
+    """An error's message, and those of its causes, without types."""
     cause = error.__cause__
     return f"{error}\n{_text(cause)}" if cause is not None else str(error)

@@ -1,4 +1,4 @@
-"""What the plan says about stages that are cut over ranks, and the tensors that then cross between stages."""
+"""The plan's part on stages that are cut over ranks, and the tensors that then cross between stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Edges", "edges_of", "tensor_parallel_of"]
 
 
 def tensor_parallel_of(case: Case) -> TensorParallel | None:
-    """What the plan says; None where every stage is on one rank."""
+    """The plan's `TensorParallel`; None if every stage is on one rank."""
     tensor = case.world.tensor
     if tensor is None:
         return None
@@ -29,10 +29,10 @@ def tensor_parallel_of(case: Case) -> TensorParallel | None:
 
 
 class Edges:
-    """A stage's edges where `DTensor`s cross: the stage itself works on the whole, on every rank.
+    """A stage's edges where `DTensor`s cross: the stage itself works on whole tensors, on every rank.
 
-    What arrives otherwise than it was handed over is noted by the stage's recorder, and put right here, so
-    that the stages behind it are not blamed.
+    If something arrives that differs from what was handed over, the stage's recorder notes it, and it is repaired
+    here, so that later stages are not blamed.
     """
 
     def __init__(self, mesh: DeviceMesh, held: Held, *, width: int, sequence: int) -> None:
@@ -40,16 +40,16 @@ class Edges:
         self._tail = (sequence, width) if sequence else (width,)
 
     def __deepcopy__(self, memo: object) -> Edges:
-        """An engine that copies its stages goes on with the same mesh."""
+        """Keep the same mesh when an engine copies its stages."""
         return self
 
     def arrived(self, x: Tensor) -> Tensor:
-        """The whole of what a stage was given."""
+        """The whole of a stage's input."""
         whole: Tensor = self._repaired(x).redistribute(placements=[Replicate()]).to_local()
         return whole
 
     def leaving(self, x: Tensor) -> DTensor:
-        """What a stage hands over of its whole output."""
+        """The part of its whole output that a stage hands over."""
         made: DTensor = DTensor.from_local(x, self._mesh, [Replicate()], run_check=False)
         handed: DTensor = made.redistribute(placements=[self._placement])
         return handed
@@ -73,7 +73,7 @@ class Edges:
 
 
 def edges_of(case: Case, mesh: DeviceMesh | None) -> Edges | None:
-    """The edges of the case's stages on one rank; None where plain tensors cross."""
+    """The edges of the case's stages on one rank; None if plain tensors cross."""
     tensor = case.world.tensor
     if tensor is None or not tensor.boundary or mesh is None:
         return None

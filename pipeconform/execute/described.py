@@ -1,6 +1,6 @@
-"""Asking an implementation to describe itself, in a rank process, and reading the answer in the controller.
+"""Has an implementation describe itself in a rank process, and decodes the answer in the controller.
 
-The answer is tagged: the adapter decides by its methods whether it is a pipeline's or a data-parallel wrapper's, and
+The answer is tagged: the adapter's methods decide whether it is a pipeline's or a data-parallel wrapper's, and
 the controller needs to ask only once.
 """
 
@@ -41,7 +41,7 @@ class Described(msgspec.Struct, frozen=True):
 
 
 def answer(_context: RankContext, reference: bytes) -> bytes:
-    """The description of the implementation called `reference`, as MessagePack: a task for a rank process."""
+    """A task for a rank process: the description of the implementation called `reference`, as MessagePack."""
     found = describe(reference.decode())
     return msgspec.msgpack.encode(
         Described(OfPipeline(found) if isinstance(found, Description) else OfWrapper(found))

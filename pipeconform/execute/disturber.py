@@ -33,7 +33,7 @@ _SIDES = {
 
 
 class DeliberateError(Exception):
-    """What a case's ``error`` raises: it stands for any exception of the model's own code."""
+    """Raised by a case's ``error``: it stands for any exception of the model's own code."""
 
 
 class Disturber:
@@ -49,11 +49,11 @@ class Disturber:
         self._run = -1
 
     def __deepcopy__(self, memo: object) -> Disturber:
-        """An engine that copies its stages is perturbed all the same."""
+        """Keep perturbing when an engine copies its stages."""
         return self
 
     def during(self, step: Step) -> AbstractContextManager[object]:
-        """Perturb what runs inside, which is one step of the program."""
+        """Perturb one step of the program, which runs inside."""
         if not isinstance(step, Train | Eval):
             return nullcontext()
         self._run += 1
@@ -61,7 +61,7 @@ class Disturber:
         return _SlowLinks(self._links) if self._links else nullcontext()
 
     def before(self, stage: int, inputs: tuple[Any, ...]) -> tuple[int | None, tuple[Any, ...]]:
-        """A forward begins: which microbatch it is (None in a recomputation), and the inputs to work on."""
+        """A forward begins: return its microbatch (None in a recomputation), and the inputs to work on."""
         if torch._C._current_graph_task_id() != -1:
             return None, inputs
         microbatch = self._forwards[stage]
@@ -118,7 +118,7 @@ class _SlowLinks(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 def _once(due: list[Perturbation], microbatch: int, gradients: object) -> None:
-    """A gradient passes; only the first one of a computation counts."""
+    """Perturb when a gradient passes; only the first one of a computation counts."""
     while due:
         _perturb(due.pop(0), microbatch)
 
@@ -130,7 +130,7 @@ def _perturb(one: Perturbation, microbatch: int) -> None:
         case "stop":
             # the child does both, so that it cannot continue this process before it has stopped it
             script = f"kill -STOP $PPID; sleep {one.milliseconds / 1000}; kill -CONT $PPID"
-            subprocess.run(["/bin/sh", "-c", script], check=True)  # noqa: S603 - a number is all that varies
+            subprocess.run(["/bin/sh", "-c", script], check=True)  # noqa: S603 - only a number varies
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "error":

@@ -1,10 +1,10 @@
-"""Which files an implementation consists of besides its adapter, and a digest of them: a task for a rank process.
+"""A task for a rank process: which files an implementation consists of besides its adapter, and their digest.
 
-An adapter is a few dozen lines; what is judged is the engine behind it. What the adapter imports, wherever in its file
-an import stands, is looked up: a package that a distribution installed is named with that distribution, whose files are
-those of its RECORD; anything else is a tree of files, whose own imports are followed in turn. What is imported by
-computed names, or by a distribution, is not seen, but for files outside of the installed ones that are loaded when the
-adapter describes itself.
+An adapter is a few dozen lines; the engine behind it is what is judged. Everything that the adapter's file imports,
+anywhere in it, is looked up: a package that a distribution installed is named with that distribution, whose files are
+those of its RECORD; anything else is a tree of files, whose own imports are followed in turn. Imports by
+computed names, and imports of a distribution, are not followed, except that files outside the installed ones count if
+they are loaded when the adapter describes itself.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = ["Component", "answer", "components_of", "digest_of_distribution", "di
 
 _OURS = "pipeconform"
 _IMPLEMENTATIONS = ("adapters", "reference_impl")
-"""What of pipeconform is judged: all else judges."""
+"""The parts of pipeconform that are judged: all others judge."""
 _ADAPTERS = "pipeconform.adapters"
 _ALWAYS = "torch"
 _LARGE = 32 << 20
-"""Bytes: of a larger installed file the digest that its RECORD has counts, and the size that it has here."""
+"""Bytes: of a larger installed file the digest in its RECORD counts, and its present size."""
 _MOST_FILES = 100_000
 _OWN_TO_A_MACHINE = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A distribution, or a tree of files that none installed, and what is in it."""
+    """A distribution, or a tree of files that none installed, and its contents."""
 
     name: str
     version: str = ""
-    """Of a distribution."""
+    """The distribution's."""
     kind: Literal["distribution", "tree"]
     files: int
     digest: str
@@ -67,9 +67,9 @@ def answer(_context: RankContext, reference: bytes) -> bytes:
 def components_of(
     path: Path | None, *, package: str = "", loaded: Iterable[str] = ()
 ) -> tuple[Component, ...]:
-    """What the Python file `path`, a module of `package`, imports, as components by name; and torch, always.
+    """The imports of the Python file `path`, a module of `package`, as components by name; and torch, always.
 
-    Of the modules `loaded`, only those count that no distribution installed.
+    Of the modules `loaded`, only those that no distribution installed count.
     """
     owners = metadata.packages_distributions()
     local = [name for name in loaded if name.partition(".")[0] not in owners and not _is_pythons(name)]
@@ -95,14 +95,14 @@ def components_of(
 
 
 def _followed(name: str, where: Path) -> list[Path]:
-    """The files whose imports count; of pipeconform's adapters one is judged, and its imports count already."""
+    """The files whose imports count; of pipeconform's adapters only one is judged, and its imports count already."""
     if name == _ADAPTERS:
         return []
     return [where] if where.is_file() else sorted(where.rglob("*.py"))
 
 
 def digest_of_distribution(one: metadata.Distribution) -> Component:
-    """The digest of the files that a distribution installed, as they are now; compiled and generated ones apart."""
+    """The digest of a distribution's files as they are now, without compiled and generated ones."""
     whole, number = hashlib.sha256(), 0
     for file in sorted(one.files or (), key=str):
         if file.parts[0] == ".." or file.name in _OWN_TO_A_MACHINE or _is_compiled(file):
@@ -158,7 +158,7 @@ def _imported(path: Path, package: str) -> list[str]:
 
 
 def _unit(name: str) -> str | None:
-    """What a dotted name belongs to; None for what is no part of an engine: Python's own, and what judges."""
+    """The component that a dotted name belongs to; None for Python's own modules, and for what judges."""
     first, *others = name.split(".")
     if not first or first in sys.stdlib_module_names or first.startswith("_pipeconform_impl_"):
         return None
@@ -168,7 +168,7 @@ def _unit(name: str) -> str | None:
 
 
 def _place(name: str) -> Path | None:
-    """The folder or the file of a package or module; None where there is none."""
+    """The folder or the file of a package or module; None if there is none."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
@@ -182,7 +182,7 @@ def _place(name: str) -> Path | None:
 
 
 def _installs(name: str, where: Path) -> bool:
-    """Whether a distribution put this there; one that is installed to be edited did not."""
+    """Whether a distribution put this there; one installed in editable mode did not."""
     one = metadata.distribution(name)
     root = Path(str(one.locate_file("")))
     return where.is_relative_to(root) and any(
@@ -196,7 +196,7 @@ def _is_pythons(name: str) -> bool:
 
 
 def _package_of(name: str, where: Path, file: Path) -> str:
-    """The package that a file of a tree is a module of, or is."""
+    """The package of a file in a tree: the one it is a module of, or is."""
     if file == where:
         return name.rpartition(".")[0]
     return ".".join([name, *file.relative_to(where).parent.parts])

@@ -1,4 +1,4 @@
-"""The process groups of a case, and what becomes of them afterwards."""
+"""The process groups of a case, and how they end."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class Groups:
     """The groups that a rank belongs to."""
 
     pipeline: dist.ProcessGroup | None = None
-    """None for a bystander, and in a single-process world."""
+    """The pipeline's group; None for a bystander, and in a single-process world."""
     replicas: Mapping[int, dist.ProcessGroup] = field(default_factory=dict)
-    """Per owned stage, its data-parallel group; empty where there is one pipeline only."""
+    """The data-parallel group of each owned stage; empty if there is one pipeline only."""
     mesh: DeviceMesh | None = None
-    """Where stages are cut over ranks; see `Ranks.mesh`."""
+    """If stages are cut over ranks; see `Ranks.mesh`."""
     parts: tuple[dist.ProcessGroup, ...] = ()
     """The groups of its axes."""
 
     @property
     def all(self) -> tuple[dist.ProcessGroup, ...]:
-        """Each of them."""
+        """All of these groups."""
         own = () if self.pipeline is None else (self.pipeline,)
         return tuple(dict.fromkeys((*own, *self.replicas.values(), *self.parts)))
 
 
 class Retired:
-    """Process groups that end beside the next case instead of after the last one.
+    """Process groups that end during the next case instead of at the end of their own.
 
-    gloo's threads look up from waiting every ten milliseconds, and ending a group waits for each of them: 20 to
-    30 ms in which nothing happens, at the end of every case. A retired group is let go by a thread of its own
-    once the next case has begun. It is let go before the case after that, so that a group that cannot end is
-    still a rank that is stuck.
+    gloo's threads check for work every ten milliseconds, and ending a group waits for each of them: 20 to
+    30 ms in which nothing happens, at the end of every case. A thread of its own releases a retired group
+    once the next case has begun. It finishes before the case after that, so that a group that cannot end still
+    shows as a stuck rank.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Retired:
         self._kept.append(group)
 
     def release(self) -> None:
-        """Let go of what was added, in the background; what was let go before has ended when this returns."""
+        """Release the groups added, in the background; the ones released before have ended when this returns."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -70,12 +70,12 @@ class Retired:
 
 
 def lasting_groups() -> frozenset[str]:
-    """The names of the groups that are there before a case and after it, the default group among them."""
+    """The names of the groups that outlive a case, the default group among them."""
     return frozenset(dist.distributed_c10d._world.pg_names.values()) if dist.is_initialized() else frozenset()
 
 
 def release_earlier() -> None:
-    """Let go of what this process's earlier cases have left connected."""
+    """Release what earlier cases of this process have left connected."""
     while _lingering():
         dist.destroy_process_group(_lingering().pop())
     _retired().release()
@@ -83,7 +83,7 @@ def release_earlier() -> None:
 
 @functools.cache
 def _lingering() -> list[dist.ProcessGroup]:
-    """Groups of failed cases that stay connected until this process's next case."""
+    """Groups of failed cases, which stay connected until this process's next case."""
     return []
 
 
@@ -97,9 +97,9 @@ def _retired() -> Retired:
 def groups_of(
     case: Case, context: RankContext, *, distributed: bool, lingers: bool, owners: Sequence[int] = ()
 ) -> Iterator[Groups]:
-    """New groups for every case: no message of an earlier one can reach them, and their first use is the engine's.
+    """New groups for every case: no message of an earlier case can reach them, and the engine is their first user.
 
-    `owners` says for each stage which pipeline rank has it; it is needed where there are replicas. `lingers`
+    `owners` is the pipeline rank of each stage; it is needed if there are replicas. `lingers`
     keeps the groups connected after an error: a closing socket would wake up the ranks that wait for this one.
     """
     if not distributed:
@@ -107,8 +107,8 @@ def groups_of(
         return
     groups = _new_groups(case, context, owners)
     if dist.get_backend() == "gloo":
-        # gloo connects here, and a rank that refuses the case at once would tear down what others still
-        # connect to; the barrier is the world's, so that the groups' first use remains the engine's
+        # gloo connects here, and a rank that refuses the case at once would break connections that others
+        # still make; the barrier is in the world's group, so that the engine remains the first user
         with our_own():
             dist.barrier()
     try:
@@ -144,7 +144,7 @@ def _new_groups(case: Case, context: RankContext, owners: Sequence[int]) -> Grou
 def _meshed(
     case: Case, context: RankContext, owners: Sequence[int], pipeline: dist.ProcessGroup | None
 ) -> Groups:
-    """The groups where stages are cut over ranks: at every place of the pipelines a mesh of replicas and parts."""
+    """The groups if stages are cut over ranks: a mesh of replicas and parts at every place of the pipelines."""
     world, rank = case.world, context.rank
     num, parts = world.num_replicas, world.num_tensor_ranks
     mesh, replicated, axes = None, None, tuple[dist.ProcessGroup, ...]()
@@ -175,7 +175,7 @@ def _meshed(
 
 
 def _name(context: RankContext) -> str:
-    """The same on all ranks, and never again: torch's caches take meshes of equal names and ranks for one."""
+    """A name that is equal on all ranks and never reused: torch's caches confuse meshes of equal names and ranks."""
     token = torch.tensor([secrets.randbits(48)], device=context.device)
     dist.broadcast(token, src=0)
     return f"{int(token):012x}"

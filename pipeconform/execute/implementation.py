@@ -43,18 +43,18 @@ _CALLS = {
     "build": ("plan",),
     "wrap": ("module", "options"),
 }
-"""What each method is called with."""
+"""The arguments of each method."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Contract:
-    """What one kind of adapter has, and what its ``describe()`` returns."""
+    """The methods of one kind of adapter, and what its ``describe()`` returns."""
 
     protocol: str
     methods: tuple[str, ...]
     description: type[Any]
     decoder: msgspec.msgpack.Decoder[Any]
-    """Made once, in the fork server."""
+    """A decoder, made once, in the fork server."""
 
 
 _PIPELINE = _Contract(
@@ -93,10 +93,10 @@ def resolve(reference: str) -> str:
 def load(reference: str) -> Any:
     """Import the implementation and return its adapter object, checked against the contract of its kind.
 
-    An adapter with ``wrap()`` and without ``build()`` is that of a data-parallel wrapper, any other a pipeline's.
+    An adapter with ``wrap()`` and without ``build()`` is a data-parallel wrapper's, any other a pipeline's.
 
     Raises:
-        BadAdapterError: it cannot be imported, is not there or lacks a method.
+        BadAdapterError: it cannot be imported, does not exist or lacks a method.
         ContractError: a method takes other arguments than it is called with.
     """
     where, _, name = resolve(reference).rpartition(":")
@@ -127,7 +127,7 @@ def load(reference: str) -> Any:
 
 
 def module_of(where: str) -> str:
-    """The name under which the module of a full reference, without its object, is imported."""
+    """The name under which the module of a full reference is imported."""
     if not where.endswith(".py"):
         return where
     return f"_pipeconform_impl_{hashlib.sha256(where.encode()).hexdigest()[:12]}"
@@ -145,8 +145,8 @@ def describe(reference: str) -> Description | WrapperDescription:
     """Load the implementation and let it describe itself.
 
     Raises:
-        BadAdapterError: as for `load`, or ``describe()`` raised or returned something else; what it raised
-            as `Unsupported` (an engine that is not installed, or too old) is told as it is.
+        BadAdapterError: as for `load`, or ``describe()`` raised or returned something else; an `Unsupported`
+            (an engine that is not installed, or too old) is shown unchanged.
         ContractError: as for `load`.
     """
     adapter = load(reference)
@@ -173,10 +173,10 @@ def describe(reference: str) -> Description | WrapperDescription:
 
 
 def _check_types(description: object, contract: _Contract, reference: str) -> None:
-    """Dataclasses believe whatever they are given; the way to the controller, MessagePack, does not.
+    """Check the types of a description's fields, because dataclasses do not.
 
     Raises:
-        BadAdapterError: a field holds something of another type; the message gives its path.
+        BadAdapterError: a field has a wrong type; the message gives its path.
     """
     try:
         contract.decoder.decode(msgspec.msgpack.encode(description))
@@ -213,7 +213,7 @@ def _module(where: str, reference: str) -> ModuleType:
             return sys.modules[name]
         folder = str(Path(where).parent)
         if folder not in sys.path:
-            sys.path.append(folder)  # at its end: a neighbour called like a library does not hide it
+            sys.path.append(folder)  # last: a file next to it must not hide a library of that name
         spec = importlib.util.spec_from_file_location(name, where)
         assert spec is not None
         assert spec.loader is not None

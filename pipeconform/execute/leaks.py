@@ -1,7 +1,7 @@
-"""What stays behind: counts after more steps, and after building and closing again and again.
+"""Counts what stays behind after more steps, and after building and closing again and again.
 
-Counts, not bytes: tensors that Python can reach, threads, open descriptors, process groups. Each is flat in an
-implementation that cleans up, whatever the allocator does.
+Counts, not bytes: tensors that Python can reach, threads, open descriptors, process groups. Each count stays constant
+in an implementation that cleans up, whatever the allocator does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ P = TypeVar("P", bound=_Closable)
 
 
 def take_census() -> Census:
-    """Count what this process holds, garbage removed."""
+    """Count what this process holds, after a garbage collection."""
     gc.collect()
     tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
     groups = len(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else 0
@@ -48,7 +48,7 @@ def live_on(
 ) -> LivedOn:
     """Run more steps, close twice, use the group, then build, run and close in rounds; collective.
 
-    `build` makes a pipeline like `pipeline`, which is closed here; None where one process builds one only. `run`
+    `build` makes a pipeline like `pipeline`, which is closed here; None if a process can build only one. `run`
     runs one step and clears its gradients.
     """
     steps = _flat(lambda: run(pipeline))
@@ -77,7 +77,7 @@ def _flat(once: Callable[[], None]) -> tuple[Census, ...]:
 
 
 def _closing_error(pipeline: _Closable) -> str | None:
-    """Close twice; what the second time raised."""
+    """Close twice; return what the second close raised."""
     pipeline.close()
     try:
         pipeline.close()

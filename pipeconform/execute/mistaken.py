@@ -1,4 +1,4 @@
-"""Cases in which something is done wrong on purpose: the error that ends them is what is observed."""
+"""Cases in which something is done wrong on purpose: the error that ends them is observed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pipeconform.ranks.recording.recorder import our_own
 __all__ = ["CaseEnded", "failed_by", "live_through", "resumed"]
 
 
-class CaseEnded(Exception):  # noqa: N818 - it carries what was observed, and says nothing was wrong with us
-    """Leaves a mistaken case, so that its process group goes as after any error."""
+class CaseEnded(Exception):  # noqa: N818 - it carries what was observed and reports no fault of the harness
+    """Leaves a mistaken case, so that its process groups end as after any error."""
 
     def __init__(self, observation: Observation) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class CaseEnded(Exception):  # noqa: N818 - it carries what was observed, and sa
 
 
 def failed_by(error: Exception, *, step: int | None) -> Failed:
-    """What is kept of an error that ended a case in program step `step`, or (None) while it was built."""
+    """The record of an error that ended a case in program step `step`, or (None) while it was built."""
     raised = raised_from(error)
     return Failed(
         type=raised.type,
@@ -41,7 +41,7 @@ def failed_by(error: Exception, *, step: int | None) -> Failed:
 
 
 def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers: bool) -> Observation:
-    """Execute a mistaken case; with `recovers`, the same without its mistake when all ranks are through.
+    """Execute a mistaken case; with `recovers`, run it without the mistake when all ranks have finished.
 
     Raises:
         Exception: whatever the implementation raised in the case without a mistake.
@@ -69,10 +69,10 @@ def resumed(
     *,
     failed: bool,
 ) -> StepShown:
-    """The mistaken step, of which this rank has `shown`, once more without its mistake, on the same pipeline.
+    """Run the mistaken step, of which this rank has `shown`, once more without its mistake, on the same pipeline.
 
-    Only if every rank of the pipeline `failed` in it; otherwise it stays as it was shown. A hang in the second run says
-    so, by what its ranks are doing.
+    Only if every rank of the pipeline `failed` in it; otherwise `shown` is returned. A hang in the second run
+    says so in what its ranks are doing.
 
     Raises:
         Exception: whatever the implementation raises now.
@@ -89,7 +89,7 @@ def resumed(
 
 
 def _on_every_rank(mine: bool, *, device: torch.device) -> bool:
-    """Whether something is so on every rank, when all of them have come here."""
+    """Whether something is true on every rank, when all of them have come here."""
     if not dist.is_initialized():
         return mine
     votes = torch.tensor(int(mine), device=device)

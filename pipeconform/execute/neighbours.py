@@ -1,4 +1,4 @@
-"""Which boundaries of a case a rank has with which others, and in which order its schedule crosses them."""
+"""Which boundaries of a case a rank shares with which others, and in which order its schedule crosses them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["neighbours_of"]
 
 
 def neighbours_of(case: Case, plan: Plan, claim: ScheduleClaim) -> Neighbours:
-    """What this rank can expect of its neighbours, by the plan and by what is claimed of the schedule."""
+    """What this rank can expect of its neighbours, by the plan and the schedule's claim."""
     ranks = plan.ranks.pipeline_ranks
     model = case.model
     alone = model.container == "tensor" and not model.passages
@@ -42,7 +42,7 @@ def _order(
         )
     except PipeconformError:  # it has no table of this size
         return ()
-    if table.num_chains > 1:  # its stages are not numbered as the case's are
+    if table.num_chains > 1:  # its stages are numbered differently from the case's
         return ()
     kinds = (Kind.B, Kind.I) if back else (Kind.F,)
     leaves = (leaf for action in table[position] for leaf in action.leaves)

@@ -1,4 +1,4 @@
-"""The plan that an adapter is given, made from a case."""
+"""Makes the adapter's plan from a case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["owners_of", "plan_of"]
 
 
 def owners_of(case: Case, description: contract.Description) -> tuple[int, ...]:
-    """For each stage the pipeline rank that owns it, where there are several pipelines; empty where there is one."""
+    """The pipeline rank that owns each stage, if there are several pipelines; empty if there is one."""
     claim = description.capabilities.schedule(case.schedule)
     if claim is None or not case.world.is_parallel:
         return ()
@@ -44,7 +44,7 @@ def plan_of(
     mistakes: MistakeMaker | None = None,
     hook: AveragingHook | None = None,
 ) -> Plan:
-    """The plan of `case` for one rank; stages report to `recorder` and suffer from `disturber` and `mistakes`."""
+    """The plan of `case` for one rank; `recorder` watches its stages, `disturber` and `mistakes` affect them."""
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")

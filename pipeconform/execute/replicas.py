@@ -1,4 +1,4 @@
-"""What the plan says about replicas, and the communication hook that it may bring."""
+"""The plan's part on replicas, and the communication hook that it may contain."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["AveragingHook", "data_parallel_of"]
 
 
 class AveragingHook:
-    """A communication hook as a user writes it, which counts what it was given, by stage.
+    """A communication hook as a user writes it, which counts the elements that it receives, by stage.
 
-    It calls `before` with the stage first, which may raise.
+    It first calls `before` with the stage, which may raise.
     """
 
     def __init__(self, before: Callable[[int], None]) -> None:
         self._before = before
         self._given: Counter[int] = Counter()
 
-    # torch refuses annotations that are text
+    # torch refuses annotations that are strings
     def average(self, state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
         """Average one bucket over the group."""
         stage, group = state
@@ -37,7 +37,7 @@ class AveragingHook:
         return future.then(_first)
 
     def take(self) -> dict[int, int]:
-        """Elements by stage since the last time."""
+        """Elements by stage since the last call."""
         taken = dict(self._given)
         self._given.clear()
         return taken
@@ -49,7 +49,7 @@ def _first(future: torch.futures.Future[Any]) -> torch.Tensor:
 
 
 def data_parallel_of(case: Case, hook: AveragingHook | None) -> DataParallel | None:
-    """What the plan says; None where there is one pipeline only."""
+    """The plan's `DataParallel`; None if there is one pipeline only."""
     replicas = case.world.replicas
     if replicas is None:
         return None

@@ -1,4 +1,4 @@
-"""Methods of adapters and pipelines take the arguments that they are called with."""
+"""Checks that methods of adapters and pipelines take the arguments that they are called with."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def require_call(method: Callable[..., Any], name: str, arguments: Sequence[str]
     """Refuse a method that cannot be called with these positional arguments.
 
     Raises:
-        ContractError: it takes fewer or more; the message says what it is called with.
+        ContractError: it takes fewer or more; the message shows the call.
     """
     try:
         signature = inspect.signature(method)
-    except (TypeError, ValueError):  # a builtin does not say what it takes
+    except (TypeError, ValueError):  # a builtin without a signature
         return
     try:
         signature.bind(*arguments)

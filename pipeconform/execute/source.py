@@ -1,4 +1,4 @@
-"""The source of an implementation's adapter, read where it is imported: in a rank process."""
+"""Reads the source of an implementation's adapter where it is imported: in a rank process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Source", "answer", "file_of"]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The file that defines an adapter; empty where Python cannot tell, as in an interactive session."""
+    """The file that defines an adapter; empty if Python cannot find it, as in an interactive session."""
 
     name: str = ""
     text: bytes = b""
 
 
 def answer(_context: RankContext, reference: bytes) -> bytes:
-    """The source of the adapter called `reference`, as MessagePack: a task for a rank process."""
+    """A task for a rank process: the source of the adapter called `reference`, as MessagePack."""
     adapter = load(reference.decode())
     path = file_of(type(adapter))
     found = Source() if path is None else Source(name=path.name, text=path.read_bytes())
@@ -33,7 +33,7 @@ def answer(_context: RankContext, reference: bytes) -> bytes:
 
 
 def file_of(kind: type) -> Path | None:
-    """The file that a class is defined in; None where Python cannot tell."""
+    """The file that a class is defined in; None if Python cannot find it."""
     path = getattr(sys.modules.get(kind.__module__), "__file__", None) or _source_of(kind)
     return Path(path) if path and Path(path).is_file() else None
 

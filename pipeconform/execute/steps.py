@@ -1,4 +1,4 @@
-"""One step of a case's program on this rank, and what it showed."""
+"""Runs one step of a case's program on this rank, and records what it showed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["run_step"]
 
 
 def _data_for(case: Case, index: int, plan: Plan, capabilities: contract.Capabilities) -> Batch:
-    """The batch with decoys in place of whatever this rank does not consume."""
+    """The batch, with decoys instead of the values that this rank does not consume."""
     return foreign.batch_for(
         case,
         index,
@@ -102,16 +102,16 @@ def run_step(
         flow=recorder.flow(),
         hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
         rng_moved=moved,
-        # replicas are not asked: their answer would take communication beside what is recorded
+        # replicas are not asked: their answer would add communication to what is recorded
         gradient_norm=None if case.world.is_parallel else _norm(step, pipeline, capabilities),
         differentiable=_differentiable((result.output, result.losses, result.loss)),
     )
-    del result  # results that hold a graph are their user's; whatever else is kept is the implementation's
+    del result  # a user may keep results with a graph; whatever else stays is kept by the implementation
     return structs.replace(shown, held=recorder.held(), kept=recorder.kept())
 
 
 def _norm(step: Step, pipeline: CheckedPipeline, capabilities: contract.Capabilities) -> Array | None:
-    """What the implementation says about the size of all gradients, after a training step."""
+    """The implementation's norm of all gradients, after a training step."""
     # in a mistaken step another rank may have failed, and could not take part in a sum
     asked = isinstance(step, Train) and step.mistake is None
     asked = asked and contract.Feature.GRADIENT_NORM in capabilities.features
@@ -129,7 +129,7 @@ def _differentiable(value: Any) -> bool:
 
 
 def _guard(step: Train | Eval) -> AbstractContextManager[object]:
-    """What the caller has switched off around an evaluation."""
+    """The gradient mode that the caller sets around an evaluation."""
     match step.guard if isinstance(step, Eval) else "":
         case "no_grad":
             return torch.no_grad()
@@ -154,6 +154,6 @@ def _part(values: Mapping[str, Any], parameters: set[str], *, inside: bool) -> N
 
 
 def _cut(values: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Sharding]]:
-    """How those are cut of which this rank has a part; stages without any are left out."""
+    """How the values are cut of which this rank has a part; other stages are left out."""
     found = {s: sharding_of(own) for s, own in values.items()}
     return {s: own for s, own in found.items() if own}

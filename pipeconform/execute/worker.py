@@ -59,7 +59,7 @@ from pipeconform.ranks.rank import RankContext
 __all__ = ["execute"]
 
 
-_JOBS = msgspec.msgpack.Decoder(Job)  # made once, in the fork server: it takes longer than many a case
+_JOBS = msgspec.msgpack.Decoder(Job)  # made once, in the fork server: making it takes longer than many cases
 
 
 @functools.lru_cache(maxsize=4)
@@ -111,7 +111,7 @@ def execute(context: RankContext, payload: bytes) -> bytes:
             if traffic is not None and "traffic" in job.observe:
                 observation = structs.replace(observation, traffic=traffic.traffic())
             if observation.failed is not None:
-                gc.collect()  # what the engine left in circles would keep its connections open
+                gc.collect()  # what the engine left in reference cycles would keep its connections open
                 raise mistaken.CaseEnded(observation)
             return observation
 
@@ -128,9 +128,9 @@ def _may_go_wrong(case: Case) -> bool:
 
 
 def _waits_recorded(job: Job) -> AbstractContextManager[TrafficRecorder | None]:
-    """Record from beginning to end whatever is communicated, ours included, where a hang is to be proved.
+    """Record all communication from beginning to end, the harness's included, if a hang is to be proved.
 
-    Where a case may go wrong a hang is likely: what is recorded proves it, long before idleness does.
+    Where a case may go wrong a hang is likely: the record proves it, long before idleness does.
     """
     wanted = _may_go_wrong(job.case) or "waits" in job.observe
     if wanted and {"traffic", "reductions"}.isdisjoint(job.observe):  # one listener at a time
@@ -140,7 +140,7 @@ def _waits_recorded(job: Job) -> AbstractContextManager[TrafficRecorder | None]:
 
 @contextmanager
 def _letting_go(recorder: TrafficRecorder | None) -> Iterator[None]:
-    """Where an error ends a case, what its recorder holds keeps no connection open: others may wait for its end."""
+    """If an error ends a case, let its recorder keep no connection open: others may wait for its end."""
     try:
         yield
     except BaseException:
@@ -152,7 +152,7 @@ def _letting_go(recorder: TrafficRecorder | None) -> Iterator[None]:
 def _judged_recording(
     job: Job, group: dist.ProcessGroup | None, waits: TrafficRecorder | None
 ) -> AbstractContextManager[TrafficRecorder | None]:
-    """Record what the implementation communicates, to be judged; otherwise `waits` is what records, if anything."""
+    """Record what the implementation communicates, to be judged; otherwise `waits` records, if anything does."""
     if "traffic" not in job.observe or "reductions" in job.observe:
         return nullcontext(waits)
     return TrafficRecorder(given=group).recording()
@@ -275,7 +275,7 @@ def _run(
 
 
 def _asked_of(description: contract.Description, case: Case) -> contract.Description:
-    """The claims, without what all ranks must be asked for together where some of them may have failed."""
+    """The claims, without those that all ranks must be asked about together, if some of them may have failed."""
     if case.world.misplan is None:
         return description
     capabilities = description.capabilities
@@ -314,14 +314,14 @@ def _run_quietly(
     capabilities: contract.Capabilities,
     recorder: ForwardRecorder,
 ) -> None:
-    """The program's first run once more, its gradients cleared and nothing recorded."""
+    """Run the program's first run once more, clear its gradients and record nothing."""
     index = next(i for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
     run_step(case, index, plan, pipeline, capabilities, recorder)
     pipeline.apply(contract.ZeroGrad())
 
 
 def _listen(case: Case, pipeline: CheckedPipeline, recorder: ForwardRecorder) -> None:
-    """Let stages that a front end made tell what passes them, where gradients are asked for: ours do by themselves."""
+    """Have stages that a front end made report what passes them, if gradients are observed: ours do so anyway."""
     if recorder.gradients is None or not cuts_are_known(case):
         return
 
@@ -336,7 +336,7 @@ def _listen(case: Case, pipeline: CheckedPipeline, recorder: ForwardRecorder) ->
 def _said(
     case: Case, pipeline: CheckedPipeline, capabilities: contract.Capabilities
 ) -> tuple[dict[int, tuple[str, ...]], tuple[Known, ...] | None]:
-    """Of stages that a front end made: the keys of their state dicts, and what they will hand on."""
+    """For stages that a front end made: the keys of their state dicts, and what they will hand on."""
     if case.model.split is None:
         return {}, None
     keys = {s: tuple(module.state_dict()) for s, module in pipeline.owned().items()}

@@ -1,1 +1,1 @@
-"""What a rank records."""
+"""Records what a rank computes and communicates."""

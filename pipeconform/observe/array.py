@@ -1,6 +1,6 @@
-"""A tensor's value as plain data: what crosses from a rank to the controller.
+"""A tensor's value as plain data, as it crosses from a rank to the controller.
 
-Raw bytes make the commonest judgement (bit for bit equal) a comparison of two byte strings, and
+Raw bytes make the most common judgement (bit for bit equal) a comparison of two byte strings, and
 a message needs no pickle.
 """
 
@@ -31,7 +31,7 @@ _ITEM_BYTES = MappingProxyType(
         "qint32": 4,
     }
 )
-"""By dtype of torch the bytes of an element."""
+"""The bytes of an element, by torch's dtype."""
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +42,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
     def __post_init__(self) -> None:
-        """What a rank sent may be anything: no judge allocates what was only declared."""
+        """Check what a rank sent, so that no judge allocates memory for a size that was only declared."""
         if (item := _ITEM_BYTES.get(self.dtype)) is None:
             raise ValueError(f"a tensor of dtype {self.dtype[:40]!r}; expected one of torch's")
         if math.prod(self.shape) * item != len(self.data) or (self.shape and min(self.shape) < 0):
@@ -50,14 +50,14 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Array:
-        """Record `tensor`: any dtype, device and layout; the value is what counts."""
+        """Record `tensor`, of any dtype, device and layout; only the value counts."""
         import torch
 
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
         if flat.is_conj() or flat.is_neg():
             flat = flat.resolve_conj().resolve_neg()
         if (flat.is_floating_point() and flat.element_size() > 1) or flat.is_complex():
-            flat = flat + 0.0  # one zero: a sign that no arithmetic sees is no difference
+            flat = flat + 0.0  # one zero: the sign of a zero makes no difference
         elif flat.stride() != (1,):
             flat = flat.clone()  # one number expanded to one element counts as contiguous
         data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

@@ -1,7 +1,7 @@
-"""Listening to modules that the harness did not make: stages that a front end made, and parts of a whole model.
+"""Listens to modules that the harness did not make: stages that a front end made, and parts of a whole model.
 
-A stage of our own calls its listeners itself (`pipeconform.case.build.modules`). Here hooks of the module do; they are
-there only while a failing case is localised.
+The harness's own stages call their listeners themselves (`pipeconform.case.build.modules`). Here the module's hooks do;
+they exist only while a failing case is localised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def listen(
     watcher: Watcher,
     ended: Callable[[int, tuple[Any, ...], Any], None],
 ) -> None:
-    """Let `watcher` surround every forward of `module`; `ended` is then told stage, positional inputs and output."""
+    """Let `watcher` surround every forward of `module`; `ended` gets stage, positional inputs and output."""
     running: list[tuple[AbstractContextManager[tuple[Any, ...]], tuple[Any, ...]]] = []
 
     def before(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,15 +1,15 @@
 """The gradients at a stage's edges: what arrives at its outputs and what leaves at its inputs.
 
-Nothing of this runs unless a failing case is executed once more to find the first wrong value; no verdict rests on
+This runs only if a failing case is executed once more to find the first wrong value; no verdict depends on
 that execution. Inside a stage's forward, while gradients are on,
 
 * every input that needs a gradient is replaced by an *alias* of the same memory, whose node in the graph sees the
   sum of what the stage sends back to the input. The alias is no view: a module may write into it;
-* the node that made an output is asked to tell the gradient that arrives at it. No node is added there, so what the
-  engine is handed is what it is handed otherwise.
+* the node that made an output gets a hook, which sees the gradient that arrives at it. No node is added there, so the
+  engine gets the same tensors as otherwise.
 
-Engines that take gradients with ``torch.autograd.grad`` pass both all the same. A node that a split backward asks
-by hand, or a second time, tells nothing or the same once more; see `pipeconform.judge.localise.localisation`.
+Engines that take gradients with ``torch.autograd.grad`` pass both all the same. A node that a split backward calls
+directly, or a second time, reports nothing, or the same gradient again; see `pipeconform.judge.localise.localisation`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _value(tensor: Tensor) -> tuple[Array, Array | None]:
 class Gradients:
     """The gradients that passed since the last `take`, as a `pipeconform.case.build.modules.Watcher`.
 
-    `read` takes a value, and its bound where one is known.
+    `read` reads a value, and its bound if one is known.
     """
 
     def __init__(self, read: Read = _value) -> None:
@@ -49,7 +49,7 @@ class Gradients:
         self._here = threading.local()
 
     def __deepcopy__(self, memo: object) -> Gradients:
-        """An engine that copies a stage is still watched."""
+        """Keep watching when an engine copies a stage."""
         return self
 
     @property
@@ -68,14 +68,14 @@ class Gradients:
             self._here.call = outer
 
     def passed(self, stage: int, output: Any) -> None:
-        """The forward that runs in this thread gave `output`."""
+        """Record the `output` of the forward that runs in this thread."""
         for position, tensor in enumerate(tensors_of(output)):
             if tensor.grad_fn is not None:
                 note = functools.partial(self._note, stage, self.call, "output gradient", position)
                 tensor.grad_fn.register_prehook(functools.partial(_one_of, note, tensor.output_nr))
 
     def take(self) -> tuple[Flow, ...]:
-        """Hand over what was recorded and begin anew; calls keep counting."""
+        """Return what was recorded, and start again; calls keep counting."""
         taken, self._flow = tuple(self._flow), []
         return taken
 
@@ -101,7 +101,7 @@ class Gradients:
 
 
 class _Alias(torch.autograd.Function):
-    """The identity; as no view, so that it may be written into."""
+    """The identity; no view, so that a module may write into it."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class _Alias(torch.autograd.Function):
 
 
 def _one_of(note: Callable[[Tensor], None], number: int, gradients: tuple[Tensor | None, ...]) -> None:
-    """Tell the gradient of one of a node's outputs, if there is one; the gradients stay as they are."""
+    """Note the gradient of one of a node's outputs, if there is one; the gradients stay unchanged."""
     gradient = gradients[number]
     if gradient is not None:
         note(gradient)

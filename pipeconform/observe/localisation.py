@@ -1,4 +1,4 @@
-"""Where an error began and how it spread, as plain data: made by the judge, kept in results, shown by reports."""
+"""Where an error began and how it spread, as plain data: the judge makes it, results store it, reports show it."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ Direction = Literal[
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Strict and immutable."""
+    """A strict and immutable struct."""
 
 
 class Deviation(_Data, frozen=True, kw_only=True):
-    """One tensor that left its numeric class."""
+    """A tensor that left its numeric class."""
 
     direction: Direction
     step: int
     stage: int
     microbatch: int | None = None
-    """None of what belongs to all microbatches: weight gradients, buffers, parameters."""
+    """None for values of all microbatches together: weight gradients, buffers, parameters."""
     rank: int | None = None
     """The rank of the world on which it was seen."""
     replica: int | None = None
-    """The replica whose value it is; None where there is one pipeline only."""
+    """The replica whose value it is; None if there is one pipeline only."""
     side: Literal["input", "output", "result", ""] = ""
-    """As that of a `Lane`."""
+    """A `Lane`'s direction."""
     tensor: str
-    """Which of the stage's: ``input 0``, ``output 1``, or a parameter's name."""
+    """Which of the stage's tensors: ``input 0``, ``output 1``, or a parameter's name."""
     text: str
     """How it differs, in lines."""
     likeness: str = ""
-    """What it is instead, if that is known, such as ``0.25 times the reference's``."""
+    """A known relation to the right value, such as ``0.25 times the reference's``."""
 
     def where(self) -> str:
         """``output gradient of stage 1, microbatch 2, in step 0 on rank 1``."""
@@ -53,21 +53,21 @@ class Deviation(_Data, frozen=True, kw_only=True):
 
 
 class Lane(_Data, frozen=True, kw_only=True):
-    """One place of the data flow, in the step of the first deviation: right or wrong per microbatch."""
+    """A place of the data flow, in the step of the first deviation: right or wrong per microbatch."""
 
     direction: Direction
     stage: int
     side: Literal["input", "output", "result", ""] = ""
-    """Of a forward value: what arrives at the stage, what leaves it, or what the caller is given."""
+    """For a forward value: what arrives at the stage, what leaves it, or what the caller gets."""
     marks: str
     """A character per microbatch, or one for all: ``=`` in its class, ``x`` not, ``.`` not seen."""
 
 
 class Localisation(_Data, frozen=True, kw_only=True):
-    """The first tensor, in data-flow order, that left its class, and what came of it."""
+    """The first tensor, in data-flow order, that left its class, and what followed from it."""
 
     first: Deviation | None
-    """None when every tensor that was seen kept its class."""
+    """None if every tensor that was seen kept its class."""
     lanes: tuple[Lane, ...] = ()
     """The step of `first` in the order of the data: forwards, loss, gradients back, then what adds up."""
     compared: int
@@ -75,4 +75,4 @@ class Localisation(_Data, frozen=True, kw_only=True):
     wrong: int
     """How many of them had left their class."""
     bounded: bool = True
-    """False when no error bound could be computed: what then counts is far beyond rounding."""
+    """False if no error bound could be computed: then only differences far beyond rounding count."""

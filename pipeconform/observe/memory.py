@@ -1,10 +1,10 @@
-"""What a rank keeps alive for backwards: the tensors that autograd saved in each forward.
+"""Records what a rank keeps alive for backwards: the tensors that autograd saved in each forward.
 
 While a forward of a stage runs, everything that its operations save is put into a box of its own
 (``torch.autograd.graph.saved_tensors_hooks``), and only a weak reference to the box is kept here. A box lives
 exactly as long as the node of the graph that saved it keeps what it saved: until a backward releases it, or
-until nothing refers to the graph any more. Counting the boxes of a forward that are alive thus says what of it is
-kept, without a word about bytes, allocators or the process's size.
+until nothing refers to the graph any more. The number of a forward's boxes that are alive thus says what is
+kept of it, independently of bytes, allocators and the process's size.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Memory:
             yield
 
     def note(self, done: Collection[int], *, before: int) -> None:
-        """Write down what is alive of the forwards in `done`, all of whose backward ran, before forward `before`."""
+        """Record what is alive of the forwards in `done`, all of whose backward ran, before forward `before`."""
         if any(self._alive(call) for call in done):
-            gc.collect()  # what only a circle of Python objects keeps is not kept for a backward
+            gc.collect()  # tensors that only a reference cycle keeps are not kept for a backward
         self._held += [Held(call, before, alive) for call in done if (alive := self._alive(call))]
 
     def passed(self, stage: int, inputs: tuple[Any, ...], output: Any) -> None:
-        """Remember, weakly, what a forward was given and what it returned."""
+        """Keep weak references to what a forward got and what it returned."""
         if stage:
             self._inputs.append([weakref.ref(value) for value in inputs if isinstance(value, Tensor)])
         items = tuple(output.values()) if isinstance(output, Mapping) else output
@@ -78,7 +78,7 @@ class Memory:
         self._outputs.append((stage, [weakref.ref(leaf) for leaf in own]))
 
     def kept(self) -> Kept:
-        """What was alive during a step and is at its end; begin anew."""
+        """Return what was alive during a step and is at its end; start again."""
         gc.collect()
         found = Kept(
             at_once=self._at_once,
@@ -89,7 +89,7 @@ class Memory:
         return found
 
     def end(self) -> tuple[Held, ...]:
-        """Write down what is alive of all forwards, at the end of a step, and hand everything over."""
+        """Record what is alive of all forwards, at the end of a step, and return everything recorded."""
         self.note(list(self._boxes), before=-1)
         taken, self._held, self._boxes = tuple(self._held), [], {}
         return taken

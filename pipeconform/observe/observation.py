@@ -15,7 +15,7 @@ from pipeconform.observe.traffic.records import Traffic
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Strict and immutable."""
+    """A strict and immutable struct."""
 
 
 class Structure(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,10 +27,10 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     items: tuple[Structure, ...] = ()
     placements: tuple[str, ...] | None = None
-    """Of a `DTensor`, in torch's words: `array` is then this rank's part."""
+    """A `DTensor`'s, in torch's words: `array` is then this rank's part."""
 
     def __post_init__(self) -> None:
-        """What a rank sent may be anything."""
+        """Check what a rank sent."""
         if (self.array is not None) != (self.kind == "tensor") or (
             self.kind == "dict" and len(self.keys) != len(self.items)
         ):
@@ -38,7 +38,7 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, value: Any) -> Structure:
-        """Record `value`, container types and all."""
+        """Record `value` with its container types."""
         import torch
 
         if isinstance(value, torch.Tensor):
@@ -87,29 +87,29 @@ Watched = Literal[
     "traffic",
     "waits",
 ]
-"""What is observed only where a requirement asks for it.
+"""What is observed only if a requirement needs it.
 
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
 (needs the timeline). ``rounds``: what stays behind after more steps, and after more pipelines (`LivedOn`).
-``recovery``: when a mistaken case has ended on all ranks, the same case without its mistake, in the same processes:
-`Observation.steps` are of that one. ``resumption``: when the mistaken step has failed on all ranks, the same step
-without its mistake on the same pipeline, in whose place it is shown. ``loneliness``: a rank that fails stays
-connected, so that ranks that wait for it are seen to wait. ``traffic``: everything that is sent and received.
-``reductions``: what is added up over ranks, and when.
+``recovery``: when a mistaken case has ended on all ranks, the same case runs without its mistake, in the same
+processes; `Observation.steps` are those of the second run. ``resumption``: when the mistaken step has failed on all
+ranks, the same step runs without its mistake on the same pipeline, and is recorded instead. ``loneliness``: a rank that
+fails stays connected, so that ranks that wait for it are seen to wait. ``traffic``: everything that is sent and
+received. ``reductions``: what is added up over ranks, and when.
 ``gradients``: what arrives at the outputs of every forward and leaves at its inputs when it is differentiated
-(not together with the timeline; no verdict rests on it).
-``waits``: as ``traffic``, but only to name what ranks wait for in a hang, and with nothing done to memory in flight.
+(not together with the timeline; no verdict depends on it).
+``waits``: like ``traffic``, but only to name what ranks wait for in a hang; memory in flight is left alone.
 """
 
 RESUMED = "once more after the error"
-"""What a rank says that it does while the step that failed runs again (``resumption``)."""
+"""What a rank reports as its action while the step that failed runs again (``resumption``)."""
 
 Named = dict[str, Array | None]
 """Per parameter or buffer name its value, or None where there is none."""
 
 
 class Forward(_Data, frozen=True, kw_only=True):
-    """One call of a stage's forward."""
+    """A call of a stage's forward."""
 
     stage: int
     grad_enabled: bool
@@ -121,11 +121,11 @@ class Forward(_Data, frozen=True, kw_only=True):
     output: Structure
     masks: tuple[Array, ...] = ()
     call: int = -1
-    """The number of the call, which its `Event`s or `Flow`s carry too; −1 when neither is observed."""
+    """The number of the call, which its `Event`s or `Flow`s carry too; −1 if neither is observed."""
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True):
-    """Something a stage computed: a forward begins (F), or a gradient passes (I: an input's, W: a parameter's)."""
+    """A stage's computation: a forward begins (F), or a gradient passes (I: an input's, W: a parameter's)."""
 
     kind: Literal["F", "I", "W"]
     stage: int
@@ -136,7 +136,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
     seconds: float
     """On this rank's monotonic clock."""
     parts: str = ""
-    """Of an F, the parts of a backward that can come: ``IW``, ``I``, ``W`` or none."""
+    """For an F, the parts of a backward that can come: ``IW``, ``I``, ``W`` or none."""
 
 
 class Flow(msgspec.Struct, frozen=True, array_like=True):
@@ -148,10 +148,10 @@ class Flow(msgspec.Struct, frozen=True, array_like=True):
     kind: Literal["input", "output", "input gradient", "output gradient"]
     """Ranks record gradients only: the values are in `Forward`."""
     position: int
-    """Among the tensors of the stage's inputs, or outputs."""
+    """The position among the tensors of the stage's inputs, or outputs."""
     value: Array
     bound: Array | None = None
-    """How far two correct evaluations may be apart, elementwise; only in the oracle, and where asked for."""
+    """How far two correct evaluations may be apart, elementwise; only from the oracle, if asked for."""
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
@@ -165,18 +165,18 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Kept(_Data, frozen=True, kw_only=True):
-    """What one rank kept alive of the forwards of one step."""
+    """What one rank kept alive of the forwards of a step."""
 
     at_once: int
     """The most forwards of which saved tensors were alive at a time."""
     inputs: int
-    """When the step has ended, the forwards of which an input is alive; those of stage 0 are the caller's."""
+    """The forwards of which an input is alive at the end of the step; those of stage 0 belong to the caller."""
     outputs: tuple[int, ...]
-    """When the step has ended, the stage of every forward of which an output is alive, or its graph."""
+    """The stage of every forward of which an output, or its graph, is alive at the end of the step."""
 
 
 WARM_UP, NUM_ROUNDS = 2, 10
-"""After how many steps, or pipelines, a census is taken: when what is made once is there, and at the end."""
+"""The numbers of steps, or pipelines, after which a census is taken: when one-time objects exist, and at the end."""
 
 
 class Census(_Data, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ class LivedOn(_Data, frozen=True, kw_only=True):
     steps: tuple[Census, ...]
     """After `WARM_UP` more steps and after `NUM_ROUNDS`."""
     rounds: tuple[Census, ...]
-    """After building, running and closing as many pipelines; empty where a process builds one only."""
+    """After building, running and closing as many pipelines; empty if a process can build only one."""
     closing_error: str | None
     """What the second close() of one pipeline raised."""
     group_works: bool
@@ -202,28 +202,28 @@ class LivedOn(_Data, frozen=True, kw_only=True):
 
 
 class Sharding(_Data, frozen=True, kw_only=True):
-    """How a tensor is cut over a mesh of ranks; what is recorded beside it is one rank's part."""
+    """How a tensor is cut over a mesh of ranks; the value recorded with it is one rank's part."""
 
     placements: tuple[str, ...]
-    """In torch's words, per axis of the mesh."""
+    """torch's placements, per axis of the mesh."""
     mesh: tuple[int, ...]
     dim: int | None
-    """Of the tensor, that is cut over the mesh's first axis; None when none is."""
+    """The tensor's dimension that is cut over the mesh's first axis; None if none is."""
     index: int
     """This rank's place on that axis."""
     shape: tuple[int, ...]
-    """Of the whole."""
+    """The shape of the whole."""
     cuts: tuple[tuple[int, int, int], ...] = ()
-    """One after the other: the tensor's dimension, into how many parts, and which of them this rank has."""
+    """The cuts, one after the other: the tensor's dimension, the number of parts, and which of them this rank has."""
     partial: bool = False
-    """Whether the value is what the ranks of an axis have together, added up."""
+    """Whether the value is the sum over the ranks of an axis."""
 
 
 class Reduction(msgspec.Struct, frozen=True, array_like=True):
-    """One operation that adds up or averages over ranks, floating-point values only."""
+    """An operation that adds up or averages floating-point values over ranks."""
 
     name: str
-    """The operator of torch: ``allreduce_``, ``_reduce_scatter_base_``, …"""
+    """torch's operator: ``allreduce_``, ``_reduce_scatter_base_``, …"""
     stage: int
     """The stage whose data-parallel group it was on; −1 for any other group."""
     elements: int
@@ -233,14 +233,14 @@ class Reduction(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answered(_Data, frozen=True, kw_only=True):
-    """How a stage answered a call that was not due."""
+    """A stage's answer to a call that was not due."""
 
     stage: int
     microbatch: int
     call: str
     """What was called, and why it was not due, in words."""
     error: str | None = None
-    """The error's text, its causes' included; None when there was none."""
+    """The error's text with its causes'; None if there was none."""
 
 
 class StepShown(_Data, frozen=True, kw_only=True):
@@ -249,39 +249,39 @@ class StepShown(_Data, frozen=True, kw_only=True):
     step: int
     output: Structure | None = None
     microbatches: tuple[int, ...] | None = None
-    """The microbatches that `output` and `losses` are about; None means all."""
+    """The microbatches that `output` and `losses` belong to; None means all."""
     losses: tuple[Array, ...] | None = None
     loss: Array | None = None
     input_gradients: tuple[Array | None, ...] | None = None
     kwarg_gradients: dict[int, Named] = {}
-    """Per owned stage, of the tensors among its keyword arguments that require a gradient."""
+    """Per owned stage, the gradients of the tensors among its keyword arguments that require one."""
     gradients: dict[int, Named] = {}
     buffers: dict[int, Named] = {}
     parameters: dict[int, Named] = {}
     forwards: tuple[Forward, ...] = ()
     events: tuple[Event, ...] | None = None
-    """In the order in which they happened; None when the timeline is not observed."""
+    """In the order in which they happened; None if the timeline is not observed."""
     held: tuple[Held, ...] | None = None
-    """None when memory is not observed."""
+    """None if memory is not observed."""
     kept: Kept | None = None
-    """Likewise."""
+    """None if memory is not observed."""
     flow: tuple[Flow, ...] | None = None
-    """The gradients that passed, in the order in which they did; None when they are not observed."""
+    """The gradients that passed, in this order; None if they are not observed."""
     answers: tuple[Answered, ...] = ()
     hook_counts: dict[int, dict[str, int]] = {}
     rng_moved: bool = False
     gradient_norm: Array | None = None
-    """What the implementation says; None when it was not asked or says nothing."""
+    """The implementation's answer; None if it was not asked or gave none."""
     differentiable: bool = False
     """Whether any returned output or loss requires a gradient."""
     gradient_shards: dict[int, dict[str, Sharding]] = {}
-    """Per owned stage, of the gradients of which this rank has a part: `gradients` holds that part."""
+    """Per owned stage, how the gradients are cut of which this rank has a part: `gradients` holds that part."""
     parameter_shards: dict[int, dict[str, Sharding]] = {}
-    """Likewise of parameters."""
+    """The same for parameters."""
     reductions: tuple[Reduction, ...] | None = None
-    """In the order in which they were issued; None when they are not observed."""
+    """In the order in which they were issued; None if they are not observed."""
     hooked: dict[int, int] = {}
-    """Per stage how many elements the communication hook was given."""
+    """Per stage, how many elements the communication hook got."""
 
 
 class Known(_Data, frozen=True, kw_only=True):
@@ -318,24 +318,24 @@ class Observation(_Data, frozen=True, kw_only=True):
     build_changes: tuple[str, ...] = ()
     """What building changed that it must not, in words."""
     table: str | None = None
-    """The schedule that the implementation says it runs, as CSV; None when it was not asked or says nothing."""
+    """The schedule that the implementation says it runs, as CSV; None if it was not asked or gave none."""
     keys: dict[int, tuple[str, ...]] = {}
     """Per owned stage that a front end made, the keys of its state dict."""
     boundaries: tuple[Known, ...] | None = None
-    """None when it was not asked."""
+    """None if the implementation was not asked."""
     lived_on: LivedOn | None = None
-    """None when it was not observed."""
+    """None if it was not observed."""
     traffic: Traffic | None = None
-    """Likewise."""
+    """None if it was not observed."""
     steps: tuple[StepShown, ...] = ()
     failed: Failed | None = None
-    """What ended a mistaken case; `steps` are those before it, and the forwards of the one in which it came."""
+    """What ended a mistaken case; `steps` are those before it, and the forwards of the step in which it happened."""
     lasting: bool = False
     """Whether a case that may go wrong used groups that outlive it, in which unreceived messages still wait."""
 
 
 class StepExpected(_Data, frozen=True, kw_only=True):
-    """What is right after one step of the program, for one replica."""
+    """The right results of one step of the program, for one replica."""
 
     step: int
     outputs: tuple[Structure, ...] = ()
@@ -351,20 +351,20 @@ class StepExpected(_Data, frozen=True, kw_only=True):
     parameters: dict[int, Named] = {}
     hook_counts: dict[int, dict[str, int]] = {}
     gradient_bounds: dict[int, Named] = {}
-    """Elementwise bounds on the difference of two correct evaluations; filled only when asked for."""
+    """Elementwise bounds on the difference of two correct evaluations; set only if asked for."""
     parameter_bounds: dict[int, Named] = {}
     loss_bounds: tuple[Array, ...] = ()
     input_gradient_bounds: tuple[Array | None, ...] = ()
     output_bounds: tuple[tuple[Array, ...], ...] = ()
-    """Per microbatch, of the tensors in its output."""
+    """Per microbatch, the gradients of the tensors in its output."""
     kwarg_gradient_bounds: dict[int, Named] = {}
     buffer_bounds: dict[int, Named] = {}
     flow: tuple[Flow, ...] = ()
-    """What passes between stages, in both directions; filled only when asked for."""
+    """What passes between stages, in both directions; set only if asked for."""
 
 
 class Reference(_Data, frozen=True, kw_only=True):
-    """What the oracle computed: the full model, without any pipeline, over the same microbatches."""
+    """The oracle's results: the full model, without any pipeline, over the same microbatches."""
 
     steps: tuple[StepExpected, ...]
     others: tuple[tuple[StepExpected, ...], ...] = ()

@@ -1,4 +1,4 @@
-"""What the stage modules of a rank report: every forward with its inputs, output and dropout masks."""
+"""Records what the stage modules of a rank report: every forward with its inputs, output and dropout masks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ForwardRecorder", "hook_counts"]
 class ForwardRecorder:
     """Keeps copies of what passed through the stages since the last `take`.
 
-    With a timeline the order too, or, instead of that, with `gradients` what came back.
+    With a timeline it also keeps the order; with `gradients` instead, the gradients.
     """
 
     def __init__(
@@ -33,20 +33,20 @@ class ForwardRecorder:
     ) -> None:
         self.timeline, self._traffic, self.gradients = timeline, traffic, gradients
         self.step: int | None = None
-        """The program's step that runs; None outside of any."""
+        """The running step of the program; None outside of any."""
         self._forwards: list[Forward] = []
 
     @property
     def watcher(self) -> Timeline | Gradients | None:
-        """Who surrounds the stages' forwards."""
+        """The object that surrounds the stages' forwards."""
         return self.timeline or self.gradients
 
     def masks(self, stage: int) -> Sequence[Tensor]:
-        """Dropout masks are drawn on the ranks, never given."""
+        """Return no masks: ranks draw them."""
         return ()
 
     def __deepcopy__(self, memo: object) -> ForwardRecorder:
-        """An engine that copies its stages goes on telling the same listener."""
+        """Keep the same listener when an engine copies its stages."""
         return self
 
     def forward(
@@ -73,7 +73,7 @@ class ForwardRecorder:
         )
 
     def standing(self) -> str:
-        """What this rank computed last, in words; any thread may ask while another computes."""
+        """The last computation of this rank, in words; any thread may ask while another computes."""
         place = "outside of any step" if self.step is None else f"step {self.step}"
         event = None if self.timeline is None else self.timeline.last
         if event is not None and event.kind != "F":
@@ -95,29 +95,29 @@ class ForwardRecorder:
         return ""
 
     def take(self) -> tuple[Forward, ...]:
-        """Hand over what was recorded and begin anew."""
+        """Return what was recorded, and start again."""
         taken, self._forwards = tuple(self._forwards), []
         return taken
 
     def held(self) -> tuple[Held, ...] | None:
-        """Hand over what was kept since the last time; None where memory is not observed."""
+        """Return what was kept since the last call; None if memory is not observed."""
         return None if self.timeline is None else self.timeline.held()
 
     def kept(self) -> Kept | None:
-        """Hand over what was alive since the last time; None where memory is not observed."""
+        """Return what was alive since the last call; None if memory is not observed."""
         return None if self.timeline is None else self.timeline.kept()
 
     def flow(self) -> tuple[Flow, ...] | None:
-        """Hand over the gradients since the last time; None where they are not observed."""
+        """Return the gradients since the last call; None if they are not observed."""
         return None if self.gradients is None else self.gradients.take()
 
     def events(self) -> tuple[Event, ...] | None:
-        """Hand over the events since the last time; None without a timeline."""
+        """Return the events since the last call; None without a timeline."""
         return None if self.timeline is None else self.timeline.take()
 
 
 def hook_counts(module: nn.Module) -> dict[str, int]:
-    """How often the model's own hooks ran since the last call, by hook kind; counters begin anew."""
+    """How often the model's own hooks ran since the last call, by hook kind; resets the counters."""
     totals: dict[str, int] = {}
     for part in module.modules():
         fires = getattr(part, "fires", None)

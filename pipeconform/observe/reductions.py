@@ -1,7 +1,7 @@
-"""What a rank adds up with others, and when in the order of its computations.
+"""Records what a rank adds up with others, and when in the order of its computations.
 
-Every operator of ``torch.distributed`` passes, whatever API it came by: see `traffic.kernels`. Nothing is done to
-memory in flight. Integers and flags are not noted: replicas may agree on something in between.
+Sees every operator of ``torch.distributed``, whichever API issued it (`ranks.recording.kernels`). Memory in flight is
+left alone. Integers and flags are not recorded: replicas may agree on something in between.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ReductionRecorder:
         self._lock = threading.Lock()
 
     def take(self) -> tuple[Reduction, ...]:
-        """Hand over what was recorded and begin anew."""
+        """Return what was recorded, and start again."""
         with self._lock:
             taken, self._found = tuple(self._found), []
         return taken
@@ -55,13 +55,13 @@ class ReductionRecorder:
     # The calls of `kernels.Listener`.
 
     def called(self, call: Call) -> Any:
-        """Note a reduction; run whatever it is."""
+        """Record the call if it is a reduction; run it."""
         if call.name in _REDUCE:
             self._note(call)
         return call.run(call.arguments)
 
     def batched(self, run: Callable[[], Any]) -> Any:
-        """Run it."""
+        """Run the batch."""
         return run()
 
     def waited(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
@@ -69,7 +69,7 @@ class ReductionRecorder:
         return wait()
 
     def polled(self, work: dist.Work, complete: bool) -> None:
-        """Nothing."""
+        """Ignore the poll."""
 
     def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
         """Wait."""
@@ -84,7 +84,7 @@ class ReductionRecorder:
         found = Reduction(
             call.name,
             self._stages.get(call.group.group_name, -1),
-            # what is given and what comes back are both among the arguments of a scatter
+            # the input and the result are both among the arguments of a scatter
             sum(sizes) * call.group.size() // (call.group.size() + 1)
             if call.name in _SCATTER
             else sum(sizes),

@@ -1,4 +1,4 @@
-"""Tensors of which a rank holds a part: what is recorded is the part, and how the whole was cut."""
+"""Tensors of which a rank holds a part: records the part, and how the whole is cut."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["local_parts", "sharding_of"]
 
 
 def local_parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Every value, or this rank's part of it; communicates nothing."""
+    """Every value, or this rank's part of it; does not communicate."""
     return {name: value.to_local() if isinstance(value, DTensor) else value for name, value in values.items()}
 
 
 def sharding_of(values: Mapping[str, Any]) -> dict[str, Sharding]:
-    """By name how the values are cut; those that are whole are left out."""
+    """How the values are cut, by name; whole values are left out."""
     return {name: _sharding(value) for name, value in values.items() if isinstance(value, DTensor)}
 
 

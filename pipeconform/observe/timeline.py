@@ -1,4 +1,4 @@
-"""What a rank computed, in order: forwards, input gradients and weight gradients of its stages.
+"""Records what a rank computed, in order: forwards, input gradients and weight gradients of its stages.
 
 The stage module is the only place that every engine must pass through, forwards and backwards. While a
 forward runs with gradients on, the stage works on *aliases*: views, made for this one call, of the inputs
@@ -11,14 +11,14 @@ tensor and the tensor itself, and a hook on it sees the gradient pass::
 
 * The gradient of an input passes: the *input part* (I) of this call's backward runs.
 * The gradient of a parameter passes: the *weight part* (W) runs. Engines that split the backward may take
-  it with ``torch.autograd.grad`` from the middle of the graph, or ask nodes by hand, so that no
-  accumulation hook ever fires; past the alias it comes all the same. And an alias belongs to one call,
-  where a parameter belongs to all microbatches.
+  it with ``torch.autograd.grad`` from the middle of the graph, or call nodes directly, so that no
+  accumulation hook ever fires; it passes the alias all the same. And an alias belongs to one call,
+  while a parameter belongs to all microbatches.
 * Both pass in one graph task (one call of ``backward``): a full backward.
 
-A view changes no value and no dtype, and the hooks are on nodes that nothing else refers to: tensors,
-parameters and modules of the engine and of the model carry nothing that they did not carry before. The
-graph is longer by one node per tensor, which is why the timeline is observed only where it is judged.
+A view changes no value and no dtype, and the hooks are on nodes that nothing else refers to: the tensors,
+parameters and modules of the engine and of the model get nothing that they did not have before. The
+graph is longer by one node per tensor, so the timeline is observed only if it is judged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Timeline"]
 class Timeline:
     """The events of one rank since the last `take`, in the order in which they happened.
 
-    With a `memory`, also what is kept of forwards whose backward has run, whenever another forward begins.
+    With a `memory`, it also records what is kept of forwards whose backward has run, whenever another forward begins.
     """
 
     def __init__(self, memory: Memory | None = None) -> None:
@@ -53,7 +53,7 @@ class Timeline:
         self._here = threading.local()
 
     def __deepcopy__(self, memo: object) -> Timeline:
-        """An engine that copies a stage is still watched."""
+        """Keep watching when an engine copies a stage."""
         return self
 
     @property
@@ -98,25 +98,25 @@ class Timeline:
         return next(reversed(self._events), None)
 
     def take(self) -> tuple[Event, ...]:
-        """Hand over what was recorded and begin anew; calls keep counting."""
+        """Return what was recorded, and start again; calls keep counting."""
         taken, self._events = tuple(self._events), []
         return taken
 
     def held(self) -> tuple[Held, ...] | None:
-        """Hand over what was kept, at the end of a step; None without a memory."""
+        """Return what was kept, at the end of a step; None without a memory."""
         return None if self._memory is None else self._memory.end()
 
     def passed(self, stage: int, inputs: tuple[Any, ...], output: Any) -> None:
-        """A forward has ended; with a memory, remember weakly what went through it."""
+        """A forward has ended; with a memory, keep weak references to its inputs and output."""
         if self._memory is not None:
             self._memory.passed(stage, inputs, output)
 
     def kept(self) -> Kept | None:
-        """Hand over what was alive in a step and after it; None without a memory."""
+        """Return what was alive in a step and after it; None without a memory."""
         return None if self._memory is None else self._memory.kept()
 
     def _done(self) -> list[int]:
-        """The forwards all of whose backward's parts have begun, and so ended: this thread goes forward again."""
+        """The forwards whose backward has begun in all parts, and thus ended: this thread runs a forward again."""
         due: dict[int, set[str]] = {e.call: set(e.parts) for e in self._events if e.parts}
         for event in self._events:
             if event.kind != "F" and event.call in due:
@@ -124,7 +124,7 @@ class Timeline:
         return [call for call, parts in due.items() if not parts]
 
     def _pass(self, kind: Literal["I", "W"], stage: int, call: int, gradients: object) -> None:
-        """A gradient passes an alias; of a run of passages that say the same, the first is enough."""
+        """Record that a gradient passes an alias; of equal passages in a row, the first is enough."""
         last = self._events[-1] if self._events else None
         task = _task()
         if last is None or (last.kind, last.call, last.task) != (kind, call, task):
@@ -153,7 +153,7 @@ def _alias(value: Any, passed: Any) -> Any:
 def _aliased_parameters(
     module: nn.Module, passed: Any
 ) -> Iterator[tuple[dict[str, Any], str, Tensor, nn.Parameter]]:
-    """For every trainable parameter: who holds it, under which name, its alias, and itself.
+    """For every trainable parameter: the module that holds it, its name there, its alias, and itself.
 
     A parameter held in two places has one alias.
     """

@@ -1,6 +1,6 @@
-"""Rank processes: fork server, pools, one verdict per rank.
+"""Runs tasks on rank processes and gives one verdict per rank.
 
-The names load on first use, so that a rank or the fork server imports no more than it runs.
+Names load on first use, so that a rank or the fork server imports only what it runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reading what ranks returned: by a schema, because the code that is judged runs in their processes.
+"""Decodes what ranks return, by a schema, because the judged code runs in their processes.
 
-A rank whose answer is none of what was asked for has failed; it does not end the run.
+A rank whose answer cannot be decoded has failed; the run goes on.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["UnreadableError", "ask_implementation", "decoded", "not_an_answer", 
 
 T = TypeVar("T")
 
-_TYPE = "pipeconform.NotAnAnswer"  # a verdict like any other: a broken contract would end the run
+_TYPE = "pipeconform.NotAnAnswer"  # judged like other failures: as a ContractError it would end the run
 
 
 class UnreadableError(PipeconformError):
-    """Bytes of a rank that are not what they should be."""
+    """A rank sent bytes that are not the expected answer."""
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """What MessagePack in `body` says.
+    """Decode `body` from MessagePack.
 
     Raises:
         UnreadableError: it is no `kind`.
@@ -33,16 +33,16 @@ def decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise UnreadableError(f"what is no {kind.__name__}: {error}") from error
+        raise UnreadableError(f"something other than {kind.__name__}: {error}") from error
 
 
 def not_an_answer(what: str, *, after: float) -> Raised:
-    """The verdict on a rank that sent something that no task answers."""
+    """The verdict on a rank that sent something other than a task's answer."""
     return Raised(type=_TYPE, message=f"this rank's process sent {what}", after=after)
 
 
 def read_answers(vector: VerdictVector, kind: type[Any]) -> VerdictVector:
-    """The vector with what the ranks' answers say as values; an answer that is no `kind` counts as raised."""
+    """The vector with decoded answers as values; an answer that is no `kind` counts as raised."""
     return VerdictVector(tuple(_read(verdict, kind) for verdict in vector))
 
 
@@ -58,13 +58,13 @@ def _read(verdict: Verdict, kind: type[Any]) -> Verdict:
 def ask_implementation(
     pools: RankPools, task: str, reference: str, *, answer: type[Any], time_limit: float
 ) -> VerdictVector:
-    """Run a task that imports the implementation called `reference`, alone in a process; its answer is an `answer`.
+    """Run a task that imports the implementation called `reference`, alone in a process; decode its answer.
 
-    The process is that of the oracle, because it is there; another takes its place, so that the oracle never computes
-    where code under judgement has run.
+    The task runs in the oracle's process, which exists already; a new process then replaces it, so that the oracle
+    never computes where judged code has run.
 
     Raises:
-        PoolError: no process can be had.
+        PoolError: no process could be started.
     """
     vector = pools.oracle.run(task, reference.encode(), time_limit=time_limit)
     pools.oracle.restart()

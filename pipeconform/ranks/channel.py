@@ -1,7 +1,7 @@
 """The controller's end of the socket to one rank: never blocks, whatever the sizes.
 
-The rank runs code that is judged, and that code can write to the socket too: a frame that no rank of ours
-sends ends the connection, and `Channel.wrong` says why.
+The rank runs the judged code, which can write to the socket, too: a frame that none of our ranks sends ends the
+connection, and `Channel.wrong` says why.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Channel:
         self.frames: deque[Frame] = deque()
         self.ended = False
         self.wrong = ""
-        """What came that is no frame; empty while all is well."""
+        """What arrived that is no frame; empty while all is well."""
         self.moved = 0  # bytes in either direction, as evidence of progress
 
     def fileno(self) -> int:
@@ -55,7 +55,7 @@ class Channel:
 
     @property
     def sending(self) -> bool:
-        """Whether bytes wait for the rank to read."""
+        """Whether bytes wait for the rank to read them."""
         return bool(self._outgoing)
 
     @property
@@ -75,7 +75,7 @@ class Channel:
                 sent = self._socket.sendmsg([*self._outgoing][:_MAX_PARTS])
             except BlockingIOError:
                 return
-            except OSError:  # the rank is gone; its exit says more
+            except OSError:  # the rank is gone; its exit code explains more
                 self._outgoing.clear()
                 return
             self.moved += sent
@@ -86,7 +86,7 @@ class Channel:
                 sent -= min(sent, len(first))
 
     def pull(self, *, everything: bool = False) -> None:
-        """Read what is there, up to a fair share unless ``everything``."""
+        """Read what has arrived, up to a fair share unless ``everything``."""
         budget = _TURN
         while not self.ended and (everything or budget > 0):
             try:
@@ -124,11 +124,11 @@ class Channel:
 
     def _refuse(self, kind: int, length: int) -> int:
         self.wrong = (
-            f"a frame of kind {kind}, which there is none of"
+            f"a frame of kind {kind}, which does not exist"
             if kind not in _KINDS
             else f"a frame of {length} bytes; at most {_LONGEST} are read"
         )
-        return 0  # as at an end of file: what follows cannot be told apart
+        return 0  # as at an end of file: the frames after this one cannot be found
 
     def _finish_body(self) -> None:
         if self._body is not None and self._filled == len(self._body):

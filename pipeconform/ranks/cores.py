@@ -1,4 +1,4 @@
-"""Processor cores for one worker of several: leased from the host, so that workers do not take turns on one core."""
+"""Leases processor cores from the host for one of several workers, so that they do not take turns on one core."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Cores"]
 
 
 class Cores:
-    """This process, and all that it starts, on its share of the cores; on none in particular where there are too few.
+    """Keeps this process and its descendants on its share of the cores, or on none in particular if there are too few.
 
-    Of several runs on a host the later ones may find no core free: they run where the system puts them.
+    If several runs share a host, later ones may find no core free: they run where the system puts them.
     """
 
     def __init__(self, *, workers: int, folder: Path | None = None) -> None:
@@ -37,7 +37,7 @@ class Cores:
         return tuple(self._known[index] for index in self._lease.indices)
 
     def share_among(self, workers: int) -> None:
-        """Take a part of what workers held that have ended; `workers` are left."""
+        """Lease a part of the cores of workers that have ended; `workers` are left."""
         if self._lease.indices and workers < self._workers:
             self._workers = workers
             self._want(len(self._known) // max(workers, 1))
@@ -52,12 +52,12 @@ class Cores:
                     os.sched_setaffinity(task, self.indices)
 
     def release(self) -> None:
-        """Give the cores to others; this process stays where it is, for it is about to end."""
+        """Release the cores for others; this process stays on them, because it is about to end."""
         self._lease.release()
 
 
 def _tasks(pid: int) -> Iterator[int]:
-    """The threads of a process and of all that descend from it."""
+    """The threads of a process and of all its descendants."""
     with contextlib.suppress(OSError):
         for task in list(Path(f"/proc/{pid}/task").iterdir()):
             yield int(task.name)

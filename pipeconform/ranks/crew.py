@@ -26,7 +26,7 @@ __all__ = ["Crew"]
 # Longer than any task may last, so that a rank is judged by the pool and not by a timeout inside torch.
 _GROUP_TIMEOUT = 24 * 3600.0  # seconds
 _OUTPUT_LIMIT = 32 << 20  # bytes of output kept of a rank that does not stop printing
-_GONE_LIMIT = 5.0  # seconds until a killed process is given up on (a driver may hold it)
+_GONE_LIMIT = 5.0  # seconds to wait for a killed process (a driver may hold it)
 
 
 class Crew:
@@ -80,7 +80,7 @@ class Crew:
         return self._folder / f"stacks-{rank}"
 
     def standing(self, rank: int) -> Path:
-        """The file that ``rank`` says in where it stands."""
+        """The file that ``rank`` writes its standing to."""
         assert self._folder is not None, "a crew is formed before it is asked for"
         return self._folder / f"standing-{rank}"
 
@@ -92,11 +92,11 @@ class Crew:
         self.group.channels[rank].send(parts)
 
     def step(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for something to happen and take note of it."""
+        """Wait up to ``timeout`` seconds for something to happen, and record it."""
         self.server.step(timeout)
 
     def require_alive(self) -> None:
-        """Raise PoolError, with the reason, when the server cannot serve."""
+        """Raise PoolError, with the reason, if the server cannot serve."""
         self.server.require_alive()
 
     def eyes(self) -> LocalEyes:
@@ -112,25 +112,24 @@ class Crew:
     def trim_output(self, ranks: Sequence[int]) -> None:
         """Cut the output of ``ranks`` short where it has grown large."""
         for rank in ranks:
-            with contextlib.suppress(OSError):  # a task may delete what it likes
+            with contextlib.suppress(OSError):  # a task may delete any file
                 if self.output(rank).stat().st_size > _OUTPUT_LIMIT:
                     os.truncate(self.output(rank), 0)  # the rank appends, so it goes on at the new end
 
     def ask(self, ranks: Sequence[int]) -> Question:
-        """Ask ``ranks`` where they stand."""
+        """Ask ``ranks`` what they are doing."""
         return Question(self.server, self.group, paths={rank: self.standing(rank) for rank in ranks})
 
     def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """Return the Python stacks of ``ranks``; a rank may give none."""
+        """Return the Python stacks of ``ranks``; a rank may not answer."""
         paths = {rank: self.stacks_file(rank) for rank in ranks}
         return collect(self.server, self.group, paths=paths)
 
     def form(self) -> None:
-        """Have a generation if there is none, or a new one if a process of it is gone.
+        """Start a generation if there is none, or a new one if one of its processes is gone.
 
         Raises:
-            PoolError: the processes cannot be asked for.
-
+            PoolError: no processes can be requested.
         """
         self.server.require_alive()
         if self._group is not None:
@@ -138,19 +137,19 @@ class Crew:
             if not self._broken(self._group):
                 return
             self.discard()
-        with deferred_interrupts():  # no process may start that this object does not know
+        with deferred_interrupts():  # an interrupt must not leave a process that this object does not know of
             self._fork()
 
     @staticmethod
     def _broken(group: Group) -> bool:
         if group.exits or any(channel.ended for channel in group.channels):
             return True
-        # The server's word of an end takes a moment; a process that is gone must not get the next task.
+        # The server reports an end with a delay; a process that is gone must not get the next task.
         return any(map(ended, group.pids or ()))
 
     def _fork(self) -> None:
         try:
-            # what is judged may have emptied the temporary folder; what comes after it is judged all the same
+            # the judged code may have emptied the temporary folder; the next case must run all the same
             self.server.folder.mkdir(parents=True, exist_ok=True)
             folder = self._folder = Path(tempfile.mkdtemp(prefix="group-", dir=self.server.folder))
             for rank in range(self.size):
@@ -182,15 +181,14 @@ class Crew:
         Raises:
             PoolError: a process could not be forked, ended, failed or took too long; its output is quoted.
             VariantError: a rank does not see the environment's variables as they should be.
-
         """
-        # a rank can be ready before the server's word of its pid has arrived
+        # a rank can be ready before the server has reported its pid
         if len(self._ready) == self.size and self.group.pids is not None:
             return
         self.server.wait_until_started()
         deadline = time.monotonic() + self._formation_limit
         while True:
-            # what arrived while another pool waited is here already: nothing more may come to end a wait
+            # what arrived while another pool waited has been read already: waiting for more could take forever
             for rank in range(self.size):
                 self._greet(rank)
             if len(self._ready) == self.size and self.group.pids is not None:
@@ -219,10 +217,10 @@ class Crew:
             self.server.environment.check(self.seen[rank], rank=rank)
             self._ready.add(rank)
         elif rank not in self._ready and channel.wrong:
-            raise PoolError(f"rank {rank} sent {channel.wrong} while it was set up{self._quote(rank)}")
+            raise PoolError(f"rank {rank} sent {channel.wrong} while it was being set up{self._quote(rank)}")
         elif rank not in self._ready and rank in self.group.exits:
             code = self.group.exits[rank].code
-            raise PoolError(f"rank {rank} ended with {code} while it was set up{self._quote(rank)}")
+            raise PoolError(f"rank {rank} ended with {code} while it was being set up{self._quote(rank)}")
 
     def _quote(self, rank: int) -> str:
         text = tail(self.output(rank)) or tail(self.server.folder / "server.stderr")

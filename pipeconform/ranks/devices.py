@@ -1,7 +1,7 @@
 """Which device each rank uses, as data; nothing here initialises a device in the controller.
 
-A process that has touched CUDA cannot fork ranks that use it. What the machine has is therefore asked in
-a process of its own, and only when something other than the CPU is wanted.
+A process that has touched CUDA cannot fork ranks that use it. A separate process therefore looks for devices, and only
+if something other than the CPU is wanted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _VISIBLE = {
     "npu": "ASCEND_RT_VISIBLE_DEVICES",
 }
 
-# What NCCL needs so that several ranks can share a GPU, by its release notes for 2.30 and its page of environment
+# What NCCL needs so that several ranks can share a GPU, from its release notes for 2.30 and its page of environment
 # variables. Without the third, kernels of ranks that wait for one another can fill the GPU before the last has begun.
 SHARING: Mapping[str, str] = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-    "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP does not go with ranks that share a GPU
+    "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP does not work with ranks that share a GPU
     "NCCL_MAX_CTAS": "2",  # of every kernel: all ranks' kernels must fit on the GPU together
 }
 _FIRST_SHARING_NCCL = (2, 30)
@@ -55,21 +55,21 @@ else:
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What a machine has of one device type; ``count`` None means as many as wanted (the CPU)."""
+    """What a machine has of one device type; ``count`` None means as many as needed (the CPU)."""
 
     device_type: str
     count: int | None
     backend: str | None
     error: str | None = None
     nccl: tuple[int, ...] | None = None
-    """Its release, where torch has it."""
+    """NCCL's release, if torch has NCCL."""
 
 
 @dataclass(frozen=True)
 class Devices:
     """Ranks on devices: ``ranks_per_device`` neighbours share one, by local rank.
 
-    ``indices`` are those of the devices that are leased; without them every device is at hand.
+    ``indices`` are the leased devices; without them every device can be used.
     """
 
     device_type: str
@@ -110,7 +110,7 @@ class Devices:
         return f"{reason}; --ranks-per-device N lets ranks share a device{self._sharing_needs()}"
 
     def settings(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that the ranks need besides; what the user's ``own`` environment has is left."""
+        """Return the variables that the ranks need in addition; the user's ``own`` environment takes precedence."""
         shares = "nccl" in self.backend and self.ranks_per_device > 1
         return sharing_settings(own) if shares else {}
 
@@ -121,7 +121,7 @@ class Devices:
 
 
 def device_names(device_type: str, count: int) -> tuple[str, ...]:
-    """What the host calls the devices that this process calls 0, 1, …: processes may be shown different ones."""
+    """The host's names for the devices that this process calls 0, 1, …: processes may be shown different ones."""
     variable = _VISIBLE.get(device_type, "")
     shown = [one.strip() for one in os.environ.get(variable, "").split(",") if one.strip()]
     return tuple(shown[i] if i < len(shown) else str(i) for i in range(count))
@@ -129,11 +129,10 @@ def device_names(device_type: str, count: int) -> tuple[str, ...]:
 
 @functools.cache
 def probe(device: str) -> Machine:
-    """Ask a process of its own what the machine has of ``device`` ("auto": its accelerator, else the CPU).
+    """Find out, in a separate process, what the machine has of ``device`` ("auto": its accelerator, else the CPU).
 
     Raises:
         PoolError: the process failed; its stderr is quoted.
-
     """
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and our own code
@@ -160,16 +159,15 @@ def resolve(
     here, see :meth:`Devices.reason_against`.
 
     Raises:
-        UsageError: an unknown device type or backend, or one that does not go with the other.
+        UsageError: an unknown device type or backend, or a pair that does not work together.
         PoolError: the machine could not be probed.
-
     """
     if ranks_per_device < 1:
         raise UsageError(f"--ranks-per-device is at least 1, not {ranks_per_device}")
     if machine is None:
         machine = Machine("cpu", count=None, backend="gloo") if device == "cpu" else probe(device)
     if machine.error is not None:
-        raise UsageError(f"--device {device}: torch does not know it here: {machine.error}")
+        raise UsageError(f"--device {device}: torch does not support it on this machine: {machine.error}")
     chosen = machine.backend if backend == "auto" else backend
     if chosen is None:
         raise UsageError(
@@ -190,15 +188,15 @@ def resolve(
 
 
 def sharing_settings(own: Mapping[str, str]) -> dict[str, str]:
-    """The settings for ranks that share a GPU, without those that the user's `own` environment decides."""
+    """The settings for ranks that share a GPU, except those that the user's `own` environment sets."""
     return {name: value for name, value in SHARING.items() if name not in own}
 
 
 def reason_against_sharing(release: tuple[int, ...] | None) -> str | None:
-    """Why ranks cannot share a GPU with this release of NCCL; None if they can, or it is not known."""
+    """Why ranks cannot share a GPU with this release of NCCL; None if they can, or if the release is unknown."""
     if release is None or release[:2] >= _FIRST_SHARING_NCCL:
         return None
     return (
         f"--ranks-per-device needs NCCL 2.30 or newer, this torch has {'.'.join(map(str, release))}: "
-        f"preload a newer libnccl.so.2 (LD_PRELOAD), or take --backend gloo"
+        f"preload a newer libnccl.so.2 (LD_PRELOAD), or use --backend gloo"
     )

@@ -17,7 +17,7 @@ from pipeconform.errors import VariantError
 
 __all__ = ["Environment"]
 
-# One intra-op thread per rank: bit-equality with the oracle and no fight over a few cores.
+# One intra-op thread per rank: results are bit-equal to the oracle's, and ranks do not compete for a few cores.
 _FORCED: Mapping[str, str | None] = MappingProxyType(
     {
         "OMP_NUM_THREADS": "1",
@@ -29,7 +29,7 @@ _FORCED: Mapping[str, str | None] = MappingProxyType(
 
 
 def _defaults() -> dict[str, str | None]:
-    """Settings that give way to the user's own."""
+    """Settings that the user's own take precedence over."""
     # Without it gloo resolves the host name, which fails or is slow on many machines.
     return {} if "GLOO_SOCKET_IFNAME" in os.environ else {"GLOO_SOCKET_IFNAME": _loopback()}
 
@@ -49,11 +49,11 @@ class Environment:
         object.__setattr__(self, "variables", MappingProxyType(dict(self.variables)))
 
     def effective(self) -> Mapping[str, str | None]:
-        """Return every variable this environment decides: the base's, then the variant's own."""
+        """Return every variable that this environment sets or removes: the base's, then the variant's own."""
         return MappingProxyType({**_FORCED, **_defaults(), **self.variables})
 
     def process_environment(self) -> dict[str, str]:
-        """Return the full environment of the fork server: the caller's, with ours applied."""
+        """Return the full environment of the fork server: the caller's with these settings applied."""
         merged: dict[str, str | None] = {**os.environ, **self.effective()}
         return {name: value for name, value in merged.items() if value is not None}
 
@@ -62,7 +62,6 @@ class Environment:
 
         Raises:
             VariantError: a variable of the variant has another value in the rank.
-
         """
         for name, wanted in self.variables.items():
             seen = reported.get(name)

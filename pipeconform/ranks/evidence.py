@@ -7,10 +7,10 @@ A rank progresses between two looks at it when any of its threads, or of its des
 - waits for a disk (state D).
 
 The 2 % is there because a healthy but idle rank is never quite still: gloo's event loop wakes a hundred
-times a second and uses about 0.3 % (measured, torch 2.13), and new groups bring loops of their own. What
+times a second and uses about 0.3 % (measured, torch 2.13), and new groups add loops of their own. A thread that
 polls as rarely as that does not progress. A stopped process does not progress either.
 
-Without ``/proc`` nothing is known, everything counts as progress, and only the time limit is left.
+Without ``/proc`` nothing can be observed, everything counts as progress, and only the time limit is left.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Look:
 
 
 def look(pid: int) -> Look | None:
-    """Look at process ``pid``; None where there is nothing to see."""
+    """Look at process ``pid``; None if it cannot be observed."""
     threads = dict(_threads(pid, depth=0))
     return Look(moment=time.monotonic(), threads=threads) if threads else None
 
@@ -63,7 +63,7 @@ def ended(pid: int) -> bool:
 
 
 def progressed(before: Look, *, after: Look) -> bool:
-    """Whether the process did, or tried to do, anything between two looks."""
+    """Whether the process ran, tried to run or waited for a disk between two looks."""
     elapsed = (after.moment - before.moment) * 1e9
     return any(
         _progressed(before.threads.get(name), thread, elapsed) for name, thread in after.threads.items()
@@ -71,7 +71,7 @@ def progressed(before: Look, *, after: Look) -> bool:
 
 
 def _progressed(before: _Thread | None, after: _Thread, elapsed: float) -> bool:
-    if before is None:  # a new thread: all it did, it did since
+    if before is None:  # a new thread: all that it did, it did since
         before = _Thread(state="", used=0, queued=0, slices=-1)
     if after.used - before.used >= _BUSY_SHARE * elapsed or after.state == "D":
         return True

@@ -1,12 +1,12 @@
-"""On a rank: a thread that says where the rank stands, also while the task is blocked in native code.
+"""A thread on a rank that reports what the rank is doing, even while the task is blocked in native code.
 
-The controller asks by a signal that all other threads have blocked, so that nothing is interrupted, and the
-answer is a file. The operation that the rank is blocked in is taken from a recorder of its communication where one
-runs (`recorded_by`), and otherwise read off the frames of ``torch.distributed``'s own functions.
+The controller asks with a signal that all other threads have blocked, so that nothing is interrupted, and the
+answer is a file. The operation that blocks the rank comes from a recorder of its communication if one
+runs (`recorded_by`), and otherwise from the frames of ``torch.distributed``'s own functions.
 
-Frames are read only of a task that is asleep in native code, and in one go. Reading those of a running thread ended
-the process now and then: under CPython 3.11 with torch, asked a thousand times a second, a rank died of SIGSEGV within
-seconds, in that look or in the next garbage collection.
+Frames are read only if the task is asleep in native code, and without interruption. Reading those of a running thread
+ended the process now and then: under CPython 3.11 with torch, asked a thousand times a second, a rank died of SIGSEGV
+within seconds, during that look or in the next garbage collection.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["QUESTION", "Purpose", "Recorded", "answer_questions", "prepare", "re
 
 QUESTION = signal.SIGUSR2
 _OWN = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
-"""What a thread does to itself; blocked, it would end the process without a word of where."""
-_MOMENT, _MOMENTS = 0.02, 8  # seconds, and how many of them a rank that is busy is waited for
+"""Signals that a failing thread sends to itself; blocked, they would end the process without a trace of where."""
+_MOMENT, _MOMENTS = 0.02, 8  # seconds, and how many such moments a busy rank is waited for
 _LITTLE = 2_000_000  # nanoseconds of processor time in such a moment
 _TURN = 0.25  # seconds for which a look at frames cannot be interrupted; it takes less than one thousandth
 _LONG = 300.0  # seconds, far beyond the time limit of any case
-_COUNTS = 4096  # operations beyond which counting would take the time of the task
+_COUNTS = 4096  # with more operations than this, counting would take the task's time
 
 
 class Purpose(Protocol):
@@ -63,17 +63,17 @@ class Recorded(Protocol):
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """Those that have been issued."""
+        """The operations that have been issued."""
 
     @property
     def groups(self) -> Mapping[str, tuple[int, ...]]:
         """The members of every group that was used, as ranks of the world."""
 
     def pending(self) -> tuple[Pending, ...]:
-        """Operations that have not been waited for to the end; what blocks comes first."""
+        """Operations that have not been waited for to the end; the one that blocks comes first."""
 
     def purpose(self, operation: Operation) -> Purpose | None:
-        """What an operation is for; None where that is not known."""
+        """What an operation is for; None if that is unknown."""
 
 
 _tellers: list[Callable[[], str]] = []
@@ -82,12 +82,12 @@ _recorders: list[Recorded] = []
 
 
 def prepare() -> None:
-    """Block the signal in this thread and in all that it will start; call it before any other thread is made."""
+    """Block the signal in this thread and all that it starts; call this before any other thread is started."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {QUESTION})
 
 
 def answer_questions(path: str) -> None:
-    """Start the thread that writes a `Standing` to `path` whenever it is asked."""
+    """Start the thread that writes a `Standing` to `path` whenever the controller asks."""
     threading.Thread(target=_answer, args=(path,), name="examiner", daemon=True).start()
 
 
@@ -95,9 +95,9 @@ def answer_questions(path: str) -> None:
 def telling(
     teller: Callable[[], str], *, of_frame: Callable[[FrameType], str] | None = None
 ) -> Iterator[None]:
-    """Let `teller` say what the task is doing, and `of_frame` which frames of its stack mean something.
+    """Let `teller` say what the task is doing, and `of_frame` explain frames of its stack.
 
-    Both are called in another thread; an empty text says nothing.
+    Both are called in another thread; an empty text means that they know nothing.
     """
     readers = [] if of_frame is None else [of_frame]
     _tellers.append(teller)
@@ -112,7 +112,7 @@ def telling(
 
 @contextmanager
 def recorded_by(recorder: Recorded) -> Iterator[None]:
-    """Take what the task is blocked in from `recorder`."""
+    """Take the operation that blocks the task from `recorder`."""
     _recorders.append(recorder)
     try:
         yield
@@ -121,11 +121,11 @@ def recorded_by(recorder: Recorded) -> Iterator[None]:
 
 
 def _answer(path: str) -> None:
-    # whatever else is sent to the process is for the task's threads, the request for their stacks above all
+    # other signals to the process must go to the task's threads, above all the request for their stacks
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN)
     while True:
         signal.sigwait({QUESTION})
-        with contextlib.suppress(Exception):  # a rank in disorder says nothing; that must not be its end
+        with contextlib.suppress(Exception):  # a rank that cannot answer must not end because of it
             began = time.monotonic()
             standing = _with_flights(_standing())
             standing = msgspec.structs.replace(standing, began=began, ended=time.monotonic())
@@ -146,7 +146,7 @@ def _standing() -> Standing:
 
 
 def _main_sleeps() -> bool:
-    """Whether the main thread is asleep, and has been for a moment but for a look around now and then.
+    """Whether the main thread is asleep, and has been for a moment except for short wake-ups.
 
     Some waits wake up now and then, and a signal for stacks interrupts a sleep: one moment of several is enough.
     """
@@ -161,7 +161,7 @@ def _main_sleeps() -> bool:
 
 
 def _main_ran() -> int | None:
-    """The nanoseconds that the main thread has run, if it is asleep; None if it runs, or where /proc does not say."""
+    """The nanoseconds that the main thread has run, if it is asleep; None if it runs, or if /proc does not say."""
     task = f"/proc/self/task/{os.getpid()}"  # after a fork, CPython 3.11 knows the parent's number
     try:
         with open(f"{task}/stat") as file:
@@ -196,11 +196,11 @@ def _told(stack: Sequence[FrameType], *, alone: bool) -> Standing:
 
 
 def _with_flights(standing: Standing) -> Standing:
-    """The same with what the backend says; of a rank that waits nowhere in Python that is all there is."""
+    """The standing with the backend's unfinished operations: all that is known of a rank that waits outside Python."""
     if "torch" not in sys.modules:
         return standing
     flights: tuple[Flight, ...] = ()
-    with contextlib.suppress(Exception):  # of another version of torch the rest is said all the same
+    with contextlib.suppress(Exception):  # another version of torch must not hide the rest
         flights = flights_of_this_rank()
     if not flights:
         return standing
@@ -211,7 +211,7 @@ def _with_flights(standing: Standing) -> Standing:
 def _recorded(
     recorder: Recorded, blocked: Pending | None, stack: Sequence[FrameType], doing: str, alone: bool
 ) -> Standing:
-    """What a recorder knows."""
+    """The standing of a rank whose communication is recorded."""
     operations, groups = tuple(recorder.operations), dict(recorder.groups)
     if len(operations) > _COUNTS:
         wait = None if blocked is None else _wait(recorder, blocked.operation, (), groups, stack)
@@ -269,13 +269,13 @@ def _wait(
 
 
 def _is_timed(frame: FrameType) -> bool:
-    """Whether it is a wait that was given a time limit of its own."""
+    """Whether this is a wait with a time limit of its own."""
     seen = frame.f_locals
     return frame.f_code.co_name == "waited" and bool(seen.get("arguments") or seen.get("named"))
 
 
 def _ends_by_itself(group: str) -> bool:
-    """Whether the waits of a group are given up so soon that one of them may end while it is looked at."""
+    """Whether a group's waits time out so soon that one of them may end during the examination."""
     from torch.distributed import distributed_c10d as c10d
 
     found = c10d._resolve_process_group(c10d.GroupName(group))  # type: ignore[attr-defined]  # not exported
@@ -309,7 +309,7 @@ def _called(stack: Sequence[FrameType]) -> Wait | None:
 
 
 def _within(stack: Sequence[FrameType]) -> str:
-    """What the innermost frame that means something says of what the task is inside of."""
+    """What the task is inside of, from the innermost frame that can be explained."""
     for frame in stack:
         for reader in tuple(_frame_readers):
             if text := reader(frame):

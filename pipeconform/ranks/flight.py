@@ -1,13 +1,13 @@
-"""What torch's flight recorder says of a rank: operations of its process groups that have not ended.
+"""What torch's flight recorder knows of a rank: operations of its process groups that have not ended.
 
-With NCCL a rank rarely waits where Python can see it: a wait only orders streams, and what blocks is a kernel. Torch
-records what was given to the backend and how far that came; this module asks for it and puts it into our words.
+With NCCL a rank rarely waits where Python can see it: a wait only orders streams, and a kernel blocks. torch
+records what was given to the backend and how far it came; this module reads the record.
 
-The form of a dump is torch 2.13's (``torch.distributed.flight_recorder``, version 2.10 of the format): per operation
+The format of a dump is torch 2.13's (``torch.distributed.flight_recorder``, version 2.10 of the format): per operation
 ``profiling_name`` (``nccl:recv 1<-0``, ranks of the group), ``process_group`` (name and description), sizes, dtypes,
 ``state`` (``scheduled``, ``started``, ``completed``) and ``retired``; and the members of groups in ``pg_config``.
-Gloo records its collectives in the same form, and that is what has been run here; sends and receives are read as the
-format says, and no dump of NCCL's has been seen.
+Gloo records its collectives in the same format, and only these have been tested; sends and receives are read as the
+format describes them, and no dump of NCCL's has been seen.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import msgspec
 __all__ = ["SIZE", "Flight", "flights_in", "flights_of_this_rank"]
 
 SIZE = "TORCH_FR_BUFFER_SIZE"
-"""How many operations torch records; without it a backend decides."""
+"""How many operations torch records; without this variable the backend decides."""
 _DUMPS = ("_dump_nccl_trace", "_dump_fr_trace")
-"""By torch's builds with and without NCCL, the first that is there."""
+"""The functions of torch's builds with and without NCCL; the first that exists is used."""
 _MOST = 8
 _DTYPES = {
     "Byte": "uint8",
@@ -48,9 +48,9 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     """``receive of float32[2, 3] from rank 1``."""
     state: Literal["scheduled", "started"]
-    """Whether the backend has begun with it."""
+    """Whether the backend has begun it."""
     peers: tuple[int, ...] = ()
-    """The other ranks of the world that it needs; empty where the dump does not say."""
+    """The other ranks of the world that it needs; empty if the dump does not say."""
     record: int = -1
     """Its number in the dump."""
 
@@ -60,7 +60,7 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flights_of_this_rank() -> tuple[Flight, ...]:
-    """What has not ended on this rank, oldest first; empty where nothing is recorded. For any thread."""
+    """The operations that have not ended on this rank, oldest first; empty if nothing is recorded. Thread-safe."""
     import torch
     import torch.distributed as dist
 
@@ -71,7 +71,7 @@ def flights_of_this_rank() -> tuple[Flight, ...]:
     )
     if source is None:
         return ()
-    # without stacks: they would be put into words under Python's lock, for which another thread may wait
+    # without stacks: formatting them needs Python's lock, for which another thread may wait
     dump = source(includeCollectives=True, includeStackTraces=False, onlyActive=False)
     return flights_in(pickle.loads(dump), rank=dist.get_rank())  # noqa: S301 - torch's own, of this process
 
@@ -79,7 +79,7 @@ def flights_of_this_rank() -> tuple[Flight, ...]:
 def flights_in(dump: Mapping[str, Any], *, rank: int) -> tuple[Flight, ...]:
     """The operations in a dump of `rank` (of the world) that have not ended, oldest first, at most eight.
 
-    What is not as the format says is left out: a dump explains a hang, and must not be the end of the explanation.
+    Entries that do not fit the format are skipped: a dump explains a hang, and must not break the explanation.
     """
     groups = {name: _ranks(group) for name, group in _mapping(dump.get("pg_config")).items()}
     entries = [entry for entry in dump.get("entries") or () if isinstance(entry, Mapping)]
@@ -121,7 +121,7 @@ def _members(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]]) ->
 
 
 def _ranks(group: object) -> tuple[int, ...]:
-    """``"[0, 1]"``; anything else is not understood, and nothing is said."""
+    """Parse ``"[0, 1]"``; anything else gives no ranks."""
     try:
         found = json.loads(str(_mapping(group).get("ranks", "")))
     except ValueError:

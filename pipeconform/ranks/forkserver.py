@@ -1,4 +1,4 @@
-"""The controller's side of a fork server: start it, ask for rank processes, hear of their ends.
+"""The controller's side of a fork server: start it, request rank processes, learn when they end.
 
 One server serves one :class:`Environment`. Nothing here imports torch, starts a thread or blocks for long:
 :meth:`ForkServer.step` moves whatever bytes can move, for all pools of the server at once, and every wait
@@ -57,12 +57,12 @@ _START_LIMIT = 120.0  # seconds for all preloads
 _MOST_RANKS = 253  # sockets that the kernel passes in one message
 _END_LIMIT = 5.0  # seconds for a server to end its children and itself
 _TAIL = 4096  # characters of output quoted in messages
-_LONGEST = 1 << 17  # bytes of output among which they are sought: a dump of many threads is long
+_LONGEST = 1 << 17  # bytes of output that they are taken from: a dump of many threads is long
 
 
 @dataclass
 class Group:
-    """One generation of rank processes; what is known of it grows as reports come in."""
+    """One generation of rank processes; its fields fill in as reports arrive."""
 
     number: int
     channels: tuple[Channel, ...]
@@ -78,7 +78,7 @@ class Group:
 
     @property
     def gone(self) -> bool:
-        """Whether none of its processes lives."""
+        """Whether none of its processes is alive."""
         return self.failure is not None or len(self.exits) == self.size
 
 
@@ -90,7 +90,6 @@ class ForkServer:
 
     Raises:
         PoolError: the temporary folder or the process cannot be made.
-
     """
 
     def __init__(
@@ -165,7 +164,6 @@ class ForkServer:
 
         Raises:
             PoolError: a preload failed (its stderr is quoted), took too long, or the server is closed.
-
         """
         deadline = time.monotonic() + limit
         while self._started is None:
@@ -176,18 +174,17 @@ class ForkServer:
             self.step(left)
 
     def require_alive(self) -> None:
-        """Raise PoolError, with the reason, when the server cannot serve."""
+        """Raise PoolError, with the reason, if the server cannot serve."""
         if not self._end.alive:
             raise PoolError("the fork server is closed")
         if self._death is not None:
             raise PoolError(self._death)
 
     def fork(self, specs: Sequence[RankSpec]) -> Group:
-        """Ask for one process per spec; return at once, the process ids follow.
+        """Request one process per spec; return at once, the process ids follow.
 
         Raises:
             PoolError: the server is gone, or there are no file descriptors left.
-
         """
         self.require_alive()
         if len(specs) > _MOST_RANKS:
@@ -218,12 +215,12 @@ class ForkServer:
         return group
 
     def signal(self, group: Group, *, ranks: Sequence[int], signum: int) -> None:
-        """Have the server signal those ranks of ``group`` that still live."""
+        """Have the server signal those ranks of ``group`` that are still alive."""
         with deferred_interrupts(), contextlib.suppress(PoolError):  # a dead server's children are dead
             self._command(encode(Kill(group=group.number, ranks=tuple(ranks), signal=signum)))
 
     def discard(self, group: Group) -> None:
-        """Kill what lives of ``group`` and close its sockets; :attr:`Group.gone` tells when it is done."""
+        """Kill what is alive of ``group`` and close its sockets; :attr:`Group.gone` says when this is done."""
         if group.discarded:
             return
         with deferred_interrupts():
@@ -236,7 +233,7 @@ class ForkServer:
             self._forget_if_gone(group)
 
     def step(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for something to happen and take note of it."""
+        """Wait up to ``timeout`` seconds for something to happen, and record it."""
         if not self._end.alive:
             return
         for key in list(self._selector.get_map().values()):

@@ -15,7 +15,7 @@ _MOST_SHOWN = 12
 _LONGEST_SOURCE = 160  # characters of a line of source
 _PACKAGE = "pipeconform."
 _NOT_OURS = ("pipeconform.adapters.", "pipeconform.reference_impl.")
-"""Modules of the package that are judged, and judge nothing."""
+"""Modules of the package that are judged and do not judge."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -26,18 +26,18 @@ class Frame(msgspec.Struct, frozen=True):
     line: int
     function: str
     source: str = ""
-    """That line, as the file had it."""
+    """The text of that line."""
 
 
 def is_harness(frame: Frame) -> bool:
-    """Whether it is code of the harness: what runs cases, and the modules and losses of cases."""
+    """Whether the frame is the harness's: what runs cases, and the modules and losses of cases."""
     return frame.module.startswith(_PACKAGE) and not frame.module.startswith(_NOT_OURS)
 
 
 def frames_of(error: BaseException, root: BaseException | None = None) -> tuple[Frame, ...]:
-    """The frames from the first call outside the harness to where `error` was raised, or `root`, which caused it.
+    """The frames from the first call outside the harness to where `error`, or its cause `root`, was raised.
 
-    The traceback of a cause begins where it was caught: what led there is taken from `error`.
+    The traceback of a cause begins where it was caught: the frames that led there are taken from `error`.
     """
     chain = list(_walked(error))
     if root is not None and root is not error:
@@ -76,7 +76,7 @@ def _same(one: Frame, other: Frame) -> bool:
 
 
 def chain_lines(frames: Iterable[Frame]) -> list[str]:
-    """Two lines per frame, the harness's folded, and what is in the middle of a long chain left out."""
+    """Two lines per frame; the harness's frames are folded, and the middle of a long chain is left out."""
     parts: list[list[str]] = []
     for ours, group in groupby(frames, key=is_harness):
         several = list(group)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at safe points only, and what SIGTERM does."""
+"""Defers Ctrl-C and SIGTERM to safe points, and lets SIGTERM raise an error."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _Handler = Callable[[int, FrameType | None], object]
 
 @contextmanager
 def sigterm_raises(error: BaseException) -> Iterator[None]:
-    """Let SIGTERM raise `error` in the main thread, so that what is open is closed and what was judged is kept.
+    """Let SIGTERM raise `error` in the main thread, so that open things are closed and finished verdicts are kept.
 
-    It goes by itself and not by way of SIGINT, which a shell's background jobs ignore. In another thread than the main
+    SIGTERM is not turned into SIGINT, because a shell's background jobs ignore SIGINT. In other threads than the main
     one, where Python sets no handlers, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -35,8 +35,8 @@ def sigterm_raises(error: BaseException) -> Iterator[None]:
 
 
 class deferred_interrupts:  # noqa: N801 - used as a statement, like contextlib.suppress
-    """Hold SIGINT and SIGTERM back while bytes move: an exception between a read and the note of what was read
-    would lose them, and with them the framing of everything after.
+    """Hold SIGINT and SIGTERM back while bytes move: an exception between reading bytes and recording them would
+    lose them, and with them the framing of everything after.
     """  # noqa: D205
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""Ranks on devices that are leased from the host for each task: several processes share a machine's devices."""
+"""Pools whose ranks lease devices from the host for each task: several processes share a machine's devices."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pipeconform.ranks.verdict import VerdictVector
 
 __all__ = ["Leased", "Leasing", "leases_of"]
 
-_PATIENCE = 900.0  # seconds; other processes hold devices for a case at a time, which ends
+_PATIENCE = 900.0  # seconds; another process holds devices for one case at a time, and cases end
 
 
 def leases_of(devices: Devices) -> Leases | None:
-    """The leases on this host's devices; None for devices that are not counted, of which there are always enough."""
+    """The leases on this host's devices; None for uncounted devices such as the CPU."""
     if devices.count is None:
         return None
     return Leases(devices.device_type, device_names(devices.device_type, devices.count))
 
 
 class Leasing:
-    """Which devices are leased for a task; those that were used last are asked for first, and their ranks kept warm."""
+    """The devices leased for a task; those used last are requested first, and their ranks kept warm."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Leasing:
             return pool.run(task, payloads, time_limit=time_limit, failure_expected=failure_expected)
 
     def restart(self, world_size: int) -> None:
-        """Have new processes for the next task of so many ranks, on whatever devices that will be."""
+        """Use new processes for the next task of so many ranks, whichever devices it leases."""
         self._stale.add(world_size)
 
 
@@ -88,5 +88,5 @@ class Leased:
         )
 
     def restart(self) -> None:
-        """Replace all rank processes by new ones."""
+        """Replace all rank processes with new ones."""
         self._leasing.restart(self._size)

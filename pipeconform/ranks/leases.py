@@ -1,8 +1,8 @@
-"""Numbered things of this host, devices or processor cores, each of which one process may use at a time.
+"""Numbered resources of this host, devices or processor cores, each of which one process may use at a time.
 
-A process that uses one holds a lock on its file, so the kernel gives back what a killed process held; the file names
+A process that uses one holds a lock on its file, so the kernel releases what a killed process held; the file names
 the holder. A process that waits holds a lock on a wish: the largest wish is served first, or small worlds would keep a
-large one waiting for ever. All processes that share the folder see the same leases: by default those of one user on
+large one waiting forever. All processes that share the folder see the same leases: by default those of one user on
 this host.
 """
 
@@ -27,29 +27,29 @@ _POLL = 0.02  # seconds between two looks for something free
 
 
 def leases_folder() -> Path:
-    """``PIPECONFORM_LEASES``, which several users may share, or a folder of this user's for temporary files."""
+    """``PIPECONFORM_LEASES``, which several users may share, or a folder of this user among the temporary files."""
     given = os.environ.get(FOLDER_VARIABLE)
     return Path(given) if given else Path(tempfile.gettempdir()) / f"pipeconform-leases-{os.getuid()}"
 
 
 class Lease:
-    """What is held: `indices`, ascending; leaving the context, or :meth:`release`, gives it back."""
+    """The resources held: `indices`, ascending; leaving the context, or :meth:`release`, releases them."""
 
     def __init__(self, files: dict[int, int]) -> None:
         self._files = files
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The numbers of what is held."""
+        """The numbers of the resources held."""
         return tuple(sorted(self._files))
 
     def add(self, other: Lease) -> None:
-        """Hold what `other` held, too."""
+        """Also hold what `other` held."""
         self._files.update(other._files)
         other._files = {}
 
     def release(self) -> None:
-        """Give everything back; a second time is harmless."""
+        """Release everything; a second call is harmless."""
         while self._files:
             os.close(self._files.popitem()[1])
 
@@ -61,7 +61,7 @@ class Lease:
 
 
 class Leases:
-    """Leases on the things of `kind`: what this process calls 0, 1, … all processes of the host know by these `names`.
+    """Leases on resources of `kind`: this process calls them 0, 1, …; all processes of the host use these `names`.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -84,7 +84,7 @@ class Leases:
 
         Raises:
             PoolError: they were not free in time; the message names the holders.
-            ValueError: there are not so many.
+            ValueError: there are not that many.
         """
         if number > len(self.names):
             raise ValueError(f"{number} of {len(self.names)} {self.kind} cannot be leased")
@@ -102,7 +102,7 @@ class Leases:
         return found
 
     def try_take(self, number: int, *, prefer: Collection[int] = (), mine: str = "") -> Lease | None:
-        """`number` of them, if they are free and no other wish comes first; `mine` is the own wish."""
+        """Lease `number` of them if they are free and no other wish comes first; `mine` is this process's wish."""
         with self._alone():
             if any(_before(other, mine) for other in self._wishes() if other != mine):
                 return None
@@ -131,7 +131,7 @@ class Leases:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep every other process from looking and taking; held for less than a millisecond."""
+        """Keep every other process from looking and leasing; held for less than a millisecond."""
         file = self._open(f"{self.kind}.mutex")
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -141,7 +141,7 @@ class Leases:
 
     @contextmanager
     def _wish(self, number: int) -> Iterator[str]:
-        """Show other processes that this one waits; the name says for how many and since when."""
+        """Show other processes that this one waits; the name of the wish says for how many and since when."""
         name = f"{self.kind}-wish-{number:06d}-{time.time_ns():020d}-{os.getpid()}"
         with self._alone():
             file = self._locked(name)
@@ -153,7 +153,7 @@ class Leases:
             os.close(file)
 
     def _wishes(self) -> list[str]:
-        """The names of all wishes; those that a dead process left are removed."""
+        """The names of all wishes, after removing those of dead processes."""
         found = []
         for path in self._folder.glob(f"{self.kind}-wish-*"):
             file = self._locked(path.name)
@@ -188,7 +188,7 @@ def _sign(file: int) -> None:
 
 
 def _before(other: str, mine: str) -> bool:
-    """Whether another's wish is served before one's own: the larger first, then the older."""
+    """Whether the other wish is served before this process's: the larger first, then the older."""
     if not mine:
         return True
     (size, since), (own_size, own_since) = _parts(other), _parts(mine)

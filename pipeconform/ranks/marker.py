@@ -1,4 +1,4 @@
-"""A test that runs on ranks: what the marker ``pipeconform_ranks`` does, under whatever name."""
+"""Runs a pytest test on ranks: what the marker ``pipeconform_ranks`` does, under any name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTIONS = ("time_limit", "idle_limit", "record", "device", "backend", "environm
 
 
 def call_on_ranks(item: pytest.Function, marker: pytest.Mark) -> None:
-    """Call ``item``, marked so, with its fixtures' values on every rank; it fails with all ranks' verdicts.
+    """Call ``item``, which has the marker, with its fixtures' values on every rank; fail with all ranks' verdicts.
 
     A test that skips on every rank is skipped.
     """
@@ -36,14 +36,14 @@ def call_on_ranks(item: pytest.Function, marker: pytest.Mark) -> None:
 def _vector(item: pytest.Function, marker: pytest.Mark) -> VerdictVector:
     if hasattr(item.obj, "hypothesis"):
         raise UsageError(
-            "a Hypothesis test would draw other examples on every rank: draw here, and call "
+            "a Hypothesis test would draw different examples on every rank: draw here, and call "
             "pipeconform.run_on_ranks in the test"
         )
     unknown = sorted(set(marker.kwargs) - set(_OPTIONS))
     if len(marker.args) != 1 or not isinstance(marker.args[0], int) or marker.args[0] < 1 or unknown:
         raise UsageError(
             f"the marker reads {marker.name}{marker.args}{marker.kwargs or ''}; expected the number of "
-            f"ranks, such as {marker.name}(4), and of the options {', '.join(_OPTIONS)} those that are wanted"
+            f"ranks, such as {marker.name}(4), and any of the options {', '.join(_OPTIONS)}"
         )
     names = [name for name in inspect.signature(item.obj).parameters if name in item.funcargs]
     function = functools.partial(item.obj, **{name: item.funcargs[name] for name in names})

@@ -1,4 +1,4 @@
-"""Any function on every rank of a warm process group: the runner as a tool for other people's tests.
+"""Calls any function on every rank of a warm process group: the runner as a tool for other projects' tests.
 
 ::
 
@@ -11,9 +11,9 @@
 
     assert run_on_ranks(summed, 10, ranks=4).values == (46, 46, 46, 46)
 
-The function travels by value (cloudpickle), so closures, lambdas and functions of test modules that no
-other process could import will do. Ranks stay warm between calls: what a function leaves behind in its
-process (a seed, a patched module) is there for the next one. Groups that it makes are its own to destroy.
+The function is sent by value (cloudpickle), so closures, lambdas and functions of test modules that no
+other process could import work. Ranks stay warm between calls: what a function leaves behind in its
+process (a seed, a patched module) is there for the next one. A function must destroy the groups that it makes.
 """
 
 from __future__ import annotations
@@ -55,19 +55,18 @@ def run_on_ranks(
 ) -> VerdictVector:
     """Call ``function(*args, **kwargs)`` on every one of ``ranks`` processes; return one verdict per rank.
 
-    The default process group is set up and one intra-op thread is allowed. ``time_limit`` is seconds for
-    the whole call; after ``idle_limit`` seconds in which no rank used its processor that is a hang.
+    The default process group is set up, and ranks have one intra-op thread. ``time_limit`` is seconds for
+    the whole call; if no rank uses its processor for ``idle_limit`` seconds, the ranks are stuck.
     With ``record`` every communication is recorded (some 40 µs each, and what is never waited for stays alive
-    until the function returns): a hang then names the operation of every rank, and a deadlock is found within
-    moments, by proof.
+    until the function returns): a hang then names the operation of every rank, and a deadlock is proved within
+    half a second.
     ``environment`` holds variables that the ranks see (None removes one); every different set has processes
-    of its own. ``vector.values`` are the results in rank order; it raises, with every rank's verdict, if one
-    did not return.
+    of its own. ``vector.values`` are the results in rank order; if a rank did not return, it raises an error with
+    every rank's verdict.
 
     Raises:
         UsageError: the function or an argument cannot be pickled.
-        PoolError: there are no processes or too few devices to be had.
-
+        PoolError: processes cannot be started, or there are too few devices.
     """
     payload = bytes([record]) + _dumps(function, args, kwargs)
     pools = _pools(Environment(variables=dict(environment or {})), resolve(device=device, backend=backend))
@@ -84,7 +83,7 @@ def run_on_ranks(
 
 
 def call(_context: RankContext, payload: bytes) -> bytes:
-    """Rank side: call the function that came along."""
+    """On a rank: call the function in the payload."""
     record = bool(payload[0])
     function, args, kwargs = pickle.loads(memoryview(payload)[1:])  # noqa: S301 - our own controller wrote it
     with _recording() if record else nullcontext():
@@ -113,7 +112,7 @@ def _close() -> None:
 
 
 def _dumps(function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
-    if isinstance(function, functools.partial):  # an argument that cannot travel is named, bound or not
+    if isinstance(function, functools.partial):  # so that its arguments are named if they cannot be pickled
         return _dumps(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     try:
         with _by_value(function):
@@ -137,7 +136,7 @@ def _culprit(function: Callable[..., object], args: tuple[object, ...], kwargs: 
 
 @contextmanager
 def _by_value(function: Callable[..., object]) -> Iterator[None]:
-    """Send a test module's functions whole: the ranks could not import it, or would import an older one."""
+    """Pickle a test module's functions by value: the ranks could not import it, or would import an older one."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None or module.__name__ in cloudpickle.list_registry_pickle_by_value():
         yield

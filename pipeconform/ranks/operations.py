@@ -8,11 +8,11 @@ import msgspec
 
 __all__ = ["Layout", "Moment", "Operation", "Pending"]
 
-# Records are made for every operation of a step and hold no circles: the garbage collector need not look at them.
+# Every operation of a step makes records, and they hold no cycles: the garbage collector need not look at them.
 
 
 class Layout(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A tensor as it lies in memory."""
+    """A tensor's layout in memory."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Its place among all operations of the rank, from 0."""
     kind: Literal["send", "receive", "collective"]
     name: str
-    """The operator of torch: ``send``, ``recv_``, ``allreduce_``, …"""
+    """torch's operator: ``send``, ``recv_``, ``allreduce_``, …"""
     group: str
     """The group's name; its members are in `Traffic.groups`."""
     peer: int
@@ -70,13 +70,13 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """An operation that has been issued and not been waited for, or not to the end."""
+    """An operation that was issued and not waited for to the end."""
 
     operation: Operation
     since: float
-    """When it was issued, or when the wait began; on this process's ``time.monotonic()``."""
+    """When it was issued, or when the wait began; in this process's ``time.monotonic()``."""
     blocks: bool
-    """Whether the rank waits for it right now."""
+    """Whether the rank is waiting for it right now."""
 
     def __str__(self) -> str:
         """The operation, and whether it is waited for."""

@@ -1,4 +1,4 @@
-"""What a process printed last, told apart from the dump that faulthandler prints when a signal ends it."""
+"""The last output of a process, separated from the dump that faulthandler prints when a signal ends it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _CURRENT = "Current thread"
 def shortened(text: str, *, limit: int) -> str:
     """The end of an output, at most `limit` characters of it.
 
-    Of a crash: what stands before the dump, and of the dump its title and one stack, that of the thread that crashed
-    (the main thread's, which comes last, where that thread ran no Python). A dump of ten threads and a hundred
+    After a crash: the output before the dump, and of the dump its title and one stack, that of the thread that crashed
+    (or the main thread's, which comes last, if that thread ran no Python). A dump of ten threads and a hundred
     extension modules would leave no room for the one line that says why.
     """
     before, dump = _parted(text)
@@ -28,18 +28,18 @@ def shortened(text: str, *, limit: int) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that was printed before a dump, or at all; empty if there is none."""
+    """The last line printed, or the last one before a dump; empty if there is none."""
     lines = _parted(text)[0].strip().splitlines()
     return lines[-1] if lines else ""
 
 
 def crashed_in(text: str) -> str:
-    """The dump, if the output ends in one and the thread that crashed ran Python."""
+    """The dump, if the output ends with one and the thread that crashed ran Python."""
     dump = _parted(text)[1]
     return dump if _CURRENT in dump else ""
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """What was printed, and the last dump."""
+    """The output before the last dump, and that dump."""
     begins = [found.start() for found in _DUMP.finditer(text)]
     return (text[: begins[-1]], text[begins[-1] :]) if begins else (text, "")

@@ -1,7 +1,7 @@
-"""A pool of rank processes, kept warm between tasks and whole again after every disaster.
+"""A pool of rank processes, kept warm between tasks and replaced after every failure.
 
-``pool.start(...)`` hands a task to all ranks, ``pending.wait()`` brings exactly one verdict per rank. After
-anything but success everywhere, the whole group is killed and formed anew: half a process group is none.
+``pool.start(...)`` hands a task to all ranks; ``pending.wait()`` returns exactly one verdict per rank. Unless every
+rank returned, the whole group is killed and formed anew, because half a process group is useless.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from pipeconform.ranks.wire import Kind
 __all__ = ["Pending", "Pool"]
 
 _ASKING = 0.005  # seconds between two looks for an answer
-_MUTE_LIMIT = 1.0  # seconds between a closed connection and the report of its process's end
+_MUTE_LIMIT = 1.0  # seconds between a closed connection and the report that its process ended
 
 
 class Pool:
-    """The ranks that ``crew`` keeps, as processes of this machine or elsewhere.
+    """The ranks of ``crew``, as processes of this machine or elsewhere.
 
     ``idle_limit`` and ``idle_limit_after_failure`` are seconds; see ``pipeconform.ranks.watch.Limits``.
-    The processes start at once, in the background; their failures are raised by the first task's start or
-    by :meth:`wait_until_formed`.
+    The processes start at once, in the background; the first task's start, or :meth:`wait_until_formed`, raises their
+    failures.
 
     Raises:
         PoolError: the crew cannot be formed.
-
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Pool:
         Raises:
             PoolError: a rank could not be started or set up; its output is quoted.
             VariantError: a rank does not see a variable of the environment's variant.
-
         """
         self._require_open()
         if self._pending is None or self._pending() is None:
@@ -96,13 +94,12 @@ class Pool:
         """Hand ``task`` ("module:function") to every rank and return without waiting for it.
 
         ``payloads`` is one for all ranks or one per rank; ``time_limit`` is seconds from now. With
-        ``failure_expected`` a rank that answers may have failed, so that others may wait for it in vain. Ranks
-        that are still being formed are waited for first.
+        ``failure_expected`` a rank that answers may have failed, so that others may wait for it in vain. If ranks
+        are still being formed, this waits for them first.
 
         Raises:
             PoolError: the pool is closed, its processes cannot be formed, or its last task still runs.
             VariantError: a rank does not see a variable of the environment's variant.
-
         """
         self._require_open()
         parts = [payloads] * self.size if isinstance(payloads, bytes) else list(payloads)
@@ -115,8 +112,8 @@ class Pool:
             unfinished = self._pending()
             if unfinished is not None:
                 raise PoolError(f"the pool still runs {unfinished.task!r}; wait for it or cancel it first")
-            self._crew.discard()  # its caller has let go of that task
-        # A rank that fails at once must not meet peers that still connect to it.
+            self._crew.discard()  # nothing refers to that task any more
+        # A rank that fails at once must not disturb peers that still connect to it.
         self.wait_until_formed()
         self._task += 1
         limits = Limits(
@@ -147,11 +144,10 @@ class Pool:
         return self.start(task, payloads, time_limit=time_limit, failure_expected=failure_expected).wait()
 
     def restart(self) -> None:
-        """Replace all rank processes by new ones.
+        """Replace all rank processes with new ones.
 
         Raises:
             PoolError: the pool is closed.
-
         """
         self._require_open()
         self._crew.discard()
@@ -171,7 +167,7 @@ class Pool:
 
 
 class Pending:
-    """A task that runs; :meth:`wait` brings its verdicts."""
+    """A running task; :meth:`wait` returns its verdicts."""
 
     def __init__(
         self,
@@ -198,12 +194,11 @@ class Pending:
     def wait(self) -> VerdictVector:
         """Wait for all ranks, at most until the time limit; a second call returns the same vector.
 
-        Other pools of the same server move on meanwhile. If not every rank returned, the rank group is gone
-        and its successor is being formed when this returns.
+        Other pools of the same server move on meanwhile. If not every rank returned, the rank group has been
+        discarded when this returns, and the next one is being formed.
 
         Raises:
             PoolError: the fork server ended, or the task was cancelled.
-
         """
         if self._vector is not None:
             return self._vector
@@ -211,7 +206,7 @@ class Pending:
             raise PoolError(f"{self.task!r} was cancelled, or its pool was closed")
         try:
             self._judge()
-        except BaseException:  # Ctrl-C above all: the ranks go, the pool can form others
+        except BaseException:  # Ctrl-C above all: discard the ranks, the pool can form others
             self.cancel()
             raise
         self._pool._finish(self)
@@ -228,7 +223,7 @@ class Pending:
         self._pool._finish(self)
 
     def _form_ahead(self) -> None:
-        with contextlib.suppress(PoolError):  # this task has its verdicts; the next one raises it
+        with contextlib.suppress(PoolError):  # this task has its verdicts; the next one raises the error
             self._crew.form()
 
     def _judge(self) -> None:
@@ -249,7 +244,7 @@ class Pending:
                 failure=failure,
             )
             lost = next((v.lost for v in self._verdicts.values() if isinstance(v, Died) and v.lost), "")
-            if lost:  # no answer of the others would say anything about the task
+            if lost:  # answers of the others would say nothing about the task
                 why = f"not waited for any longer: {lost}"
             if why is None and any(self._mute(rank) for rank in waiting):
                 why = f"rank {next(filter(self._mute, waiting))} closed its connection without answering"
@@ -263,7 +258,7 @@ class Pending:
             self._crew.require_alive()
 
     def _collect(self) -> None:
-        """Turn what has come into verdicts."""
+        """Turn what has arrived into verdicts."""
         for rank, channel in enumerate(self._group.channels):
             if rank in self._verdicts:
                 continue
@@ -272,7 +267,7 @@ class Pending:
                 channel.pull(everything=True)  # an answer before its death counts
             while channel.frames and rank not in self._verdicts:
                 answer = channel.frames.popleft()
-                if answer.number == self._number:  # anything else belongs to a task long past
+                if answer.number == self._number:  # anything else belongs to an earlier task
                     self._verdicts[rank] = self._read(answer)
             if channel.wrong and rank not in self._verdicts:
                 self._verdicts[rank] = not_an_answer(channel.wrong, after=time.monotonic() - self._started)
@@ -297,7 +292,7 @@ class Pending:
             return not_an_answer(str(error), after=after)
 
     def _first_failure(self) -> str | None:
-        """Name the first rank that raised or died, for the reason why the others are given up."""
+        """Name the first rank that raised or died: the reason to give up the others."""
         failed = [(v.after, rank, v) for rank, v in self._verdicts.items() if not isinstance(v, Returned)]
         if not failed:
             answered = sorted(self._verdicts) if self._failure_expected else ()
@@ -306,7 +301,7 @@ class Pending:
         return f"rank {rank} died ({verdict.how})" if isinstance(verdict, Died) else f"rank {rank} raised"
 
     def _mute(self, rank: int) -> bool:
-        """Whether ``rank`` lives but has closed its connection."""
+        """Whether ``rank`` is alive but has closed its connection."""
         if not self._group.channels[rank].ended:
             return False
         return time.monotonic() - self._muted.setdefault(rank, time.monotonic()) > _MUTE_LIMIT

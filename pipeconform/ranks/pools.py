@@ -1,4 +1,4 @@
-"""Pools by world size over one fork server, and one process beside them."""
+"""Pools by world size over one fork server, and one spare process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CPU = Devices(device_type="cpu", backend="gloo", count=None)
 
 
 class WarmPools:
-    """Pools that are kept for the next task, at most `most` at a time; the least recently used is closed for another.
+    """Keeps pools for the next task, at most `most` at a time; the least recently used is closed for another.
 
-    The spare one is not counted.
+    The spare pool is not counted.
     """
 
     def __init__(self, most: int) -> None:
@@ -37,7 +37,7 @@ class WarmPools:
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
-        """Of the pools that are kept, least recently used first."""
+        """The keys of the pools that are kept, least recently used first."""
         return tuple(self._pools)
 
     def require_open(self) -> None:
@@ -46,7 +46,7 @@ class WarmPools:
             raise PoolError("the pools are closed")
 
     def get(self, key: Hashable, make: Callable[[], Pool]) -> Pool:
-        """The pool of that key, made if there is none."""
+        """The pool with that key, made if there is none."""
         self.require_open()
         if key not in self._pools:
             while len(self._pools) >= self._most:
@@ -77,14 +77,13 @@ class WarmPools:
 
 
 class Pools:
-    """Pools made on demand and kept warm, at most ``max_sizes`` world sizes at a time (the oracle apart).
+    """Pools made on demand and kept warm, at most ``max_sizes`` world sizes at a time (the oracle not counted).
 
     ``idle_limit`` is seconds; see ``pipeconform.ranks.watch.Limits``. With ``leases``, ranks use only devices that
-    no other process has leased meanwhile. If the fork server has ended, the next request starts another.
+    no other process has leased. If the fork server has ended, the next request starts another.
 
     Raises:
         PoolError: the fork server cannot be started.
-
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Pools:
         self.environment = Environment() if environment is None else environment
         self.devices = devices
         self.idle_limit = idle_limit
-        """Seconds; pools made from now on have it."""
+        """Seconds; applies to pools made from now on."""
         self._preload = tuple(preload)
         self._warm = WarmPools(max_sizes)
         """By the device of every rank."""
@@ -132,7 +131,7 @@ class Pools:
     def oracle(self) -> Pool:
         """One process like a rank (threads, environment, device), without a process group.
 
-        It leases no device: it shares one of them with the process that has leased it.
+        It leases no device: it shares one with the process that has leased it.
         """
         server = self.server
 
@@ -143,13 +142,12 @@ class Pools:
         return self._warm.spare(make)
 
     def of_size(self, world_size: int) -> CasePool:
-        """Return the pool of ``world_size`` ranks; the least recently used gives way when there are many.
+        """Return the pool of ``world_size`` ranks; with too many pools, the least recently used is closed.
 
-        A pool that gave way is closed: do not keep one over requests for other sizes.
+        Do not keep a pool over requests for other sizes: it may be closed.
 
         Raises:
             PoolError: there are too few devices (see ``Devices.reason_against``), or no process can be started.
-
         """
         if self._leasing is None:
             return self.on_devices(world_size, self.devices)
@@ -157,7 +155,7 @@ class Pools:
         return Leased(self._leasing, world_size)
 
     def on_devices(self, world_size: int, devices: Devices) -> Pool:
-        """As `of_size`, on devices that may be others than the pools' own."""
+        """Like `of_size`, on devices that may differ from the pools' own."""
         server = self.server
         _require(devices, world_size)
         assigned = devices.assignment(world_size)

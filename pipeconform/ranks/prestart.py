@@ -1,4 +1,4 @@
-"""A fork server that starts before it is asked for: it imports torch while its controller still does the same."""
+"""Starts a fork server ahead of its first use: it imports torch while its controller still does the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeconform.ranks.forkserver import ForkServer
 __all__ = ["drop_ahead", "server_of", "start_ahead"]
 
 _Key = tuple[Environment, tuple[str, ...], tuple[str, ...]]
-"""What decides whether one server can stand for another: environment, preloaded modules, import path."""
+"""What must be equal for one server to stand in for another: environment, preloaded modules, import path."""
 
 
 def start_ahead(*, preload: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def server_of(environment: Environment, *, preload: Sequence[str]) -> ForkServer
     """The server that was started ahead, if it was started with the same settings; otherwise a new one.
 
     Raises:
-        PoolError: none can be started.
+        PoolError: no server can be started.
     """
     while _waiting():
         key, server = _waiting().pop()
@@ -47,7 +47,7 @@ def drop_ahead() -> None:
 
 @functools.cache
 def _waiting() -> list[tuple[_Key, ForkServer]]:
-    """At most one."""
+    """The server that was started ahead; at most one."""
     return []
 
 

@@ -19,7 +19,7 @@ _SESSION = 3  # of the fields of /proc/PID/stat that follow the name: state, par
 def die_with_parent(*, parent: int) -> None:
     """Have the kernel kill this process when its parent ends; ``parent`` is its id at the fork."""
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it ended before we could ask
+    if os.getppid() != parent:  # it ended before the call above
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -29,7 +29,7 @@ def adopt_orphans() -> None:
 
 
 def children_of(pid: int) -> set[int]:
-    """Return the living and unreaped children of all threads of ``pid``; empty where that is unknown."""
+    """Return the children of all threads of ``pid`` that are alive or not reaped; empty if unknown."""
     children: set[int] = set()
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -40,7 +40,7 @@ def children_of(pid: int) -> set[int]:
 
 
 def end_session(leader: int) -> None:
-    """Kill what is left of the session of ``leader``, which has ended; nothing where that is unknown.
+    """Kill what is left of the session of ``leader``, which has ended; does nothing if the session is unknown.
 
     The kernel does not reuse the number while a process is in the session.
     """

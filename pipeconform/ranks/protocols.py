@@ -1,4 +1,4 @@
-"""What a pool needs of its ranks, wherever they are: processes of this machine, or of agents on others."""
+"""What a pool needs from its ranks, whether they are processes of this machine or of agents on others."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ __all__ = [
 
 
 class RankChannel(Protocol):
-    """What comes from one rank."""
+    """What arrives from one rank."""
 
     frames: deque[Frame]
     ended: bool
     wrong: str
-    """What came that no rank of ours sends; empty while all is well."""
+    """What arrived that none of our ranks sends; empty while all is well."""
 
     @property
     def receiving(self) -> bool:
-        """Whether part of an answer has come: the rank has finished computing."""
+        """Whether part of an answer has arrived: the rank has finished computing."""
 
     @property
     def moved(self) -> int:
         """A number that changes whenever bytes of a task or an answer move."""
 
     def pull(self, *, everything: bool = False) -> None:
-        """Read what is there."""
+        """Read what has arrived."""
 
 
 class RankGroup(Protocol):
@@ -71,20 +71,20 @@ class Eyes(Protocol):
     """Sees whether ranks compute or only wait."""
 
     def progress(self, ranks: Sequence[int]) -> bool:
-        """Whether any of `ranks` did something since the last call; True also where nothing can be seen."""
+        """Whether any of `ranks` did something since the last call; True also if that cannot be seen."""
 
     def stopped(self, rank: int) -> bool:
         """Whether `rank` was held by a signal when last looked at."""
 
 
 class Asked(Protocol):
-    """A question to some ranks, where they stand; a rank may never answer."""
+    """A question to some ranks about what they are doing; a rank may never answer."""
 
     def answers(self) -> dict[int, Standing]:
-        """What has come so far."""
+        """The answers so far."""
 
     def wait(self) -> dict[int, Standing]:
-        """What has come when no more is to be expected."""
+        """The answers when no more are expected."""
 
     @property
     def over(self) -> bool:
@@ -95,7 +95,7 @@ class RankCrew(Protocol):
     """Keeps a generation of ranks and forms the next one when it is broken."""
 
     seen: dict[int, dict[str, str | None]]
-    """By rank the environment variables that it sees."""
+    """By rank, the environment variables that it sees."""
 
     @property
     def size(self) -> int:
@@ -106,7 +106,7 @@ class RankCrew(Protocol):
         """The present generation."""
 
     def form(self) -> None:
-        """Have a whole generation, or begin to form one."""
+        """Start a generation unless there is a whole one."""
 
     def wait_until_formed(self) -> None:
         """Wait until every rank is set up."""
@@ -118,10 +118,10 @@ class RankCrew(Protocol):
         """Send a task to a rank."""
 
     def step(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for something to happen and take note of it."""
+        """Wait up to `timeout` seconds for something to happen, and record it."""
 
     def require_alive(self) -> None:
-        """Raise PoolError when nothing more can come."""
+        """Raise PoolError if nothing more can arrive."""
 
     def eyes(self) -> Eyes:
         """Look at the present generation, during one task."""
@@ -130,13 +130,13 @@ class RankCrew(Protocol):
         """The end of what `rank` printed in its present task."""
 
     def trim_output(self, ranks: Sequence[int]) -> None:
-        """Keep what `ranks` print from filling the disk."""
+        """Keep the output of `ranks` from filling the disk."""
 
     def ask(self, ranks: Sequence[int]) -> Asked:
-        """Ask `ranks` where they stand."""
+        """Ask `ranks` what they are doing."""
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """The Python stacks of `ranks`; a rank may give none."""
+        """The Python stacks of `ranks`; a rank may not answer."""
 
 
 class CasePool(Protocol):
@@ -153,14 +153,14 @@ class CasePool(Protocol):
         """One verdict per rank; see `pipeconform.ranks.pool.Pool.run`."""
 
     def restart(self) -> None:
-        """Replace all rank processes by new ones."""
+        """Replace all rank processes with new ones."""
 
 
 class Task(Protocol):
-    """A task that runs."""
+    """A running task."""
 
     def wait(self) -> VerdictVector:
-        """One verdict per rank, at most when the task's time limit is over."""
+        """Return one verdict per rank, when the task's time limit is over at the latest."""
 
     def cancel(self) -> None:
         """Give up: end the ranks if the task is not finished."""
@@ -189,7 +189,7 @@ class RankPools(Protocol):
     environment: Environment
     devices: Devices
     idle_limit: float
-    """Seconds; pools made from now on have it."""
+    """Seconds; applies to pools made from now on."""
 
     @property
     def hosts(self) -> tuple[str, ...]:

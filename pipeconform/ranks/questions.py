@@ -1,4 +1,4 @@
-"""In the controller: ask unanswered ranks where they stand, and see whether that proves a deadlock."""
+"""In the controller: asks unanswered ranks what they are doing, and checks whether that proves a deadlock."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _PATIENCE = (
 )
 _MOST_BYTES = 16 << 20
 _POLL = 0.005  # seconds
-_FIRST = 0.1  # seconds of idleness after which asking is worth its while
+_FIRST = 0.1  # seconds of idleness after which asking is worthwhile
 _LATER = 0.4  # the same where nothing was recorded yet: on a busy machine a task may idle before it records
 
 
 class Question:
-    """Asked to some ranks at once; a rank may never answer."""
+    """A question to some ranks at once; a rank may never answer."""
 
     def __init__(self, server: ForkServer, group: Group, *, paths: Mapping[int, Path]) -> None:
         self._paths = dict(paths)
         self._until = time.monotonic() + _PATIENCE
         self._answers: dict[int, Standing] = {}
         for path in self._paths.values():
-            with contextlib.suppress(OSError):  # a task may delete what it likes
+            with contextlib.suppress(OSError):  # a task may delete any file
                 path.unlink(missing_ok=True)
         server.signal(group, ranks=tuple(self._paths), signum=QUESTION)
 
     def answers(self) -> dict[int, Standing]:
-        """What has come so far."""
+        """The answers so far."""
         for rank, path in self._paths.items():
             if rank not in self._answers:
-                with contextlib.suppress(OSError, PipeconformError):  # half written, or by the rank itself
+                with contextlib.suppress(OSError, PipeconformError):  # half written, or not by the examiner
                     data = file_bytes(path, error=PipeconformError, most=_MOST_BYTES)
                     self._answers[rank] = decoded_json(
                         data, Standing, source=path, what="a standing", error=PipeconformError
@@ -49,7 +49,7 @@ class Question:
         return dict(self._answers)
 
     def wait(self) -> dict[int, Standing]:
-        """What has come when no more is to be expected."""
+        """The answers when no more are expected."""
         while not self.over:
             time.sleep(_POLL)
         return self.answers()
@@ -61,7 +61,7 @@ class Question:
 
 
 class Prover:
-    """Asks idle ranks twice whether they are deadlocked; seldom, for answering is progress too."""
+    """Asks idle ranks twice whether they are deadlocked; rarely, because answering counts as progress."""
 
     def __init__(self, ask: Callable[[Sequence[int]], Asked]) -> None:
         self._ask = ask
@@ -73,7 +73,7 @@ class Prover:
 
     @property
     def asking(self) -> bool:
-        """Whether an answer is being waited for."""
+        """Whether an answer is awaited."""
         return self._question is not None
 
     def check(self, waiting: Sequence[int], *, idle: float) -> dict[int, Standing] | None:
@@ -84,7 +84,7 @@ class Prover:
                 self._ranks, self._first = tuple(waiting), {}
                 self._question = self._ask(waiting)
             return None
-        if self._ranks != tuple(waiting):  # one of them answered: it was no deadlock of all
+        if self._ranks != tuple(waiting):  # one of them answered, so they were not all deadlocked
             self._question = None
             return None
         if not self._question.over:
@@ -93,7 +93,7 @@ class Prover:
         self._question = None
         if not all(rank in found and found[rank].recorded and found[rank].wait for rank in waiting):
             if not any(one.recorded for one in found.values()):
-                # twice: nor will they be recorded later in this task, and to be asked looks like progress
+                # twice: they will not be recorded later in this task either, and answering looks like progress
                 self._least_idle = float("inf") if self._unrecorded else _LATER
                 self._unrecorded = True
             return None

@@ -1,4 +1,4 @@
-"""One rank's process: set up once, then run tasks until the controller goes away.
+"""A rank's process: set up once, then run tasks until the controller goes away.
 
 A task is a function ``(context: RankContext, payload: bytes) -> bytes`` named ``"module:function"``. Its answer is
 bytes because the controller runs no code of a rank: it decodes them by a schema, and unpickles nothing.
@@ -46,11 +46,11 @@ class RankContext:
     world_size: int
     device: str
     folder: str = ""
-    """The rank group's own, which goes with its processes."""
+    """A temporary folder of the rank group, removed with its processes."""
 
 
 def main(connection: socket.socket, spec: RankSpec) -> int:
-    """Be rank ``spec.rank``; return the process's exit code when the controller is gone."""
+    """Run rank ``spec.rank``; return the process's exit code when the controller is gone."""
     examiner.prepare()
     output = _redirect_output(spec.output)
     _dump_stacks_to(spec.stacks)
@@ -73,14 +73,14 @@ def main(connection: socket.socket, spec: RankSpec) -> int:
 
 
 def _let_threads_finish() -> None:
-    """Have no thread of this process take the core from another by waking up.
+    """Keep threads of this process from taking the core from one another when they wake up.
 
-    A gloo thread that hears of a message while the thread that it woke for holds the connection's lock tries, and tries
-    again. If it took that one's core, it does so until its time slice is over: a third of the time that a run spent in
-    the kernel, where there are more ranks than cores.
+    If a gloo thread receives a message while the thread that it woke holds the connection's lock, it tries to take the
+    lock again and again. If it took that thread's core, it does so until its time slice is over: a third of a run's
+    time in the kernel, if there are more ranks than cores.
     """
     if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        with contextlib.suppress(OSError):  # where it is not permitted all is right, but slower
+        with contextlib.suppress(OSError):  # without permission everything works, but slower
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
@@ -112,7 +112,7 @@ def _run(
         value = tasks[name](context, payload)
         if type(value) is not bytes:
             raise TypeError(f"{name} returned {_kind(value)}; a task returns bytes")
-    except BaseException as error:  # SystemExit and KeyboardInterrupt too: leaving is not answering
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too: a task must answer
         raised = msgspec.structs.replace(raised_from(error), output=_printed(output))
         return Kind.RAISED, msgspec.msgpack.encode(raised)
     else:
@@ -124,7 +124,7 @@ def _find(name: str) -> Task:
     found: Any = importlib.import_module(module)
     for part in function.split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]  # calling it will tell
+    return found  # type: ignore[no-any-return]  # a wrong type shows when it is called
 
 
 def _kind(value: object) -> str:
@@ -132,8 +132,8 @@ def _kind(value: object) -> str:
 
 
 def raised_from(error: BaseException) -> Raised:
-    """What crosses to the controller of an exception, its causes included."""
-    # The first frame is ours and says nothing about the task.
+    """The verdict on an exception, its causes included."""
+    # The first frame is the harness's and says nothing about the task.
     own = error.__traceback__
     frames = own.tb_next if own is not None and own.tb_next is not None else own
     try:
@@ -154,7 +154,7 @@ def raised_from(error: BaseException) -> Raised:
 
 
 def _root(error: BaseException) -> BaseException:
-    """What is named as the last of its causes."""
+    """The last of its causes."""
     links = [error]
     while (link := _cause(links[-1])) is not None and link not in links and len(links) <= _MAX_CAUSES:
         links.append(link)
@@ -217,7 +217,7 @@ def _answer(connection: socket.socket, number: int, *, kind: Kind, body: bytes) 
 
 
 def _redirect_output(path: str) -> int:
-    # Appending, so that the file can be cut short under a process that keeps printing.
+    # Appending, so that the controller can truncate the file while the process keeps printing.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -254,7 +254,7 @@ def _dump_stacks_to(path: str) -> None:
 
 def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader) -> None:
     if spec.backend is None and spec.device == "cpu" and "torch" not in sys.modules:
-        return  # nothing of torch is asked for; importing it takes longer than all the rest
+        return  # the ranks do not use torch; importing it takes longer than all the rest
     import torch  # preloaded in the server; this module is also imported without it
 
     torch.set_num_threads(1)

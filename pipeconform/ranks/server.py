@@ -7,9 +7,9 @@ signal can only reach a child that is not reaped yet and never a stranger with a
 2. Serve commands and deaths, whichever comes first, until the control socket ends.
 3. Then kill every living child, remove the temporary folder and exit.
 
-What survives a SIGKILL of the *server*: nothing of ours, because each child asks the kernel to be killed
-with its parent where there is ``prctl``, and reads an end of file from its socket everywhere. What a rank had
-started itself is in the server's session, which the controller then ends.
+If the *server* is killed, nothing of ours survives it: each child asks the kernel to be killed
+with its parent where there is ``prctl``, and reads an end of file from its socket everywhere. The processes that a rank
+had started are in the server's session, which the controller then ends.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Control:
         return self._socket.fileno()
 
     def receive(self) -> list[Command] | None:
-        """Read what is there; return the complete commands, or None at end of file."""
+        """Read what has arrived; return the complete commands, or None at end of file."""
         data, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 16, _MAX_DESCRIPTORS)
         self.descriptors.extend(descriptors)
         if not data:
@@ -88,7 +88,7 @@ class _Control:
 
 
 class _Server:
-    """Living children and what to do with them."""
+    """The living children, and the loop that serves the controller."""
 
     def __init__(self, control: _Control, wakeup: int) -> None:
         self._control = control
@@ -112,7 +112,7 @@ class _Server:
                     self.obey(command)
 
     def obey(self, command: Command) -> None:
-        """Do what the controller asks."""
+        """Carry out a command of the controller."""
         match command:
             case Fork(group=group, specs=specs):
                 self._fork(group, specs)
@@ -147,7 +147,7 @@ class _Server:
                 os.close(descriptor)
 
     def _become_rank(self, spec: RankSpec, descriptor: int, *, strangers: set[int]) -> NoReturn:
-        """In the child: let go of everything that is the server's, and be a rank."""
+        """In the child: release everything that belongs to the server, and run a rank."""
         code = 70
         try:
             signal.set_wakeup_fd(-1)
@@ -215,8 +215,8 @@ def _preload(modules: tuple[str, ...]) -> None:
 
 
 def main(descriptor: int) -> None:
-    """Be the fork server on the socket ``descriptor`` until the controller goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's business alone
+    """Run the fork server on the socket ``descriptor`` until the controller goes away."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the controller reacts to Ctrl-C
     connection = socket.socket(fileno=descriptor)
     control = _Control(connection)
     greeting = control.receive()

@@ -1,4 +1,4 @@
-"""Where stuck ranks are: their Python stacks, dumped by faulthandler even while native code blocks."""
+"""The Python stacks of stuck ranks, dumped by faulthandler even while native code blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXAMINER = re.compile(
 
 
 def collect(server: ForkServer, group: Group, *, paths: Mapping[int, Path]) -> dict[int, str]:
-    """Have the ranks in ``paths`` write their stacks to their files and read them; a rank may give none."""
+    """Have the ranks in ``paths`` write their stacks to their files, and read them; a rank may not answer."""
     server.signal(group, ranks=tuple(paths), signum=signal.SIGUSR1)
     dump = Dump(paths)
     while not dump.over:
@@ -37,7 +37,7 @@ def collect(server: ForkServer, group: Group, *, paths: Mapping[int, Path]) -> d
 
 
 class Dump:
-    """Stacks that ranks have just been told to write to the files ``paths``."""
+    """The stacks that ranks have been asked to write to the files ``paths``."""
 
     def __init__(self, paths: Mapping[int, Path]) -> None:
         self._paths = paths
@@ -48,7 +48,7 @@ class Dump:
 
     @property
     def over(self) -> bool:
-        """Whether all have written and none writes any more, or there is no more to be expected."""
+        """Whether all have finished writing, or the time is over."""
         now = time.monotonic()
         if not self._written and now - self._looked >= _POLL:
             self._looked = now
@@ -57,12 +57,12 @@ class Dump:
         return self._written or now > self._until
 
     def texts(self) -> dict[int, str]:
-        """By rank what it has written, without frames of ours."""
+        """By rank, what it has written, without the harness's frames."""
         return {rank: without_harness(_text(path)) for rank, path in self._paths.items()}
 
 
 def without_harness(text: str) -> str:
-    """Cut our own frames off a faulthandler dump."""
+    """Cut the harness's frames off a faulthandler dump."""
     text = _HARNESS.sub("", text if text.endswith("\n") else text + "\n")
     return _EXAMINER.sub("", _LISTENING.sub("", text)).strip()
 
@@ -70,7 +70,7 @@ def without_harness(text: str) -> str:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # a task may delete what it likes
+    except OSError:  # a task may delete any file
         return 0
 
 

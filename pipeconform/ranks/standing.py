@@ -1,7 +1,7 @@
-"""Where a rank stands while it does not answer, and what follows from where all of them stand.
+"""What a rank is doing while it does not answer, and whether all of them together prove a deadlock.
 
-A *standing* is what a rank says about itself when asked (`pipeconform.ranks.examiner`). From two of them per
-rank, one after the other, a deadlock can be **proved**, long before idleness makes one likely:
+A *standing* is a rank's answer to that question (`pipeconform.ranks.examiner`). Two of them per
+rank, one after the other, can **prove** a deadlock, long before idleness makes one likely:
 
 1. Every unanswered rank is blocked in one wait, the same in both standings. So there was a moment, between
    the two rounds of questions, at which all of them were blocked at once.
@@ -11,7 +11,7 @@ rank, one after the other, a deadlock can be **proved**, long before idleness ma
    send, to receive or to come is itself one of the blocked ones.
 
 At that moment only blocked ranks could have done the next step, and no message that could wake one of them was
-on its way: what had been issued was counted, delivered or not. So no rank ever goes on. Whatever does not
+on its way: every operation issued had been counted, delivered or not. So no rank ever goes on. Whatever does not
 fit (a wait with a time limit, other Python threads, receives from any source, sends by another transport,
 ranks that poll, ranks that already answered) proves nothing, and the evidence of idleness decides.
 """
@@ -27,7 +27,7 @@ from pipeconform.ranks.flight import Flight
 __all__ = ["Standing", "Wait", "deadlocked"]
 
 _NEED_ALL = frozenset({"allreduce_", "allreduce_coalesced_", "barrier", "allgather_", "_allgather_base_"})
-"""Collectives that end nowhere before every member has come."""
+"""Collectives in which no member finishes before every member has come."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,48 +38,49 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[int, ...]
     """The ranks of the world that it waits for; several in a collective."""
     number: int = -1
-    """Its place among the rank's operations; −1 when operations are not recorded."""
+    """Its place among the rank's operations; −1 if operations are not recorded."""
     name: str = ""
     group: str = ""
     tag: int = 0
     nth: int = 0
-    """It is the n-th send or receive of its group, peer and tag, or the n-th collective of its group, from 1."""
+    """n, if this is the n-th send or receive of its group, peer and tag, or the n-th collective of its group, from
+    1."""
     rendezvous: bool = False
     """Whether a send ends only when its receive has been posted."""
     timed: bool = False
-    """Whether it ends by itself after a time."""
+    """Whether it times out by itself."""
     stage: int | None = None
-    """The stage of this rank that it is for, where that is known."""
+    """The stage of this rank that it is for, if known."""
     microbatch: int | None = None
-    """The microbatch that is due by the schedule, where that is known."""
+    """The microbatch that is due by the schedule, if known."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank said about itself at one moment."""
+    """A rank's answer at one moment."""
 
     began: float = 0.0
-    """When it began to look at itself, and when it was done, on ``time.monotonic()``, which all processes share."""
+    """When the examination began and ended, in ``time.monotonic()``, which all processes share."""
     ended: float = 0.0
     doing: str = ""
-    """The action that it is in, or came from: ``step 2, after the forward of stage 1, microbatch 3``."""
+    """The action under way, or the last one: ``step 2, after the forward of stage 1, microbatch 3``."""
     wait: Wait | None = None
     since: float = 0.0
-    """When the wait began, on the same clock; 0 where that is not known."""
+    """When the wait began, on the same clock; 0 if unknown."""
     recorded: bool = False
-    """Whether its operations are recorded, so that the counts below say something."""
+    """Whether its operations are recorded, so that the counts below are valid."""
     alone: bool = False
-    """Whether the thread that runs the task is the only one of Python's that could communicate."""
+    """Whether no other Python thread than the task's could communicate."""
     transfers: tuple[tuple[str, str, int, int, int], ...] = ()
     """Sends and receives issued, as (``send`` or ``recv_``, group, peer in the world, tag, number)."""
     collectives: tuple[tuple[str, int], ...] = ()
     """Collectives issued, as (group, number)."""
     flights: tuple[Flight, ...] = ()
-    """What its backend has not ended, where torch's flight recorder runs."""
+    """The operations that its backend has not ended, if torch's flight recorder runs."""
     any_source: bool = False
-    """Whether it ever received from any source: what was sent cannot be told from what arrived, then."""
+    """Whether it ever received from any source: arrivals then do not say which sends were received."""
 
     def shifted(self, seconds: float) -> Standing:
-        """The same on a clock that shows `seconds` more; a wait whose begin is not known stays so."""
+        """The same on a clock that shows `seconds` more; an unknown start of a wait stays unknown."""
         return msgspec.structs.replace(
             self,
             began=self.began + seconds,

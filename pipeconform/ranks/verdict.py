@@ -1,6 +1,6 @@
-"""What became of each rank: exactly one verdict per rank, always.
+"""What happened to each rank: always exactly one verdict per rank.
 
-A rank that says nothing is a failure, never a pass; there is no fifth verdict.
+A rank without an answer is a failure, never a pass; there is no fifth verdict.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     causes: tuple[Cause, ...] = ()
     after: float = 0.0
     frames: tuple[Frame, ...] = ()
-    """From the first call outside the harness to the line that raised the root of it."""
+    """From the first call outside the harness to the line that raised the root cause."""
     output: str = ""
-    """What the rank printed last."""
+    """The rank's last output."""
 
     @property
     def is_echo(self) -> bool:
-        """Whether the exception only tells that a peer is gone."""
+        """Whether the exception only says that a peer is gone."""
         texts = [self.message, *(cause.message for cause in self.causes)]
         return any(_ECHO.search(text) for text in texts)
 
@@ -65,7 +65,7 @@ class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
 class Died(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     """The process ended without answering, by a signal or by itself (``exit_code`` 0 included).
 
-    ``lost`` names the host that is out of reach, and why; no rank is known to be at fault then.
+    ``lost`` names the host that is out of reach, and why; then it is unknown whether a rank is at fault.
     """
 
     signal: str | None = None
@@ -101,19 +101,19 @@ class Stuck(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     stack: str = ""
     output: str = ""
     doing: str = ""
-    """The action that it was in, or came from: ``step 2, after the forward of stage 1, microbatch 3``."""
+    """The action under way, or the last one: ``step 2, after the forward of stage 1, microbatch 3``."""
     waits: str = ""
     """The operation that it was blocked in: ``receive of float64[2, 3] from rank 1``."""
     waits_for: tuple[int, ...] = ()
     """The ranks that would have to act for that to end."""
     waited: float | None = None
-    """Seconds since it was blocked; None where that is not known."""
+    """For how many seconds it was blocked; None if unknown."""
     stage: int | None = None
-    """The stage of this rank that the operation is for; None where that cannot be told."""
+    """The stage of this rank that the operation is for; None if unknown."""
     microbatch: int | None = None
-    """The microbatch that is due in it by the schedule; None where that is not known."""
+    """The microbatch that is due in it by the schedule; None if unknown."""
     flights: tuple[str, ...] = ()
-    """What its backend had not ended, by torch's flight recorder, in words."""
+    """The operations that its backend had not ended, from torch's flight recorder, in words."""
 
     @property
     def after(self) -> float:
@@ -145,7 +145,7 @@ class VerdictVector(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The return values in rank order; an error of the caller if not all returned."""
+        """The return values in rank order; raises ValueError if not all ranks returned."""
         values = tuple(v.value for v in self.verdicts if isinstance(v, Returned))
         if len(values) != len(self.verdicts):
             raise ValueError(f"not every rank returned:\n{self.explain()}")
@@ -155,8 +155,8 @@ class VerdictVector(msgspec.Struct, frozen=True):
     def first_failure(self) -> int | None:
         """The rank that failed first: the root cause as far as the evidence goes; None if all returned.
 
-        A lost rank comes first: what others did about it is known sooner than that it is lost. Otherwise the
-        earliest that raised or died wins over ranks that only lost their connection to it, and a stuck rank
+        A lost rank comes first, because failures that it causes are known sooner than the loss itself. Otherwise the
+        earliest that raised or died comes before ranks that only lost their connection to it, and a stuck rank
         is the root only if no rank raised or died: one that waits in a circle, or for no rank that is stuck.
         """
         failed = [
@@ -173,12 +173,12 @@ class VerdictVector(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> str:
-        """Why ranks on other hosts were lost in it; empty if none was."""
+        """Why ranks on other hosts were lost; empty if none was."""
         return "; ".join(dict.fromkeys(v.lost for v in self.verdicts if isinstance(v, Died) and v.lost))
 
     @property
     def waiting(self) -> str:
-        """What each stuck rank waits for, a line per rank, and why it never comes; empty where nothing is known."""
+        """What each stuck rank waits for, a line per rank, and why it never comes; empty if unknown."""
         return waiting_of(self.places)
 
     @property
@@ -188,7 +188,7 @@ class VerdictVector(msgspec.Struct, frozen=True):
 
     @property
     def raised_at(self) -> str:
-        """Where ranks raised, the frames of each chain once for all ranks that took it; empty if none is known."""
+        """Where ranks raised, each chain of frames once for all ranks that took it; empty if unknown."""
         ranks: dict[tuple[Frame, ...], list[int]] = {}
         for rank, one in enumerate(self.verdicts):
             if isinstance(one, Raised) and one.frames:
@@ -200,7 +200,7 @@ class VerdictVector(msgspec.Struct, frozen=True):
 
     @property
     def printed(self) -> str:
-        """What ranks that did not return printed last, the same text once; empty if nothing."""
+        """The last output of ranks that did not return, equal texts once; empty if there is none."""
         ranks: dict[str, list[int]] = {}
         for rank, one in enumerate(self.verdicts):
             if not isinstance(one, Returned) and one.output.strip():
@@ -239,7 +239,7 @@ def _ranks(members: list[int]) -> str:
 
 
 def _remains(verdict: Verdict) -> str:
-    """What a failed rank left to read."""
+    """What a failed rank left to read: traceback, stack or output."""
     match verdict:
         case Raised(traceback=text) | Died(output=text):
             return text.strip()
@@ -275,7 +275,7 @@ def _place(rank: int, verdict: Verdict) -> Place:
 
 
 def _ended(verdict: Verdict) -> str:
-    """What became of a rank that others may wait for."""
+    """What happened to a rank that others may wait for."""
     match verdict:
         case Died():
             return f"died ({verdict.how})"

@@ -20,17 +20,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     waits_for: tuple[int, ...] = ()
     """The ranks of the world that would have to act for that to end."""
     waited: float | None = None
-    """For how many seconds; None where that is not known."""
+    """For how many seconds; None if unknown."""
     doing: str = ""
-    """What it had computed last."""
+    """The last thing it computed."""
     stage: int | None = None
-    """The stage of this rank that the operation is for; None where that cannot be told."""
+    """The stage of this rank that the operation is for; None if unknown."""
     microbatch: int | None = None
-    """The microbatch that is due in it by the schedule; None where that cannot be told."""
+    """The microbatch that is due in it by the schedule; None if unknown."""
     flights: tuple[str, ...] = ()
-    """What its backend had not ended, by torch's flight recorder, in words, oldest first."""
+    """The operations that its backend had not ended, from torch's flight recorder, in words, oldest first."""
     ended: str = ""
-    """Of a rank that is not stuck, what became of it: ``died (SIGKILL)``."""
+    """How a rank ended that is not stuck: ``died (SIGKILL)``."""
     stack: str = ""
     """Its Python stack."""
 
@@ -40,7 +40,7 @@ class Blocked(Protocol):
 
     @property
     def doing(self) -> str:
-        """The action that it is in, or came from."""
+        """The action under way, or the last one."""
 
     @property
     def waits(self) -> str:
@@ -52,15 +52,15 @@ class Blocked(Protocol):
 
     @property
     def waited(self) -> float | None:
-        """For how many seconds; None where that is not known."""
+        """For how many seconds; None if unknown."""
 
     @property
     def flights(self) -> tuple[str, ...]:
-        """What its backend had not ended, in words."""
+        """The operations that its backend had not ended, in words."""
 
 
 def circle_of(blocked: Mapping[int, Blocked]) -> tuple[int, ...]:
-    """The shortest circle of ranks that wait for one another, from its lowest; empty if there is none."""
+    """The shortest circle of ranks that wait for one another, from its lowest rank; empty if there is none."""
     found = (_way_back(start, blocked) for start in sorted(blocked))
     return min((way for way in found if way), key=len, default=())
 
@@ -82,7 +82,7 @@ def _way_back(start: int, blocked: Mapping[int, Blocked]) -> tuple[int, ...]:
 def explain_waiting(blocked: Mapping[int, Blocked], ended: Mapping[int, str]) -> str:
     """One line per blocked rank, and one that says why what it waits for never comes.
 
-    `ended` says what became of the other ranks: ``has returned``, ``died (SIGKILL)``. Empty where no rank is
+    `ended` says how the other ranks ended: ``has returned``, ``died (SIGKILL)``. Empty if no rank is
     known to wait for another.
     """
     lines = [f"rank {rank} {_waits(one)}" for rank, one in blocked.items() if one.waits]
@@ -100,7 +100,7 @@ def explain_waiting(blocked: Mapping[int, Blocked], ended: Mapping[int, str]) ->
 
 
 def waiting_of(places: Sequence[Place]) -> str:
-    """The same from where all ranks were."""
+    """The same explanation from the places of all ranks."""
     stuck = {place.rank: place for place in places if place.verdict == "stuck"}
     return explain_waiting(stuck, {place.rank: place.ended for place in places if place.rank not in stuck})
 

@@ -1,4 +1,4 @@
-"""When to give up on ranks that do not answer: on evidence of a hang, or at the time limit."""
+"""Decides when to give up on ranks that do not answer: on evidence of a hang, or at the time limit."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Watch:
 
     @property
     def idle(self) -> float:
-        """Seconds for which no unanswered rank has been seen to progress."""
+        """For how many seconds no unanswered rank has been seen to progress."""
         return self._idle
 
     @property
     def interval(self) -> float:
-        """Seconds until the next check is worth its while."""
+        """Seconds until the next check is worthwhile."""
         limit = self._limits.idle_after_failure if self._failed else self._limits.idle
         left = self._limits.time - (time.monotonic() - self._started)
         return max(0.001, min(0.1, limit / 8, left if left > 0 else 0.1))
@@ -55,7 +55,7 @@ class Watch:
         """Return why to give up, or None.
 
         ``waiting`` are the unanswered ranks, ``moved`` counts bytes to and from them,
-        ``answering`` tells that one of them is sending its answer, and ``failure`` names the first rank that
+        ``answering`` says that one of them is sending its answer, and ``failure`` names the first rank that
         raised or died.
         """
         now = time.monotonic()
@@ -63,7 +63,7 @@ class Watch:
             return f"time limit of {self._limits.time:g} s"
         self._failed = failure is not None
         if now - self._checked < self.interval / 2:
-            return None  # woken by an answer; two looks need a distance
+            return None  # woken by an answer; two looks need some time between them
         # A controller that was itself held up has seen nothing of that time.
         gap = min(now - self._checked, 2 * self.interval)
         self._checked = now

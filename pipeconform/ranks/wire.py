@@ -3,9 +3,9 @@
 A frame is a fixed header (number, moment, kind, length) and a body. Between controller and rank ``number``
 is the task counter and the body is a task or an answer; between controller and fork server it is unused
 and the body is one of the messages below, in MessagePack. ``moment`` is ``time.monotonic()`` of the
-sender, in seconds: the clock is one for all processes of a machine, so moments can be compared.
+sender, in seconds: all processes of a machine share that clock, so moments can be compared.
 
-Nothing that a rank sends is ever unpickled: code under judgement runs in rank processes and can write to their
+Nothing that a rank sends is ever unpickled: judged code runs in rank processes and can write to their
 sockets.
 """
 
@@ -41,7 +41,7 @@ HEADER = struct.Struct("<QdBQ")
 
 
 class Kind(IntEnum):
-    """What a frame's body is."""
+    """The kind of a frame's body."""
 
     CONTROL = 0
     NAME = 1  # "module:function" of the task whose payload follows
@@ -50,7 +50,7 @@ class Kind(IntEnum):
     UNFIT = 4  # the rank could not be set up; the traceback
     BYTES = 5  # the task's return value: bytes, which the caller decodes by a schema
     RAISED = 7  # the exception, as a verdict
-    STORE = 8  # where the ranks of a group meet, when that is not a file: from rank 0, then to the others
+    STORE = 8  # where the ranks of a group meet, if not in a file: from rank 0, then to the others
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -61,7 +61,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Of a store that listens."""
+    """The address of a store that listens."""
 
     host: str
     port: int
@@ -84,7 +84,7 @@ class RankSpec(msgspec.Struct, frozen=True):
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
-    """Fork one child per spec; as many file descriptors come along, one per child."""
+    """Fork one child per spec; the message carries one file descriptor per child."""
 
     group: int
     specs: tuple[RankSpec, ...]
@@ -112,7 +112,7 @@ class Forked(msgspec.Struct, frozen=True, tag=True):
 
 
 class ForkFailed(msgspec.Struct, frozen=True, tag=True):
-    """A group could not be forked; those of its children that existed are gone."""
+    """A group could not be forked; children that were forked are gone."""
 
     group: int
     reason: str
@@ -121,7 +121,7 @@ class ForkFailed(msgspec.Struct, frozen=True, tag=True):
 class Exited(msgspec.Struct, frozen=True, tag=True):
     """A child ended; ``code`` as in ``subprocess``: negative for a signal; ``moment`` in seconds.
 
-    ``lost`` says why the code is not known: the host that it ran on is out of reach.
+    ``lost`` says why the code is unknown: the host that it ran on is out of reach.
     """
 
     group: int

@@ -1,9 +1,9 @@
 """Implementations that are wrong on purpose; each must be caught by the requirement it breaks.
 
-Every fault is a small change of the reference, in the file of its kind: a class that takes the place of one of the
-reference's. Its label, ``@breaks``, arranges that, and says what it breaks and how that shows (``@breaks_promise`` in
+Every fault is a small change of the reference, in the file of its kind: a class that replaces one of the
+reference's. Its label, ``@breaks``, puts it there, and says what it breaks and how that shows (``@breaks_promise`` in
 files about data-parallel wrappers). `FAULTS` and `WRAPPER_FAULTS` collect the labels, by importing all of these files
-when one is first asked for; ``FAULTS[name].reference`` is what ``--impl`` takes.
+on first use; ``FAULTS[name].reference`` is the value for ``--impl``.
 """
 
 from __future__ import annotations

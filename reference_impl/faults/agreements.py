@@ -1,4 +1,4 @@
-"""Faults of agreeing on a plan: what is wrong with it is not found, found by one rank only, too late, or ill told."""
+"""Faults in agreeing on a plan: mistakes are not found, found by one rank only or too late, or badly reported."""
 
 from __future__ import annotations
 
@@ -28,20 +28,14 @@ class _Trusting(Agreement):
 
 @breaks("ERR-8", tells="another output (shape|dtype) than stage .*; no rank raised; promised: ValueError")
 class NeighboursBelieved(ReferenceAdapter):
-    """What adjacent stages say is not compared.
-
-    What adjacent stages say of their boundary is not compared.
-    """
+    """Declared boundaries of adjacent stages are not compared."""
 
     agreement = _Trusting
 
 
 @breaks("ERR-8", tells="another output dtype than stage .*; no rank raised")
 class DeclaredDtypesNotCompared(Agreement):
-    """Declared shapes are compared, dtypes are not.
-
-    Of what adjacent stages say, shapes are compared and dtypes are not.
-    """
+    """Declared shapes are compared, dtypes are not."""
 
     def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
         yield from super().disagreements({s: (_shapes(i), _shapes(o)) for s, (i, o) in declared.items()})
@@ -53,10 +47,7 @@ def _shapes(kinds: Kinds) -> Kinds:
 
 @breaks("ERR-8", tells=r"it does not name stage \d")
 class OneNeighbourNamed(Agreement):
-    """The error names one of the two stages.
-
-    The error about two stages that disagree names one of them.
-    """
+    """The error about two stages that disagree names only one of them."""
 
     def disagreements(self, declared: Mapping[int, tuple[Kinds, Kinds]]) -> Iterator[str]:
         for text in super().disagreements(declared):
@@ -71,7 +62,7 @@ class _ComparedInFirstStep(ReferencePipeline):
 
 @breaks("ERR-8", tells="it does not come while the pipeline is built, but in step 0")
 class NeighboursComparedLate(ReferenceAdapter):
-    """What adjacent stages say is compared in the first step."""
+    """Declared boundaries of adjacent stages are compared only in the first step."""
 
     agreement = _Trusting
     pipeline = _ComparedInFirstStep
@@ -86,10 +77,7 @@ class NeighboursComparedLate(ReferenceAdapter):
     tells=r"waits forever, when the plan of pipeline rank \d names a schedule .* and rank \d raised",
 )
 class PlanCheckedAlone(Agreement):
-    """The rank that finds a wrong plan raises alone.
-
-    A rank that finds its plan wrong raises at once, and tells nobody.
-    """
+    """A rank that finds its plan wrong raises alone and tells no other rank."""
 
     def mine(self, plan: Plan) -> Told:
         for problem in problems_of(plan):
@@ -122,10 +110,7 @@ class PartlyDeclaredAccepted(_Partial):
 
 @breaks("ERR-9", tells="raised ValueError: invalid configuration; it does not name")
 class PlanErrorsWordless(Agreement):
-    """The error does not say what is wrong.
-
-    The error about a wrong plan does not say what is wrong.
-    """
+    """The error about a wrong plan does not say what is wrong."""
 
     def problems(self, everyone: Sequence[Told], *, num_ranks: int) -> Iterator[str]:
         for _ in super().problems(everyone, num_ranks=num_ranks):
@@ -143,10 +128,7 @@ class UnknownIsGpipe(ReferenceAdapter):
 
 @breaks("ERR-9", tells="a stage more than a multiple of the ranks; no rank raised")
 class SurplusStagesDropped(ReferenceAdapter):
-    """Surplus stages are dropped.
-
-    Stages beyond a multiple of the ranks are dropped in silence.
-    """
+    """Stages beyond a multiple of the ranks are silently dropped."""
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build the others."""
@@ -158,17 +140,14 @@ class SurplusStagesDropped(ReferenceAdapter):
 
 
 class _Refused:
-    """What a process remembers of a plan that was refused."""
+    """A process's memory of a refused plan."""
 
     once = False
 
 
 @breaks("ERR-11", status="error", tells="a new pipeline fails: RuntimeError: the engine is being initialised")
 class RefusalLocks(ReferenceAdapter):
-    """After a refused plan nothing is built.
-
-    After a plan that was refused the process builds nothing more.
-    """
+    """After a refused plan the process builds nothing more."""
 
     def build(self, plan: Plan) -> ReferencePipeline:
         """Build, unless a plan was refused before."""
@@ -201,10 +180,7 @@ class RefusalClosesPipeline(ReferencePipeline):
     "ERR-15", status="error", tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another"
 )
 class RefusedBatchRemembered(BatchCheck):
-    """A refused batch is what the next is compared with.
-
-    What a refused batch looked like is what the next ones must look like.
-    """
+    """Batches are compared with an earlier batch that was refused."""
 
     def check(self, batch: Batch) -> None:
         try:
@@ -218,10 +194,7 @@ class RefusedBatchRemembered(BatchCheck):
 
 @breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits forever")
 class RefusedBatchDrained(ReferencePipeline):
-    """A refused batch is waited for.
-
-    After a refused batch the first rank waits for what the last one would have sent of it.
-    """
+    """After a refused batch the first rank waits for messages about it from the last one."""
 
     refused = False
 
@@ -238,10 +211,7 @@ class RefusedBatchDrained(ReferencePipeline):
 
 @breaks("ERR-15", tells="the same pipeline is wrong: .*gradient")
 class RefusedBatchCounted(ReferencePipeline):
-    """A refused batch counts in the mean.
-
-    A batch that was refused counts in the mean over microbatches.
-    """
+    """A refused batch counts in the mean over microbatches."""
 
     refused = 0
 

@@ -1,4 +1,4 @@
-"""Faults of boundaries: tensors of unusual shapes, passed on, ignored, or with unusual gradients."""
+"""Faults of boundaries: tensors of unusual shapes, tensors passed on or ignored, and unusual gradients."""
 
 from __future__ import annotations
 
@@ -63,10 +63,7 @@ class HighDimensionsFolded(_ReshapingStage):
 
 @breaks("FWD-10")
 class PassedOnForgotten(Stage):
-    """The gradient of what a stage passes on is lost.
-
-    The gradient of a tensor that a stage only passes on is not added to that of its own use.
-    """
+    """The gradient of a tensor that a stage passes on is not added to that of its own use."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         outputs = self._in_flight[microbatch].outputs
@@ -93,10 +90,7 @@ class GradientDemanded(Stage):
 
 @breaks("FWD-12")
 class FirstDecides(Stage):
-    """Without a gradient for the first output there is none.
-
-    Where the first output gets no gradient, the backward is taken to end.
-    """
+    """If the first output gets no gradient, the backward ends."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         if gradients[0] is None:
@@ -118,10 +112,7 @@ class Float8Confused(Link):
 
 @breaks("TRN-15", schedule="ZB-H1")
 class GradientStridesForgotten(Stage):
-    """A transposed gradient is sent as it lies.
-
-    A transposed gradient's memory is sent as if it were in order.
-    """
+    """A transposed gradient's memory is sent as if it were contiguous."""
 
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         return [_as_it_lies(g) for g in super().backward_input(microbatch, gradients)]
@@ -129,9 +120,9 @@ class GradientStridesForgotten(Stage):
 
 @breaks("TRN-15", schedule="ZB-H1", source="https://github.com/NVIDIA-NeMo/Automodel/pull/3318")
 class ExpandedGradientCut(Stage):
-    """Of an expanded gradient one number is sent.
+    """Only one number of an expanded gradient is sent.
 
-    Of an expanded gradient only the stored number is sent; the rest of the buffer stays zero.
+    The rest of the buffer stays zero.
     """
 
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:

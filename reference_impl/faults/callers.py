@@ -1,4 +1,4 @@
-"""Faults that show when the caller asks for something else: autocast, other batches, no gradients, another state."""
+"""Faults that show when the caller changes something: autocast, batches, gradient modes, the state."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ from .fault import breaks
 
 @breaks("FWD-18")
 class AutocastLost(Stage):
-    """Stages after the first run without autocast.
-
-    Stages after the first run where the caller's autocast does not reach.
-    """
+    """The caller's autocast does not reach stages after the first."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -50,10 +47,7 @@ def _is_object(value: Any) -> bool:
 
 @breaks("FWD-15")
 class ObjectsKept(ReferencePipeline):
-    """Objects among the keyword arguments are those of step one.
-
-    Keyword arguments that are no tensors are taken from the first step, once for all.
-    """
+    """Keyword arguments that are no tensors are taken from the first step, once for all."""
 
     first: Mapping[int, Mapping[str, Any]] | None = None
 
@@ -68,10 +62,7 @@ class ObjectsKept(ReferencePipeline):
 
 @breaks("FWD-15")
 class ListsSplit(ReferencePipeline):
-    """Lists among the keyword arguments are split.
-
-    A list among the keyword arguments is split as if its entries were samples.
-    """
+    """A list among the keyword arguments is split as if its entries were samples."""
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work, m = super().make_work(mode, batch), batch.num_microbatches
@@ -116,10 +107,7 @@ class _Merging(ReferencePipeline):
 
 @breaks("FWD-23")
 class MergedBackwards(_Merging):
-    """What is merged in a dimension of its own is put together backwards.
-
-    What is merged in a dimension of its own stands in the reverse order of microbatches.
-    """
+    """Outputs merged in a dimension of their own are in the reverse order of microbatches."""
 
     def other(self, rule: MergeRule) -> MergeRule | None:
         if not isinstance(rule, Along):
@@ -129,10 +117,7 @@ class MergedBackwards(_Merging):
 
 @breaks("FWD-23")
 class ShownPerMicrobatch(_Merging):
-    """What is to appear once appears once per microbatch.
-
-    What every microbatch has alike stands in the output once per microbatch.
-    """
+    """An output that should appear once appears once per microbatch."""
 
     def other(self, rule: MergeRule) -> MergeRule | None:
         return None if isinstance(rule, Whole) else rule
@@ -140,10 +125,7 @@ class ShownPerMicrobatch(_Merging):
 
 @breaks("FWD-23")
 class MergedFromZero(_Merging):
-    """The user's function that merges begins with a zero.
-
-    The user's function is first called with a zero, not with the second microbatch's value.
-    """
+    """The user's merging function is first called with a zero, not with the second microbatch's value."""
 
     def make_output(self, outputs: Sequence[Any]) -> Any:
         rules = self.plan.output_rules
@@ -158,10 +140,7 @@ class MergedFromZero(_Merging):
 
 @breaks("FWD-22")
 class WholeSplit(_Ruled):
-    """Tensors that are to be given whole are split.
-
-    Tensors that are to be given whole are split like all others.
-    """
+    """Keyword tensors that every microbatch should get whole are split."""
 
     def other(self, rule: SplitRule) -> SplitRule | None:
         return None if isinstance(rule, Whole) else rule
@@ -169,10 +148,7 @@ class WholeSplit(_Ruled):
 
 @breaks("FWD-22")
 class CutFromTheEnd(_Ruled):
-    """What is split in a dimension of its own is cut from the end.
-
-    A keyword argument that is split in a dimension of its own is cut from the end.
-    """
+    """A keyword argument that is split in a dimension of its own is cut from the end."""
 
     def other(self, rule: SplitRule) -> SplitRule | None:
         if not isinstance(rule, Along):
@@ -186,10 +162,7 @@ class CutFromTheEnd(_Ruled):
 
 @breaks("FWD-22")
 class FirstPart(_Ruled):
-    """Every microbatch has the first part of a custom split.
-
-    Every microbatch is given the first part of what the user's function has split.
-    """
+    """Every microbatch gets the first part of a custom split."""
 
     def other(self, rule: SplitRule) -> SplitRule | None:
         if not isinstance(rule, CustomSplit):
@@ -229,11 +202,9 @@ class EvaluationRecords(Stage):
 
 @breaks("LIF-2", status="error")
 class BuffersOfInference(Stage):
-    """Buffers made in inference mode are used for training.
+    """Input buffers made during evaluation in inference mode are used for training.
 
-    Input buffers made during evaluation in inference mode are used for training.
-
-    Keeps a buffer per shape, made in whatever mode its first use is in.
+    Keeps a buffer per shape, made in the mode of its first use.
     """
 
     def forward(
@@ -250,10 +221,7 @@ class BuffersOfInference(Stage):
 
 @breaks("LIF-4", source="https://github.com/meta-pytorch/torchrec/pull/4759")
 class NamedByPosition(ReferencePipeline):
-    """Names in the state begin with the stage's position.
-
-    Names begin with the stage's position on its rank, so two ranks' files overlap.
-    """
+    """Names in the state begin with the stage's position on its rank, so two ranks' files overlap."""
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         return {

@@ -1,4 +1,4 @@
-"""Faults of communication that leave values alone, mostly: what is sent, to whom, and how much."""
+"""Faults of communication that mostly leave values alone: what is sent, to whom, and how much."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..link import Link
 from ..runtime import Step, Yield
 from .fault import breaks
 
-PADDING = 255  # the last byte before a message's tensors, which nobody reads
+PADDING = 255  # the last byte before a message's tensors, which is never read
 
 
 @dataclass(frozen=True)
 class WatchedWork:
-    """A work object with something done around its wait."""
+    """A work object whose wait does something else, too."""
 
     inner: Any
 
@@ -43,7 +43,7 @@ class _LastStep(Step):
         return done
 
     def end(self) -> None:
-        """What it does."""
+        """What the step does at its end."""
 
 
 # ------------------------------------------------------------------------- COM-1: matched messages
@@ -54,7 +54,7 @@ class _LastStep(Step):
     tells=r"rank \d's send of float32\[1\] to rank \d with tag 1, operation \d+ is never received by rank \d",
 )
 class LeftoverSend(_LastStep):
-    """After every step the first rank sends a byte that nobody receives."""
+    """After every step the first rank sends a byte that no rank receives."""
 
     def end(self) -> None:
         dist.isend(torch.zeros(1), self.link.process(1), group=self.link.group, tag=1)
@@ -111,7 +111,7 @@ class LongerReceive(Link):
 
 @breaks("COM-2", tells=r"rank \d uses the default group for its (send|receive) of uint8\[1\]")
 class DefaultGroup(ReferencePipeline):
-    """The group of the plan is forgotten: messages travel on the default group."""
+    """The plan's group is forgotten: messages travel on the default group."""
 
     def make_link(self) -> Link:
         link = super().make_link()
@@ -124,7 +124,7 @@ class DefaultGroup(ReferencePipeline):
     tells=r"rank \d uses a group of ranks \[0, 1, 2\] for its .*; the pipeline's ranks are \[\d, \d\]",
 )
 class WiderGroup(ReferencePipeline):
-    """The pipeline makes a group of its own, of all processes there are."""
+    """The pipeline makes a group of its own, of all processes."""
 
     def __init__(self, plan: Plan) -> None:
         self.wide = dist.new_group() if dist.is_initialized() else None  # every rank is here
@@ -138,10 +138,7 @@ class WiderGroup(ReferencePipeline):
 
 @breaks("COM-2", status="error", tells=r"rank \d raised RuntimeError")
 class ProcessTakenForGroupRank(Link):
-    """The number of a process is handed over as a rank of the group.
-
-    The number of a process is handed over as a rank of the group; right where the group is the world.
-    """
+    """The number of a process is used as a rank of the group, which is right only if the group is the world."""
 
     def start_send(self, data: Tensor, process: int) -> Any:
         last = dist.get_world_size(self.group) - 1
@@ -150,7 +147,7 @@ class ProcessTakenForGroupRank(Link):
 
 @breaks("COM-2", tells=r"rank \d uses the default group for its allreduce")
 class BystanderSpeaks(ReferencePipeline):
-    """All ranks there are, bystanders too, meet when a pipeline has been built."""
+    """All ranks, bystanders too, communicate when a pipeline has been built."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -163,7 +160,7 @@ class BystanderSpeaks(ReferencePipeline):
 
 @breaks("COM-5", tells=r"rank \d sends rank \d \d+ bytes; what crosses .* has \d+ bytes in \d+ tensors")
 class Padded(Link):
-    """Every message is filled up to the size of the largest one that is allowed."""
+    """Every message is padded to the largest size that is allowed."""
 
     def send(self, value: Any, *, to: int) -> None:
         message = formats.pack(value, device=torch.device("cpu"))
@@ -175,10 +172,7 @@ class Padded(Link):
 
 @breaks("COM-5", tells=r"rank \d sends rank \d \d+ bytes; what crosses .* has \d+ bytes in \d+ tensors")
 class SentTwice(Link):
-    """Every boundary is sent twice.
-
-    Every boundary is sent twice; the second copy is thrown away.
-    """
+    """Every boundary is sent twice; the second copy is thrown away."""
 
     def send(self, value: Any, *, to: int) -> None:
         super().send(value, to=to)

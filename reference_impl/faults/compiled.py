@@ -1,4 +1,4 @@
-"""Faults of compiled stages: a compiled region is one node of the graph, and no two."""
+"""Faults of compiled stages: a compiled region is a single node of the graph."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ def _kept_nodes(part: Any) -> list[Any]:
 
 @breaks("FWD-20", schedule="ZB-H1", tells=r"gradient of .* in stage \d")
 class CompiledSkipped(Stage):
-    """The weight part passes over compiled regions.
-
-    The weight part looks for seams in the graph and passes over a compiled region, which has none.
-    """
+    """The weight part skips compiled regions, because it looks for seams in the graph and they have none."""
 
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         found = super().backward_input(microbatch, gradients)
@@ -33,7 +30,7 @@ class CompiledSkipped(Stage):
 
 @breaks("FWD-20", tells="stages hold compiled modules, but no error says so")
 class CompiledRefusedBlindly(ReferencePipeline):
-    """Compiled modules are refused by a rank that has some, without a word about it."""
+    """A rank with compiled modules refuses them without saying that they are the reason."""
 
     def __init__(self, plan: Any) -> None:
         super().__init__(plan)

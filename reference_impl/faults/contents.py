@@ -1,4 +1,4 @@
-"""Faults that only show with what some stages contain: checkpoints, losses, state and ties of their own."""
+"""Faults that show only with special contents of stages: checkpoints, losses, state and ties of their own."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from .fault import breaks
 
 @breaks("TRN-11", status="error")
 class EvalBetweenForwards(Stage):
-    """Modules are in training mode during forwards only.
-
-    Modules are in training mode during forwards only; a recomputation in the backward is none.
-    """
+    """Modules are in training mode during forwards only, not during recomputations in the backward."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -74,9 +71,7 @@ class LossScaled(ReferenceAdapter):
 class StateRestored(Stage):
     """A module's attributes are restored after each forward.
 
-    Microbatches are kept apart by restoring the module's attributes after each; the next one overwrites.
-
-    Gives the module back the attributes that it had before every forward.
+    This keeps microbatches apart, but discards what a module records about them.
     """
 
     def forward(
@@ -91,10 +86,7 @@ class StateRestored(Stage):
 
 @breaks("TRN-8", source="https://github.com/NVIDIA/Megatron-LM/issues/656")
 class TiesBroken(ReferencePipeline):
-    """Tied parameters are cloned.
-
-    Parameters are registered anew, module by module: what was one becomes two.
-    """
+    """Tied parameters are cloned: modules register them anew, one by one."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)

@@ -20,10 +20,7 @@ __all__: list[str] = []
 
 @breaks_promise("DPW-43", tells="once it is materialised")
 class MaterialisedApart(DataParallel):
-    """Every rank keeps its own values.
-
-    Every rank keeps what its own parts initialised.
-    """
+    """Every rank keeps the values that its own parts initialised."""
 
     def materialise(self, device: torch.device | None = None) -> None:
         materialise(self.module, device=torch.device("cpu"))
@@ -47,10 +44,7 @@ class MemoryOnly(DataParallel):
 
 @breaks_promise("DPW-43", tells="gradient of")
 class HooksOfBefore(DataParallel):
-    """Gradients of the old parameters are watched.
-
-    Gradients are watched on the parameters that there were when the module was wrapped.
-    """
+    """Gradients are watched on the parameters from before materialisation."""
 
     def materialise(self, device: torch.device | None = None) -> None:
         materialise(self.module, device=torch.device("cpu"))
@@ -60,10 +54,7 @@ class HooksOfBefore(DataParallel):
 
 @breaks_promise("DPW-43", tells="raised nothing")
 class MaterialisedByItself(DataParallel):
-    """A forward gives memory to what has none.
-
-    The first forward gives memory to what is on the meta device, whatever is in it.
-    """
+    """The first forward gives memory to tensors on the meta device, whatever is in it."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._on_meta:

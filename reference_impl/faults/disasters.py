@@ -24,10 +24,7 @@ class Raises(Step):
 
 @breaks("FWD-1", status="crashed")
 class Exits(Step):
-    """The last rank leaves by os._exit.
-
-    The last rank's process ends without a word.
-    """
+    """The last rank's process ends silently, by os._exit."""
 
     def run(self, actions: Sequence[Action]) -> Yield:
         if self.position == self.placement[-1]:
@@ -37,10 +34,7 @@ class Exits(Step):
 
 @breaks("FWD-1", status="hung")
 class Sleeps(Step):
-    """The first rank never comes back.
-
-    The first rank waits for something that never happens.
-    """
+    """The first rank waits for something that never happens."""
 
     def run(self, actions: Sequence[Action]) -> Yield:
         if self.position == self.placement[0]:

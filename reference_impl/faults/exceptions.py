@@ -1,4 +1,4 @@
-"""Faults of exceptions: who is not told, and those of communication hooks."""
+"""Faults of exceptions: other ranks do not learn of them, or those of communication hooks are lost."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from .fault import breaks
 
 @breaks("ERR-10", tells="communication hook.*promised: StageError")
 class HookUnplaced(Step):
-    """Exceptions of a communication hook pass without their place.
-
-    What a communication hook raises leaves the step as it is.
-    """
+    """Exceptions of a communication hook are passed on without saying where they were raised."""
 
     def _average(self, s: int) -> None:
         self.replicas[s].reduce(failed=self._failure is not None)
@@ -21,12 +18,7 @@ class HookUnplaced(Step):
 
 @breaks("ERR-10", tells="communication hook.*no rank raised; promised: StageError")
 class HookSwallowed(Step):
-    """A communication hook that raises is forgotten.
-
-    A communication hook that raises leaves the replicas with gradients of their own, and no word.
-
-    What a communication hook raises is forgotten.
-    """
+    """A communication hook that raises is ignored, and every replica keeps its own gradients."""
 
     def _average(self, s: int) -> None:
         with contextlib.suppress(Exception):
@@ -37,12 +29,7 @@ class HookSwallowed(Step):
     "ERR-14", status="hung", tells=r"rank \d waits forever, when in step \d .* raises.* and rank \d raised"
 )
 class NoticeOmitted(Step):
-    """A rank that fails sends no notice.
-
-    A rank that fails leaves the step at once, and sends no notice.
-
-    Raises where it stands; what was to be sent is not.
-    """
+    """A rank that fails raises at once and sends no notice."""
 
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         super()._fail(s, k, what, error)

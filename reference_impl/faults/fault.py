@@ -1,4 +1,4 @@
-"""What is known of a fault, and how a class says it of itself."""
+"""The facts about a fault, and the labels with which a class states them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Status = Literal["failed", "crashed", "hung", "error"]
 Class = TypeVar("Class", bound=type)
 
 LABELLED: dict[str, Fault] = {}
-"""By name, the faults whose modules are imported."""
+"""The faults of all modules imported so far, by name."""
 
 LABELLED_WRAPPERS: dict[str, Fault] = {}
 """The same for faulty data-parallel wrappers."""
 
 _PARTS = ("stage_type", "link_type", "step_type", "check_type", "operations_type")
-"""What a pipeline is made of."""
+"""The parts of a pipeline that a fault can replace."""
 _WRAPPERS = f"{__package__}.faulty_wrappers"
 
 
@@ -35,14 +35,14 @@ class Fault:
     requirement: str
     """The requirement that it breaks."""
     schedule: str = "1F1B"
-    """A schedule under which it shows; ``Wrapper`` stands for it where there is none."""
+    """A schedule under which it shows; ``Wrapper`` for data-parallel wrappers."""
     expected_status: Status = "failed"
     reference: str
-    """``module:Class``, as ``--impl`` takes it."""
+    """``module:Class``, the value for ``--impl``."""
     tells: str = ""
     """A regular expression that the finding's message matches: it names the right stage and microbatch."""
     source: str = ""
-    """Where the defect was reported of a real engine, as a link; empty if it is thought up."""
+    """A link to the report of this defect in a real engine; empty if it was invented."""
 
 
 def breaks(
@@ -53,7 +53,7 @@ def breaks(
     tells: str = "",
     source: str = "",
 ) -> Callable[[type], type[ReferenceAdapter]]:
-    """Label a class as a fault, and make it an adapter: the reference, with this class in the place of its own.
+    """Label a class as a fault, and make it an adapter: the reference with this class in place of its own.
 
     The class is the reference's adapter, its pipeline, its agreement, or one of the pipeline's parts, with something
     wrong in it. The first line of its docstring says what; its name names the fault.
@@ -78,7 +78,7 @@ def breaks(
 
 
 def breaks_promise(requirement: str, *, status: Status = "failed", tells: str) -> Callable[[Class], Class]:
-    """Label a data-parallel wrapper as a fault, once for every requirement that it is tried by."""
+    """Label a data-parallel wrapper as a fault, once for every requirement that it is tried on."""
 
     def label(wrapper: Class) -> Class:
         name = f"{_name(wrapper.__name__)}-{requirement.lower()}"

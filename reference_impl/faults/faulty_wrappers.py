@@ -1,4 +1,4 @@
-"""The adapters of wrappers that are wrong on purpose, as ``--impl`` takes them: ``…faulty_wrappers:Summed``."""
+"""The adapters of wrappers that are wrong on purpose, for ``--impl``: ``…faulty_wrappers:Summed``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from pipeconform.wrapper import WrapOptions, WrapperDescription
+from pipeconform.wrapper import WrapOptions
 
 from ..data_parallel import DataParallel
 from ..sharded import Sharded
@@ -20,17 +20,13 @@ _MODULES = (wrappers, wrapper_promises, wrapper_training, deferred, sharding, hy
 
 
 class _Sharding(ReferenceWrapper):
-    """The reference, but for one way to shard."""
+    """The reference with another sharding."""
 
     def __init__(self, kind: type[Sharded]) -> None:
         self._kind = kind
 
-    def describe(self) -> WrapperDescription:
-        """Claims."""
-        return super().describe()
-
     def wrap(self, module: nn.Module, options: WrapOptions) -> Any:
-        """Shard wrongly; what is not sharded is right."""
+        """Shard wrongly; wrap without `sharding` as the reference does."""
         if options.sharding is None:
             return super().wrap(module, options)
         found: ShardedReplica = shard(module, options, wrapper=self._kind)

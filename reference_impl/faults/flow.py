@@ -16,10 +16,7 @@ _Gradients = Sequence[Tensor | None]
 
 @breaks("TRN-1")
 class GradientOfNeighbour(Stage):
-    """A stage takes the gradient of the microbatch before.
-
-    Before the last stage, every backward but the first begins with the gradient of the one before.
-    """
+    """A stage before the last uses the gradient of the previous microbatch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -38,10 +35,7 @@ class GradientOfNeighbour(Stage):
 
 @breaks("TRN-1")
 class GradientRounded(Stage):
-    """Gradients travel in bfloat16.
-
-    Gradients travel in bfloat16, whatever the activations travel in.
-    """
+    """Gradients travel in bfloat16, in whatever dtype activations travel."""
 
     def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
         found = super().backward(microbatch, gradients)
@@ -50,7 +44,7 @@ class GradientRounded(Stage):
 
 @breaks("TRN-1")
 class OneMicrobatchScaled(Stage):
-    """The gradients of microbatch 1 are half as large again."""
+    """The gradients of microbatch 1 are multiplied by 1.5."""
 
     def backward(self, microbatch: int, gradients: _Gradients) -> list[Tensor | None]:
         found = super().backward(microbatch, gradients)

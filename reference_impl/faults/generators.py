@@ -1,4 +1,4 @@
-"""Faults of schedule generators: a wrong table, carried out and declared as it stands.
+"""Faults of schedule generators: a wrong table, carried out and declared unchanged.
 
 One per generator that the reference offers, and three that leave a table incomplete or impossible. The
 table is changed before it is lowered, so every message still fits its computations.
@@ -21,7 +21,7 @@ _BACKWARD = (Kind.B, Kind.I, Kind.W)
 
 
 class _Instead(Step):
-    """Carries out another list of actions than the one it is given."""
+    """Carries out another list of actions than the one it gets."""
 
     instead: Sequence[Action] = ()
 
@@ -30,7 +30,7 @@ class _Instead(Step):
 
 
 class _Generated(ReferencePipeline):
-    """Runs what `change` makes of the right table."""
+    """Runs the table that `change` makes from the right one."""
 
     step_type = _Instead
 
@@ -88,7 +88,7 @@ def _other(name: str) -> Callable[[Table], Table]:
     return changed
 
 
-# Orders. Each keeps every computation and all that depends on one another.
+# Orders. Each keeps every computation, and every dependency between them.
 
 
 def _backward_early(table: Table) -> Table:
@@ -208,10 +208,7 @@ class LongWarmUp(ReferenceAdapter):
 
 @breaks("SCH-2", schedule="Interleaved1F1B", tells=r"\dF\d+ where \d[FB]\d+ is due")
 class ChunkByChunk(ReferenceAdapter):
-    """Interleaved 1F1B runs stage by stage.
-
-    Interleaved 1F1B sends all microbatches through one stage before the next one begins.
-    """
+    """Interleaved 1F1B runs all microbatches through one stage before the next one begins."""
 
     pipeline = _generator(_other("looped_bfs"))
 
@@ -225,27 +222,21 @@ class MegatronChunkByChunk(ReferenceAdapter):
 
 @breaks("SCH-2", schedule="LoopedBFS", tells=r"computation 1: \dF0 where 0F1 is due")
 class DepthFirst(ReferenceAdapter):
-    """Looped BFS runs microbatch by microbatch.
-
-    Looped BFS takes one microbatch after the other through the stages of a rank.
-    """
+    """Looped BFS takes one microbatch after the other through the stages of a rank."""
 
     pipeline = _generator(_each_rank(_depth_first))
 
 
 @breaks("SCH-2", schedule="ZB-H1", tells=r"\dW\d where \d[FI]\d is due")
 class WeightsAtOnce(ReferenceAdapter):
-    """ZB-H1 computes weight gradients right after input gradients.
-
-    ZB-H1 computes weight gradients right after input gradients, and leaves the bubble.
-    """
+    """ZB-H1 computes weight gradients right after input gradients, and leaves the bubble."""
 
     pipeline = _generator(_each_rank(_weight_at_once))
 
 
 @breaks("SCH-2", schedule="ZB-H2", tells=r"\d[BI]0 where \dF\d is due")
 class TimidWarmUp(ReferenceAdapter):
-    """ZB-H2 warms up as shortly as ZB-H1."""
+    """ZB-H2's warm-up is as short as ZB-H1's."""
 
     pipeline = _generator(_other("zb_h1"))
 
@@ -310,13 +301,13 @@ class BackwardForgotten(ReferenceAdapter):
 
 @breaks("SCH-1", schedule="GPipe", status="error", tells="stage 0, microbatch 0, forward")
 class ForwardDoubled(ReferenceAdapter):
-    """The first forward stands in the table twice."""
+    """The first forward is in the table twice."""
 
     pipeline = _generator(_each_rank(_first_forward_twice))
 
 
 @breaks("SCH-1", schedule="ZB-H1", status="error", tells=r"stage \d, microbatch 0, weight part")
 class WeightBeforeInput(ReferenceAdapter):
-    """The first weight part stands before its input part."""
+    """The first weight part is before its input part."""
 
     pipeline = _generator(_each_rank(_weight_before_input))

@@ -1,4 +1,4 @@
-"""Faults of gradients: lost, forgotten, or given to whom none belongs."""
+"""Faults of gradients: lost, forgotten, or given to parameters that should have none."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ class AccumulationLost(ReferencePipeline):
 
 @breaks("TRN-1")
 class BoundaryDetached(Stage):
-    """Outputs are detached: stages before the last get nothing.
-
-    A stage's output is cut from its graph and says that it needs no gradient.
-    """
+    """Outputs are detached, so that stages before the last get no gradients."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -46,10 +43,7 @@ class BoundaryDetached(Stage):
 
 @breaks("TRN-1")
 class FirstStageMissing(Stage):
-    """Stage 0 gets no gradient.
-
-    Stage 0 ignores the gradient that comes back to it.
-    """
+    """Stage 0 ignores the gradient that comes back to it."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         if self.index == 0:
@@ -82,10 +76,7 @@ class FrozenTrained(ReferencePipeline):
 
 @breaks("TRN-6")
 class UnusedZeroed(ReferencePipeline):
-    """Parameters that nothing uses get zeros instead of nothing.
-
-    A gradient that nobody computed becomes zeros, which an optimizer with momentum or decay acts on.
-    """
+    """Unused parameters get a gradient of zeros, which an optimizer with momentum or decay acts on."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
@@ -108,10 +99,7 @@ class InputsForgotten(ReferencePipeline):
 
 @breaks("TRN-7")
 class InputsUnscaled(ReferencePipeline):
-    """The gradients of inputs are not divided by m.
-
-    Parameters' gradients are divided by m, inputs' are not, although the description says so.
-    """
+    """Parameters' gradients are divided by m, inputs' are not, although the description says so."""
 
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result, m = super().make_result(mode, batch, done), batch.num_microbatches
@@ -134,10 +122,7 @@ class LastWeightPartSkipped(Stage):
 
 @breaks("SPL-1", schedule="ZB-H1")
 class WeightPartTwice(Stage):
-    """Every weight part runs twice.
-
-    Every weight part's contribution is added twice.
-    """
+    """Every weight part's contribution is added twice."""
 
     def backward_weight(self, microbatch: int) -> None:
         before = _gradients(self.module)

@@ -1,4 +1,4 @@
-"""Sharded wrappers that refuse a hybrid of ranks that are no pairs wrongly, or do not refuse it."""
+"""Sharded wrappers that refuse a hybrid over an odd number of ranks wrongly, or do not refuse it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from .fault import breaks_promise
 
 @breaks_promise("DPW-42", tells="raised nothing")
 class HybridAnyhow(Sharded):
-    """What is refused by contract is let pass.
-
-    A hybrid of ranks that are no pairs is quietly sharded over all.
-    """
+    """A hybrid over an odd number of ranks is not refused, but silently sharded over all of them."""
 
     def _groups(self) -> Groups:
         try:
@@ -26,10 +23,7 @@ class HybridAnyhow(Sharded):
 
 @breaks_promise("DPW-42", tells="in its message")
 class HybridUnexplained(Sharded):
-    """The refusal does not say why.
-
-    A hybrid of ranks that are no pairs is refused without saying why.
-    """
+    """A hybrid over an odd number of ranks is refused without saying why."""
 
     def _groups(self) -> Groups:
         try:
@@ -40,10 +34,7 @@ class HybridUnexplained(Sharded):
 
 @breaks_promise("DPW-42", status="hung", tells="progress")
 class HybridRefusedByOne(Sharded):
-    """One rank refuses, the others go on.
-
-    The last rank alone refuses a hybrid of ranks that are no pairs.
-    """
+    """The last rank alone refuses a hybrid over an odd number of ranks."""
 
     def _groups(self) -> Groups:
         try:

@@ -1,4 +1,4 @@
-"""Faults of what stands around a step: building, evaluation, updates, repetition."""
+"""Faults around a step: building, evaluation, updates, repetition."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from .fault import breaks
 
 @breaks("LIF-6")
 class RandomAtBuild(ReferencePipeline):
-    """Building draws a random number.
-
-    Masks drawn later are not those of the unpipelined model.
-    """
+    """Building draws a random number, so that later masks are not those of the unpipelined model."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -31,10 +28,7 @@ class RandomAtBuild(ReferencePipeline):
 
 @breaks("LIF-6")
 class WeightsTouchedAtBuild(ReferencePipeline):
-    """Building rounds the parameters.
-
-    Modules are converted to a smaller dtype and back.
-    """
+    """Building rounds the parameters, because it converts modules to a smaller dtype and back."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -46,7 +40,7 @@ class WeightsTouchedAtBuild(ReferencePipeline):
 class DryRun(Stage):
     """A dry run before the first step leaves its trace in batch norm.
 
-    Runs its module once more before its first microbatch, to learn what comes out.
+    Runs its module once more before its first microbatch, to learn its outputs.
     """
 
     tried = False
@@ -66,7 +60,7 @@ class DryRun(Stage):
 class ForwardTwice(Stage):
     """Every forward runs twice, and so do the model's hooks.
 
-    Runs every forward twice and restores the buffers in between; what else it touched, it forgets.
+    Restores the buffers in between, but nothing else.
     """
 
     def forward(
@@ -83,10 +77,7 @@ class ForwardTwice(Stage):
 
 @breaks("LIF-1")
 class EvaluationClearsGradients(ReferencePipeline):
-    """Evaluation clears the gradients.
-
-    Evaluation in the middle of accumulation loses what was accumulated.
-    """
+    """Evaluation in the middle of accumulation clears the gradients."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if mode is Mode.EVAL:
@@ -97,10 +88,7 @@ class EvaluationClearsGradients(ReferencePipeline):
 
 @breaks("LIF-1")
 class EvaluationDraws(ReferencePipeline):
-    """Evaluation draws a random number.
-
-    The next training step has other dropout masks when an evaluation stood before it.
-    """
+    """Evaluation draws a random number, so that the next training step has other dropout masks."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if mode is Mode.EVAL and self.modules:
@@ -110,10 +98,7 @@ class EvaluationDraws(ReferencePipeline):
 
 @breaks("TRN-14")
 class FirstStageNotUpdated(ReferencePipeline):
-    """The optimizer skips stage 0.
-
-    The optimizer was given the parameters of all stages but the first.
-    """
+    """The optimizer has the parameters of all stages but the first."""
 
     def apply(self, operation: Operation) -> None:
         kept = [p.detach().clone() for p in self.modules[0].parameters()] if 0 in self.modules else []
@@ -126,10 +111,7 @@ class FirstStageNotUpdated(ReferencePipeline):
 
 @breaks("TRN-14")
 class LearningRateIgnored(ReferencePipeline):
-    """The optimizer has a learning rate of its own.
-
-    Parameters move by the engine's own learning rate, also when it is to be zero.
-    """
+    """Parameters move by the engine's own learning rate, even if the rate should be zero."""
 
     def __init__(self, plan: Plan) -> None:
         optimizer = plan.optimizer
@@ -140,10 +122,7 @@ class LearningRateIgnored(ReferencePipeline):
 
 @breaks("TRN-10")
 class MasksRepeated(Stage):
-    """All microbatches are given the same dropout masks.
-
-    The random state is set anew before every microbatch, to be deterministic.
-    """
+    """All microbatches get the same dropout masks, because the random state is reset before each."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -154,10 +133,7 @@ class MasksRepeated(Stage):
 
 @breaks("LIF-5")
 class Unrepeatable(ReferencePipeline):
-    """The last bit of the gradients depends on the clock.
-
-    Contributions are added in the order in which they happen to arrive.
-    """
+    """The last bit of the gradients depends on the clock: contributions are added in order of arrival."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)

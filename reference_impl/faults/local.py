@@ -1,6 +1,6 @@
-"""Faults of a pipeline that is none: ranks compute by themselves what another rank has to send.
+"""Faults of a pipeline that does not communicate: ranks compute for themselves what another rank has to send.
 
-What a stage needs of one on another rank is computed here, on copies of that rank's stages that tell no recorder.
+What a stage needs from another rank is computed here, on copies of that rank's stages that report to no recorder.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ class LocalStep(Step):
     _ones: dict[int, Tensor]
 
     def run(self, actions: Sequence[Action]) -> Yield:
-        """Begin with nothing."""
+        """Carry out the actions, beginning without values of other ranks."""
         self._handed, self._returned, self._ones = {}, {}, {}
         return super().run(actions)
 
     def _expect(self, due: Sequence[Due]) -> None:
-        """Nothing comes."""
+        """Expect no message."""
 
     def send_output(self, s: int, k: int) -> None:
-        """Keep it for the stages behind."""
+        """Keep the output for the stages behind."""
         output = self._handed[s, k] = self.outputs.pop((s, k))
         self._expect_gradient(s, k, output)
 
     def receive_input(self, s: int, k: int) -> None:
-        """Compute it."""
+        """Compute the input."""
         value = self.inputs[s, k] = self._output_of(s - 1, k)
         self._differentiable[s, k] = any(leaf.requires_grad for leaf in leaves_of(value))
 
     def send_gradient(self, s: int, k: int) -> None:
-        """Keep it for the stages before."""
+        """Keep the gradient for the stages before."""
         if self._differentiable.pop((s, k)):
             self._returned[s, k] = self.input_gradients.pop((s, k))
 
     def receive_gradient(self, s: int, k: int) -> None:
-        """Compute it."""
+        """Compute the gradient."""
         if self._differentiable.pop((s + 1, k)):
             self.output_gradients[s, k] = self._gradient_of(s + 1, k)
 
     def _output_of(self, s: int, k: int) -> Any:
-        """What stage s hands over."""
+        """The output of stage s."""
         if (s, k) not in self._handed:
             given = self.work.inputs[k] if s == 0 else self._output_of(s - 1, k)
             kwargs, stage, loss = self.work.kwargs.get(s), self.elsewhere[s], self.work.loss
@@ -89,14 +89,14 @@ class LocalStep(Step):
 
 
 class SilentLink(Link):
-    """Goes nowhere."""
+    """A link without connections."""
 
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
-        """No connection is needed."""
+        """Make no connection."""
 
 
 class LocalPipeline(ReferencePipeline):
-    """All stages on every rank, which shows its own; the others' state is broadcast once, when it is built."""
+    """All stages on every rank, which shows only its own; the others' state is broadcast once, at build."""
 
     link_type: ClassVar[type[Link]] = SilentLink
     step_type: ClassVar[type[Step]] = LocalStep
@@ -126,7 +126,7 @@ class LocalPipeline(ReferencePipeline):
             dist.broadcast(value, ranks.pipeline_ranks[position], group=ranks.pipeline_group)
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
-        """What all stages need, wherever they are."""
+        """The inputs of all stages, wherever they are."""
         owned = self.modules
         self.modules = {**owned, **self.copies}
         try:
@@ -149,7 +149,7 @@ class LocalPipeline(ReferencePipeline):
             return super().run(mode, batch)
 
     def apply(self, operation: Operation) -> None:
-        """To the copies, too."""
+        """Apply the operation to the copies, too."""
         super().apply(operation)
         self._operate_elsewhere(operation)
 

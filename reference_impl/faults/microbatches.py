@@ -76,10 +76,7 @@ class KwargsShifted(ReferencePipeline):
 
 @breaks("FWD-3")
 class OutputEverywhere(ReferencePipeline):
-    """Every rank returns an output.
-
-    Ranks without the last stage return something too.
-    """
+    """Ranks without the last stage also return an output."""
 
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)

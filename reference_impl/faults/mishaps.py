@@ -1,4 +1,4 @@
-"""Faults of what follows an error: words and causes that are lost, ranks that wait or die, nothing that works again."""
+"""Faults after an error: lost messages and causes, ranks that wait or die, pipelines that no longer work."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ from .fault import breaks
 
 @breaks("ERR-5", tells="None|a text")
 class NothingPatched(Stage):
-    """Zeros stand in for nothing.
-
-    Zeros take the place of what is no tensor.
-
-    What is no tensor is handed on as zeros.
-    """
+    """Zeros replace outputs that are no tensors."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -52,12 +47,7 @@ def _zeros_for_nothing(module: torch.nn.Module, inputs: Any, output: Any) -> Any
 
 @breaks("ERR-5", tells="a tensor too few.*no rank raised")
 class MissingRefilled(Stage):
-    """The input is handed on.
-
-    A stage that hands on nothing hands on its input.
-
-    Hands on the tensor before once more, where there is none.
-    """
+    """A stage without an output hands on its input."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -75,12 +65,7 @@ def _input_for_nothing(module: torch.nn.Module, inputs: Any, output: Any) -> Any
 
 @breaks("ERR-6", tells="no rank raised; promised: StageError")
 class BackwardsSkipped(Step):
-    """Backwards are skipped.
-
-    A backward that fails leaves zeros and no word.
-
-    A backward that fails is skipped: its gradients are zeros.
-    """
+    """A backward that fails is silently skipped: its gradients are zeros."""
 
     def backward(self, s: int, k: int, *, whole: bool) -> None:
         waiting = self.stages[s]._in_flight[k].inputs
@@ -97,10 +82,7 @@ class BackwardsSkipped(Step):
 
 @breaks("ERR-6", tells=r"for microbatch (\d).*it does not name microbatch \1")
 class MicrobatchUnnamed(Step):
-    """Errors do not name the microbatch.
-
-    Says which stage failed, and not with which microbatch.
-    """
+    """Errors name the stage that failed, but not the microbatch."""
 
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         super()._fail(s, k, what, error)
@@ -113,10 +95,7 @@ class MicrobatchUnnamed(Step):
 
 @breaks("ERR-7", tells="raised IndexError")
 class BatchOutOfRange(BatchCheck):
-    """An IndexError is raised.
-
-    A batch that cannot be split is an IndexError.
-    """
+    """A batch that cannot be split raises an IndexError."""
 
     def check(self, batch: Batch) -> None:
         try:
@@ -127,15 +106,12 @@ class BatchOutOfRange(BatchCheck):
 
 class _EmptyCheck(BatchCheck):
     def check(self, batch: Batch) -> None:
-        """Whatever comes is tried."""
+        """Accept every batch."""
 
 
 @breaks("ERR-7", tells="no rank raised; promised: ValueError")
 class BatchSkipped(ReferencePipeline):
-    """The batch is skipped.
-
-    A batch that cannot be split is skipped.
-    """
+    """A batch that cannot be split is skipped."""
 
     check_type = _EmptyCheck
 
@@ -152,12 +128,7 @@ class BatchSkipped(ReferencePipeline):
 
 @breaks("ERR-10", tells="raised .*DeliberateError: .*promised: StageError")
 class ExceptionsNotWrapped(Step):
-    """Exceptions pass without their place.
-
-    The model's own exception passes bare, without its place.
-
-    Lets the model's own exception pass as it is; other ranks are told all the same.
-    """
+    """The model's own exception is raised unchanged, without saying where; other ranks get the notice."""
 
     def run(self, actions: Sequence[Action]) -> Yield:
         try:
@@ -168,10 +139,7 @@ class ExceptionsNotWrapped(Step):
 
 @breaks("ERR-10", tells="it does not have the model's own exception as its cause")
 class CauseLost(Step):
-    """The original is not the cause.
-
-    The error does not have the original as its cause.
-    """
+    """The error does not have the original exception as its cause."""
 
     def run(self, actions: Sequence[Action]) -> Yield:
         try:
@@ -182,10 +150,7 @@ class CauseLost(Step):
 
 @breaks("ERR-10", tells=r"it does not name stage \d")
 class StageUnnamed(Step):
-    """Errors do not name the stage.
-
-    Errors do not say which stage failed.
-    """
+    """Errors do not say which stage failed."""
 
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         self._failure = StageError(f"{self._name}: a stage failed: {error}")
@@ -194,10 +159,7 @@ class StageUnnamed(Step):
 
 @breaks("ERR-10", tells="another rank failed; its message does not name stage")
 class OthersNotTold(Step):
-    """Other ranks do not learn who failed.
-
-    Other ranks say that somebody failed, not who and where.
-    """
+    """Other ranks report that a rank failed, but not which and where."""
 
     def run(self, actions: Sequence[Action]) -> Yield:
         try:
@@ -210,10 +172,7 @@ class OthersNotTold(Step):
     "ERR-10", status="hung", tells=r"rank \d waits forever, when in step \d .* raises.* and rank \d raised"
 )
 class OthersWait(Step):
-    """Other ranks wait for ever.
-
-    Ranks that learn of another's error wait for ever.
-    """
+    """Ranks that learn of another's error wait forever."""
 
     def run(self, actions: Sequence[Action]) -> Yield:
         try:
@@ -225,10 +184,7 @@ class OthersWait(Step):
 
 @breaks("ERR-10", tells="the loss function raises.*no rank raised")
 class LossSwallowed(ReferencePipeline):
-    """A loss that fails is zero.
-
-    A loss that cannot be computed counts as zero.
-    """
+    """A loss that cannot be computed counts as zero."""
 
     def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
         loss = super().make_loss(batch)
@@ -245,10 +201,7 @@ class LossSwallowed(ReferencePipeline):
 
 @breaks("ERR-13", status="crashed", tells=r"rank \d died \(exit code 7\), when")
 class DiesOfErrors(Step):
-    """The process ends.
-
-    A stage that fails ends its process.
-    """
+    """A stage that fails ends its process."""
 
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
         os._exit(7)
@@ -258,7 +211,7 @@ class DiesOfErrors(Step):
 
 
 class _Spoilt:
-    """What a process remembers of an error."""
+    """A process's memory of an error."""
 
     failed = False
 
@@ -267,10 +220,7 @@ class _Spoilt:
     "ERR-11", status="error", tells="a new pipeline fails: RuntimeError: the engine is in an unknown state"
 )
 class NothingWorksAgain(ReferencePipeline):
-    """The process must be restarted.
-
-    After an error the process must be restarted.
-    """
+    """After an error the process must be restarted."""
 
     def __init__(self, plan: Plan) -> None:
         if _Spoilt.failed:
@@ -287,10 +237,7 @@ class NothingWorksAgain(ReferencePipeline):
 
 @breaks("ERR-11", tells="a new pipeline is wrong: .*gradient")
 class ErrorLeavesTrace(ReferencePipeline):
-    """The error leaves a trace.
-
-    After an error all gradients of the process are half of what they are.
-    """
+    """After an error all gradients of the process are halved."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         try:
@@ -305,7 +252,7 @@ class ErrorLeavesTrace(ReferencePipeline):
 
 
 class _Halved:
-    """What another fault's process remembers of an error."""
+    """A process's memory of an error, for another fault."""
 
     failed = False
 

@@ -28,7 +28,7 @@ def _over_ranks(pipeline: ReferencePipeline, value: Tensor) -> Tensor:
 
 @breaks("TRN-17", source="https://github.com/pytorch/torchtitan/issues/596")
 class OwnNorm(ReferencePipeline):
-    """Every rank says the norm of its own stages."""
+    """Every rank returns the norm of its own stages."""
 
     def gradient_norm(self) -> Tensor | None:
         return _own_squares(self, repeated=False).sqrt() if self.modules else None

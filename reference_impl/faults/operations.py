@@ -1,4 +1,4 @@
-"""Faults of driving stages by hand: what is not due is done, is told in the wrong words, or leaves a trace."""
+"""Faults of stages driven by hand: calls that are not due are carried out, badly reported, or leave a trace."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from .fault import breaks
 
 @breaks("ERR-12", tells="was asked for the backward .* and did it; expected: an error")
 class OrderIgnored(ChunkOperations):
-    """A backward that is not due is passed over.
-
-    A backward that is not due is passed over in silence.
-    """
+    """A backward that is not due is silently ignored."""
 
     def backward(self, microbatch: int, *, full: bool = True) -> None:
         try:
@@ -27,7 +24,7 @@ class OrderIgnored(ChunkOperations):
 
 @breaks("ERR-12", tells="was asked for the forward a second time .* and did it")
 class ForwardsRedone(ChunkOperations):
-    """A forward runs as often as it is asked for."""
+    """A forward runs as often as it is called."""
 
     def forward(self, microbatch: int) -> None:
         known: dict[int, Any] = vars(self).setdefault("known", {})
@@ -43,10 +40,7 @@ class ForwardsRedone(ChunkOperations):
     "ERR-12", schedule="GPipe", tells="the backward before the gradient of its output is there .* and did it"
 )
 class BufferReadTooEarly(ChunkOperations):
-    """A gradient is read before it is there.
-
-    A backward before its gradient is there takes what stands in the empty buffer.
-    """
+    """A backward before its gradient is there takes what is in the empty buffer."""
 
     def receive_backward(self, microbatch: int) -> None:
         self._step.receive_gradient(self._s, microbatch)
@@ -69,10 +63,7 @@ def _nothing_like(output: Tensor) -> Tensor:
     tells="the end of the step before the backward .* and did it; expected: an error",
 )
 class EndsUnfinished(ChunkOperations):
-    """A step ends before it is through.
-
-    A step ends when it is told to, and forgets what is still due.
-    """
+    """A step ends on request and forgets what is still due."""
 
     def finish(self) -> None:
         self._step.link.wait()
@@ -81,10 +72,7 @@ class EndsUnfinished(ChunkOperations):
 
 @breaks("ERR-12", status="hung")
 class RangeUnchecked(ChunkOperations):
-    """Microbatches that there are not are waited for.
-
-    Whether a step has a microbatch shows when its input comes, or does not.
-    """
+    """The number of a microbatch is not checked: the stage waits for the input of one that does not exist."""
 
     def _require_known(self, microbatch: int, asked: str) -> None:
         if microbatch < 0:
@@ -93,10 +81,7 @@ class RangeUnchecked(ChunkOperations):
 
 @breaks("ERR-12", tells=r"the forward .* and said only '\d'; expected: words")
 class NumberOnly(ChunkOperations):
-    """The error is a bare number.
-
-    The error about a forward that is not due is a bare number.
-    """
+    """The error about a forward that is not due is a bare number."""
 
     def forward(self, microbatch: int) -> None:
         try:
@@ -107,10 +92,7 @@ class NumberOnly(ChunkOperations):
 
 @breaks("ERR-12", tells="gradient")
 class RefusalDropsGradients(ChunkOperations):
-    """A refused backward drops gradients.
-
-    A backward that is refused drops the gradients that were there.
-    """
+    """A backward that is refused drops the gradients that were there."""
 
     def backward(self, microbatch: int, *, full: bool = True) -> None:
         try:

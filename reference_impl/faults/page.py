@@ -24,10 +24,10 @@ def _head() -> Iterator[str]:
     yield "# Implementations that are wrong on purpose"
     yield ""
     yield (
-        f"{len(faults.FAULTS)} of them, each a small change of the reference. The suite must catch every one by the "
-        f"requirement it breaks, with the status said here, on a case on which the reference meets it; a test holds "
-        f"it to that. To see one caught: `pipeconform run --impl REFERENCE --requirements ID`, REFERENCE being "
-        f"`pipeconform.reference_impl.faults.` and what the first column says."
+        f"{len(faults.FAULTS)} of them, each a small change of the reference. The suite must catch every one with the "
+        f"requirement it breaks and the status given here, on a case that the reference passes; a test checks "
+        f"that. To see one caught: `pipeconform run --impl REFERENCE --requirements ID`, where REFERENCE is "
+        f"`pipeconform.reference_impl.faults.` followed by the first column."
     )
     yield ""
 

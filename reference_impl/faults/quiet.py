@@ -1,4 +1,4 @@
-"""Faults that no wrong output betrays: they show elsewhere, in other cases, or in what is not said."""
+"""Faults that do not show in an output of the same case: they show in other values, in other cases, or in omissions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from .fault import breaks
 
 @breaks("FWD-4")
 class SecondGradientHalved(Stage):
-    """The second tensor of a boundary gets half its gradient.
-
-    All values are right; of a boundary's gradients only the first comes back whole.
-    """
+    """The second tensor of a boundary gets half its gradient; all values are right."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         first, *others = gradients
@@ -32,10 +29,7 @@ class SecondGradientHalved(Stage):
 
 @breaks("FWD-9")
 class KwargsGradientHalved(Stage):
-    """Stages with keyword arguments halve their gradients.
-
-    All values are right; stages that take keyword arguments halve their gradients.
-    """
+    """Stages with keyword arguments halve their gradients; all values are right."""
 
     with_kwargs = False
 
@@ -53,10 +47,7 @@ class KwargsGradientHalved(Stage):
 
 @breaks("LIF-1")
 class EvaluationInTrainingMode(Stage):
-    """Evaluation leaves the modules in training mode.
-
-    Evaluation computes no gradient, but leaves the modules in training mode.
-    """
+    """Evaluation computes no gradient, but leaves the modules in training mode."""
 
     @contextmanager
     def step(self, *, training: bool) -> Iterator[None]:
@@ -66,10 +57,7 @@ class EvaluationInTrainingMode(Stage):
 
 @breaks("TRN-7")
 class KwargsCutOff(ReferencePipeline):
-    """Keyword arguments that require a gradient get none.
-
-    All values are right; keyword arguments reach their stages without their graph.
-    """
+    """Keyword arguments that require a gradient get none, because they reach their stages without their graph."""
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work = super().make_work(mode, batch)
@@ -79,10 +67,7 @@ class KwargsCutOff(ReferencePipeline):
 
 @breaks("TRN-2")
 class NothingHeld(ReferencePipeline):
-    """The last rank says that it holds no microbatch's results.
-
-    The last rank returns empty results and says that they are about no microbatch.
-    """
+    """The last rank returns empty results and says that they belong to no microbatch."""
 
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         result = super().make_result(mode, batch, done)
@@ -104,15 +89,15 @@ class _LossesEmpty(ReferencePipeline):
 
 @breaks("TRN-2")
 class LossesEmpty(ReferenceAdapter):
-    """The losses are an empty list.
+    """The losses are an empty list, and there is no mean loss.
 
-    Losses of single microbatches are not claimed; what is returned is an empty list and no number.
+    Losses of single microbatches are not claimed.
     """
 
     pipeline = _LossesEmpty
 
     def describe(self) -> Description:
-        """Without one loss per microbatch."""
+        """Claim everything but one loss per microbatch."""
         return _without(super().describe(), Feature.MICROBATCH_LOSSES)
 
 
@@ -128,22 +113,19 @@ class _UnevenRefusedAlone(ReferencePipeline):
 class UnevenRefusedAlone(ReferenceAdapter):
     """The first rank alone refuses an uneven batch.
 
-    Uneven batches are not claimed; the first rank refuses them, the others see a closed connection.
+    Uneven batches are not claimed; the other ranks see a closed connection.
     """
 
     pipeline = _UnevenRefusedAlone
 
     def describe(self) -> Description:
-        """Without uneven batches."""
+        """Claim everything but uneven batches."""
         return _without(super().describe(), Feature.UNEVEN_BATCHES)
 
 
 @breaks("FWD-5", source="https://github.com/pytorch/PiPPy/issues/945")
 class GradientAskedForAll(Stage):
-    """Tensors without gradient are asked for one.
-
-    The receiver marks every floating tensor as requiring a gradient, whatever the sender said.
-    """
+    """The receiver marks every floating tensor as requiring a gradient, whatever the sender said."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool

@@ -1,4 +1,4 @@
-"""Faults of when: who waits for whom, memory that is still in flight, and what comes late."""
+"""Faults of timing: which rank waits for which, memory that is still in flight, and late messages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ from .wire import _alike
     tells=r"(?s)in order per communicator .*rank (\d) serves its receive .* only after its send .*which needs rank",
 )
 class SendsCross(Link):
-    """Two ranks that exchange something both begin with the send.
-
-    Two ranks that exchange something both begin with the send, and wait when both have begun to receive.
-    """
+    """Two ranks that exchange something both begin with the send, which waits for the other's receive."""
 
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
         for other in sorted({b for a, b in _neighbours(placement) if a == position}):
@@ -41,7 +38,7 @@ class SendsCross(Link):
 
 @breaks("COM-3", tells="(?s)in order per communicator .*with tag 2.* only after its .*with tag 1")
 class TagsRelied(Link):
-    """Messages are taken by their tags in another order than they were sent in.
+    """Messages are received by their tags, in another order than they were sent in.
 
     Sends two messages where one would do, and receives the second one first.
     """
@@ -71,12 +68,12 @@ class _Both(WatchedWork):
 
 class _Forgotten(WatchedWork):
     def wait(self) -> None:
-        """Nothing."""
+        """Do not wait."""
 
 
 @breaks("COM-4", tells=r"rank \d never waits for its receive of uint8\[1\] from rank \d")
 class WaitForgotten(Link):
-    """What is received to warm up is never waited for."""
+    """The receives of the warm-up are never waited for."""
 
     warm = False
 
@@ -102,10 +99,7 @@ class _Early(WatchedWork):
 
 @breaks("COM-4")
 class ReadBeforeWait(Link):
-    """Tensors are taken from the buffer before the receive has been waited for.
-
-    Tensors are taken from the buffer before the receive has been waited for; the description after.
-    """
+    """Tensors are taken from the buffer before the receive has been waited for; the description after."""
 
     def start_receive(self, data: Tensor, process: int) -> Any:
         return _Early(super().start_receive(data, process), data)
@@ -120,7 +114,7 @@ class StampedInFlight(Link):
     def start_send(self, data: Tensor, process: int) -> Any:
         work = super().start_send(data, process)
         if data.numel() > PADDING:
-            data[PADDING] += 1  # where it does no harm, whether the message has left or not
+            data[PADDING] += 1  # here it does no harm, whether the message has left or not
         return work
 
 
@@ -142,10 +136,7 @@ class ClearedInFlight(Link):
 
 @breaks("COM-6")
 class StaleWhenLate(Link):
-    """A message that is late is replaced by the one before it.
-
-    What comes late is taken to be what came before.
-    """
+    """A late message is replaced by the one before it."""
 
     last: Any = None
     patience = 0.0015  # seconds

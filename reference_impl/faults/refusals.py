@@ -1,4 +1,4 @@
-"""Faults of refusing: mistakes that are accepted, found too late or elsewhere, or told in the wrong words."""
+"""Faults of refusing: mistakes are accepted, found too late or elsewhere, or badly reported."""
 
 from __future__ import annotations
 
@@ -27,20 +27,14 @@ class _SizesOnly(BatchCheck):
 
 @breaks("ERR-1", tells="promised: ValueError")
 class InputsUnchecked(ReferencePipeline):
-    """Inputs are not checked.
-
-    Inputs are not compared with those of the steps before.
-    """
+    """Inputs are not compared with those of earlier steps."""
 
     check_type = _SizesOnly
 
 
 @breaks("ERR-2", tells="no rank raised; promised: ValueError")
 class InputsCast(ReferencePipeline):
-    """Inputs are converted.
-
-    Inputs of another dtype are converted without a word.
-    """
+    """Inputs of another dtype are silently converted."""
 
     check_type = _SizesOnly
 
@@ -52,10 +46,7 @@ class InputsCast(ReferencePipeline):
 
 @breaks("ERR-1", tells="raised ValueError: .*; it does not (say whether|name the expected shape)")
 class InputsNotDescribed(BatchCheck):
-    """The error about an input says nothing about it.
-
-    The error about an input names neither what was expected nor what there is.
-    """
+    """The error about an input names neither the expected nor the actual one."""
 
     def check(self, batch: Batch) -> None:
         try:
@@ -66,7 +57,7 @@ class InputsNotDescribed(BatchCheck):
 
 @breaks("ERR-1", tells="it does not say that .* was expected")
 class SidesExchanged(BatchCheck):
-    """The error about an input takes what was expected for what there is."""
+    """The error about an input confuses expected and actual."""
 
     def check(self, batch: Batch) -> None:
         try:
@@ -83,7 +74,7 @@ class _RaggedCut(BatchCheck):
 
 @breaks("ERR-7", tells="no rank raised; promised: ValueError")
 class RaggedAccepted(ReferencePipeline):
-    """Of arguments with more samples than the first one the rest is left out."""
+    """If an argument has more samples than the first one, the rest is left out."""
 
     check_type = _RaggedCut
 
@@ -101,10 +92,7 @@ def _cut(batch: Batch) -> Batch:
 
 @breaks("ERR-1", tells="raised AssertionError: .*promised: ValueError")
 class InputsAsserted(BatchCheck):
-    """A wrong input is an AssertionError.
-
-    A wrong input is an AssertionError, which nobody declared.
-    """
+    """A wrong input raises an AssertionError, which was not declared."""
 
     def check(self, batch: Batch) -> None:
         try:
@@ -117,10 +105,7 @@ class InputsAsserted(BatchCheck):
     "ERR-2", status="crashed", tells=r"rank \d died \(SIGABRT\), when in step \d the first stage is given"
 )
 class InputsAbort(BatchCheck):
-    """Integer inputs end the process.
-
-    Inputs that are not floating end the process, as an assertion in native code does.
-    """
+    """Inputs that are not floating end the process, as an assertion in native code does."""
 
     def check(self, batch: Batch) -> None:
         if not batch.args[0].is_floating_point():
@@ -133,25 +118,19 @@ class InputsAbort(BatchCheck):
 
 class _UncheckedStage(Stage):
     def _check(self, found: BoundaryMeta, samples: int | None) -> None:
-        """Whatever comes is handed on."""
+        """Accept every output."""
 
 
 @breaks("ERR-3", tells="in step 2 stage .*promised: StageError")
 class OutputsUnchecked(ReferencePipeline):
-    """Outputs are not checked.
-
-    What a stage hands on is not compared with what it handed on before.
-    """
+    """A stage's outputs are not compared with its earlier ones."""
 
     stage_type = _UncheckedStage
 
 
 @breaks("ERR-4", tells=r"for microbatch \d.*(nevertheless given|promised: StageError)")
 class OutputsCheckedWithinSteps(Stage):
-    """Outputs are compared within a step only.
-
-    Outputs are compared with those of the same step only.
-    """
+    """Outputs are compared only with those of the same step."""
 
     def clear(self) -> None:
         super().clear()
@@ -160,7 +139,7 @@ class OutputsCheckedWithinSteps(Stage):
 
 @breaks("ERR-4", tells="for microbatch [1-9].*promised: StageError")
 class FirstMicrobatchChecked(Stage):
-    """The first microbatch of a step is checked."""
+    """Only the first microbatch of a step is checked."""
 
     checked = False
 
@@ -176,10 +155,7 @@ class FirstMicrobatchChecked(Stage):
 
 @breaks("ERR-4", tells="stage [1-9] hands on .*promised: StageError")
 class FirstStageChecked(Stage):
-    """The first stage is checked.
-
-    Only the first stage's outputs are checked.
-    """
+    """Only the first stage's outputs are checked."""
 
     def _check(self, found: BoundaryMeta, samples: int | None) -> None:
         if not self.index:
@@ -188,17 +164,14 @@ class FirstStageChecked(Stage):
 
 @breaks("ERR-3", tells="raised KeyError")
 class ErrorsSwallowed(Step):
-    """Errors are swallowed.
-
-    An error of a stage is swallowed, and the step goes on without its output.
-    """
+    """A stage's error is swallowed, and the step goes on without its output."""
 
     def _fail(self, s: int, k: int, what: str, error: Exception) -> None:
-        """Nobody wants to know."""
+        """Ignore the error."""
 
 
 class _LateStep(Step):
-    """Looks at what it sent when it has sent it."""
+    """Checks outputs after it has sent them."""
 
     def send_output(self, s: int, k: int) -> None:
         output = self.outputs.get((s, k))
@@ -212,14 +185,14 @@ class _LateStep(Step):
 
 @breaks("ERR-3", tells="nevertheless given|its message does not name stage")
 class CheckedAfterSending(ReferencePipeline):
-    """Outputs are checked when they have been sent."""
+    """Outputs are checked after they have been sent."""
 
     stage_type = _UncheckedStage
     step_type = _LateStep
 
 
 class _ReceivingStep(Step):
-    """Looks at what it received."""
+    """Checks what it received."""
 
     def receive_input(self, s: int, k: int) -> None:
         super().receive_input(s, k)
@@ -243,7 +216,7 @@ class _RememberingStage(_UncheckedStage):
 
 
 class _ReinterpretingStep(Step):
-    """Sends the bytes of every output as if they were of the first one's dtype and shape."""
+    """Sends the bytes of every output as if they had the first one's dtype and shape."""
 
     def send_output(self, s: int, k: int) -> None:
         output, stage = self.outputs.get((s, k)), self.stages[s]
@@ -263,10 +236,7 @@ def _read_as(value: Tensor, like: Tensor) -> Tensor:
 
 @breaks("ERR-3", tells=r"values that stage \d never made|promised: StageError")
 class BytesReinterpreted(ReferencePipeline):
-    """Bytes are read as another dtype.
-
-    Of every output the bytes are sent, to be read as the first one's dtype and shape.
-    """
+    """Every output's bytes are read with the first one's dtype and shape."""
 
     stage_type = _RememberingStage
     step_type = _ReinterpretingStep

@@ -26,7 +26,7 @@ from .replicas import gradients_of
 
 @breaks("DPC-4", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class EarlierForgotten(ReferencePipeline):
-    """What earlier steps have accumulated is lost where a stage has replicas."""
+    """If a stage has replicas, the gradients of earlier steps are lost."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         for replicas in self.replicas.values():
@@ -47,7 +47,7 @@ class _EarlierStep(Step):
 
 @breaks("DPC-4", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class EarlierAddedAgain(ReferencePipeline):
-    """What earlier steps have accumulated is added once more after the reduction."""
+    """Gradients of earlier steps are added once more after the reduction."""
 
     step_type = _EarlierStep
 
@@ -79,7 +79,7 @@ def _unhooked(how: Any) -> Any:
 
 @breaks("DPC-5", tells=r"the tied weight is not the same everywhere: rank \d, stage \d has")
 class TiedInOneReplica(ReferencePipeline):
-    """Only the first replica adds up the gradients of stages that hold a weight together."""
+    """Only the first replica adds up the gradients of a weight that stages share."""
 
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
         return super().make_ties(shared if self.plan.ranks.replica == 0 else ())
@@ -87,7 +87,7 @@ class TiedInOneReplica(ReferencePipeline):
 
 @breaks("DPC-5", tells=r"the gradient of tied in stage \d is not the reference's")
 class TiedSumOfAll(ReferencePipeline):
-    """Gradients of a weight that stages hold together are added up over the replicas once more."""
+    """Gradients of a weight that stages share are added up over the replicas once more."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         done = super().run(mode, batch)
@@ -106,7 +106,7 @@ class TiedSumOfAll(ReferencePipeline):
 
 @breaks("DPC-6", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not")
 class Impatient(Step):
-    """What a reduction has given after four milliseconds is taken for its result."""
+    """What a reduction has delivered after four milliseconds is taken for its result."""
 
     def _average(self, s: int) -> None:
         gradients = gradients_of(self, s)
@@ -126,7 +126,7 @@ class Impatient(Step):
 
 @breaks("DPC-6", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class LateReplicaLeftOut(Step):
-    """A replica that comes four milliseconds after the first one gives zeros."""
+    """A replica that comes four milliseconds after the first one contributes zeros."""
 
     def _average(self, s: int) -> None:
         gradients, group = gradients_of(self, s), self.replicas[s].groups[0]
@@ -144,7 +144,7 @@ class LateReplicaLeftOut(Step):
 
 @breaks("DPC-8", tells=r"(?s)the parameter of blocks\.\d\.[\w.]+ in stage \d is not .*missing")
 class PrefixedNames(ReferencePipeline):
-    """The state has a wrapper's prefix before every name."""
+    """Names in the state have a wrapper's prefix."""
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         found = super().state()
@@ -166,7 +166,7 @@ def _whole(value: Tensor | None) -> Tensor | None:
 
 @breaks("DPC-8", tells=r"the parameter of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class NeighboursShards(ReferencePipeline):
-    """A rank tells its neighbour's shards for its own."""
+    """A rank returns its neighbour's shards as its own."""
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         found = super().state()

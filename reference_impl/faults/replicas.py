@@ -29,7 +29,7 @@ def _num_replicas(step: Step, s: int) -> int:
 def _backwards(
     step: Step, actions: Sequence[Action], *, kinds: tuple[Kind, ...] = _WHOLE
 ) -> dict[int, list[int]]:
-    """By stage where its backwards stand in the list of actions."""
+    """By stage, the positions of its backwards in the list of actions."""
     found: dict[int, list[int]] = {}
     for position, action in enumerate(actions):
         if action.kind in kinds and action.stage in step.replicas:
@@ -70,7 +70,7 @@ class SummedOverReplicas(Step):
 
 @breaks("DPC-1", tells=r"all of stage \d's values are 0\.5 times the reference's")
 class DividedByTheWorld(Step):
-    """The sum over replicas is divided by the number of all ranks there are."""
+    """The sum over replicas is divided by the number of all ranks."""
 
     def _average(self, s: int) -> None:
         super()._average(s)
@@ -83,7 +83,7 @@ class DividedByTheWorld(Step):
 
 @breaks("DPC-2", tells=r"rank \d reduces \d+ in step 0, (\d) times as many, in \d+ operations \(m = \1\)")
 class SynchronisedPerMicrobatch(Step):
-    """Gradients are averaged after every backward: the mean of what was averaged before is what it was."""
+    """Gradients are averaged after every backward; the values are right, because a mean of means is the mean."""
 
     def complete_after(self, actions: Sequence[Action]) -> Mapping[int, Sequence[int]]:
         found: dict[int, list[int]] = {}
@@ -158,7 +158,7 @@ class FirstCountRemembered(ReferencePipeline):
 
 @breaks("DPC-3", tells=r"(?s)the gradient of blocks\.\d\.[\w.]+ in stage \d is not .*missing")
 class UnusedLeftOut(Step):
-    """A replica that does not use a parameter gets no gradient of it, whatever the others have."""
+    """A replica that does not use a parameter gets no gradient for it, whatever the others have."""
 
     def _average(self, s: int) -> None:
         unused = [p for p in self.replicas[s].module.parameters() if p.grad is None]

@@ -1,6 +1,6 @@
-"""Defects that users reported of real engines, made again: of stages, gradients and losses.
+"""Defects of real engines that users reported, reproduced: in stages, gradients and losses.
 
-Its label links each to its report.
+Each label links to its report.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _ByParameterStage(Stage):
     """Computes weight gradients parameter by parameter, from all the nodes that lead to each."""
 
     def edges(self, node: Node, gradients: Sequence[Tensor | None]) -> list[tuple[GradientEdge, Tensor]]:
-        """Where the backward of a node begins again."""
+        """The edges at which the backward of a node begins again."""
         return [(GradientEdge(node, i), g) for i, g in enumerate(gradients) if g is not None]
 
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -70,9 +70,9 @@ class _ByParameterStage(Stage):
 
 @breaks("FWD-13", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/180952")
 class SharedCountedTwice(ReferencePipeline):
-    """A split backward counts twice what a parameter gets that is used twice on one path.
+    """A split backward counts a parameter's gradient twice if it is used twice on one path.
 
-    A parameter used in two places on one path: the later place's gradient flows through the earlier one too.
+    The later place's gradient flows through the earlier one too.
     """
 
     stage_type = _ByParameterStage
@@ -80,10 +80,7 @@ class SharedCountedTwice(ReferencePipeline):
 
 @breaks("SPL-1", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/170277")
 class OutputsSummed(_ByParameterStage):
-    """A split backward adds up the gradients of a node's outputs.
-
-    A node with several outputs: their gradients are added up and given to the first.
-    """
+    """A split backward adds up the gradients of a node's outputs and gives the sum to the first."""
 
     def edges(self, node: Node, gradients: Sequence[Tensor | None]) -> list[tuple[GradientEdge, Tensor]]:
         there = [gradient for gradient in gradients if gradient is not None]
@@ -101,10 +98,7 @@ class OutputsSummed(_ByParameterStage):
     source="https://github.com/deepspeedai/DeepSpeed/issues/3900",
 )
 class LatestLossOnly(Stage):
-    """One variable holds the losses of all microbatches.
-
-    One variable holds the loss: every backward begins at the microbatch that came last.
-    """
+    """One variable holds all microbatches' losses, so every backward begins at the last one's."""
 
     def end_in(self, microbatch: int, loss: Tensor) -> None:
         super().end_in(microbatch, loss)
@@ -127,10 +121,7 @@ class _StructuredStage(Stage):
 
 @breaks("FWD-11", source="https://github.com/pytorch/PiPPy/pull/738")
 class StructuredWithoutBackward(_StructuredStage):
-    """Models that return more than one value get no gradients.
-
-    Where the model returns more than one value, the loss is not found and nothing goes back.
-    """
+    """A model that returns more than one value gets no gradients, because its loss is not found."""
 
     def end_in(self, microbatch: int, loss: Tensor) -> None:
         super().end_in(microbatch, loss.detach() if self.structured else loss)
@@ -143,10 +134,7 @@ class StructuredWithoutBackward(_StructuredStage):
     source="https://github.com/pytorch/PiPPy/issues/135",
 )
 class OutputsCounted(_StructuredStage):
-    """As many gradients as outputs are asked for in the last stage.
-
-    The last stage must have as many gradients as outputs; there is one, the loss's.
-    """
+    """The last stage must have as many gradients as outputs, but has only the loss's."""
 
     def end_in(self, microbatch: int, loss: Tensor) -> None:
         if self.structured:
@@ -161,10 +149,7 @@ class OutputsCounted(_StructuredStage):
     source="https://github.com/pytorch/pytorch/issues/152827",
 )
 class InputGradientDemanded(Stage):
-    """An input without a gradient is an error.
-
-    Every input that could have a gradient must have one to send back, whether it was used or not.
-    """
+    """An input without a gradient to send back is an error, even if it was not used."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         wanted = [leaf is not None for leaf in self._in_flight[microbatch].inputs]
@@ -182,10 +167,7 @@ class InputGradientDemanded(Stage):
     source="https://github.com/pytorch/PiPPy/pull/1029",
 )
 class NoGradientRefused(Stage):
-    """An output that requires no gradient is an error.
-
-    The backward begins at every output, and one does not require a gradient.
-    """
+    """An output that requires no gradient is an error, because the backward begins at every output."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         for output in self._in_flight[microbatch].outputs:
@@ -196,10 +178,7 @@ class NoGradientRefused(Stage):
 
 @breaks("TRN-1", source="https://github.com/pytorch/PiPPy/issues/945")
 class ParametersForgotten(Stage):
-    """The backward accumulates nothing in parameters.
-
-    The backward asks for the gradients of the inputs, and accumulates none in parameters.
-    """
+    """The backward asks for the gradients of the inputs, and accumulates none in parameters."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         before = [(p, p.grad) for p in self.module.parameters()]
@@ -213,10 +192,7 @@ class ParametersForgotten(Stage):
 
 @breaks("TRN-2", source="https://github.com/deepspeedai/DeepSpeed/issues/4661")
 class LossesZero(ReferencePipeline):
-    """The losses that are returned are zero.
-
-    The loss that is returned is where the sum was meant to be kept, and is not.
-    """
+    """The returned losses are zero."""
 
     def make_result(self, mode: Mode, batch: Batch, done: Yield) -> StepResult:
         zeros = {k: torch.zeros_like(loss) for k, loss in done.losses.items()}

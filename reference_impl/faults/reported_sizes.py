@@ -1,4 +1,4 @@
-"""Defects that users reported of real engines, made again: of sizes, buffers and the order of steps."""
+"""Defects of real engines that users reported, reproduced: in sizes, buffers and the order of steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .wire import _each_tensor
 class EvaluatedFirst(ReferencePipeline):
     """After an evaluation nothing can be trained.
 
-    What the backward needs is prepared in the first step, and that was an evaluation.
+    The first step prepares the backward, and this one was an evaluation.
     """
 
     prepared: bool | None = None
@@ -39,10 +39,7 @@ class EvaluatedFirst(ReferencePipeline):
 
 @breaks("LIF-1", source="https://github.com/deepspeedai/DeepSpeed/pull/6484")
 class EvaluationCountKept(ReferencePipeline):
-    """Evaluation runs as many microbatches as training.
-
-    Evaluation runs as many microbatches as training did, whatever it was asked for.
-    """
+    """Evaluation runs as many microbatches as training did, not as many as it should."""
 
     trained: int | None = None
 
@@ -61,9 +58,9 @@ class EvaluationCountKept(ReferencePipeline):
     source="https://github.com/pytorch/torchtitan/issues/775",
 )
 class FewHang(Step):
-    """Fewer microbatches than ranks make the first rank wait for ever.
+    """With fewer microbatches than ranks the first rank waits forever.
 
-    The warm-up is as long as there are ranks; with fewer microbatches it waits for one that never comes.
+    The warm-up has as many forwards as there are ranks, and waits for one that never comes.
     """
 
     def run(self, actions: Sequence[Action]) -> Yield:
@@ -75,13 +72,13 @@ class FewHang(Step):
 
 
 class _SizedLink(Link):
-    """Sees the first size of the batch dimension that came from each sender."""
+    """Records the first size of the batch dimension that came from each sender."""
 
     batch_dim = 0
     rows: dict[int, int]
 
     def fit(self, leaf: Tensor, rows: int) -> Tensor:
-        """What is delivered where a buffer has other rows than the message."""
+        """The tensor that is delivered if a buffer has another number of rows than the message."""
         raise NotImplementedError
 
     def receive(self, *, source: int) -> Any:
@@ -126,20 +123,14 @@ class _SizedPipeline(ReferencePipeline):
 
 @breaks("LIF-1", status="error", source="https://github.com/hpcaitech/ColossalAI/issues/5940")
 class FirstSizesKept(ReferenceAdapter):
-    """A step of another size than the first is an error.
-
-    Buffers have the sizes of the first step; a step with others is an error.
-    """
+    """A step of another size than the first is an error, because buffers keep the first step's sizes."""
 
     pipeline = _SizedPipeline
 
 
 @breaks("FWD-2", status="error", source="https://github.com/pytorch/pytorch/issues/126600")
 class UnevenBuffers(_SizedPipeline):
-    """Shorter microbatches are received as long as the first.
-
-    All buffers of a step are as long as its first microbatch; a shorter one is followed by what was there.
-    """
+    """Microbatches shorter than a step's first are filled up with what was in the buffer."""
 
     link_type = _RepeatingLink
 
@@ -150,23 +141,20 @@ class UnevenBuffers(_SizedPipeline):
 
 @breaks("LIF-1", status="error", source="https://github.com/deepspeedai/DeepSpeed/issues/3045")
 class EvaluationSizeKept(_SizedPipeline):
-    """A step of another size than the first gets activations of the first's."""
+    """A step of another size than the first gets activations of the first's size."""
 
     link_type = _RepeatingLink
 
 
 def _chunks(batch_size: int, num_microbatches: int) -> list[int]:
-    """What ``torch.chunk`` makes: equal parts as long as they last, perhaps fewer than asked for."""
+    """The sizes of ``torch.chunk``: equal parts as long as they last, perhaps fewer than asked for."""
     size = -(-batch_size // num_microbatches)
     return [min(size, batch_size - begin) for begin in range(0, batch_size, size)]
 
 
 @breaks("FWD-2", status="error", source="https://github.com/pytorch/PiPPy/pull/192")
 class FewerChunks(ReferencePipeline):
-    """Batches are cut by torch.chunk.
-
-    Batches are cut by torch.chunk, which may make fewer parts than it is asked for.
-    """
+    """Batches are cut by torch.chunk, which may make fewer parts than it is asked for."""
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         work, dim = super().make_work(mode, batch), batch.batch_dim
@@ -188,7 +176,7 @@ def _cut_off(value: Any) -> Any:
     source="https://github.com/deepspeedai/DeepSpeed/issues/969",
 )
 class ThirdTensorDropped(Link):
-    """Of more than two boundary tensors the rest is dropped."""
+    """If a boundary has more than two tensors, the rest is dropped."""
 
     def send(self, value: Any, *, to: int) -> None:
         super().send(value[:2] if isinstance(value, tuple) else value, to=to)

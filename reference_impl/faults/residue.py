@@ -1,4 +1,4 @@
-"""Faults of what is kept: during a step, after it, after closing."""
+"""Faults of what stays behind: during a step, after it, after closing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from .fault import breaks
 
 @breaks("LIF-3")
 class OutputsKept(Stage):
-    """Outputs are kept until the next step.
-
-    Every stage's outputs stay where they are until those of the next step take their places.
-    """
+    """Every stage's outputs are kept until those of the next step replace them."""
 
     outputs: dict[int, Any] | None = None
 
@@ -36,10 +33,7 @@ class OutputsKept(Stage):
 
 @breaks("LIF-3")
 class ThreadsLeft(ReferencePipeline):
-    """Every pipeline starts a thread that nobody ends.
-
-    A watching thread is started at build time, and nobody tells it to end.
-    """
+    """Every pipeline starts a thread that never ends."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -48,10 +42,7 @@ class ThreadsLeft(ReferencePipeline):
 
 @breaks("LIF-3")
 class GroupsLeft(ReferencePipeline):
-    """Every pipeline makes a process group of its own.
-
-    A process group is made at build time and not destroyed by close().
-    """
+    """Every pipeline makes a process group that close() does not destroy."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -60,10 +51,7 @@ class GroupsLeft(ReferencePipeline):
 
 @breaks("LIF-3")
 class StepsCollected(ReferencePipeline):
-    """Something of every step is kept.
-
-    A number is kept of every step, for statistics that nobody reads.
-    """
+    """A number is kept of every step, for statistics that are never read."""
 
     history: list[Tensor]
 
@@ -75,9 +63,7 @@ class StepsCollected(ReferencePipeline):
 
 @breaks("LIF-7", source="https://github.com/pytorch/pytorch/issues/128910")
 class GraphsKeptInStep(Stage):
-    """Graphs are kept until the step ends.
-
-    Graphs are retained by the backward and dropped when the step ends: memory grows with m.
+    """Graphs are kept until the step ends, so that memory grows with m.
 
     Runs whole backwards as two parts, and forgets neither before the step ends.
     """
@@ -97,10 +83,7 @@ class GraphsKeptInStep(Stage):
 
 @breaks("LIF-8")
 class ClosedOnce(ReferencePipeline):
-    """The second close() raises.
-
-    close() removes what the second close() looks for.
-    """
+    """The second close() raises, because the first one removed what it looks for."""
 
     def close(self) -> None:
         super().close()

@@ -38,10 +38,7 @@ class SumDivided(ReferencePipeline):
 
 @breaks("LIF-1", source="https://github.com/deepspeedai/DeepSpeed/pull/4859")
 class FirstCountKept(ReferencePipeline):
-    """Every step's loss is divided by the first step's m.
-
-    A mean loss is divided by the m that the pipeline was built for, whatever this step's is.
-    """
+    """A mean loss is divided by the m that the pipeline was built for, not by this step's."""
 
     def make_work(self, mode: Mode, batch: Batch) -> Work:
         return replace(super().make_work(mode, batch), divisor=self.plan.num_microbatches)
@@ -49,10 +46,7 @@ class FirstCountKept(ReferencePipeline):
 
 @breaks("TRN-3", source="https://github.com/deepspeedai/DeepSpeed/pull/8154")
 class OneStageScaled(Stage):
-    """Stage 0 scales its gradients by 1/4, all others are right.
-
-    Stage 0 alone scales what it contributes; the losses are exact and all other stages right.
-    """
+    """Stage 0 scales its gradients by 1/4; losses and all other stages are right."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         if self.index == 0:
@@ -73,10 +67,7 @@ class LossesDivided(ReferencePipeline):
 
 @breaks("TRN-4", source="https://github.com/pytorch/torchtitan/issues/1733")
 class EarlierRescaled(_NotDivided):
-    """The division rescales gradients accumulated before.
-
-    The division by m happens at the end of the step, on the sum with earlier gradients.
-    """
+    """The division by m happens at the end of the step, and rescales gradients accumulated before."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)

@@ -21,10 +21,7 @@ from .fault import breaks
 
 @breaks("SCH-1")
 class ForwardRepeated(Stage):
-    """Every forward of a training step runs twice.
-
-    Every forward of a training step runs once more, and what comes out is thrown away.
-    """
+    """Every forward of a training step runs once more, and the result is thrown away."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -38,10 +35,7 @@ class ForwardRepeated(Stage):
 
 @breaks("SCH-1", schedule="GPipe")
 class InputPartWasted(Stage):
-    """Input gradients are computed twice.
-
-    Every full backward has an input part before it, whose result nobody uses.
-    """
+    """Input gradients are computed twice: before every full backward, and in it."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         saved = self._in_flight[microbatch]
@@ -53,7 +47,7 @@ class InputPartWasted(Stage):
 
 
 class _OtherSchedule(ReferencePipeline):
-    """Runs another schedule than the one that was asked for, with the same numbers."""
+    """Runs another schedule than the one in the plan, with the same numbers."""
 
     other = ""
 
@@ -63,30 +57,21 @@ class _OtherSchedule(ReferencePipeline):
 
 @breaks("SCH-2")
 class GPipeInDisguise(_OtherSchedule):
-    """What is called 1F1B runs as GPipe.
-
-    1F1B is called 1F1B, and all forwards run before the first backward.
-    """
+    """1F1B runs all forwards before the first backward, as GPipe does."""
 
     other = "GPipe"
 
 
 @breaks("SCH-3", schedule="ZB-H1")
 class GreedyWarmUp(_OtherSchedule):
-    """ZB-H1 warms up as long as ZB-H2.
-
-    ZB-H1 warms up with as many forwards as ZB-H2.
-    """
+    """ZB-H1 warms up with as many forwards as ZB-H2."""
 
     other = "ZB-H2"
 
 
 @breaks("SCH-3", schedule="ZBVZeroBubble")
 class WeightsLast(Step):
-    """All weight parts wait until the end of the step.
-
-    All weight parts wait until the end of the step, and hold their microbatches until then.
-    """
+    """All weight parts wait until the end of the step, and hold their microbatches until then."""
 
     def run(self, actions: Sequence[Action]) -> Yield:
         weights = [action for action in actions if action.kind is Kind.W]
@@ -95,10 +80,7 @@ class WeightsLast(Step):
 
 @breaks("SCH-6", status="error")
 class FewRefusedAlone(ReferencePipeline):
-    """The first rank alone refuses fewer microbatches than ranks.
-
-    The first rank refuses fewer microbatches than ranks, the others wait for it.
-    """
+    """The first rank refuses fewer microbatches than ranks, the others wait for it."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         if (
@@ -111,10 +93,7 @@ class FewRefusedAlone(ReferencePipeline):
 
 @breaks("SCH-6")
 class SingleDropped(ReferencePipeline):
-    """A single microbatch leaves no gradients.
-
-    With one microbatch the loop that keeps the gradients never runs.
-    """
+    """A single microbatch leaves no gradients, because the loop that keeps them never runs."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         result = super().run(mode, batch)
@@ -126,10 +105,7 @@ class SingleDropped(ReferencePipeline):
 
 @breaks("SCH-7", schedule="ZBVZeroBubble")
 class LoopForV(ReferencePipeline):
-    """A V schedule's stages run as a loop.
-
-    The stages of a V schedule are laid out as a loop.
-    """
+    """The stages of a V schedule are laid out as a loop."""
 
     def __init__(self, plan: Plan) -> None:
         loop = placement_of(
@@ -140,10 +116,7 @@ class LoopForV(ReferencePipeline):
 
 @breaks("SCH-8")
 class Misnumbered(ReferencePipeline):
-    """The declared table has the last rank's order wrong.
-
-    The table that is shown lists the last rank's first computation last.
-    """
+    """The declared table lists the last rank's first computation last."""
 
     def table(self) -> str | None:
         text = super().table()
@@ -156,10 +129,7 @@ class Misnumbered(ReferencePipeline):
 
 @breaks("SCH-9")
 class EvaluationRepeats(Stage):
-    """Evaluation runs forwards twice.
-
-    Evaluation runs every forward but the first one twice.
-    """
+    """Evaluation runs every forward but the first one twice."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
@@ -172,7 +142,7 @@ class EvaluationRepeats(Stage):
 
 
 class _Declaring(ReferencePipeline):
-    """Declares one microbatch after the other instead of what it runs."""
+    """Declares another table than it runs."""
 
     def order(self, stage: int) -> Sequence[int]:
         """The microbatches of a stage in turn."""
@@ -190,20 +160,14 @@ class _Declaring(ReferencePipeline):
 
 @breaks("SCH-4")
 class OneAtATime(_Declaring):
-    """The declared table runs one microbatch after the other.
-
-    The declared table begins a microbatch when the one before has ended: a pipeline of one.
-    """
+    """The declared table begins a microbatch only when the one before has ended."""
 
     pass
 
 
 @breaks("SCH-5", source="https://github.com/pytorch/pytorch/issues/172668")
 class OppositeOrders(_Declaring):
-    """The declared orders of neighbours wait for each other.
-
-    The declared table lets neighbours take the microbatches in opposite orders: each waits for the other.
-    """
+    """The declared table gives neighbours opposite orders of microbatches, so each waits for the other."""
 
     def order(self, stage: int) -> Sequence[int]:
         forth = super().order(stage)
@@ -212,10 +176,7 @@ class OppositeOrders(_Declaring):
 
 @breaks("SCH-7", schedule="LoopedBFS")
 class PlacementIgnored(ReferencePipeline):
-    """Another placement than the schedule's is ignored.
-
-    Stages are laid out as the schedule wants them, whatever was asked for.
-    """
+    """Stages are laid out as the schedule requires, not as the plan says."""
 
     def __init__(self, plan: Plan) -> None:
         offer = OFFERS[plan.schedule]

@@ -23,10 +23,7 @@ __all__: list[str] = []
 
 @breaks_promise("DPW-39", tells="step 1")
 class StaleWholes(Sharded):
-    """Whole parameters outlive the step.
-
-    Whole parameters that were kept for the backward are kept for the next step, too.
-    """
+    """Whole parameters that were kept for the backward are kept for the next step, too."""
 
     def __call__(self, *args: Any) -> Any:
         return self.module(*args) if self.param_dtype is None else super().__call__(*args)
@@ -34,10 +31,7 @@ class StaleWholes(Sharded):
 
 @breaks_promise("DPW-39", tells="step 1")
 class PrefetchesOldValues(Sharded):
-    """Prefetched parameters are from before the step.
-
-    What was asked for before the optimizer's step is what the next forward computes with.
-    """
+    """The next forward computes with parameters that were prefetched before the optimizer's step."""
 
     def __call__(self, *args: Any) -> Any:
         if not self.sharding.forward_prefetch:
@@ -47,7 +41,7 @@ class PrefetchesOldValues(Sharded):
 
 
 class _Parts(Shard):
-    """Spoils the reduced gradient."""
+    """Changes the reduced gradient."""
 
     def reduced(self, gradient: Tensor) -> Tensor:
         return self.spoilt(gradient, super().reduced(gradient))
@@ -82,10 +76,7 @@ class _RestShard(_Parts):
 
 @breaks_promise("DPW-39", tells="gradient of")
 class RestForgotten(Sharded):
-    """What is left over by division gets no gradient.
-
-    Elements that are left over when parameters are divided by the ranks get no gradient.
-    """
+    """Elements that are left over when parameters are divided among the ranks get no gradient."""
 
     shard_class = _RestShard
 
@@ -101,10 +92,7 @@ class _SmallShard(_Parts):
 
 @breaks_promise("DPW-39", tells="gain.weight")
 class SmallReducedAlone(Sharded):
-    """Parameters that some lack are not reduced.
-
-    A parameter that some ranks have nothing of keeps the gradient of the rank that has it.
-    """
+    """A parameter of which some ranks have no part keeps the gradient of the rank that has it."""
 
     shard_class = _SmallShard
 
@@ -117,10 +105,7 @@ class _InnerShard(_Parts):
 
 @breaks_promise("DPW-39", tells="middle.first")
 class InnerDividedTwice(Sharded):
-    """Nested units are divided twice.
-
-    Gradients of a unit inside another are divided for both.
-    """
+    """Gradients of a unit inside another are divided for both."""
 
     shard_class = _InnerShard
 
@@ -151,10 +136,7 @@ class _ApartShard(Shard):
 
 @breaks_promise("DPW-39", tells="gradient of")
 class ReducedInOneGroup(Sharded):
-    """Copies of a hybrid are not averaged.
-
-    Hybrid: gradients are averaged over the ranks that share a copy, and not over the copies.
-    """
+    """A hybrid's gradients are averaged over the ranks that share a copy, but not over the copies."""
 
     shard_class = _ApartShard
 
@@ -170,20 +152,14 @@ class _WrongGroupShard(Shard):
 
 @breaks_promise("DPW-39", tells="expert")
 class ExpertsOfAllAveraged(Sharded):
-    """Experts are averaged over all ranks.
-
-    The gradients of experts are averaged over all ranks, whoever has them.
-    """
+    """The gradients of experts are averaged over all ranks."""
 
     shard_class = _WrongGroupShard
 
 
 @breaks_promise("DPW-39", tells="apart")
 class IgnoredAveraged(Sharded):
-    """Ignored parameters are averaged.
-
-    The gradients of what is ignored are averaged nevertheless.
-    """
+    """The gradients of ignored parameters are averaged."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -198,10 +174,7 @@ def _average(parameter: Tensor) -> None:
 
 @breaks_promise("DPW-39", tells="apart")
 class IgnoredSharded(Sharded):
-    """Ignored parameters are sharded.
-
-    What is ignored is sharded like everything else.
-    """
+    """Ignored parameters are sharded."""
 
     def __init__(self, *args: Any, ignored: object, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -216,10 +189,7 @@ class _ForgetfulShard(Shard):
 
 @breaks_promise("DPW-39", tells="gradient of")
 class AccumulatedForgotten(Sharded):
-    """What was accumulated is dropped.
-
-    What passes added up that did not synchronise is dropped by the one that does.
-    """
+    """Gradients from passes that did not synchronise are dropped by the one that does."""
 
     shard_class = _ForgetfulShard
 
@@ -239,20 +209,14 @@ class _RepeatingShard(Shard):
 
 @breaks_promise("DPW-39", tells="step 1")
 class AccumulatedAgain(Sharded):
-    """What was accumulated comes again.
-
-    What was accumulated and reduced in one step is there again in the next.
-    """
+    """Accumulated gradients that were reduced in one step come again in the next."""
 
     shard_class = _RepeatingShard
 
 
 @breaks_promise("DPW-39", tells="output 0")
 class ComputesInSingle(Sharded):
-    """Computes in single precision.
-
-    Parameters are gathered in single precision, whatever they are.
-    """
+    """Parameters are gathered in single precision, whatever their dtype."""
 
     def __init__(self, *args: Any, param_dtype: torch.dtype | None, **how: Any) -> None:
         super().__init__(*args, param_dtype=param_dtype or torch.float32, **how)
@@ -260,10 +224,7 @@ class ComputesInSingle(Sharded):
 
 @breaks_promise("DPW-39", tells="step 1")
 class CompiledKeepsFirst(Sharded):
-    """Compiled parts keep their first parameters.
-
-    Compiled parts go on with the parameters that they were compiled with.
-    """
+    """Compiled parts go on with the parameters that they were compiled with."""
 
     def arrived(self, unit: Unit) -> None:
         super().arrived(unit)
@@ -285,10 +246,7 @@ class _OffloadedShard(Shard):
 
 @breaks_promise("DPW-40", tells="step 1")
 class OffloadedOnce(Sharded):
-    """Offloaded shards are copied once.
-
-    The device keeps its first copy of what is offloaded; the optimizer's steps never come back.
-    """
+    """The device keeps its first copy of offloaded shards, without the optimizer's steps."""
 
     shard_class = _OffloadedShard
 
@@ -306,10 +264,7 @@ class _LastGradientShard(Shard):
 
 @breaks_promise("DPW-40", tells="gradient of")
 class OffloadedOverwritten(Sharded):
-    """Offloaded gradients are overwritten.
-
-    A gradient that is offloaded overwrites what was added up before.
-    """
+    """An offloaded gradient overwrites what was added up before."""
 
     shard_class = _LastGradientShard
 
@@ -349,20 +304,14 @@ class _UnfinishedShard(Shard):
 
 @breaks_promise("DPW-41", tells="gradient of")
 class ReducedUnwaited(Sharded):
-    """A late reduction is left out.
-
-    A reduction that is not over in time is left out.
-    """
+    """A reduction that is not finished in time is left out."""
 
     shard_class = _UnfinishedShard
 
 
 @breaks_promise("DPW-35", tells="ranks saved")
 class CutsOfTheSaver(Sharded):
-    """Shards are cut as the saver had them.
-
-    Shards are cut as the ranks that saved the state have them, which the saved state tells.
-    """
+    """Loaded shards are cut as on the ranks that saved the state."""
 
     def full_state(self) -> dict[str, Tensor]:
         found: OrderedDict[str, Tensor] = OrderedDict(super().full_state())
@@ -381,10 +330,7 @@ class CutsOfTheSaver(Sharded):
 
 @breaks_promise("DPW-43", tells="once it is|after loading")
 class FirstPartForAll(Sharded):
-    """Every rank materialises the first part.
-
-    Every rank keeps the first part of what is materialised after the module was wrapped.
-    """
+    """Every rank keeps the first part of what is materialised after wrapping."""
 
     def materialise(self, device: torch.device | None = None) -> None:
         super().materialise(device)

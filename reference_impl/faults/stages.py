@@ -14,10 +14,7 @@ from .fault import breaks
 
 @breaks("SPL-2", schedule="ZB-H1")
 class WholeAmongParts(Stage):
-    """A whole backward among split ones loses its weight part.
-
-    While weight parts wait, a whole backward is taken for an input part, and its weight part never comes.
-    """
+    """While weight parts wait, a whole backward is taken for an input part, and its weight part never runs."""
 
     def left(self, num_microbatches: int) -> tuple[int, ...]:
         return ()
@@ -40,20 +37,14 @@ class _HoardingStage(Stage):
 
 @breaks("SPL-2", schedule="ZB-H1")
 class GraphsHoarded(ReferencePipeline):
-    """Graphs are kept for ever.
-
-    Weight parts that have run are kept, and every graph with them, for ever.
-    """
+    """Weight parts that have run are kept forever, and every graph with them."""
 
     stage_type = _HoardingStage
 
 
 @breaks("SPL-5", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/136766")
 class WeightPartsKept(_HoardingStage):
-    """Graphs are kept until the end of the step.
-
-    Weight parts that have run are kept until the step ends: memory grows with m.
-    """
+    """Weight parts that have run are kept until the step ends, so that memory grows with m."""
 
     def clear(self) -> None:
         super().clear()
@@ -62,10 +53,7 @@ class WeightPartsKept(_HoardingStage):
 
 @breaks("SPL-3")
 class DeferredForgotten(Stage):
-    """Whole backwards forget deferred-weight functions.
-
-    Deferred-weight functions are known to schedules with weight parts only.
-    """
+    """Whole backwards do not call deferred-weight functions."""
 
     def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         builder, self._dw_builder = self._dw_builder, None
@@ -77,10 +65,7 @@ class DeferredForgotten(Stage):
 
 @breaks("SPL-3", schedule="ZB-H1")
 class DeferredTwice(Stage):
-    """Deferred-weight functions run twice.
-
-    A deferred-weight function runs at the input part, as if the backward were whole, and at the weight part.
-    """
+    """A deferred-weight function runs at the input part and again at the weight part."""
 
     def backward_input(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         found = super().backward_input(microbatch, gradients)
@@ -91,10 +76,7 @@ class DeferredTwice(Stage):
 
 @breaks("SPL-4", schedule="ZB-H1")
 class NothingToDo(Stage):
-    """Weight parts that are not due are ignored.
-
-    A weight part for which there is nothing to do is taken to be done.
-    """
+    """A weight part that is not due is ignored instead of refused."""
 
     def backward_weight(self, microbatch: int) -> None:
         if microbatch in self._weight_parts:
@@ -103,10 +85,7 @@ class NothingToDo(Stage):
 
 @breaks("SPL-4", schedule="ZB-H1")
 class BareKeys(Stage):
-    """The error is a bare key.
-
-    What is asked for too early or too late is looked up, and the answer is the key that is missing.
-    """
+    """The error about a call that is not due is a bare key."""
 
     def backward_weight(self, microbatch: int) -> None:
         if microbatch not in self._weight_parts:
@@ -116,7 +95,7 @@ class BareKeys(Stage):
 
 @breaks("SPL-1", schedule="InterleavedZeroBubble")
 class IndependentDropped(Stage):
-    """Outputs that no input reaches are forgotten when the backward is split."""
+    """Outputs that do not depend on an input are forgotten when the backward is split."""
 
     def backward_weight(self, microbatch: int) -> None:
         part = getattr(self._weight_parts.get(microbatch), "__self__", None)

@@ -1,4 +1,4 @@
-"""Faults that only a batch norm over all replicas sees."""
+"""Faults that show only with a batch norm over all replicas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OtherOrderOnLaterReplicas(ReferencePipeline):
 
 @breaks("DPC-9", tells=r"the buffer of blocks\.\d\.norm\.running_\w+ in stage \d is not the reference's")
 class NormsOnTheirOwn(ReferencePipeline):
-    """Batch norms lose the group over which they are to be synchronised."""
+    """Batch norms lose the group over which they should be synchronised."""
 
     def make_replicated(self, index: int, module: nn.Module) -> nn.Module:
         for part in module.modules():
@@ -64,14 +64,14 @@ class _TwiceStage(Stage):
 
 @breaks("DPC-9", tells=r"the buffer of blocks\.\d\.norm\.\w+ in stage \d is not the reference's")
 class TriedFirst(ReferencePipeline):
-    """Every stage runs the first microbatch once to see what comes out, on all replicas alike."""
+    """Every stage runs the first microbatch once to see its outputs, on all replicas alike."""
 
     stage_type = _TwiceStage
 
 
 @breaks("DPC-9", status="hung")
 class TriedOnOneReplica(ReferencePipeline):
-    """Only the first replica runs the first microbatch once more: the others' statistics are a forward behind."""
+    """Only the first replica runs the first microbatch once more, so the others' statistics lag one forward behind."""
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         kind = Stage if self.plan.ranks.replica else _TwiceStage

@@ -58,7 +58,7 @@ class LocalPartsAsWholes(ReferencePipeline):
 
 @breaks("DPC-7", tells=r"the gradient of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
 class PartialTakenForWhole(ReferencePipeline):
-    """What every rank contributes to a gradient is taken for the gradient; the contributions are never added up."""
+    """Every rank's contribution to a gradient is taken for the gradient; contributions are never added up."""
 
     def gradients(self) -> Named:
         def taken(gradient: DTensor) -> Tensor:
@@ -150,7 +150,7 @@ class AxesExchanged(ReferencePipeline):
 
 
 class _TakenOtherwise(ReferencePipeline):
-    """What a stage is given is not what was handed on."""
+    """Stages get something other than what was handed on."""
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         def given(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -165,7 +165,7 @@ class _TakenOtherwise(ReferencePipeline):
 
 @breaks("FWD-19", tells="the input of stage 1 is a plain tensor .* handed over as a DTensor placed")
 class PlacementLost(_TakenOtherwise):
-    """A stage is given the part that was sent, as a plain tensor."""
+    """A stage gets the part that was sent, as a plain tensor."""
 
     def taken(self, value: DTensor) -> Tensor:
         part: Tensor = value.to_local()
@@ -176,7 +176,7 @@ class PlacementLost(_TakenOtherwise):
     "FWD-19", tells=r"the input of stage 1 is a DTensor placed R .* handed over as a DTensor placed S\(\d\)"
 )
 class PartAsWhole(_TakenOtherwise):
-    """A stage is given the part that was sent as if every rank had been sent the same."""
+    """A stage gets the part that was sent as if every rank had been sent the same."""
 
     def taken(self, value: DTensor) -> Tensor:
         made: Tensor = DTensor.from_local(value.to_local(), value.device_mesh, [Replicate()])
@@ -187,7 +187,7 @@ class PartAsWhole(_TakenOtherwise):
     "FWD-19", tells=r"the input of stage 1 is a DTensor placed R .* handed over as a DTensor placed S\(\d\)"
 )
 class GatheredOnTheWay(_TakenOtherwise):
-    """A stage is given the whole tensor on every rank: right values, and more memory than was planned for."""
+    """A stage gets the whole tensor on every rank: right values, but more memory than planned."""
 
     def taken(self, value: DTensor) -> Tensor:
         return value.redistribute(placements=[Replicate()])
@@ -195,7 +195,7 @@ class GatheredOnTheWay(_TakenOtherwise):
 
 @breaks("FWD-19", tells=r"input 0 of stage 1 \(microbatch \d\) did not arrive unchanged")
 class PartsExchanged(_TakenOtherwise):
-    """A stage's ranks are each given the part of the next one."""
+    """Each of a stage's ranks gets the part of the next one."""
 
     def taken(self, value: DTensor) -> Tensor:
         (placement,), num = value.placements, value.device_mesh.size()

@@ -1,4 +1,4 @@
-"""Faults of parameters that stages hold together: parts of the gradient that somebody does not get."""
+"""Faults of parameters that stages share: some of them do not get the whole gradient."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from .fault import breaks
 
 @breaks("TRN-8", schedule="Interleaved1F1B", tells=r"gradient of tied in stage \d")
 class StagesKeepTheirOwn(ReferencePipeline):
-    """Stages of one rank that share a parameter keep their own gradients.
-
-    Stages of one rank that are to hold a parameter together hold equal ones, each with its part of the gradient.
-    """
+    """Stages of one rank that share a parameter hold separate ones, each with its part of the gradient."""
 
     def share_parameters(self) -> None:
         pass
@@ -40,10 +37,7 @@ class _OneSidedTies(Ties):
 
 @breaks("TRN-8", tells="gradient of tied in stage [1-9]")
 class FirstHolderOnly(ReferencePipeline):
-    """Only the first rank that shares a parameter gets the sum.
-
-    The sum is made on the first of the ranks that hold a parameter, and never reaches the others.
-    """
+    """Only the first rank that shares a parameter gets the sum of the gradients."""
 
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
         return _OneSidedTies(shared, self.modules, placement=self.placement, position=self.position)

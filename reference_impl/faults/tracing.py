@@ -24,7 +24,7 @@ from .fault import breaks
 
 
 def _outputs_changed(pipe: TracedPipe, changed: Callable[[int, fx.Node], bool]) -> TracedPipe:
-    """Detach those outputs of the stages before the last that `changed` picks."""
+    """Detach the outputs that `changed` selects, of the stages before the last."""
     for s, module in enumerate(pipe.modules[:-1]):
         graph = module.graph
         output = graph.output_node()
@@ -38,10 +38,7 @@ def _outputs_changed(pipe: TracedPipe, changed: Callable[[int, fx.Node], bool]) 
 
 @breaks("TRC-1")
 class CutsDetached(ReferencePipeline):
-    """What crosses the first cut is traced without its graph.
-
-    What crosses the first cut is traced without its graph: stage 0 gets no gradient.
-    """
+    """What crosses the first cut is traced without its graph, so stage 0 gets no gradient."""
 
     def make_traced(self, split: Split) -> TracedPipe | None:
         pipe = super().make_traced(split)
@@ -59,10 +56,7 @@ class _Wrapped(nn.Module):
 
 @breaks("TRC-2", source="https://github.com/pytorch/PiPPy/pull/915")
 class NamesPrefixed(ReferencePipeline):
-    """The keys of a stage's state dict have a prefix.
-
-    Stages are wrapped, and their state dicts have other keys than the model's.
-    """
+    """The keys of a stage's state dict have a prefix, because stages are wrapped."""
 
     def make_traced(self, split: Split) -> TracedPipe | None:
         pipe = super().make_traced(split)
@@ -75,10 +69,7 @@ class NamesPrefixed(ReferencePipeline):
 
 @breaks("TRC-3")
 class SkipsDetached(ReferencePipeline):
-    """A skip connection carries no gradient.
-
-    A skip connection carries values but no gradient back.
-    """
+    """A skip connection carries values but no gradient."""
 
     def make_traced(self, split: Split) -> TracedPipe | None:
         pipe = super().make_traced(split)
@@ -87,10 +78,7 @@ class SkipsDetached(ReferencePipeline):
 
 @breaks("TRC-3", source="https://github.com/pytorch/PiPPy/issues/32")
 class TiesNotAdded(ReferencePipeline):
-    """Ranks that share a parameter keep their own gradients.
-
-    A parameter of several ranks keeps its own part of the gradient on each of them.
-    """
+    """Ranks that share a parameter keep their own gradients."""
 
     def make_ties(self, shared: Sequence[Mapping[int, str]]) -> Ties:
         return super().make_ties(())
@@ -105,10 +93,7 @@ class _FrozenModeStage(TracedStage):
 
 @breaks("TRC-3")
 class ModeFrozen(ReferencePipeline):
-    """Stages stay in the mode they were traced in.
-
-    Traced stages stay in the mode they were traced in: batch norm evaluates with the batch's statistics.
-    """
+    """Traced stages stay in the mode they were traced in: batch norm evaluates with the batch's statistics."""
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         if self.traced is None:
@@ -118,10 +103,7 @@ class ModeFrozen(ReferencePipeline):
 
 @breaks("TRC-4")
 class NearestPointTaken(ReferencePipeline):
-    """A split point nobody knows is taken for the nearest.
-
-    A split point that names no submodule is taken to mean the nearest name.
-    """
+    """A split point that names no submodule is taken for the nearest name."""
 
     def make_traced(self, split: Split) -> TracedPipe | None:
         known = [name for name, _ in self.plan.model().named_modules() if name]
@@ -158,10 +140,7 @@ class _ForgetfulStage(TracedStage):
 
 @breaks("TRC-5")
 class BeyondTracedLost(ReferencePipeline):
-    """Of microbatches larger than traced the rest is lost.
-
-    Buffers have the traced shape: of a larger microbatch the rest arrives as zeros.
-    """
+    """Buffers have the traced shape, so the rest of a larger microbatch arrives as zeros."""
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         if self.traced is None:
@@ -189,7 +168,7 @@ class _ConfusedStage(TracedStage):
 
 @breaks("TRC-5", tells="the error swaps the two shapes")
 class ShapesExchanged(ReferencePipeline):
-    """The error about another shape takes the traced one for the one that is there."""
+    """The error about a wrong shape confuses the traced and the actual one."""
 
     def make_stage(self, index: int, module: nn.Module) -> Stage:
         if self.traced is None:
@@ -199,10 +178,7 @@ class ShapesExchanged(ReferencePipeline):
 
 @breaks("TRC-5")
 class DtypeGuessed(ReferencePipeline):
-    """The dtype known before the first step is another one.
-
-    What is said of boundaries before the first step has another dtype.
-    """
+    """The dtype that is declared for a boundary before the first step is wrong."""
 
     def boundaries(self) -> Sequence[Boundary]:
         guess = {torch.float64: torch.float32, torch.float32: torch.float64}

@@ -33,9 +33,7 @@ def _each_tensor(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 class StaleActivation(Link):
     """Every second message delivers the activation of the one before.
 
-    A receive is taken to be complete too early: the buffer still holds the microbatch before.
-
-    Remembers, per sender, what came last; every second message is ignored in its favour.
+    The receive seems complete too early, while the buffer still holds the microbatch before.
     """
 
     last: tuple[Any, ...] = ()
@@ -51,10 +49,7 @@ class StaleActivation(Link):
 
 @breaks("TRN-1", schedule="GPipe")
 class BufferReused(Link):
-    """One buffer receives all microbatches, also while earlier ones need it.
-
-    Delivers every message of the same look into the same memory.
-    """
+    """One buffer receives all microbatches of the same shapes, even while earlier ones need it."""
 
     first: Any = None
 
@@ -71,10 +66,7 @@ class BufferReused(Link):
 
 @breaks("FWD-1")
 class RoundedToBfloat16(Link):
-    """Activations travel in bfloat16.
-
-    Floats are sent in bfloat16 and converted back.
-    """
+    """Activations travel in bfloat16."""
 
     def send(self, value: Any, *, to: int) -> None:
         super().send(_each_tensor(_rounded, value), to=to)
@@ -82,10 +74,7 @@ class RoundedToBfloat16(Link):
 
 @breaks("FWD-7", source="https://github.com/pytorch/pytorch/issues/62283")
 class Scrambled(Link):
-    """A transposed tensor's memory is sent as if it were in order.
-
-    Strides are forgotten: memory is sent as it lies and read as if it were contiguous.
-    """
+    """A transposed tensor's memory is sent as if it were contiguous."""
 
     def send(self, value: Any, *, to: int) -> None:
         super().send(_each_tensor(_in_memory_order, value), to=to)
@@ -93,10 +82,7 @@ class Scrambled(Link):
 
 @breaks("FWD-14")
 class OutputsFreed(Link):
-    """A stage's output is freed as soon as it is sent.
-
-    A stage's output is freed once it is sent, although an in-place operation needs it for its backward.
-    """
+    """A stage's output is freed as soon as it is sent, although an in-place operation needs it for its backward."""
 
     def send(self, value: Any, *, to: int) -> None:
         super().send(value, to=to)
@@ -108,10 +94,7 @@ class OutputsFreed(Link):
 
 @breaks("FWD-5")
 class MasksLost(Link):
-    """Tensors that are not floating arrive as zeros.
-
-    Integer and bool tensors are allocated on the receiver and never filled.
-    """
+    """Tensors that are not floating arrive as zeros."""
 
     def send(self, value: Any, *, to: int) -> None:
         super().send(
@@ -121,12 +104,7 @@ class MasksLost(Link):
 
 @breaks("FWD-4")
 class OnlyFirstRefreshed(Link):
-    """Further tensors of a boundary stay those of microbatch 0.
-
-    A boundary is taken for one tensor; the others are those that came first.
-
-    After the first message of a kind only the first tensor is renewed.
-    """
+    """Of a boundary only the first tensor is renewed; the others stay those of microbatch 0."""
 
     first: Any = None
 
@@ -141,7 +119,7 @@ class OnlyFirstRefreshed(Link):
 
 @breaks("FWD-6")
 class WrongHalf(Link):
-    """Every 16-bit type of float travels as the other one."""
+    """Each 16-bit float type travels as the other one."""
 
     def send(self, value: Any, *, to: int) -> None:
         super().send(_each_tensor(_other_half, value), to=to)
@@ -149,10 +127,7 @@ class WrongHalf(Link):
 
 @breaks("FWD-1", status="error", source="https://github.com/pytorch/PiPPy/pull/1014")
 class PositionTakenForProcess(Link):
-    """A position is taken for a process.
-
-    Right only for a pipeline that is the world.
-    """
+    """A position is taken for a process, which is right only if the pipeline is the world."""
 
     def process(self, position: int) -> int:
         return position
@@ -160,7 +135,7 @@ class PositionTakenForProcess(Link):
 
 @breaks("TRN-1", status="hung")
 class Unmatched(Step):
-    """The first rank waits for a message that nobody sends."""
+    """The first rank waits for a message that is never sent."""
 
     def run(self, actions: Sequence[Action]) -> Yield:
         done = super().run(actions)

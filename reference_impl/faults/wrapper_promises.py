@@ -43,10 +43,7 @@ class BuffersAlways(DataParallel):
 
 @breaks_promise("DPW-15", tells="seen")
 class BuffersOfThen(DataParallel):
-    """Buffers assigned anew are missed.
-
-    Broadcasts the buffers that there were when it was made.
-    """
+    """Buffers that were assigned anew are missed: those from the start are broadcast."""
 
     def __init__(self, module: nn.Module, **how: Any) -> None:
         self._then: dict[str, Tensor] = {}
@@ -58,7 +55,7 @@ class BuffersOfThen(DataParallel):
 
 
 class _Hooked(DataParallel):
-    """Registers another hook than it is given."""
+    """Registers another hook than the given one."""
 
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
         super().register_comm_hook(state, hook)
@@ -155,10 +152,7 @@ class JoinEndsApart(DataParallel):
 
 @breaks_promise("DPW-19", tells="gradient of")
 class StandInAddsOwn(DataParallel):
-    """Ranks without batches repeat their last.
-
-    A rank without batches hands in its last gradients again.
-    """
+    """A rank without batches contributes its last gradients again."""
 
     def _stand_in(self, what: int) -> None:
         self._expect_all()
@@ -167,7 +161,7 @@ class StandInAddsOwn(DataParallel):
 
 @breaks_promise("DPW-20", tells="raised nothing")
 class EarlyEndLetPass(DataParallel):
-    """Uneven inputs are let pass."""
+    """Uneven inputs are not refused."""
 
     def join(self, *, divide_by_initial: bool = True, raise_early: bool = False) -> Any:
         return super().join(divide_by_initial=divide_by_initial, raise_early=False)
@@ -194,10 +188,7 @@ class ForwardsAveraged(AfterPass):
 @breaks_promise("DPW-23", tells="gradient of enter")
 @breaks_promise("DPW-22", tells="gradient of enter")
 class RecomputedLocal(DataParallel):
-    """Recomputed parts are not averaged.
-
-    Parameters of parts that run again inside the backward pass are not averaged.
-    """
+    """Parameters of parts that run again inside the backward pass are not averaged."""
 
     def __init__(self, module: nn.Module, **how: Any) -> None:
         super().__init__(module, **how)
@@ -227,10 +218,7 @@ class MappingsBecomeTuples(DataParallel):
 
 @breaks_promise("DPW-24", tells="gradient of")
 class DataclassesUnread(DataParallel):
-    """Tensors in dataclasses are not found.
-
-    Tensors in a dataclass are not found, and the pass not begun.
-    """
+    """Tensors in a dataclass are not found, and the pass does not begin."""
 
     reads = True
 
@@ -246,10 +234,7 @@ class DataclassesUnread(DataParallel):
 
 @breaks_promise("DPW-44", tells="gradient of")
 class ReferencesUnread(DataParallel):
-    """What is referred to is not found.
-
-    A remote reference is passed on unread, and the pass not begun.
-    """
+    """Tensors behind a remote reference are not found, and the pass does not begin."""
 
     reads = True
 
@@ -265,10 +250,7 @@ class ReferencesUnread(DataParallel):
 
 @breaks_promise("DPW-44", tells="the output is")
 class ReferencesFollowed(DataParallel):
-    """Outputs come back without their reference.
-
-    What is referred to comes back instead of the reference.
-    """
+    """A remote reference among the outputs comes back as its value."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
@@ -277,10 +259,7 @@ class ReferencesFollowed(DataParallel):
 
 @breaks_promise("DPW-25", tells="conv.weight")
 class MemoryOrder(AfterPass):
-    """Gradients are copied in memory order.
-
-    Takes gradients from the bucket in the order of memory.
-    """
+    """Gradients are copied from the bucket in memory order."""
 
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         gradient = parameter.grad

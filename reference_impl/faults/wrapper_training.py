@@ -32,7 +32,7 @@ __all__: list[str] = []
 class InfinityAtHome(AfterPass):
     """Ranks whose own gradients are finite take the step.
 
-    What is infinite on one rank is zero on the others, as if it were the first rank's business to look.
+    What is infinite on one rank is zero on the others, as if only the first rank had to look.
     """
 
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
@@ -60,7 +60,7 @@ class _OtherPrecision(DataParallel):
 
 @breaks_promise("DPW-28", tells="probe")
 class ReducedAsComputed(_OtherPrecision):
-    """Gradients are reduced as they are computed."""
+    """Gradients are reduced in the dtype of the computation."""
 
     def _other(self, mixed: MixedPrecision) -> MixedPrecision:
         return dataclasses.replace(mixed, reduce_dtype=mixed.param_dtype)
@@ -92,7 +92,7 @@ class BuffersInFull(_OtherPrecision):
 
 @breaks_promise("DPW-29", tells="leave.weight")
 class DelayedForEver(DataParallel):
-    """What is delayed is never reduced."""
+    """Delayed parameters are never reduced."""
 
     def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
         ignored = options.ignored | options.delayed
@@ -101,7 +101,7 @@ class DelayedForEver(DataParallel):
 
 @breaks_promise("DPW-29", tells="leave.weight")
 class DelayedSummed(AfterPass):
-    """What is delayed is not divided."""
+    """Delayed parameters' gradients are not divided."""
 
     def _spoil(self, name: str, parameter: nn.Parameter) -> None:
         if name in self.options.delayed:
@@ -110,10 +110,7 @@ class DelayedSummed(AfterPass):
 
 @breaks_promise("DPW-30", tells="after step 0")
 class StepBeforeReduction(DataParallel):
-    """Steps are taken with own gradients.
-
-    Steps are taken with each rank's own gradient.
-    """
+    """Steps are taken with each rank's own gradient."""
 
     def step_in_backward(self, optimizer_of: Callable[[nn.Parameter], Optimizer]) -> None:
         for parameter in self._parameters_kept.values():
@@ -143,10 +140,7 @@ def _both(one: Callable[[], Any], other: Callable[[], Any]) -> None:
 
 @breaks_promise("DPW-31", tells="step 2")
 class OldDivisor(AfterPass):
-    """Means are over the ranks of before.
-
-    Means are over the ranks that there were at first.
-    """
+    """Means are over the original number of ranks."""
 
     first = 0
 
@@ -170,7 +164,7 @@ class HookLostWithGroup(DataParallel):
 
 @breaks_promise("DPW-31", status="hung", tells="progress")
 class OldGroup(DataParallel):
-    """The old group is waited for."""
+    """The wrapper waits for the old group."""
 
     def change_group(self, group: ProcessGroup) -> None:
         pass
@@ -178,10 +172,7 @@ class OldGroup(DataParallel):
 
 @breaks_promise("DPW-32", status="error", tells="no gradient")
 class AnyBackwardEnds(DataParallel):
-    """Gradients of inputs end the pass.
-
-    Gradients of inputs end the pass, too, and are taken for a backward that reaches no parameter.
-    """
+    """Gradients of inputs end the pass: they are taken for a backward that reaches no parameter."""
 
     def _backward_ended(self) -> None:
         self.end_pass()
@@ -201,10 +192,7 @@ class _Sink(torch.autograd.Function):
 
 @breaks_promise("DPW-32", tells="gradient of")
 class SecondOrderLost(DataParallel):
-    """Gradients of gradients are lost.
-
-    Gradients go through a function of the wrapper's that cannot be differentiated itself.
-    """
+    """Gradients pass through a function of the wrapper that cannot be differentiated twice."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
@@ -222,10 +210,7 @@ class OutputsAreViews(DataParallel):
 
 @breaks_promise("DPW-33", tells="gradient of")
 class OutputsShared(DataParallel):
-    """Gradients follow what becomes of the outputs.
-
-    Gradients are scaled by what the outputs are when backward comes, not by what they were.
-    """
+    """Gradients are scaled by the outputs' values at the time of the backward, not the original ones."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
@@ -243,7 +228,7 @@ def _ratio(now: Tensor, then: Tensor, gradient: Tensor) -> Tensor:
 
 @breaks_promise("DPW-34", tells="seen|running")
 class BufferHookMissed(DataParallel):
-    """The hook is not called."""
+    """The buffer hook is not called."""
 
     def synchronise_buffers(self) -> None:
         broadcast(self._buffers_kept().values(), self.group)
@@ -251,7 +236,7 @@ class BufferHookMissed(DataParallel):
 
 @breaks_promise("DPW-34", tells="seen|running")
 class BufferHookAlwaysBefore(DataParallel):
-    """The hook is always called before."""
+    """The buffer hook is always called before the forward."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.options = dataclasses.replace(self.options, buffers_when="before_forward")
@@ -260,7 +245,7 @@ class BufferHookAlwaysBefore(DataParallel):
 
 @breaks_promise("DPW-35", tells="module.enter")
 class SavedWithPrefix(DataParallel):
-    """Names have a prefix of the wrapper's."""
+    """Names have the wrapper's prefix."""
 
     def full_state(self) -> Mapping[str, Tensor]:
         return {f"module.{name}": value for name, value in super().full_state().items()}
@@ -285,10 +270,7 @@ class LoadedOnOneRank(DataParallel):
 
 @breaks_promise("DPW-35", tells="ranks saved")
 class OtherWorldsSkipped(DataParallel):
-    """What other numbers of ranks saved is skipped.
-
-    What another number of ranks saved is left where it is, without a word.
-    """
+    """A state that another number of ranks saved is silently skipped."""
 
     def full_state(self) -> Mapping[str, Tensor]:
         found: OrderedDict[str, Tensor] = OrderedDict(super().full_state())
@@ -310,10 +292,7 @@ class PickledAnywhere(DataParallel):
 
 @breaks_promise("DPW-36", tells="step 1")
 class PickledAlone(DataParallel):
-    """After a pickle nothing is reduced.
-
-    What comes back from a pickle knows of no other replicas.
-    """
+    """A wrapper from a pickle knows no other replicas, so nothing is reduced."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.alone = True
@@ -324,7 +303,7 @@ class PickledAlone(DataParallel):
 
 @breaks_promise("DPW-37", tells="rank is told")
 class LogOfOthers(DataParallel):
-    """Every rank tells about the first."""
+    """Every rank's log describes the first."""
 
     def logged(self) -> dict[str, object]:
         return {**super().logged(), "rank": 0}
@@ -346,7 +325,7 @@ class AnyRate(DataParallel):
 
 @breaks_promise("DPW-38", tells="raised nothing")
 class AnyDevice(DataParallel):
-    """Device arguments are not looked at."""
+    """Device arguments are not checked."""
 
     def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
         super().__init__(module, options=dataclasses.replace(options, device=None), **how)

@@ -26,10 +26,10 @@ __all__ = ["AfterPass"]
 
 
 class AfterPass(DataParallel):
-    """Does something to the gradients once they are reduced."""
+    """Changes the gradients once they are reduced."""
 
     def end_pass(self, *, lenient: bool = False) -> None:
-        """Reduce, then spoil."""
+        """Reduce, then change."""
         due = self._in_pass
         super().end_pass(lenient=lenient)
         if due:
@@ -75,7 +75,7 @@ class OwnValues(DataParallel):
 
 @breaks_promise("DPW-2", tells="norm.running_mean")
 class OwnBuffers(DataParallel):
-    """Buffers begin as they are on each rank."""
+    """Buffers keep each rank's own initial values."""
 
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
         verify(tensors, self.group)
@@ -88,10 +88,7 @@ class OwnBuffers(DataParallel):
 
 @breaks_promise("DPW-3", status="crashed", tells="died")
 class ShapesUnread(DataParallel):
-    """Shapes are not compared, and the broadcast fails.
-
-    Compares the number of parameters only, so that the broadcast mixes them up, or waits.
-    """
+    """Only the number of parameters is compared, so that the broadcast mixes up shapes, or waits."""
 
     def _begin_equal(self, tensors: Mapping[str, Tensor]) -> None:
         broadcast(tensors.values(), self.group)
@@ -149,7 +146,7 @@ class FrozenTrained(DataParallel):
 
 @breaks_promise("DPW-6", tells="own changes when")
 class NothingIgnored(DataParallel):
-    """What was to be ignored is kept in step."""
+    """Parameters that should be ignored are synchronised."""
 
     def __init__(self, module: nn.Module, *, options: Options, **how: Any) -> None:
         super().__init__(module, options=dataclasses.replace(options, ignored=frozenset()), **how)
@@ -184,7 +181,7 @@ class NoSyncForgotten(DataParallel):
 
 @breaks_promise("DPW-7", tells=r"\(nested\)")
 class InnerContextEnds(DataParallel):
-    """The inner of two contexts ends the outer."""
+    """The inner of two no_sync contexts ends the outer one."""
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -198,7 +195,7 @@ class InnerContextEnds(DataParallel):
 @breaks_promise("DPW-14", tells="step 2")
 @breaks_promise("DPW-7", tells="gradient of")
 class AccumulatedDropped(DataParallel):
-    """What added up is dropped."""
+    """Gradients that added up are dropped."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._synchronises and torch.is_grad_enabled():
@@ -209,7 +206,7 @@ class AccumulatedDropped(DataParallel):
 
 @breaks_promise("DPW-8", tells=r"\((back|for)ward_inside\)")
 class BackwardDecides(DataParallel):
-    """Where the backward runs decides."""
+    """The context of the backward, not of its forward, decides whether it synchronises."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         before, self._synchronises = self._synchronises, True
@@ -225,10 +222,7 @@ class BackwardDecides(DataParallel):
 
 @breaks_promise("DPW-9", tells="towers")
 class UnusedStale(DataParallel):
-    """A rank without a gradient does not get the mean.
-
-    A rank that has no gradient of a parameter keeps none, whatever the others have.
-    """
+    """A rank that has no gradient of a parameter keeps none, whatever the others have."""
 
     def _holders(self, *, lenient: bool) -> dict[str, int]:
         holders = super()._holders(lenient=lenient)
@@ -237,10 +231,7 @@ class UnusedStale(DataParallel):
 
 @breaks_promise("DPW-9", tells="gradient of")
 class NothingReachedLeft(DataParallel):
-    """Who reaches no parameter reduces none.
-
-    A backward that reaches no parameter is taken for gradients of inputs, and no part in the reduction taken.
-    """
+    """A rank whose backward reaches no parameter takes no part in the reduction."""
 
     def _backward_ended(self) -> None:
         self._added.clear()
@@ -249,7 +240,7 @@ class NothingReachedLeft(DataParallel):
 
 @breaks_promise("DPW-9", tells="towers")
 class UnusedByUsers(DataParallel):
-    """Means are over the ranks that used it."""
+    """Means are over the ranks that used a parameter."""
 
     def end_pass(self, *, lenient: bool = False) -> None:
         due, self._counted = self._in_pass, dict[str, int]()
@@ -266,10 +257,7 @@ class UnusedByUsers(DataParallel):
 
 @breaks_promise("DPW-10", status="hung", tells="progress")
 class StaticByEachRank(DataParallel):
-    """Every rank learns its own graph.
-
-    What a static graph reaches is learned by every rank for itself.
-    """
+    """Every rank learns the static graph by itself."""
 
     def _settle(self, holders: Mapping[str, int]) -> None:
         super()._settle({name: int(name in self._arrivals) for name in holders})
@@ -277,10 +265,7 @@ class StaticByEachRank(DataParallel):
 
 @breaks_promise("DPW-10", tells="step 0")
 class StaticFirstForgotten(DataParallel):
-    """The first pass is not reduced.
-
-    The first pass of a static graph is not reduced.
-    """
+    """The first pass of a static graph is not reduced."""
 
     def begin_pass(self) -> None:
         if self.options.static_graph and not self._settled:
@@ -347,10 +332,7 @@ class RebuiltOneShort(DataParallel):
 
 @breaks_promise("DPW-13", tells="step [12]")
 class ViewsTwice(DataParallel):
-    """A gradient in its bucket is added once more.
-
-    A gradient that lives in its bucket is added to it once more.
-    """
+    """A gradient that lives in its bucket is added to it once more."""
 
     def _put(self, bucket: Bucket, name: str) -> None:
         gradient = bucket.parameters[name].grad

@@ -95,7 +95,7 @@ def test_options_about_agents_need_the_address_of_a_controller(launched, tmp_pat
         said, _ = done.communicate(timeout=GUARD)
 
         assert done.returncode == 2
-        assert "--min-agents says something about --attach, which was not given" in said
+        assert "--min-agents needs --attach, which was not given" in said
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_another_version_of_anything_is_refused_by_name(field):
     ours = own_versions()
     theirs = msgspec.structs.replace(ours, **{field: 99 if field == "protocol" else "99"})
 
-    with pytest.raises(Refused, match=f"is another version: {field} 99 instead of "):
+    with pytest.raises(Refused, match=f"has another version: {field} 99 instead of "):
         exchange(Guest(TOKEN, ME, versions=theirs), Greeter(TOKEN))
 
 
@@ -109,7 +109,7 @@ def test_an_agent_tells_why_it_was_refused():
     guest, greeter = Guest(TOKEN, ME), Greeter(TOKEN)
     greeter.feed(guest.begin())
 
-    with pytest.raises(Refused, match="refuses you: what connected does not know the token"):
+    with pytest.raises(Refused, match="refuses the connection: the peer does not know the token"):
         guest.feed(b"pcattach" + greeter.refusal("does not know the token"))
 
 

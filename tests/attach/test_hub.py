@@ -98,7 +98,7 @@ def test_another_version_is_refused_and_told_so(site):
         said = closed_by_peer(old)
 
     assert b"torch 1.0 instead of" in said
-    assert "is another version: torch 1.0 instead of" in here.lines[0]
+    assert "has another version: torch 1.0 instead of" in here.lines[0]
 
 
 def test_a_slow_loris_is_cut_off_and_keeps_nobody_out(site):
@@ -194,7 +194,7 @@ def test_an_agent_that_sends_no_message_of_an_agent_is_lost(site, body):
         link.send(body)
         here.step_until(lambda: not here.hub.agents)
 
-    assert "carried what is no message" in here.lines[-1]
+    assert "carried what is not a message" in here.lines[-1]
     assert here.lines[-1].startswith("lost agent 0 on host here (127.0.0.1, pid 1)")
 
 

@@ -146,10 +146,10 @@ def test_a_run_without_agents_ends_with_3_and_says_what_is_missing(launched, tmp
     [
         (["--attach", "nonsense"], "--attach 'nonsense': expected HOST:PORT"),
         (["--attach", "127.0.0.1:0", "-n", "2"], "--attach and -n do not go together"),
-        (["--min-agents", "2"], "--min-agents says something about --attach, which was not given"),
+        (["--min-agents", "2"], "--min-agents needs --attach, which was not given"),
         (
             ["--agent-wait", "2", "--token-file", "x"],
-            "--agent-wait, --token-file say something about --attach",
+            "--agent-wait, --token-file need --attach",
         ),
         (["--attach", "127.0.0.1:0", "--device", "auto"], "name the type that the agents have"),
         (["--attach", "127.0.0.1:0", "--token-file", "nowhere"], "cannot read the token in nowhere"),

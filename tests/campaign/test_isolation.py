@@ -112,7 +112,8 @@ def test_a_message_in_the_world_that_an_error_left_behind_reaches_no_later_case(
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"), [("SendsPickles", "a frame of kind 6"), ("SendsNonsense", "what is no Observation")]
+    ("engine", "words"),
+    [("SendsPickles", "a frame of kind 6"), ("SendsNonsense", "something other than Observation")],
 )
 def test_what_an_engine_writes_to_the_harness_is_its_own_failure(guests, engine, words):
     found = guests(engine)

@@ -62,4 +62,4 @@ def test_wrappers_are_tried_on_the_devices_that_are_asked_for(typed):
     code, _, err = typed("selftest", "--requirements", "DPW", "--device", "abacus")
 
     assert code == 2
-    assert "--device abacus: torch does not know it here" in err
+    assert "--device abacus: torch does not support it on this machine" in err

@@ -71,7 +71,7 @@ def test_what_says_nothing_about_a_wrapper_is_refused(typed) -> None:
     for options, words in (
         (("--schedules", "GPipe"), "has no schedules"),
         (("--requirements", "TRN"), "TRN does not apply: the implementation is a wrapper"),
-        (("--device", "abacus"), "--device abacus: torch does not know it here"),
+        (("--device", "abacus"), "--device abacus: torch does not support it on this machine"),
     ):
         code, _, err = typed("run", "--impl", "reference-wrapper", *options)
         assert code == 2

@@ -40,7 +40,7 @@ def test_a_pickle_that_a_rank_sends_is_not_unpickled(pool, tmp_path):
     made = tmp_path / "made by the payload"
     vector = pool.run("rank_tasks:send_a_pickle", f"1 {made}".encode(), time_limit=GUARD)
     assert [type(one) for one in vector] == [Raised, Raised]
-    assert vector[0].message == "this rank's process sent a frame of kind 6, which there is none of"
+    assert vector[0].message == "this rank's process sent a frame of kind 6, which does not exist"
     assert whole(pool)
     assert not made.exists()
 
@@ -49,13 +49,13 @@ NO_ANSWERS = {
     "a kind there is none of": (77, 0, b"", "a frame of kind 77"),
     "more than fits into memory": (Kind.BYTES, 1 << 62, b"", "a frame of 4611686018427387904 bytes"),
     "a greeting in the middle": (Kind.READY, 0, b"", "a frame of kind READY"),
-    "an exception that is none": (Kind.RAISED, 3, b"\xc1\xc1\xc1", "what is no Raised"),
-    "an exception nested too deep": (Kind.RAISED, 99_999, b"\x91" * 99_999, "what is no Raised"),
+    "an exception that is none": (Kind.RAISED, 3, b"\xc1\xc1\xc1", "something other than Raised"),
+    "an exception nested too deep": (Kind.RAISED, 99_999, b"\x91" * 99_999, "something other than Raised"),
     "an exception that is no text": (
         Kind.RAISED,
         0,
         msgspec.msgpack.encode({"type": 1}),
-        "what is no Raised",
+        "something other than Raised",
     ),
 }
 
@@ -78,7 +78,7 @@ def test_an_answer_that_is_not_what_was_asked_for_counts_as_raised(pool):
     first, second = read_answers(vector, Cause)
     assert first.value == Cause(type="a", message="b")
     assert second.type == "pipeconform.NotAnAnswer"
-    assert second.message.startswith("this rank's process sent what is no Cause: ")
+    assert second.message.startswith("this rank's process sent something other than Cause: ")
 
 
 def test_a_moment_that_was_not_does_not_reach_the_verdicts(pool):

@@ -106,7 +106,7 @@ def test_tests_pass_with_fixtures_parameters_classes_and_variables(outcome) -> N
         "the marker reads pipeconform_ranks(0,); expected the number of ranks",
         "pipeconform_ranks(2,){'limit': 3}; expected",
         "capsys (CaptureFixture) cannot be sent to the ranks",
-        "a Hypothesis test would draw other examples on every rank",
+        "a Hypothesis test would draw different examples on every rank",
     ],
 )
 def test_every_failure_says_which_rank_and_why(outcome, words) -> None:

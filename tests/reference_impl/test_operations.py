@@ -100,10 +100,10 @@ def test_finishing_forgets_every_microbatch() -> None:
 
 def test_a_step_that_is_not_through_does_not_end() -> None:
     _, stages = _opened()
-    with pytest.raises(OrderError, match=r"stage 0 .* end of the step; not through is .*microbatch 2"):
+    with pytest.raises(OrderError, match=r"stage 0 .* end of the step; unfinished: .*microbatch 2"):
         stages[0].finish()
     _run_to_the_end(stages, but=1)
-    with pytest.raises(OrderError, match=r"not through is microbatch 1$"):
+    with pytest.raises(OrderError, match=r"unfinished: microbatch 1$"):
         stages[0].finish()
     stages[0].backward(1)
     stages[0].finish()

@@ -1,7 +1,7 @@
-"""What happens to memory that a transfer is under way in.
+"""Guards memory while a transfer on it is under way.
 
-A receive does not get the caller's memory. It gets some of its own, and the caller's holds poison until the wait
-has ended: a read before that reads poison, on every run and not only when the message is late. What is sent is
+A receive does not get the caller's memory but some of its own, and the caller's holds poison until the wait
+has ended: a read before that reads poison, on every run and not only if the message is late. What is sent is
 copied when the send is issued and compared when its wait has ended. Poison is bytes of ones: not a number in every
 floating dtype, −1 in integers.
 """
@@ -28,7 +28,7 @@ class Sent:
         self._was = None if self._bytes is None else self._bytes.clone()
 
     def complete(self) -> bool:
-        """The send is over; whether the memory is as it was."""
+        """End the send; return whether the memory is unchanged."""
         return self._was is None or self._bytes is None or torch.equal(self._bytes, self._was)
 
 
@@ -39,7 +39,7 @@ class Received:
 
     def __init__(self, tensor: Tensor) -> None:
         self._bytes = _bytes_of(tensor)
-        if self._bytes is None:  # nothing to hide, or nothing that a transport takes
+        if self._bytes is None:  # an empty tensor, or one that no transport accepts
             self.memory = tensor
             return
         self.memory = torch.empty_like(tensor.data)
@@ -47,7 +47,7 @@ class Received:
         self._bytes.copy_(self._poison)
 
     def complete(self) -> bool:
-        """Hand over what came; whether the memory had been left alone until then."""
+        """Copy what arrived; return whether the memory had been left alone until then."""
         if self._bytes is None:
             return True
         arrived = _bytes_of(self.memory)
@@ -64,7 +64,7 @@ def _poison(size: int, value: int, device: torch.device) -> Tensor:
 
 
 def _bytes_of(tensor: Tensor) -> Tensor | None:
-    """The memory of a contiguous tensor, past autograd and its version counters; None of any other."""
+    """The memory of a contiguous tensor, without autograd and its version counters; None for any other."""
     if not tensor.is_contiguous() or not tensor.numel():
         return None
     return tensor.data.view(-1).view(torch.uint8)

@@ -1,14 +1,14 @@
-"""What an operation carries: which stage's input, output, or gradient of one, of which forward.
+"""Finds out what an operation carries: which stage's input, output, or gradient of one, of which forward.
 
-Nothing in a message says so, and nothing is added. A tensor is recognised as the memory that it lies in: what is
-sent lies where an output of a stage lies, or a gradient of its input; and what was received is later given to a
-stage as its input, or to its backward as the gradient of its output. One of the two may be a part of the other:
-messages have heads, and large tensors go in pieces. Whoever copies on the way (into a flat buffer, to another
-dtype) sends something of which this end can tell nothing.
+Nothing in a message says so, and nothing is added. A tensor is recognised by its memory: what is
+sent lies where an output of a stage lies, or a gradient of its input; and what was received later becomes a
+stage's input, or the gradient of its output in its backward. One of the two may be a part of the other:
+messages have headers, and large tensors are sent in pieces. If an engine copies on the way (into a flat buffer, to
+another dtype), this rank cannot tell what it sends.
 
 Gradients are seen by hooks on nodes of autograd's graph, on the way into the output's node and into or behind the
-input's; tensors, parameters and the graph stay what they are. A watched storage is held weakly: its memory is
-free to go, and its address is not reused while it could be mistaken.
+input's; tensors, parameters and the graph stay unchanged. A watched storage is held weakly: its memory
+can be freed, and its address is not reused while it could be mistaken.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Memory(NamedTuple):
     dense: bool
 
     def touches(self, other: _Memory) -> bool:
-        """Whether the two are the same, or one is a part of the other; with gaps inside that is not known."""
+        """Whether the two are the same, or one is a part of the other; unknown if there are gaps inside."""
         if self == other:
             return True
         if self.storage != other.storage or not (self.dense and other.dense):
@@ -48,7 +48,7 @@ class _Memory(NamedTuple):
 
 
 class CargoFinder:
-    """Knows what passed through this rank's stages since the step began; told by the stages and by the traffic."""
+    """Knows what passed through this rank's stages since the step began; stages and traffic report to it."""
 
     def __init__(self) -> None:
         self.found: dict[int, Cargo] = {}
@@ -60,14 +60,14 @@ class CargoFinder:
         self._leaves: list[tuple[weakref.ref[Tensor], Cargo]] = []
 
     def begin(self) -> None:
-        """A step begins: what passed before leaves no more, but what was received may still be used."""
+        """A step begins: earlier tensors no longer leave, but what was received may still be used."""
         self._leaving.clear()
         self._leaves.clear()
         alive = {s for s, places in self._arrived.items() if places and not self._kept[s].expired()}
         self._arrived = {storage: places for storage, places in self._arrived.items() if storage in alive}
         self._kept = {storage: kept for storage, kept in self._kept.items() if storage in alive}
 
-    # What the traffic tells.
+    # Called by the traffic recorder.
 
     def sent(self, number: int, tensor: Tensor) -> None:
         """Operation `number` sends `tensor`."""
@@ -87,12 +87,12 @@ class CargoFinder:
         memory = self._keep(tensor)
         if memory is None:
             return
-        storage = memory.storage  # whatever lay there is written over
+        storage = memory.storage  # its earlier contents are overwritten
         if storage in self._leaving:
             self._leaving[storage] = _beside(self._leaving[storage], memory)
         self._arrived[storage] = {**_beside(self._arrived.get(storage, {}), memory), memory: number}
 
-    # What the stages tell.
+    # Called by the stages.
 
     def passed(self, stage: int, forward: int, inputs: Sequence[Any], output: Any) -> None:
         """A forward of `stage` has ended; it was number `forward` of all that the rank ran in this step."""
@@ -109,7 +109,7 @@ class CargoFinder:
                 value.grad_fn.register_prehook(used)
 
     def _used(self, tensor: Tensor, cargo: Cargo) -> None:
-        """A stage was given `tensor`: the latest message in its memory carried this."""
+        """A stage got `tensor`: the latest message in its memory carried this."""
         memory = _memory_of(tensor)
         arrived = {} if memory is None else self._arrived.get(memory.storage, {})
         for place in [one for one in arrived if memory is not None and one.touches(memory)]:
@@ -127,7 +127,7 @@ class CargoFinder:
             passed = functools.partial(self._passed_back, tensor.output_nr, cargo)
             tensor.grad_fn.register_prehook(passed)
             return
-        # A leaf's gradient is taken over or added up behind all hooks that could see it: it is looked up then.
+        # A leaf's gradient is stored or added up behind all hooks that could see it: it is looked up then.
         leaf = weakref.ref(tensor)
         self._leaves.append((leaf, cargo))
         node: Any = get_gradient_edge(tensor).node
@@ -144,7 +144,7 @@ class CargoFinder:
             self._leaves_with(tensor.grad, cargo)
 
     def _gradient_at(self, memory: _Memory) -> Cargo | None:
-        """Of which input the gradient lies there, where its taker put it by himself."""
+        """The input whose gradient lies there, if the engine put it there without autograd."""
         for leaf, cargo in reversed(self._leaves):
             tensor = leaf()
             if tensor is not None and tensor.grad is not None and _memory_of(tensor.grad) == memory:
@@ -168,7 +168,7 @@ _T = TypeVar("_T")
 
 
 def _beside(places: dict[_Memory, _T], memory: _Memory) -> dict[_Memory, _T]:
-    """What of `places` has nothing to do with `memory`."""
+    """The `places` that do not overlap `memory`."""
     return {place: known for place, known in places.items() if not place.touches(memory)}
 
 
@@ -185,7 +185,7 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 def _memory_of(tensor: Tensor) -> _Memory | None:
-    """Where a tensor lies; None where that says nothing."""
+    """Where a tensor lies; None if that identifies nothing."""
     count = tensor.numel()
     if tensor.layout is not torch.strided or tensor.is_meta or not count:
         return None

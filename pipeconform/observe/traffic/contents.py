@@ -1,9 +1,9 @@
-"""Whether what a stage was given came by a message: found again by its bytes.
+"""Finds out, by comparing bytes, whether a stage's input came in a message.
 
-`cargo` recognises a tensor by its memory, which tells nothing where an engine copies what it received. Here bytes are
-compared: those of a stage's input must lie somewhere in what operations brought to this rank in the same step, as they
-are, whatever stands before and behind, in one operation or in several, one after the other. What the rank itself put
-into an operation (its own part of an all-gather) is not counted as brought.
+`cargo` recognises a tensor by its memory, which fails if an engine copies what it received. Here bytes are
+compared: those of a stage's input must occur unchanged in what operations brought to this rank in the same step,
+whatever is before and after them, in one operation or in several, one after the other. What the rank itself put
+into an operation (its own part of an all-gather) does not count as brought.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ContentFinder", "bytes_of"]
 class ContentFinder:
     """Knows what operations brought since the step began, and which inputs of stages were among it.
 
-    `pending` says of which collectives the end was not seen; what lies in their memory may have come.
+    `pending` gives the tensors of collectives whose end was not seen; what lies in their memory may have arrived.
     """
 
     def __init__(self, pending: Callable[[], Iterable[Tensor]] = tuple) -> None:
@@ -33,18 +33,18 @@ class ContentFinder:
         self._brought, self._given = bytearray(), bytearray()
 
     def begin(self, step: int) -> None:
-        """A step begins; what came before it does not count for it."""
+        """A step begins; what arrived before does not count for it."""
         self._step = step
         self._brought.clear()
         self._given.clear()
 
     def gives(self, tensors: Iterable[Tensor]) -> None:
-        """These are what the rank itself puts into an operation."""
+        """Note tensors that the rank itself puts into an operation."""
         for tensor in tensors:
             self._given += bytes_of(tensor)
 
     def brought(self, tensors: Iterable[Tensor]) -> None:
-        """An operation has ended; these are what it worked on."""
+        """Note the tensors of an operation that has ended."""
         for tensor in tensors:
             self._brought += bytes_of(tensor)
 
@@ -63,9 +63,9 @@ class ContentFinder:
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """The elements of a tensor, one after the other; none of one that has none here."""
+    """The elements of a tensor, one after the other; empty if it has no memory here."""
     if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
         return b""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # of a DTensor its part
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a DTensor's part
     flat = local.detach().contiguous().cpu().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes()

@@ -1,10 +1,10 @@
-"""What a rank can expect of an operation that has not ended: what is due between the stages of two ranks.
+"""What an operation that has not ended is for: what is due between the stages of two ranks.
 
-Nothing has arrived in the memory of a receive that blocks, so nothing can be recognised (`cargo`). What is known is
-which stages the two ranks have: if only one boundary is crossed from there to here, an operation on a tensor of the
-boundary's dtype is for that. Where two boundaries or none are, nothing is said. Which microbatch it is, the rank's
-row of the schedule's table tells, if the schedule has one: that is what ought to come, not what an engine that runs
-another order waits for, and it is said so.
+Nothing has arrived in the memory of a receive that blocks, so nothing can be recognised (`cargo`). But it is known
+which stages the two ranks have: if only one boundary is crossed between them in this direction, an operation on a
+tensor of the boundary's dtype belongs to it. With two boundaries or none, the answer is unknown. The rank's row of the
+schedule's table, if the schedule has one, gives the microbatch: the one that ought to come, not the one that an engine
+with another order waits for, and the message says so.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     what: What
     stage: int
     microbatch: int | None = None
-    """By the schedule's table; None where it has none."""
+    """By the schedule's table; None if it has none."""
     words: str
     """``due from there: gradient of the output of stage 1, the 3rd of step 0, microbatch 2 by the schedule``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """Where this rank's stages lie, and what crosses their boundaries."""
+    """The ranks of this rank's stages and their neighbours, and what crosses the boundaries."""
 
     rank: int
-    """In the world."""
+    """This rank, in the world."""
     owners: Sequence[frozenset[int]]
     """Per stage, ranks of the world."""
     dtype: str
-    """Of the one tensor of every boundary; empty where there are several, or some that pass stages by."""
+    """The dtype of each boundary's only tensor; empty if there are several, or some that bypass stages."""
     trains: Callable[[int], bool]
-    """Whether a step of the program goes back, too."""
+    """Whether a step of the program has backwards."""
     order: Callable[[int, int, bool], Sequence[int]]
-    """By step, stage of this rank, and whether backwards: the stage's microbatches in the order in which the
-    schedule has their forwards or backwards; empty where that is not known."""
+    """By step, stage of this rank, and whether backwards: the stage's microbatches in the schedule's order of
+    their forwards or backwards; empty if unknown."""
 
 
 def due(
@@ -101,7 +101,7 @@ def _candidates(neighbours: Neighbours, operation: Operation) -> Iterator[tuple[
 
 
 def _alike(one: Operation, other: Operation) -> bool:
-    """Whether both are for the same boundary, where there is only one."""
+    """Whether both are for the same boundary, if there is only one."""
     if (one.kind, one.process, one.step, len(one.tensors)) != (other.kind, other.process, other.step, 1):
         return False
     mine, its = one.tensors[0], other.tensors[0]

@@ -1,4 +1,4 @@
-"""Recording the communication of one rank, with what its operations carry and what becomes of their memory."""
+"""Records the communication of one rank, with what its operations carry and what happens to their memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _InFlight(NamedTuple):
 
 
 class TrafficRecorder:
-    """Records while `recording`; `given` is the pipeline's group.
+    """Records within `recording`; `given` is the pipeline's group.
 
     With `guard`, memory in flight is guarded as ``buffers`` says.
     """
@@ -39,7 +39,7 @@ class TrafficRecorder:
         self.contents = ContentFinder(self._unseen)
         """Finds out which inputs came by operations, if the rank's stages report to it and memory is guarded."""
         self.neighbours: Neighbours | None = None
-        """Says what is due between this rank and others, where that is known."""
+        """Knows what is due between this rank and others, if that is known."""
         self._recorder = Recorder(self)
         self._given = None if given is None else given.group_name
         self._guard = guard
@@ -69,7 +69,7 @@ class TrafficRecorder:
             self.contents.passed(stage, forward, inputs)
 
     def let_go(self) -> None:
-        """Forget what was never waited for, and the neighbours: both keep their group's connections open."""
+        """Forget operations that were never waited for, and the neighbours: both keep connections open."""
         self._recorder.let_go()
         self.neighbours = None
         self.cargo, self.contents = CargoFinder(), ContentFinder()
@@ -77,7 +77,7 @@ class TrafficRecorder:
     def traffic(self) -> Traffic:
         """What was recorded."""
         for operation, kept in self._recorder.open():
-            self._check(operation, kept)  # what is never waited for is in flight until the end
+            self._check(operation, kept)  # an operation that is never waited for is in flight until the end
         return Traffic(
             groups=dict(self._recorder.groups),
             given=self._given,
@@ -94,7 +94,7 @@ class TrafficRecorder:
     def issued(
         self, operation: Operation, arguments: tuple[Any, ...], tensors: Sequence[torch.Tensor], *, ours: bool
     ) -> tuple[tuple[Any, ...], _InFlight]:
-        """Guard the operation's memory; a receive is run on memory of ours."""
+        """Guard the operation's memory; a receive is run on memory of the recorder's."""
         guards: list[Sent | Received] = []
         if self._guard and operation.kind == "send":
             guards = [Sent(tensor) for tensor in tensors]
@@ -107,7 +107,7 @@ class TrafficRecorder:
         return arguments, _InFlight(guards, brings)
 
     def on_its_way(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
-        """Note the tensor; whatever can wait is done here, because the other side waits for the message."""
+        """Note the tensor. Work that can wait is done here, because the other side waits for the message."""
         if len(tensors) == 1 and operation.kind != "collective":
             note = self.cargo.sent if operation.kind == "send" else self.cargo.received
             note(operation.number, tensors[0])
@@ -118,14 +118,14 @@ class TrafficRecorder:
         self.contents.brought(kept.brings)
 
     def purpose(self, operation: Operation) -> Due | None:
-        """What one of the operations is for; None where that cannot be told."""
+        """What one of the operations is for; None if unknown."""
         if self.neighbours is None:
             return None
         before = self._recorder.operations[: operation.number]
         return due(self.neighbours, operation, before, dict(self.cargo.found))
 
     def _unseen(self) -> Iterator[torch.Tensor]:
-        """What lies in the memory of collectives that were not waited for: a future's wait is not seen."""
+        """The tensors of collectives that were not waited for: a future's wait is not seen."""
         for operation, kept in self._recorder.open():
             if operation.kind == "collective":
                 yield from kept.brings

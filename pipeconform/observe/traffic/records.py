@@ -12,22 +12,22 @@ __all__ = ["Arrived", "Cargo", "Traffic"]
 
 
 class Cargo(msgspec.Struct, frozen=True, array_like=True):
-    """What an operation carries, told by the memory that it lies in; see `cargo`."""
+    """What an operation carries, recognised by its memory; see `cargo`."""
 
     what: Literal["input", "output", "input gradient", "output gradient"]
-    """A receive brings an input or the gradient of an output; a send takes away one of the others."""
+    """A receive brings an input or the gradient of an output; a send takes one of the others away."""
     stage: int
     forward: int
-    """Which of all forwards that the rank ran in the operation's step, dry runs among them, from 0."""
+    """The position among all forwards that the rank ran in the operation's step, dry runs included, from 0."""
 
 
 class Arrived(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Of one forward, whether operations of its step brought its inputs to the rank; see `contents`."""
+    """For one forward, whether operations of its step brought its inputs to the rank; see `contents`."""
 
     step: int
     stage: int
     forward: int
-    """Which of all forwards that the rank ran in the step, dry runs among them, from 0."""
+    """The position among all forwards that the rank ran in the step, dry runs included, from 0."""
     tensors: tuple[bool, ...]
     """Per tensor among the inputs, in order."""
 
@@ -38,7 +38,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, tuple[int, ...]] = {}
     """The members of every group that was used, as ranks of the world in the group's order."""
     given: str | None = None
-    """The group that the plan gave to the pipeline; None in a pipeline of a single process."""
+    """The group that the plan gave to the pipeline; None in a single-process pipeline."""
     default: str | None = None
     """The default group."""
     operations: tuple[Operation, ...] = ()
@@ -47,6 +47,6 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     overwritten: tuple[int, ...] = ()
     """Operations whose memory changed between issue and wait, other than by the operation itself."""
     cargo: dict[int, Cargo] = {}
-    """By number what operations carry, of those of which it can be told."""
+    """What operations carry, by number, if it was recognised."""
     arrived: tuple[Arrived, ...] = ()
-    """Of the forwards that ran, which of their inputs came by an operation."""
+    """For the forwards that ran, which of their inputs came by an operation."""

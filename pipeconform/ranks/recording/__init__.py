@@ -1,1 +1,1 @@
-"""What a rank communicates, recorded: every operation of every process group, and which of them block."""
+"""Records what a rank communicates: every operation of every process group, and which of them block."""

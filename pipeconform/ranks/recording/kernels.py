@@ -1,17 +1,17 @@
-"""Seeing every operation of every process group, whatever API it came by.
+"""Sees every operation of every process group, whichever API issued it.
 
 All of torch.distributed goes through the operators ``c10d::…``: its functions, batches of `P2POp`, methods of a
-process group called from Python, functional collectives and DDP's reducer, which call them from C++. A kernel of
-ours stands before torch's own kernel of each operator, at the dispatch key that every call of every thread passes
-whatever its device (BackendSelect), and dispatches on. It must not call torch's kernel object instead: that holds
-Python's lock, and gloo's worker wants the lock while it holds the queue that the caller waits for. (A Python subclass
-of ProcessGroup, the other way, is passed over by every C++ caller of the methods that torch's trampoline leaves out:
-reduce, gather, scatter, all-to-all and any-source receives, torch 2.13; and the default group cannot be exchanged
+process group called from Python, functional collectives and DDP's reducer, which call them from C++. Our kernel
+stands before torch's own kernel of each operator, at the dispatch key that every call of every thread passes on any
+device (BackendSelect), and dispatches on. It must not call torch's kernel object instead: that holds
+Python's lock, and gloo's worker wants the lock while it holds the queue that the caller waits for. (The alternative, a
+Python subclass of ProcessGroup, is bypassed by every C++ caller of the methods that torch's trampoline leaves out:
+reduce, gather, scatter, all-to-all and any-source receives, torch 2.13; and the default group cannot be replaced
 while it is in use.)
 
-Waiting is no operator: ``Work.wait`` and ``Work.is_completed`` are wrapped on the class, which keeps the objects
-what they are, and so is ``_c10d_functional::wait_tensor``, which waits in C++. Who takes a collective's future
-(DDP's reducer does) waits unseen.
+Waiting is no operator: ``Work.wait`` and ``Work.is_completed`` are wrapped on the class, which leaves the objects
+unchanged, and so is ``_c10d_functional::wait_tensor``, which waits in C++. A wait for a collective's future
+(as in DDP's reducer) is not seen.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ class Call:
         self.peer, self.tag, self._operator, self._keys = peer, tag, operator, keys
 
     def run(self, arguments: tuple[Any, ...]) -> Any:
-        """The operator as it would have run, on these or other arguments; Python's lock is given up meanwhile."""
+        """Run the operator on these or other arguments, as it would have run; releases Python's lock meanwhile."""
         return self._operator(self._keys & _BELOW, *arguments)
 
 
 class Listener(Protocol):
-    """Gets every call before it runs."""
+    """Receives every call before it runs."""
 
     def called(self, call: Call) -> Any:
         """Run the call and return what it returns."""
 
     def batched(self, run: Callable[[], Any]) -> Any:
-        """Run something whose calls are one batch."""
+        """Run something whose calls form one batch."""
 
     def waited(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
         """Run a wait for a work object, and return what it returns."""
@@ -73,12 +73,12 @@ class Listener(Protocol):
         """`Work.is_completed` was called, and returned `complete`."""
 
     def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
-        """Run a wait for whatever works on a tensor's memory, and return what it returns."""
+        """Run a wait for the operations on a tensor's memory, and return what it returns."""
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Give every call of every thread of this process to `listener`, until the end."""
+    """Pass every call of every thread of this process to `listener` within the context."""
     with ExitStack() as stack:
         stack.enter_context(_kernels(listener))
         stack.enter_context(_waits(listener))

@@ -1,4 +1,4 @@
-"""Recording the communication of one rank, and what of it is pending.
+"""Records the communication of one rank, and which operations are pending.
 
 While a `Recorder` records, the examiner can say which operation a rank is blocked in, and prove deadlocks.
 """
@@ -40,7 +40,7 @@ class Companion(Protocol):
     ) -> tuple[tuple[Any, ...], Any]:
         """An operation begins: return the arguments to run it with, and what to keep until it ends.
 
-        `ours` says that it is the harness's own (`our_own`).
+        `ours` says that the harness itself communicates (`our_own`).
         """
 
     def on_its_way(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
@@ -50,11 +50,11 @@ class Companion(Protocol):
         """The operation was waited for to the end."""
 
     def purpose(self, operation: Operation) -> examiner.Purpose | None:
-        """What an operation is for; None where that cannot be told. For any thread."""
+        """What an operation is for; None if unknown. Thread-safe."""
 
 
 class _Open:
-    """An operation that has not been waited for; `kept` is the companion's."""
+    """An operation that has not been waited for; `kept` belongs to the companion."""
 
     __slots__ = ("blocks", "kept", "operation", "since", "storages")
 
@@ -65,11 +65,11 @@ class _Open:
 
 
 class Recorder:
-    """Records while `recording`; `pending` may be called by any thread, also while another is blocked in a wait."""
+    """Records within `recording`; any thread may call `pending`, also while another is blocked in a wait."""
 
     def __init__(self, companion: Companion | None = None) -> None:
         self.step = -1
-        """Given to the operations that are issued from now on."""
+        """The step of the operations that are issued from now on."""
         self.used: set[str] = set()
         """Names of the groups on which anything but `our_own` was communicated."""
         self.groups: dict[str, tuple[int, ...]] = {}
@@ -87,7 +87,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record everything that this process communicates, in all threads, and tell the examiner."""
+        """Record everything that this process communicates, in all threads, for the examiner."""
         _recording().append(self)
         try:
             with listening(self), examiner.recorded_by(self):
@@ -97,24 +97,24 @@ class Recorder:
             _recording().remove(self)
 
     def let_go(self) -> None:
-        """Forget what was never waited for: it keeps its group's connections open."""
+        """Forget operations that were never waited for: they keep their group's connections open."""
         self._open.clear()
         self._batch_frame = None
 
     def open(self) -> Iterator[tuple[Operation, Any]]:
-        """What was issued and not waited for to the end, each with what the companion keeps."""
+        """The operations not waited for to the end, each with what the companion keeps."""
         for one in self._open.values():
             yield one.operation, one.kept
 
     def pending(self) -> tuple[Pending, ...]:
-        """What has been issued and not been waited for to the end, in order of issue; what blocks comes first."""
+        """The operations not waited for to the end, in order of issue; the one that blocks comes first."""
         inside = self._inside
         found = [*list(self._open.values()), *([] if inside is None else [inside])]
         rows = [Pending(one.operation, one.since, one.blocks) for one in found]
         return tuple(sorted(rows, key=lambda row: (not row.blocks, row.operation.number)))
 
     def purpose(self, operation: Operation) -> examiner.Purpose | None:
-        """What one of the operations is for; None where that cannot be told."""
+        """What one of the operations is for; None if unknown."""
         return None if self._companion is None else self._companion.purpose(operation)
 
     # The calls of `kernels.Listener`.
@@ -166,7 +166,7 @@ class Recorder:
             del self._open[work]
 
     def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
-        """Wait, and end what works on the tensor's memory."""
+        """Wait, and end the operations on the tensor's memory."""
         storage = tensor.untyped_storage()._cdata
         for work, opened in list(self._open.items()):
             if storage in opened.storages:
@@ -229,7 +229,7 @@ class Recorder:
         if frame is None:
             self._batch_frame = None
             return -1
-        if frame is not self._batch_frame:  # kept alive by us, so that no other frame takes its place
+        if frame is not self._batch_frame:  # kept alive here, so that no other frame takes its place
             self._batch_frame = frame
             with self._lock:
                 self._batches += 1
@@ -238,7 +238,7 @@ class Recorder:
 
 @contextmanager
 def our_own() -> Iterator[None]:
-    """Leave what is communicated meanwhile out of `Recorder.used`: it is the harness's own."""
+    """Leave communication within the context out of `Recorder.used`: it is the harness's own."""
     recorders = list(_recording())
     for recorder in recorders:
         recorder._ours = True
@@ -250,7 +250,7 @@ def our_own() -> Iterator[None]:
 
 
 def pending() -> tuple[Pending, ...]:
-    """What is pending in this process; empty where nothing is recorded. For any thread."""
+    """The pending operations of this process; empty if nothing is recorded. Thread-safe."""
     return tuple(one for recorder in list(_recording()) for one in recorder.pending())
 
 
