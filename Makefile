@@ -20,7 +20,7 @@ help:
 	@echo "make check      lint, types, import contracts"
 	@echo "make kill-matrix  every fault and 80 mutants, and docs/kill-matrix.md from what became of them"
 	@echo "make mutants    small mistakes in the product's own code, and docs/mutants.md from what its tests noticed"
-	@echo "make standard   docs/standard.md and docs/faults.md, from their data"
+	@echo "make standard   docs/standard.md, docs/faults.md and docs/judged-fields.md, from their data"
 	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make bench      all benchmarks; wants a quiet machine"
 
@@ -91,6 +91,7 @@ mutants: $(READY)
 standard: $(READY)
 	$(BIN)/python -m pipeconform.spec.page docs/standard.md
 	$(BIN)/python -m pipeconform.reference_impl.faults.page docs/faults.md
+	$(BIN)/python -m tests.judge.fields_page docs/judged-fields.md
 
 docs: $(READY) standard
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,3 +1,5 @@
+"""Numbers that are the same every time."""
+
 import pytest
 import torch
 

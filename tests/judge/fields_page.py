@@ -1,6 +1,6 @@
 """The page docs/judged-fields.md: every recorded field, and which requirements notice a fault in it.
 
-``python -m tests.judge.fields_page docs/judged-fields.md`` writes it; a test compares.
+``make standard`` writes it; a test compares.
 """
 
 from __future__ import annotations

@@ -295,4 +295,6 @@ def test_the_walk_changes_values_in_every_step_of_every_rank():
 
 
 def test_the_page_about_fields_is_current():
-    assert (Path(__file__).parents[2] / "docs/judged-fields.md").read_text() == page()
+    committed = (Path(__file__).parents[2] / "docs/judged-fields.md").read_text()
+
+    assert committed == page(), "run 'make standard' and commit docs/judged-fields.md"
