@@ -244,7 +244,7 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Callable[[str
     for doubt in checked.doubts:
         log(f"doubt: {doubt}")
     for claim in contents.certificate.weakening:
-        log(f"claimed, with which less is seen: {claim}")
+        log(f"claim that weakens the judgement: {claim}")
     log(f"engine: {engine_text(contents.certificate.engine)}")
     log(_decision(contents, granted=checked.granted, reasons=checked.reasons))
     log(f"package: {target}")

@@ -70,7 +70,7 @@ def verify(
     if checked.contents is not None and not checked.doubts:
         say_line(f"engine: {engine_text(checked.contents.certificate.engine)}")
     for claim in () if checked.certificate is None else checked.certificate.weakening:
-        say_line(f"claimed, with which less is seen: {claim}")
+        say_line(f"claim that weakens the judgement: {claim}")
     if checked.signed_by:
         signed = f"signed with the key {checked.signed_by}"
     elif public_key is None and signature.exists():

@@ -233,7 +233,7 @@ def test_a_wrong_table_is_timed_with_a_warning(typed, tmp_path):
     assert "makespan 4" in out
     assert err == (
         "pipeconform: warning: the table is wrong, so its times may be meaningless: [SCH-1 multiset] stage 0, "
-        "microbatch 1: it has neither B nor I ('pipeconform schedule verify short.csv' prints all)\n"
+        "microbatch 1: it has neither B nor I ('pipeconform schedule verify short.csv' prints all violations)\n"
     )
 
 
