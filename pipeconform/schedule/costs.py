@@ -31,7 +31,7 @@ class Costs:
     latency: float = 0.0
     """Time units."""
     message_bytes: float = 0.0
-    """Bytes of one boundary or its gradient."""
+    """Bytes that cross between two stages in one transfer."""
     bandwidth: float = math.inf
     """Bytes per time unit."""
     overlap: bool = True
@@ -69,7 +69,7 @@ class Costs:
         by_kind[Kind.B] = input_grad + weight_grad
         if not self.overlap:
             by_kind[[Kind.SEND_F, Kind.SEND_B]] = self.volume_time
-        stages = np.minimum(table.stages, table.num_stages - 1)  # the verifier complains about others
+        stages = np.minimum(table.stages, table.num_stages - 1)  # the verifier reports stages out of range
         durations: npt.NDArray[np.float64] = by_kind[table.kinds, stages]
         return durations
 
