@@ -38,7 +38,9 @@ __all__ = ["certify", "certify_implementation"]
     help="The package to write.  [default: NAME-LEVEL.pipeconform.zip]",
 )
 @click.option("--shard", metavar="I/N", help="Judge only part I of N; 'pipeconform merge' joins them.")
-@click.option("-n", "workers", metavar="WORKERS", help="Judge schedules in several processes.")
+@click.option(
+    "-n", "workers", metavar="WORKERS", help="Judge schedules in parallel in this many processes, or auto."
+)
 @click.option(
     "--sign",
     metavar="KEY.pem",

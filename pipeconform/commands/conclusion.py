@@ -76,7 +76,7 @@ def _write_report(result: Result, written: Path, *, tell: bool) -> None:
     except Exception as error:
         with contextlib.suppress(OSError):
             page.unlink(missing_ok=True)  # an older run's page could be mistaken for this one's
-        say(f"pipeconform: cannot write {page}: {error}; the result file is complete", err=True)
+        say(f"pipeconform: no report at {page}: {error}; the result file is complete", err=True)
     else:
         if not tell:
             return

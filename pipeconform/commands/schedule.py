@@ -52,7 +52,7 @@ def schedule() -> None:
     default="communicator",
     show_default=True,
     help="The strictest delivery under which the table must not deadlock: sends never wait; sends wait for their "
-    "receive; they also match in order per pair of ranks; or in the order of everything that a rank issues.",
+    "receive; also in order per pair of ranks; also in the order of everything that a rank issues.",
 )
 @click.option(
     "--limit", metavar="N", type=click.IntRange(min=1), help="Print at most N violations per check."
@@ -98,7 +98,8 @@ def verify(
 def simulate(source: Source, costs: Costs, as_json: bool) -> None:
     """Simulate a table: makespan, idle time and memory of every rank, critical path.
 
-    Sends are buffered, receives are posted early, and transfers do not share links. Times are in the unit of the costs.
+    Sends are buffered, receives are posted without blocking, and concurrent transfers do not slow each other
+    down. Times are in the unit of the costs.
     """
     simulation = _simulated(source, costs)
     if as_json:

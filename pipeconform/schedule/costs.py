@@ -21,7 +21,8 @@ class Costs:
     """Durations per stage and microbatch (one number, or one per stage), and the price of a transfer.
 
     A full backward takes ``input_grad + weight_grad``; an overlapped pair takes the sum of its parts times
-    ``pair_factor``. A transfer takes ``latency + message_bytes / bandwidth``; links do not contend.
+    ``pair_factor``. A transfer takes ``latency + message_bytes / bandwidth``, however many there are at
+    the same time.
     """
 
     forward: PerStage = 1.0

@@ -1,8 +1,8 @@
 """Simulating a table: makespan, bubbles, memory, critical path. Linear in the number of rows.
 
 Sends are buffered and receives are posted. A transfer starts when it has been sent and its receive has been posted, and
-takes the latency and the volume of the costs; transfers do not share links. A table without communication pays the
-same for every dependency between ranks. Dependencies within a rank are free.
+takes the latency and the volume of the costs; concurrent transfers do not slow each other down. A table without
+communication pays the same for every dependency between ranks. Dependencies within a rank are free.
 """
 
 from __future__ import annotations

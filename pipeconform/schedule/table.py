@@ -127,10 +127,6 @@ class Table:
             hashed.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
         return hashed.hexdigest()
 
-    def has_previous(self, stage: int) -> bool:
-        """Whether a stage takes its input from another one."""
-        return stage % self.chain_length != 0
-
     def has_next(self, stage: int) -> bool:
         """Whether a stage passes its output to another one."""
         return (stage + 1) % self.chain_length != 0
