@@ -14,15 +14,15 @@ OUT ?= pipeconform-results
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
 	@echo "make engines    judge DeepSpeed, megatron-core and torchgpipe, in an environment of their own"
-	@echo "make test       the product's own tests"
+	@echo "make test       pipeconform's own tests"
 	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
-	@echo "make coverage   which lines the tests reach (not those that only rank processes run)"
+	@echo "make coverage   which lines the tests reach (without those that only rank processes run)"
 	@echo "make check      lint, types, import contracts"
-	@echo "make kill-matrix  every fault and 80 mutants, and docs/kill-matrix.md from what became of them"
-	@echo "make mutants    small mistakes in the product's own code, and docs/mutants.md from what its tests noticed"
-	@echo "make standard   docs/standard.md, docs/faults.md and docs/judged-fields.md, from their data"
+	@echo "make kill-matrix  run every fault and 80 mutants, and write docs/kill-matrix.md"
+	@echo "make mutants    run the tests on small mistakes in pipeconform's own code, and write docs/mutants.md"
+	@echo "make standard   write docs/standard.md, docs/faults.md and docs/judged-fields.md from the code"
 	@echo "make docs       the documentation as a site, in build/site"
-	@echo "make bench      all benchmarks; wants a quiet machine"
+	@echo "make bench      all benchmarks; needs a quiet machine"
 
 setup: $(READY)
 
@@ -32,11 +32,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,docs]'
 	@touch $@
 
-# Exit code 1 says that the run completed and found violations: a demo that succeeded.
+# Exit code 1 means that the run completed and found violations, so the demo succeeded.
 demo: $(READY)
 	$(BIN)/pipeconform run --impl torch --profile smoke --out $(OUT) || test $$? -eq 1
 
-# DeepSpeed is built from source when it is installed; what it would compile is left out.
+# Installing DeepSpeed builds it from source; its compiled operators are left out.
 $(ENGINES)/.ready: pyproject.toml constraints.txt docs/engines/constraints.txt
 	$(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check \
@@ -45,14 +45,14 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt docs/engines/constraints.txt
 	  $(PINS) --no-build-isolation --editable '.[engines]'
 	@touch $@
 
-# Fails on what two runs show and docs/engines does not expect; skips with the reason what cannot be had.
+# Fails on what two runs both show and docs/engines does not expect; skips engines that cannot be installed.
 engines:
 	@$(PYTHON) docs/engines/judge.py --environment $(ENGINES)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" tests
 
-# The page's tests need Playwright, and a Chromium that it does not bring; without them they are skipped.
+# The tests of the page need Playwright and a separately installed Chromium; without them they are skipped.
 test-full: $(READY) engines
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
 	$(BIN)/python -m pytest -n $(WORKERS) tests
@@ -78,11 +78,11 @@ bench: $(READY)
 	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
 	done
 
-# What has run before is not run again; kept in build/kill-matrix.
+# Outcomes are kept in build/kill-matrix and not computed again.
 kill-matrix: $(READY)
 	$(BIN)/python -m benchmarks.kill_matrix
 
-# Likewise, in build/own-mutants; SEED and NUMBER say which are drawn, WITHIN (as judge.forward) from where.
+# Outcomes are kept in build/own-mutants. SEED and NUMBER choose the mutants, WITHIN (such as judge.forward) the modules.
 SEED ?= 0
 NUMBER ?= 100
 mutants: $(READY)

@@ -1,6 +1,6 @@
 """pipeconform: a conformance suite for pipeline-parallel training in PyTorch.
 
-The names below load on first use: importing the package loads neither torch nor Hypothesis.
+The names below load on first use, so importing the package loads neither torch nor Hypothesis.
 """
 
 from __future__ import annotations

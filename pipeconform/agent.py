@@ -1,4 +1,4 @@
-"""``python -m pipeconform.agent``: an agent whose host serves ranks to ``pipeconform run --attach``.
+"""``python -m pipeconform.agent``: an agent, which runs ranks on its host for ``pipeconform run --attach``.
 
 torchrun, srun or a Kubernetes job starts one per rank or device; see docs/attach.md.
 """
@@ -24,12 +24,12 @@ __all__ = ["main"]
     "--token-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The token that the controller has, too.  [default: the variable PIPECONFORM_TOKEN]",
+    help="File with the controller's token.  [default: the variable PIPECONFORM_TOKEN]",
 )
 @click.option(
     "--address",
     metavar="ADDRESS",
-    help="Where ranks on other hosts reach the ones here.  [default: that of the way to the controller]",
+    help="Address at which ranks on other hosts reach those here.  [default: the one used to reach the controller]",
 )
 @click.option(
     "--device-index", metavar="N", type=click.IntRange(min=0), help="[default: the launcher's local rank]"
@@ -45,9 +45,9 @@ __all__ = ["main"]
 def main(
     *, controller: str, token_file: Path | None, address: str | None, device_index: int | None, wait: float
 ) -> None:
-    """Serve ranks on this host to the controller at HOST:PORT until it is done.
+    """Run ranks on this host for the controller at HOST:PORT until its run is over.
 
-    Exit codes: 0 the run is over, 1 the controller went away or never came, 2 it refuses this agent.
+    Exit codes: 0 the run is over, 1 the controller went away or was never reached, 2 it refused this agent.
     """
     try:
         from pipeconform.attach.agent import serve

@@ -1,7 +1,7 @@
-"""What the command line does, as functions: judge, compare, expect, certify, verify, merge.
+"""The commands as functions: judge, compare, expect, certify, verify, merge.
 
-Every function returns plain immutable data and raises one of `pipeconform.errors`. ``import pipeconform`` offers
-them under these names; torch is imported when one is called.
+Every function returns plain immutable data and raises the errors of `pipeconform.errors`. They can be imported from
+``pipeconform``; torch is imported when one is called.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def judge_implementation(
         **where,
     )
     path = out / RESULT_NAME
-    path.unlink(missing_ok=True)  # an older run's would pass for this one's
+    path.unlink(missing_ok=True)  # an older run's result could be mistaken for this one's
     ended = drive(arguments(options, out=out, expectations=expectations, workers=workers, live=False))
     if ended.usage:
         raise UsageError("\n".join(ended.usage))
@@ -102,7 +102,7 @@ def verify(
     """Check a package, as ``pipeconform verify`` does; `rerun` judgements are executed again on `impl`.
 
     Raises:
-        BadPackageError: the package cannot be read at all.
+        BadPackageError: the package cannot be read.
         UsageError: the implementation cannot be used.
         HarnessError: the harness failed.
     """
@@ -115,10 +115,10 @@ def verify(
 
 
 def merge(shards: Sequence[Path], out: Path, *, allow_different_environments: bool = False) -> Checked:
-    """Put the shards of one certification together in the package `out`, and check it.
+    """Merge the shards of one certification into the package `out`, and check it.
 
     Raises:
-        BadPackageError: a shard is in doubt, missing or there twice, or they do not belong together.
+        BadPackageError: a shard is in doubt, missing or given twice, or they do not belong together.
     """
     from pipeconform.certificate.shards import merge_into  # noqa: PLC0415 - imports torch
 

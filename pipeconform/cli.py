@@ -1,6 +1,6 @@
 """The command line: ``pipeconform run --impl …`` and its companions.
 
-Nothing heavy is imported here: ``pipeconform --help`` must answer at once.
+Heavy imports are deferred, so that ``pipeconform --help`` answers at once.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ Exit codes:
 _COMMANDS = {
     "run": "Judge an implementation.",
     "report": "Write one HTML page from result files.",
-    "compare": "Say what changed between two results; fail if something got worse.",
-    "expect": "Keep the file of expected failures in order.",
+    "compare": "Show what changed between two results; fail if something got worse.",
+    "expect": "Maintain the file of expected failures.",
     "replay": "Execute a stored case again and judge it.",
     "list": "List requirements, levels, or what an implementation claims.",
     "show": "Print one requirement, level or profile in full.",
     "schedule": "Verify, time and draw schedule tables.",
-    "certify": "Certify an implementation for a level; writes a package.",
+    "certify": "Certify an implementation for a level and write a package.",
     "verify": "Check a certification package.",
-    "merge": "Put the shards of a certification together.",
+    "merge": "Merge the shards of a certification.",
     "sign": "Sign a certification package.",
     "doctor": "Check what this machine can run.",
-    "selftest": "Try implementations that are wrong on purpose, here.",
-    "init": "Write an adapter skeleton that runs as it is.",
+    "selftest": "Check that faulty implementations are detected on this machine.",
+    "init": "Write an adapter skeleton that runs as is.",
 }
-"""What the help says of each, in the order in which a newcomer needs them."""
+"""Each command's line in the help, in the order in which a newcomer needs them."""
 
 
 class _Lazy(click.Group):
-    """Imports a command's module, which is called like the command, when the command is used."""
+    """Imports a command's module, which has the command's name, when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -91,16 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream, io.TextIOWrapper
         ):  # a terminal or log that cannot show a character shows its number
             stream.reconfigure(errors="backslashreplace")
-    # ``timeout``, batch systems and containers end a run so, and its results are to be kept as at Ctrl-C
+    # ``timeout``, batch systems and containers send SIGTERM; results are kept, as after Ctrl-C
     with sigterm_raises(KeyboardInterrupt()):
         code = _exit_code(list(sys.argv[1:] if arguments is None else arguments))
     sys.exit(code)
 
 
 def _exit_code(arguments: list[str]) -> int:
-    """Run; an error meant for the user is one line on stderr, its traceback shown with ``--debug``."""
+    """Run a command; print an error meant for the user as one line on stderr, with ``--debug`` its traceback, too."""
     debug, arguments = _take_debug(arguments)
-    if trouble := _surroundings():
+    if trouble := _unusable_surroundings():
         return _fail(trouble, 2)
     try:
         code = pipeconform.main(args=arguments, prog_name="pipeconform", standalone_mode=False, obj=debug)
@@ -111,7 +111,7 @@ def _exit_code(arguments: list[str]) -> int:
         return 2
     except click.ClickException as error:
         return _fail(_usage(error), 2)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # such as in ``pipeconform list | head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except PipeconformError as error:
@@ -121,13 +121,13 @@ def _exit_code(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             say(traceback.format_exc(), err=True, nl=False)
-        hint = "" if debug else "; run again with --debug and report it, please"
-        return _fail(f"a mistake of pipeconform itself: {type(error).__name__}: {error}{hint}", 3)
+        hint = "" if debug else "; please run again with --debug and report it"
+        return _fail(f"internal error of pipeconform: {type(error).__name__}: {error}{hint}", 3)
     return int(code or 0)
 
 
-def _surroundings() -> str:
-    """What a command cannot work in; the error would come late, and from anywhere."""
+def _unusable_surroundings() -> str:
+    """Why no command can run here, or nothing; checked first, because the error would come late and be unclear."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:

@@ -1,7 +1,7 @@
-"""The pytest plugin: the engine of every run. Inert, and light, unless ``--pipeconform-impl`` is given.
+"""The pytest plugin, which performs every run. It does nothing unless ``--pipeconform-impl`` is given.
 
-It loads in every pytest session where pipeconform is installed, so it imports neither torch nor
-Hypothesis until a run is asked for.
+Every pytest session loads it where pipeconform is installed, so it imports neither torch nor Hypothesis until a run is
+asked for.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _ANY_NUMBER = 1_000_000
 _RUN: pytest.StashKey[PytestRun] = pytest.StashKey()
 _REFUSED: pytest.StashKey[bool] = pytest.StashKey()
-"""Set where the suites were to be collected and no implementation was named."""
+"""Set if the suites were to be collected, but no implementation was given."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register the options; all carry the prefix, so that no other plugin's can collide."""
+    """Register the options, all with a prefix, so that they do not collide with those of other plugins."""
     group = parser.getgroup("pipeconform", "conformance of pipeline-parallel training")
 
     def option(name: str, help_text: str, **how: object) -> None:
@@ -40,38 +40,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("requirements", "comma-separated requirement ids or chapters (default: all)", default="")
     option("ranks", "pipeline ranks to use: N or A-B", default="1-4")
     option("seed", "seed of all corpora", default=0, type=int)
-    option("examples", "cases per focus and schedule, instead of the profile's", default=None, type=int)
+    option("examples", "cases per subject and schedule (default: from the profile)", default=None, type=int)
     option("out", "folder for result.json", default=None)
     option("device", "cpu, auto or a torch device type", default="cpu")
     option("backend", "gloo, nccl, auto or another torch.distributed backend", default="auto")
-    option("ranks-per-device", "let this many ranks share one device", default=1, type=int)
-    option("attach", "HOST:PORT at which agents connect whose ranks execute the cases", default=None)
+    option("ranks-per-device", "number of ranks that may share a device", default=1, type=int)
+    option("attach", "HOST:PORT to which agents connect, whose ranks execute the cases", default=None)
     option(
         "min-agents",
-        "agents without which the run stops (default: the largest of --ranks)",
+        "the run stops if fewer agents are connected (default: the largest of --ranks)",
         default=None,
         type=int,
     )
     option("agent-wait", "seconds to wait for agents (default: 120)", default=None, type=float)
-    option("token-file", "file with the token that agents know (default: PIPECONFORM_TOKEN)", default=None)
-    option("expectations", "file of failures that are expected", default=None)
-    option("keep-cases", "folder in which every judged case is kept", default=None)
+    option(
+        "token-file", "file with the token that agents must know (default: PIPECONFORM_TOKEN)", default=None
+    )
+    option("expectations", "file of known failures", default=None)
+    option("keep-cases", "folder in which to keep every judged case", default=None)
     parser.addini("pipeconform_ranks_marker", "another name of the marker pipeconform_ranks, such as: ranks")
     option("live", "show pipeconform's own progress instead of pytest's", action="store_true", default=False)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Let pytest-xdist replace every worker that ends: the run itself decides when that is no use."""
+    """Let pytest-xdist replace every worker that ends; the run itself decides when to give up."""
     if config.getoption("pipeconform_impl") and getattr(config.option, "maxworkerrestart", "") is None:
         config.option.maxworkerrestart = str(_ANY_NUMBER)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests on ranks; start a run when an implementation is named.
+    """Register the marker for tests on ranks, and start a run if an implementation is given.
 
-    Last of all plugins, because a live run takes the place of pytest's own reporter.
+    It runs after all other plugins, because a live run replaces pytest's own reporter.
     """
     for name in _ranks_markers(config):
         config.addinivalue_line(
@@ -92,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _start_ahead(config: pytest.Config) -> None:
-    """Let the fork server import torch while this process does, where ranks run here."""
+    """If ranks run on this host, let the fork server import torch while this process does."""
     from pipeconform.campaign.preload import PRELOAD
     from pipeconform.ranks.prestart import start_ahead
 
@@ -109,7 +111,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
-    """Collect the requirements that stand in a file of the suites."""
+    """Collect the requirements in a file of the suites."""
     if file_path.suffix != ".py" or _suites() not in file_path.parents:
         return None
     run = parent.config.stash.get(_RUN, None)
@@ -132,7 +134,7 @@ def _suites() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config) -> None:
-    """Refuse the suites without an implementation: once, not for each of their files."""
+    """Refuse the suites without an implementation, once instead of for each file."""
     if config.stash.get(_REFUSED, False):
         raise pytest.UsageError(
             "pipeconform's suites judge an implementation: give --pipeconform-impl "
@@ -142,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Call a test that is marked so on ranks, instead of here."""
+    """Call a marked test on ranks instead of in this process."""
     found = map(pyfuncitem.get_closest_marker, _ranks_markers(pyfuncitem.config))
     marker = next((one for one in found if one is not None), None)
     if marker is None:
@@ -154,5 +156,5 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _ranks_markers(config: pytest.Config) -> tuple[str, ...]:
-    """The marker's names: a short one only where it is asked for, since other plugins may have it, too."""
+    """The marker's names; a short one must be asked for, since other plugins may use it, too."""
     return tuple(filter(None, ("pipeconform_ranks", config.getini("pipeconform_ranks_marker"))))

@@ -117,7 +117,7 @@ def test_the_version_is_told(typed):
         (["run", "--impl", "torch", "-n", "two"], "-n two: expected a number of processes or auto"),
         (
             ["run", "torch", "--impl", "torch"],
-            "unexpected argument 'torch': name the implementation by --impl",
+            "unexpected argument 'torch': name the implementation with --impl",
         ),
         (
             ["run", "--impl", "torchy"],
@@ -152,7 +152,7 @@ def test_two_runs_do_not_share_a_folder(typed, tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, _, err = typed("run", "--impl", "torch", "--out", "out")
 
-    assert (code, err) == (2, "pipeconform: another run writes to out right now; choose another --out\n")
+    assert (code, err) == (2, "pipeconform: another run is writing to out; choose another --out\n")
 
 
 def test_an_unsupported_torch_is_refused_at_the_start(typed, monkeypatch):
@@ -185,8 +185,8 @@ def test_a_mistake_of_ours_is_admitted(typed, monkeypatch):
 
     assert code == 3
     assert err == (
-        "pipeconform: a mistake of pipeconform itself: ZeroDivisionError: division by zero; "
-        "run again with --debug and report it, please\n"
+        "pipeconform: internal error of pipeconform: ZeroDivisionError: division by zero; "
+        "please run again with --debug and report it\n"
     )
 
 

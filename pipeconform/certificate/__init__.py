@@ -1,1 +1,1 @@
-"""Certification: what a package holds, when it deserves its level, and how anybody can check it."""
+"""Certification: what a package contains, when it deserves its level, and how anyone can check it."""

@@ -1,4 +1,4 @@
-"""What a package says was judged, beside the list that a certification of these claims judges: nothing more or less."""
+"""Comparing what a package says was judged with the cells and cases that its claims require."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["list_doubts"]
 
 _MOST_NAMED = 3
 _REPEATED = 4
-"""Executions of a case, at most, where nothing is wrong: once to judge it, and those of a repetition."""
+"""The most executions of a case that shows nothing wrong: once to judge it, and those of a repetition."""
 
 
 def list_doubts(contents: Contents, expected: Listed) -> Iterator[Doubt]:
-    """Where a package's cells, cases, counts and totals are not those of the list drawn again."""
+    """Doubts where a package's cells, cases, counts and totals differ from the list drawn again."""
     yield from _cells(contents.result, expected)
     yield from _judged(contents, expected)
     yield from _cases(contents, expected)
@@ -35,15 +35,15 @@ def _cells(result: Result, expected: Listed) -> Iterator[Doubt]:
     for key, number in Counter(order).items():
         if number > 1:
             requirement, schedule, variant = key
-            yield _about_cells("", f"{requirement} under {schedule} ({variant}) is there {number} times")
+            yield _about_cells("", f"{requirement} under {schedule} ({variant}) appears {number} times")
     for one in expected.cells:
         cell = there.pop(one.key, None)
         if cell is None:
-            yield _about_cells("", f"{_name(one)} is missing: the level judges it, or says why not")
+            yield _about_cells("", f"{_name(one)} is missing; the level judges it, or gives a reason why not")
         else:
             yield from _cell(cell, one)
     for requirement, schedule, variant in there:
-        text = f"{requirement} under {schedule} ({variant}) is none of the level's"
+        text = f"{requirement} under {schedule} ({variant}) does not belong to the level"
         yield _about_cells("", text)
     if not there and order != [one.key for one in expected.cells] and len(order) == len(expected.cells):
         yield _about_cells("", "not in the order of the standard and of the claims")
@@ -60,13 +60,13 @@ def _cell(cell: Cell, one: ListedCell) -> Iterator[Doubt]:
             reason=one.reason,
         )
         if cell.status != one.status:
-            text = f"{name}: {cell.status}, but by the claims it is {one.status}: {one.reason}"
+            text = f"{name}: {cell.status}, but according to the claims it is {one.status}: {one.reason}"
             yield _about_cells("status", text)
         elif cell != unjudged:
-            yield _about_cells("", f"{name}: {one.status}, but says more than that it is, or another reason")
+            yield _about_cells("", f"{name}: {one.status}, but with counts or with another reason")
         return
     if cell.status in ("not_claimed", "skipped"):
-        text = f"{name}: {cell.status}, but by the claims it is judged on {len(one.digests)} cases"
+        text = f"{name}: {cell.status}, but according to the claims it is judged on {len(one.digests)} cases"
         yield _about_cells("status", text)
         return
     for field, said, drawn in (
@@ -79,7 +79,8 @@ def _cell(cell: Cell, one: ListedCell) -> Iterator[Doubt]:
             yield _about_cells(field, f"{name}: {_short(said)}, but the level's cases give {_short(drawn)}")
     if cell.without != one.without:
         yield _about_cells(
-            "without", f"{name}: by the claims no case is about {', '.join(one.without) or 'nothing'}"
+            "without",
+            f"{name}: according to the claims, subjects without cases: {', '.join(one.without) or 'none'}",
         )
     if cell.executions > _REPEATED * len(one.cases) and not cell.violations:
         text = f"{name}: {cell.executions} executions of {len(one.cases)} cases in which nothing was wrong"
@@ -108,22 +109,22 @@ def _difference(digests: tuple[str, ...], cell: ListedCell) -> str:
     more = [one for one in digests if one not in cell.digests]
     less = [one for one in cell.digests if one not in digests]
     if more:
-        return f"{_listed(more)} {_are(more)} not drawn for it"
+        return f"{_listed(more)} {_are(more)} not among the cases drawn for it"
     if less:
-        return f"{_listed(less)} {_are(less)} drawn for it and not there"
-    return "not the cases in the order in which they are drawn"
+        return f"{_listed(less)} {_are(less)} drawn for it, but missing"
+    return "the cases are not in the order in which they are drawn"
 
 
 def _cases(contents: Contents, expected: Listed) -> Iterator[Doubt]:
-    """Every case of the list is there, and is the one that was drawn."""
+    """Doubts where a case of the list is missing, or differs from the one that was drawn."""
     for digest, case in expected.cases.items():
         data = contents.cases.get(digest)
         if data is None:
             yield Doubt(file=case_name(digest), text="missing, though the level judges it")
         elif data != msgspec.json.encode(case):
-            yield Doubt(file=case_name(digest), text="not the case of this digest that is drawn")
+            yield Doubt(file=case_name(digest), text="differs from the case with this digest that is drawn")
     for digest in sorted(contents.cases.keys() - expected.cases.keys()):
-        yield Doubt(file=case_name(digest), text="not drawn for anything that the level judges")
+        yield Doubt(file=case_name(digest), text="not drawn for any requirement of the level")
 
 
 def _totals(contents: Contents, expected: Listed) -> Iterator[Doubt]:
@@ -137,7 +138,7 @@ def _totals(contents: Contents, expected: Listed) -> Iterator[Doubt]:
         ("distinct_cases", totals.distinct_cases, len(expected.cases)),
         ("distinct_cases_several_ranks", totals.distinct_cases_several_ranks, several),
     ):
-        # what is executed to make a violation small counts as executed, and is not on the list
+        # executions that make a violation smaller are counted, but are not on the list
         may_exceed = wrong and field.startswith("distinct")
         if said < least or (said > least and not may_exceed):
             text = f"{said}, but the cells and cases give {least}{' or more' if may_exceed else ''}"
@@ -154,14 +155,14 @@ def _pairs(contents: Contents, expected: Listed, totals: Totals, *, exact: bool)
     merged = len(contents.certificate.run_ids) > 1
     given = () if merged else tuple(_reached(expected))
     if exact and totals.pairs != given:
-        yield Doubt(file=RESULT, field="totals.pairs", text="not what the level's cases reach")
+        yield Doubt(file=RESULT, field="totals.pairs", text="differs from what the level's cases reach")
     if exact:
         return
     found = {one.of: one for one in totals.pairs}
     for one in given:
         said = found.get(one.of)
         if said is None or not _may_be(said, one):
-            text = f"{' × '.join(one.of)}: not what the level's cases reach"
+            text = f"{' × '.join(one.of)}: differs from what the level's cases reach"
             yield Doubt(file=RESULT, field="totals.pairs", text=text)
     if len(found) != len(totals.pairs) or len(found) != len(given):
         yield Doubt(
@@ -170,7 +171,7 @@ def _pairs(contents: Contents, expected: Listed, totals: Totals, *, exact: bool)
 
 
 def _may_be(said: Pairs, least: Pairs) -> bool:
-    """Whether these are pairs of a run that executed more than the level's cases, which reach `least`."""
+    """Whether `said` can come from a run that executed more than the level's cases, which reach `least`."""
     missing = said.missing
     return (
         said.reachable == least.reachable

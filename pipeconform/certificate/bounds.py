@@ -1,4 +1,4 @@
-"""How large the claims of a package may be: a stranger wrote them, and whoever verifies it draws cases from them."""
+"""Limits on the claims of a package, which are untrusted: the verifier draws cases from them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pipeconform.errors import TooLargeError
 __all__ = ["MOST_DRAWN", "require_bounded"]
 
 MOST_DRAWN = 100_000
-"""Cases that are drawn to know what a level judges; each takes two or three milliseconds."""
+"""The most cases drawn to determine what a level judges; each takes two or three milliseconds."""
 _MOST_ENTRIES = 64
-"""Of a list of the claims: schedules, numbers of stages per rank, features."""
+"""The longest list in the claims: schedules, numbers of stages per rank, features."""
 _MOST_CHARACTERS = 2_000
 _MOST_DEPTH = 12
 _MOST_STAGES = 1_024
-"""Per rank."""
+"""The most stages per rank."""
 _MOST_MICROBATCHES = 1_024
-"""That a schedule may need on four ranks with two stages each: as many are gone through one by one."""
+"""The most microbatches that a schedule may need on four ranks with two stages each; all are tried one by one."""
 
 
 def require_bounded(claims: object) -> None:
-    """Refuse claims, of a pipeline or of a wrapper, that would make drawing cases from them long.
+    """Refuse claims, of a pipeline or of a wrapper, from which drawing cases would take too long.
 
     Raises:
-        TooLargeError: there is one; the message names it, its value and what is allowed.
+        TooLargeError: a claim is too large; the message names it, its value and what is allowed.
     """
     for text in _too_large(msgspec.to_builtins(claims), "capabilities", 0):
         raise TooLargeError(text)
@@ -58,7 +58,7 @@ def _schedules(claims: Capabilities) -> Iterator[str]:
     for claim in claims.schedules:
         where = f"capabilities.schedules: {claim.name}"
         if names.count(claim.name) > 1:
-            yield f"{where} is there {names.count(claim.name)} times"
+            yield f"{where} appears {names.count(claim.name)} times"
         wrong = [v for v in claim.stages_per_rank if not 1 <= v <= _MOST_STAGES]
         if wrong:
             yield f"{where}: {wrong[0]} stages per rank; between 1 and {_MOST_STAGES} are allowed"

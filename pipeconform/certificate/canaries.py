@@ -1,7 +1,7 @@
-"""Canaries: implementations that are wrong on purpose, run where a verdict is to be trusted.
+"""Canaries: implementations that are wrong on purpose, run to show that a machine's verdicts can be trusted.
 
-A green result means little on a machine that cannot see a wrong one. A certification runs every fault of its
-mandatory requirements in the same environment; ``pipeconform selftest`` runs a selection of all.
+A green result means little on a machine that cannot detect a wrong implementation. A certification runs every fault of
+its mandatory requirements in the same environment; ``pipeconform selftest`` runs a selection of all faults.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["faults_of", "one_each", "run_canaries"]
 
 
 def faults_of(requirements: Iterable[str]) -> tuple[Fault, ...]:
-    """Every fault that breaks one of `requirements`, of pipelines or of wrappers."""
+    """Every fault, of pipelines or of wrappers, that breaks one of `requirements`."""
     wanted = set(requirements)
     every = (*faults().values(), *wrapper_faults().values())
     return tuple(fault for fault in every if fault.requirement in wanted)
 
 
 def one_each(found: Iterable[Fault]) -> tuple[Fault, ...]:
-    """Of several faults the first for each requirement and each status that it shows."""
+    """The first of several faults for each requirement and each expected status."""
     first: dict[tuple[str, str], Fault] = {}
     for fault in found:
         first.setdefault((fault.requirement, fault.expected_status), fault)
@@ -46,7 +46,7 @@ def run_canaries(
 ) -> tuple[Canary, ...]:
     """Run `chosen` faults, each until it is caught; `begin` is called before each and `tell` after it.
 
-    Of `options` only the devices and the agents count.
+    Only the devices and the agents of `options` are used.
 
     Raises:
         HarnessError: processes cannot be started.

@@ -1,8 +1,8 @@
-"""Checking a package from its files alone: every doubt is named with file and field.
+"""Checking a package from its files alone; every doubt names a file and a field.
 
 The certificate is compared with the other files (`identity`), every number with its range (`fields`), the cells and
 cases with the list that is drawn again from the claims (`agreement`), the canaries with the faults of the level
-(`noticed`), and the decision is derived anew (`decision`).
+(`noticed`), and the decision is made again (`decision`).
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _ABOUT_CLAIMS = ("claims_digest", "implementation.capabilities", "implementation
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What a package says, and what speaks against believing it."""
+    """A package's contents, and the doubts about them."""
 
     certificate: Certificate | None
-    """None when it could not be read."""
+    """None if the package could not be decoded."""
     reasons: tuple[str, ...]
-    """Why the level is not deserved, derived anew from the result."""
+    """Why the level is not deserved, derived again from the result."""
     doubts: tuple[Doubt, ...]
     contents: Contents | None = None
     signed_by: str = ""
-    """The key whose signature was checked; empty where none was."""
+    """The key whose signature was checked; empty if none was."""
 
     @property
     def granted(self) -> bool:
-        """Whether the level is deserved beyond doubt."""
+        """Whether the level is deserved and there are no doubts."""
         return self.certificate is not None and not self.reasons and not self.doubts
 
 
@@ -63,14 +63,14 @@ def check_package(path: Path) -> Checked:
     """Read and check a package; nothing is executed.
 
     Raises:
-        BadPackageError: it cannot be read at all.
+        BadPackageError: the package cannot be read.
     """
     package = read_package(path)
     return check_files(package, known=manifest_doubts(package))
 
 
 def check_files(package: Package, *, known: tuple[Doubt, ...] = ()) -> Checked:
-    """Check the files of a package; `known` are doubts that its manifest gave."""
+    """Check the files of a package; `known` are doubts from its manifest."""
     contents, more = contents_of(package)
     doubts = [*known, *more]
     if contents is None:
@@ -86,14 +86,14 @@ def check_files(package: Package, *, known: tuple[Doubt, ...] = ()) -> Checked:
 
 
 def _as_written(package: Package, contents: Contents) -> Iterator[Doubt]:
-    """Whether every file is, byte for byte, what its contents are written as: no key is there twice or ignored."""
+    """Doubts about files that are not byte for byte what pipeconform writes, such as a repeated or unknown key."""
     for name, data in packed(contents).items():
         if package.files.get(name) != data:
             yield Doubt(file=name, text="not as pipeconform writes these contents")
 
 
 def check_contents(contents: Contents) -> Checked:
-    """Check what a package holds, whatever file it comes from."""
+    """Check the contents of a package, without its archive."""
     certificate = contents.certificate
     try:
         level = certification_level(certificate.level)
@@ -102,11 +102,13 @@ def check_contents(contents: Contents) -> Checked:
         doubt = Doubt(file=CERTIFICATE, field="level", text=str(error))
         return Checked(certificate=certificate, reasons=(), doubts=(doubt,))
     too_large = tuple(_too_large(contents))
-    if too_large:  # whatever is decided goes through the claims
+    if too_large:  # every decision uses the claims
         return Checked(certificate=certificate, reasons=(), doubts=too_large)
     doubts = [*_standard(contents), *identity_doubts(level, contents), *field_doubts(level, contents)]
     doubts += canary_doubts(wanted, contents)
-    if not any(doubt.field in _ABOUT_CLAIMS for doubt in doubts):  # of other claims nothing is to be drawn
+    if not any(
+        doubt.field in _ABOUT_CLAIMS for doubt in doubts
+    ):  # cases are drawn only from claims in the right form
         doubts += _agreed(level, contents)
     reasons = _reasons(level, contents)
     doubts += _decided(certificate, reasons)
@@ -123,10 +125,10 @@ def _too_large(contents: Contents) -> Iterator[Doubt]:
 
 
 def list_of(level: CertificationLevel, contents: Contents) -> Listed:
-    """What a package, or a shard of it, must have judged: drawn from seed and claims.
+    """What a package, or a shard of it, must have judged, drawn from seed and claims.
 
     Raises:
-        UsageError: the claims cannot be read, are too large, or are such that no case can be drawn from them.
+        UsageError: the claims cannot be read, are too large, or no case can be drawn from them.
     """
     result, shard = contents.result, contents.certificate.shard
     least, most = max(level.ranks), level.max_ranks
@@ -141,7 +143,7 @@ def list_of(level: CertificationLevel, contents: Contents) -> Listed:
 def _agreed(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
     result = contents.result
     if result.standard_version != STANDARD_VERSION or result.implementation.kind != level.kind:
-        return  # said already; other rules judge other cases
+        return  # already reported; other rules judge other cases
     try:
         expected = list_of(level, contents)
     except UsageError as error:
@@ -149,11 +151,13 @@ def _agreed(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
         return
     found = list(list_doubts(contents, expected))
     if result.run.corpus != expected.draws:
-        text = f"{result.run.corpus} cases were drawn, level {level.title} demands {expected.draws} of these claims"
+        text = f"{result.run.corpus} cases drawn, but level {level.title} demands {expected.draws} for these claims"
         found.append(Doubt(file=RESULT, field="run.corpus", text=text))
     columns = tuple(dict.fromkeys(cell.schedule for cell in expected.cells))
     if result.run.schedules != columns:
-        text = f"{', '.join(result.run.schedules) or 'none'}; by the claims it is {', '.join(columns)}"
+        text = (
+            f"{', '.join(result.run.schedules) or 'none'}; according to the claims it is {', '.join(columns)}"
+        )
         found.append(Doubt(file=RESULT, field="run.schedules", text=text))
     if found:
         yield from _other_versions(contents)
@@ -161,12 +165,12 @@ def _agreed(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
 
 
 def _other_versions(contents: Contents) -> Iterator[Doubt]:
-    """What may make honest cases others: they are drawn by pipeconform and Hypothesis."""
+    """Versions for which an honest package may have other cases: those of pipeconform and Hypothesis."""
     for machine in contents.environment[:1]:
         for name in ("pipeconform", "hypothesis"):
             there, here = machine.packages.get(name), metadata.version(name)
             if there != here:
-                text = f"made with {name} {there}, this is {here}: cases may be drawn otherwise; verify with {there}"
+                text = f"made with {name} {there}, but this is {here}, which may draw other cases; verify with {there}"
                 yield Doubt(file=ENVIRONMENT, field="packages", text=text)
 
 

@@ -1,4 +1,4 @@
-"""What a result file says of an implementation, and what a certification therefore asks it."""
+"""Reading an implementation's claims from a result file, and what a certification asks of it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def claims_of(implementation: Implementation) -> AnyClaims | None:
-    """Its claims; None where the file does not hold them in this version's form."""
+    """Its claims; None if the file does not contain them in this version's form."""
     return convertible(implementation.capabilities, CLAIMS[implementation.kind])
 
 
 def target_in(implementation: Implementation, *, max_ranks: int, draws: int | None) -> Target | None:
-    """What a certification with so many draws asks it on at most `max_ranks`; None where its claims cannot be read."""
+    """The target of a certification with `draws` cases on at most `max_ranks`; None if its claims cannot be read."""
     claims = claims_of(implementation)
     if claims is None:
         return None
@@ -34,7 +34,7 @@ def target_in(implementation: Implementation, *, max_ranks: int, draws: int | No
 
 
 def convertible(said: object, kind: type[T]) -> T | None:
-    """What was read as a `kind`, or None where it is none in this version's form."""
+    """`said` as a `kind`; None if it does not have this version's form."""
     try:
         return msgspec.convert(said, kind)
     except (*REFUSALS, TypeError, UsageError):

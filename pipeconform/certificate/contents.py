@@ -1,4 +1,4 @@
-"""What stands in a package: the certificate, the environment, the canaries, and which cases were judged."""
+"""The contents of a package: the certificate, the environment, the canaries, and which cases were judged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 CERTIFICATE, RESULT, ENVIRONMENT = "certificate.json", "result.json", "environment.json"
 CANARIES, JUDGED = "canaries.json", "judged.json"
 CERTIFICATE_FORMAT = 2
-"""2 added the ids of runs, the digests of claims and environments, and the engine's files."""
+"""Format 2 added the ids of runs, the digests of claims and environments, and the engine's files."""
 LOGS = ("logs/summary.txt", "logs/junit.xml")
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Certificate(_Data, frozen=True, kw_only=True):
-    """What was asked for and what was decided; all of it can be derived from the other files."""
+    """The request and the decision; all of it can be derived from the other files."""
 
     format: int = CERTIFICATE_FORMAT
     level: Line
@@ -66,7 +66,7 @@ class Certificate(_Data, frozen=True, kw_only=True):
     seed: int
     draws: int
     shard: Line = ""
-    """Such as ``1/3``; a shard decides nothing."""
+    """Such as ``1/3``; no decision is made about a single shard."""
     shards: int = 1
     """How many shards the package was merged from."""
     mixed_environments: bool = False
@@ -75,19 +75,19 @@ class Certificate(_Data, frozen=True, kw_only=True):
     reasons: tuple[Line, ...]
     """Why the level was not granted."""
     weakening: tuple[str, ...] = ()
-    """Claims with which less is seen of the implementation."""
+    """Claims of the implementation that let the suite see less of it."""
     engine: tuple[Component, ...]
     """The files behind the adapter."""
     claims_digest: str
-    """Of what the implementation claims and promises, as `digest_of` makes it."""
+    """The `digest_of` what the implementation claims and promises."""
     run_ids: tuple[str, ...]
-    """Of the run, or of each shard's: every other file that was made in it has it, too."""
+    """The id of the run, or of each shard's run; every other file made in the run contains it."""
     environment_digests: tuple[str, ...]
-    """Of each machine's entry in ``environment.json``, in their order."""
+    """The `digest_of` each machine's entry in ``environment.json``, in the same order."""
 
 
 class MachineEnvironment(_Data, frozen=True, kw_only=True):
-    """Where a package, or one shard of it, was made."""
+    """The environment in which a package, or one shard of it, was made."""
 
     environment: Environment
     processor: str
@@ -97,15 +97,15 @@ class MachineEnvironment(_Data, frozen=True, kw_only=True):
     torch_build: str
     packages: dict[str, str]
     switches: dict[str, str]
-    """Environment variables that change what torch, its backends or Python do."""
+    """Environment variables that change the behaviour of torch, its backends or Python."""
     run_id: str = ""
     """The run that took place there."""
     engine: tuple[Component, ...] = ()
-    """The files behind the adapter, as they are there."""
+    """The files behind the adapter on that machine."""
 
 
 class Canary(_Data, frozen=True, kw_only=True):
-    """One implementation that is wrong on purpose, and whether this environment noticed."""
+    """One implementation that is wrong on purpose, and whether it was detected in this environment."""
 
     fault: Line
     requirement: Line
@@ -117,7 +117,7 @@ class Canary(_Data, frozen=True, kw_only=True):
     seconds: float
     shard: str = ""
     run_id: str = ""
-    """The run that it stands beside."""
+    """The run with which it was tried."""
 
 
 class Contents(_Data, frozen=True, kw_only=True):
@@ -129,23 +129,23 @@ class Contents(_Data, frozen=True, kw_only=True):
     canaries: tuple[Canary, ...]
     judged: tuple[JudgedCases, ...]
     cases: dict[str, bytes]
-    """JSON by digest."""
+    """The cases as JSON, by digest."""
     others: dict[str, bytes]
     """Logs and the adapter's source, by name."""
 
 
 def case_name(digest: str) -> str:
-    """Where a package keeps a case."""
+    """The name of a case's file in a package."""
     return f"cases/{digest}.json"
 
 
 def adapter_name(source: str) -> str:
-    """Where a package keeps the adapter's source, whatever characters its file's name has."""
+    """The name of the adapter's source in a package, with only portable characters."""
     return f"adapter/{re.sub(r'[^A-Za-z0-9_-]+(?!py$)', '_', source)}"
 
 
 def digest_of(value: object) -> str:
-    """The SHA-256 of a value's JSON, whatever the order of its keys."""
+    """The SHA-256 of a value's JSON with sorted keys."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
 
 
@@ -155,7 +155,7 @@ def claims_of_result(result: Result) -> object:
 
 
 def encoded(value: object) -> bytes:
-    """JSON that a person can read."""
+    """A value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
@@ -173,7 +173,7 @@ def packed(contents: Contents) -> dict[str, bytes]:
 
 
 def contents_of(package: Package) -> tuple[Contents | None, tuple[Doubt, ...]]:
-    """Decode a package; what cannot be decoded is a doubt, and then there are no contents."""
+    """Decode a package; if a file cannot be decoded, return doubts and no contents."""
     doubts: list[Doubt] = []
     certificate = _decoded(package.files, CERTIFICATE, Certificate, doubts)
     result = _decoded(package.files, RESULT, Result, doubts)

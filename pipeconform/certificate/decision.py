@@ -22,10 +22,10 @@ _SEEN = "COM-7"
 
 
 def reasons_against(level: CertificationLevel, result: Result) -> tuple[str, ...]:
-    """Why `result` does not deserve `level`; empty when it does.
+    """Why `result` does not deserve `level`; empty if it does.
 
     Raises:
-        LevelUnavailableError: this version of the standard cannot grant it at all.
+        LevelUnavailableError: this version of the standard cannot grant the level.
     """
     wanted = [row.id for row in mandatory(level)]
     kind = result.implementation.kind
@@ -55,7 +55,7 @@ def _incomplete(wanted: list[str], cells: list[Cell], result: Result) -> Iterato
 
 
 def _not_met(cells: list[Cell], *, counts: bool) -> Iterator[str]:
-    """`counts`: the result says how much was compared, as formats from 6 on do."""
+    """Requirements that are not met. `counts` says whether the result has counts of comparisons (format 6 or later)."""
     found: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         if cell.status not in ("passed", "not_claimed"):
@@ -85,7 +85,7 @@ def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]
 
 
 def _not_seen(cells: list[Cell], result: Result) -> Iterator[str]:
-    """Who claims that ranks are to be given more than they own must be seen to communicate, under every schedule."""
+    """An implementation whose ranks are given more than they own must be seen to communicate, under every schedule."""
     claims = capabilities_of(result)
     if claims is None or "all" not in (claims.inputs_consumed_by, claims.targets_consumed_by):
         return
@@ -99,7 +99,7 @@ def _not_seen(cells: list[Cell], result: Result) -> Iterator[str]:
 
 
 def _lacking_claims(level: CertificationLevel, result: Result) -> Iterator[str]:
-    """The claims without which the level cannot be had; what is returned without its claim is named."""
+    """Claims that the level needs and that are missing; a feature that is returned but not claimed is named."""
     capabilities = capabilities_of(result)
     if capabilities is None:
         return
@@ -121,7 +121,7 @@ _CLAIMED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
         "data_parallel": lambda it: it.data_parallel is not None,
     }
 )
-"""How a claim that a level needs is found, by its name in ``levels.toml``."""
+"""How to find a claim that a level needs, by its name in ``levels.toml``."""
 
 
 def _too_few(level: CertificationLevel, cells: list[Cell]) -> Iterator[str]:
@@ -171,19 +171,19 @@ def _numbers_of_replicas(
 
 
 def _claimed(result: Result) -> tuple[str, ...]:
-    """The columns that must have been judged: all that are claimed, whatever the run was asked for."""
+    """The columns that must have been judged: all that are claimed."""
     target = target_in(result.implementation, max_ranks=1, draws=None)
     return result.run.schedules if target is None else target.columns
 
 
 def capabilities_of(result: Result) -> Capabilities | None:
-    """The claims of a pipeline; None of a wrapper, and where the file does not hold them in this version's form."""
+    """The claims of a pipeline; None for a wrapper, or if the file does not contain them in this version's form."""
     found = claims_of(result.implementation)
     return found if isinstance(found, Capabilities) else None
 
 
 def weakening(result: Result) -> tuple[str, ...]:
-    """The claims of the judged implementation with which less is seen, each with what it costs."""
+    """Claims of the implementation that let the suite see less of it, each with its consequence."""
     capabilities = capabilities_of(result)
     return () if capabilities is None else tuple(_weakening(capabilities))
 

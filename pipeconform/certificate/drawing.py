@@ -1,7 +1,7 @@
 """How many cases a certification draws: enough for every size that the level demands.
 
-Cases are drawn at random, though from a fixed seed, so a schedule with few subjects may miss a size. The
-number of draws then grows until none is missing. It follows from the claims alone: the same for everybody.
+Cases are drawn at random from a fixed seed, so a schedule with few subjects may miss a size. The number of draws then
+grows until none is missing. It depends only on the claims, so it is the same for everyone.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from pipeconform.spec import CertificationLevel, Profile, Requirement, mandatory
 __all__ = ["PROFILE", "SEED", "num_draws", "sized"]
 
 SEED = 0
-"""The seed of every certification: what is judged is the same for everybody."""
+"""The seed of every certification, so that the same cases are judged everywhere."""
 PROFILE = "certify"
 
 _FACTORS = (1, 2, 3, 4)
 
 
 def sized(draws: int | None) -> Profile:
-    """The profile of a certification that draws so many cases per subject and schedule."""
+    """The profile of a certification that draws `draws` cases per subject and schedule."""
     return Options(implementation="", profile=PROFILE, examples=draws).sized()
 
 
 def num_draws(level: CertificationLevel, claims: object) -> int | None:
     """The cases to draw per subject and schedule: the level's number, or the smallest multiple that suffices.
 
-    If none of the multiples tried does, the largest: the decision then names what is missing. None for a wrapper's
-    claims: the standard lists the cases of its requirements.
+    If no multiple that is tried suffices, the largest; the decision then names what is missing. None for a wrapper's
+    claims, since the standard lists the cases of its requirements.
 
     Raises:
-        TooLargeError: the claims are too large, or so many cases would have to be drawn that it would take too long.
+        TooLargeError: the claims are too large, or too many cases would have to be drawn.
     """
     require_bounded(claims)
     if not isinstance(claims, Capabilities):
@@ -53,8 +53,8 @@ def num_draws(level: CertificationLevel, claims: object) -> int | None:
         planned += _num_corpora(level, target) * size
         if planned > MOST_DRAWN:
             raise TooLargeError(
-                f"{planned} cases would have to be drawn to know what level {level.title} judges of these claims; "
-                f"at most {MOST_DRAWN} are: claim fewer schedules"
+                f"{planned} cases would have to be drawn to determine what level {level.title} judges for these "
+                f"claims; the limit is {MOST_DRAWN}: claim fewer schedules"
             )
         if all(_suffices(level, claim, target) for claim in claims.schedules):
             return size
@@ -85,7 +85,7 @@ def _suffices(level: CertificationLevel, claim: ScheduleClaim, target: PipelineT
 
 
 def _judged(row: Requirement, claim: ScheduleClaim, target: PipelineTarget) -> Iterator[Case]:
-    """The cases that it would judge."""
+    """The cases that a requirement would judge."""
     for corpus in target.corpora(row, claim):
         for case in corpus.drawn():
             if JUDGEMENTS[row.id].applies(case):

@@ -1,4 +1,4 @@
-"""The files behind the adapter of a certified implementation: asked of a rank process, and shown."""
+"""The files behind the adapter of a certified implementation, as a rank process finds them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pipeconform.execute.engine import Component
 __all__ = ["engine_in", "engine_text"]
 
 _TASK = "pipeconform.execute.engine:answer"
-_LIMIT = 600.0  # seconds: some gigabytes may be read
+_LIMIT = 600.0  # seconds; gigabytes may have to be read
 
 
 def engine_in(campaign: Campaign) -> tuple[Component, ...]:
     """The components of the implementation that a campaign judges, as its rank processes find them.
 
     Raises:
-        HarnessError: the process that was asked died or hung, or could not read the files.
+        HarnessError: the rank process died or hung, or could not read the files.
     """
     runner = campaign.runner("default")
     vector = runner.pools.oracle.run(_TASK, runner.implementation.encode(), time_limit=_LIMIT)
@@ -30,7 +30,7 @@ def engine_in(campaign: Campaign) -> tuple[Component, ...]:
 
 
 def engine_text(engine: Iterable[Component]) -> str:
-    """Its components in a line."""
+    """The components in one line."""
     parts = [
         f"{one.name} {one.version}".strip() + f" ({one.files:,} files, {one.digest[:12]})" for one in engine
     ]

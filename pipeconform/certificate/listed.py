@@ -1,8 +1,8 @@
 """What a certification judges: the cells of a level, and the cases of each, drawn again from seed and claims.
 
-Nothing of a package but the claims and the name goes into it, and nothing is executed. What was judged follows from
-them, since a certification begins without stored cases, searches for none beyond the drawn ones, and counts a case
-once for each focus that it was drawn for; whatever is executed to make a violation small is not counted.
+Only the claims and the name are taken from a package, and nothing is executed. They determine what was judged, since a
+certification begins without stored cases, searches for none beyond the drawn ones, and counts a case once for each
+focus that it was drawn for; executions that make a violation smaller are not counted.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class ListedCell:
     schedule: str
     variant: str = "default"
     status: Status | None = None
-    """Why it is not judged: ``skipped`` or ``not_claimed``; None where it is."""
+    """``skipped`` or ``not_claimed`` if it is not judged, otherwise None."""
     reason: str = ""
     without: tuple[str, ...] = ()
-    """Subjects of the requirement that no case is about, because they are not claimed."""
+    """Subjects of the requirement without any case, because they are not claimed."""
     cases: tuple[AnyCase, ...] = ()
-    """In the order in which they are judged; one that several foci draw stands there several times."""
+    """In the order in which they are judged; a case that is drawn for several foci appears several times."""
     microbatches: dict[str, int] = field(default_factory=dict)
-    """Judgements per number of microbatches beside that of ranks."""
+    """Judgements by the number of microbatches, compared with that of ranks."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it apart."""
+        """What identifies the cell."""
         return self.requirement, self.schedule, self.variant
 
     @functools.cached_property
     def digests(self) -> tuple[str, ...]:
-        """Of the distinct cases, in the same order."""
+        """Digests of the distinct cases, in the same order."""
         return tuple(dict.fromkeys(case.digest for case in self.cases))
 
     @property
@@ -68,23 +68,23 @@ class Listed:
 
     @property
     def draws(self) -> int:
-        """How many cases are drawn for each cell and subject."""
+        """The number of cases drawn for each cell and subject."""
         return self.target.profile.corpus
 
     @functools.cached_property
     def cases(self) -> dict[str, AnyCase]:
-        """By digest."""
+        """All cases, by digest."""
         return {case.digest: case for cell in self.cells for case in cell.cases}
 
     def under(self, schedules: tuple[str, ...]) -> Listed:
-        """The part about some schedules."""
+        """The cells under some schedules."""
         return replace(self, cells=tuple(one for one in self.cells if one.schedule in schedules))
 
     def shard(self, number: int, total: int) -> Listed:
-        """One of several parts, which different machines judge.
+        """Part `number` of `total`.
 
         Raises:
-            UsageError: there are more parts than there is to deal.
+            UsageError: there are more parts than schedules or requirements.
         """
         every = tuple(dict.fromkeys(one.requirement for one in self.cells))
         rows, columns = part_of(self.target, every, number=number, total=total)
@@ -93,7 +93,7 @@ class Listed:
 
 
 def listed(level: CertificationLevel, implementation: Implementation, *, max_ranks: int) -> Listed:
-    """The cells of a level for what an implementation says of itself, on a machine that has room for `max_ranks`.
+    """The cells of a level for an implementation's claims, on a machine that has room for `max_ranks`.
 
     Raises:
         BadResultError: the claims cannot be read.
@@ -106,7 +106,7 @@ def listed(level: CertificationLevel, implementation: Implementation, *, max_ran
         raise BadResultError(f"no cases can be drawn from these claims: {error}") from error
     except PipeconformError:
         raise
-    except Exception as error:  # of claims that no adapter ran with, anything may go wrong
+    except Exception as error:  # the claims may be forged, so anything can go wrong
         text = f"no cases can be drawn from these claims: {type(error).__name__}: {error}"
         raise BadResultError(text) from error
 

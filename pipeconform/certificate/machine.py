@@ -1,4 +1,4 @@
-"""What a certificate says about the machine: everything that could change a number, and no name of it."""
+"""A certificate's description of the machine: everything that could change a number, but not its name."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PATHS = re.compile(r"(/[\w.+@-]+){2,}")
 def machine_environment(
     environment: Environment, *, run_id: str = "", engine: tuple[Component, ...] = ()
 ) -> MachineEnvironment:
-    """Where this process runs; `environment` is what the ranks of the run `run_id` reported.
+    """The machine of this process; `environment` is what the ranks of the run `run_id` reported.
 
-    `engine` are the files of what was judged. Paths are left out of switches.
+    `engine` are the files of the judged implementation. Switches whose values are paths are left out.
     """
     return MachineEnvironment(
         environment=environment,

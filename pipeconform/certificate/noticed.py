@@ -1,4 +1,4 @@
-"""What a package says of the canaries, beside the faults that the level runs."""
+"""Comparing a package's canaries with the faults that the level runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = re.compile(r"(failed|hung|crashed|error): \S.*", re.DOTALL)
 
 
 def canary_doubts(wanted: list[str], contents: Contents) -> Iterator[Doubt]:
-    """Every fault that breaks one of the requirements `wanted` must have been tried and noticed, on every machine."""
+    """Doubts about faults of the requirements `wanted` that were not tried and detected on every machine."""
     faults = {fault.name: fault for fault in faults_of(wanted)}
     runs = _runs(contents)
     for shard, run_id in runs.items():
@@ -30,16 +30,20 @@ def canary_doubts(wanted: list[str], contents: Contents) -> Iterator[Doubt]:
             yield Doubt(file=CANARIES, field="fault", text=text)
         for name, number in tried.items():
             if number > 1:
-                yield Doubt(file=CANARIES, field="fault", text=f"{name} is there {number} times{where}")
+                yield Doubt(file=CANARIES, field="fault", text=f"{name} appears {number} times{where}")
         for canary in own:
             yield from _canary(canary, faults.get(canary.fault), run_id)
     for shard in sorted({canary.shard for canary in contents.canaries} - runs.keys()):
-        text = f"{shard!r} is no shard of this package" if shard else "of a whole run, and this is of shards"
+        text = (
+            f"{shard!r} is not a shard of this package"
+            if shard
+            else "from a whole run, but this is made of shards"
+        )
         yield Doubt(file=CANARIES, field="shard", text=text)
 
 
 def _runs(contents: Contents) -> dict[str, str]:
-    """By shard the id of its run; by the empty name that of a run of everything."""
+    """The id of each shard's run; by the empty name that of a whole run."""
     certificate = contents.certificate
     names = [certificate.shard]
     if (not certificate.shard and any(canary.shard for canary in contents.canaries)) or len(
@@ -51,7 +55,7 @@ def _runs(contents: Contents) -> dict[str, str]:
 
 def _canary(canary: Canary, fault: Fault | None, run_id: str) -> Iterator[Doubt]:
     if fault is None:
-        text = f"{canary.fault!r} is no fault that this level runs"
+        text = f"{canary.fault!r} is not a fault that this level runs"
         yield Doubt(file=CANARIES, field="fault", text=text)
         return
     for field, said, known in (
@@ -67,10 +71,12 @@ def _canary(canary: Canary, fault: Fault | None, run_id: str) -> Iterator[Doubt]
         yield Doubt(file=CANARIES, field="detected", text=text)
     plain = all(_SHOWN.fullmatch(one) and one.isprintable() for one in canary.shown)
     if not plain or len(set(canary.shown)) < len(canary.shown):
-        text = f"{canary.fault} showed what is no list of statuses and signatures: {list(canary.shown)}"
+        text = (
+            f"{canary.fault}: what it showed is not a list of statuses and signatures: {list(canary.shown)}"
+        )
         yield Doubt(file=CANARIES, field="shown", text=text)
     if canary.detected and not any(one.startswith(f"{canary.expected}: ") for one in canary.shown):
-        text = f"{canary.fault} was detected by {canary.expected!r}, which is not among what it showed"
+        text = f"{canary.fault} was detected by {canary.expected!r}, but that is not among what it showed"
         yield Doubt(file=CANARIES, field="shown", text=text)
     if not (math.isfinite(canary.seconds) and canary.seconds >= 0):
         yield Doubt(file=CANARIES, field="seconds", text=f"{canary.fault}: {canary.seconds}")

@@ -1,7 +1,7 @@
 """The package: one zip file, with the SHA-256 of everything in it.
 
-The manifest finds what was damaged, exchanged or left out. It cannot stop somebody who writes another one:
-that takes a signature (`pipeconform.certificate.signature`) or executing the cases again.
+The manifest reveals files that were damaged, exchanged or left out. It does not protect against a forger who writes
+another manifest: only a signature (`pipeconform.certificate.signature`) or executing the cases again does.
 """
 
 from __future__ import annotations
@@ -28,21 +28,30 @@ __all__ = ["MANIFEST", "SUFFIX", "Doubt", "Package", "manifest_doubts", "read_pa
 MANIFEST = "manifest.json"
 SUFFIX = ".pipeconform.zip"
 _FORMAT = 1
-_MOST_BYTES = 256 << 20  # of all files together: a package is read as a whole
+_MOST_BYTES = 256 << 20  # of all files together; a package is read into memory
 _MOST_FILES = 50_000
-_MOST_DIRECTORY = 8 << 20  # bytes of the archive's own directory, which Python reads before it says anything
-_PIECE = 1 << 16  # bytes read at a time: no more than these are ever there beyond what was declared
+_MOST_DIRECTORY = (
+    8 << 20
+)  # bytes of the archive's directory, which Python reads before anything can be checked
+_PIECE = 1 << 16  # bytes read at a time, and so the most that is unpacked beyond the declared size
 _END = struct.Struct("<4s4H2LH")
 """The end of an archive without a comment: mark, disks and entries, the directory's size and place."""
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 0x1
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can hold: equal contents, equal bytes
+_EPOCH = (
+    1980,
+    1,
+    1,
+    0,
+    0,
+    0,
+)  # the earliest time of a zip file; fixed, so that equal contents give equal bytes
 _NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/+-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """A reason not to believe a package, with the file and field it is about."""
+    """A reason not to trust a package, with the file and field that it is about."""
 
     file: str
     field: str = ""
@@ -65,7 +74,7 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """The contents of a package by name, the manifest apart."""
+    """The files of a package by name, and the manifest."""
 
     path: Path
     files: Mapping[str, bytes]
@@ -73,7 +82,7 @@ class Package:
 
 
 def write_package(files: Mapping[str, bytes], path: Path) -> None:
-    """Write a package with its manifest, as a whole or not at all; equal contents give equal bytes.
+    """Write a package with its manifest, completely or not at all; equal contents give equal bytes.
 
     Raises:
         BadPackageError: the folder cannot be written; the message names it.
@@ -93,10 +102,10 @@ def write_package(files: Mapping[str, bytes], path: Path) -> None:
 
 
 def read_package(path: Path) -> Package:
-    """Read a package as a whole.
+    """Read a package into memory.
 
     Raises:
-        BadPackageError: it cannot be read, is no zip file, is truncated or damaged, holds unsafe or repeated
+        BadPackageError: it cannot be read, is not a zip file, is truncated or damaged, has unsafe or repeated
             names, is too large, or has no manifest of this format.
     """
     try:
@@ -110,7 +119,7 @@ def read_package(path: Path) -> Package:
             names = [entry.filename for entry in entries]
             twice = [name for name, number in Counter(names).items() if number > 1]
             if twice:
-                raise BadPackageError(f"{path}: {twice[0]} is there twice")
+                raise BadPackageError(f"{path}: {twice[0]} appears twice")
             unsafe = [name for name in names if not _NAME.fullmatch(name)]
             if unsafe:
                 raise BadPackageError(f"{path}: unsafe name {unsafe[0]!r}")
@@ -139,7 +148,7 @@ def read_package(path: Path) -> Package:
 
 
 def _check_directory(path: Path) -> None:
-    """Look at the archive's end: how much would be read to list what is in it."""
+    """Check, from the end of the archive, how much would be read to list its files."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END.size))
@@ -150,7 +159,7 @@ def _check_directory(path: Path) -> None:
         raise BadPackageError(f"{path}: truncated or damaged, or no package at all: {size} bytes")
     mark, *_, directory, _place, comment = _END.unpack(end)
     if mark != b"PK\5\6" or comment:
-        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: it does not end as one")
+        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: it does not end like one")
     if directory > _MOST_DIRECTORY:
         raise BadPackageError(
             f"{path}: a directory of {directory:,} bytes; at most {_MOST_DIRECTORY:,} are read"
@@ -158,7 +167,7 @@ def _check_directory(path: Path) -> None:
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """The contents of a file: what was declared, and no byte more, whatever it unpacks to."""
+    """The contents of a file, read up to the declared size."""
     found = bytearray()
     with archive.open(entry) as file:
         while piece := file.read(_PIECE):
@@ -171,7 +180,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 
 def manifest_doubts(package: Package) -> tuple[Doubt, ...]:
-    """Files that are not what the manifest says, that it does not list, or that are missing."""
+    """Doubts about files that differ from the manifest, are not listed in it, or are missing."""
     listed = _decoded(package.manifest, package.path).files
     doubts = []
     for name, entry in listed.items():
@@ -179,7 +188,7 @@ def manifest_doubts(package: Package) -> tuple[Doubt, ...]:
         if data is None:
             doubts.append(Doubt(file=name, text="listed in the manifest, but missing"))
         elif hashlib.sha256(data).hexdigest() != entry.sha256 or len(data) != entry.bytes:
-            doubts.append(Doubt(file=name, field="sha256", text="the contents are not those of the manifest"))
+            doubts.append(Doubt(file=name, field="sha256", text="the contents do not match the manifest"))
     doubts += [
         Doubt(file=name, text="not listed in the manifest") for name in package.files if name not in listed
     ]

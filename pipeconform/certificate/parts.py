@@ -1,4 +1,4 @@
-"""What a shard of a certification judges."""
+"""The parts of a certification that shards judge."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["parse_shard", "part_of"]
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """The number of a shard, from 1, and how many there are, in ``"1/3"``.
+    """Parse ``"1/3"`` into a shard's number, counted from 1, and the number of shards.
 
     Raises:
-        UsageError: it is not of this form.
+        UsageError: the text does not have this form.
     """
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     number, total = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -30,13 +30,13 @@ def parse_shard(text: str) -> tuple[int, int]:
 def part_of(
     target: Target, requirements: Sequence[str], *, number: int, total: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The requirements and the columns of one shard, dealt in turn.
+    """The requirements and the columns of one shard.
 
-    The cases of a schedule serve several requirements, so a schedule stays in one piece. A wrapper has none: there
-    requirements are dealt.
+    Schedules are divided among the shards, since the cases of one schedule serve several requirements. A wrapper has no
+    schedules; its requirements are divided.
 
     Raises:
-        UsageError: there are more shards than there is to deal.
+        UsageError: there are more shards than schedules or requirements.
     """
     by_columns = target.shares_executions
     dealt, what = (

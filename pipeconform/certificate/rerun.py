@@ -1,7 +1,7 @@
-"""Executing a random sample of the cases that a package must have judged: the one check that no forged file survives.
+"""Executing a random sample of the cases that a package must have judged: the check that detects any forged file.
 
-The cases are those that are drawn again from the claims, never the package's own, and which of them are executed is
-left to random numbers of whoever verifies: a package cannot be made to suit a sample that nobody knows yet.
+The cases are drawn again from the claims, never taken from the package, and the verifier's random numbers choose which
+of them are executed, so a package cannot be made to suit the sample.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pipeconform.certificate.package import Doubt
 __all__ = ["rerun", "sample"]
 
 _TELLING = 8
-"""How much likelier a case is chosen that has several ranks and several microbatches: the others show the least."""
+"""How much more likely a case with several ranks and several microbatches is chosen: other cases show little."""
 
 
 def sample(expected: Listed, contents: Contents, number: int, *, rng: random.Random) -> tuple[Question, ...]:
-    """`number` judgements, of cells that the package says are met, each of a case that was drawn again.
+    """`number` judgements of cells that the package says are met, each with a case that was drawn again.
 
-    Cells are taken in turn, in a random order, so that the sample is spread over requirements and schedules.
+    Cells are taken in turn, in random order, so that the sample is spread over requirements and schedules.
     """
     met = {
         (cell.requirement, cell.schedule, cell.variant)
@@ -58,7 +58,7 @@ def _tells(case: AnyCase, expected: Listed) -> bool:
 
 
 def rerun(questions: Sequence[Question], contents: Contents, *, options: Options) -> tuple[Doubt, ...]:
-    """Execute cases that passed on the implementation at hand; what comes out otherwise is a doubt.
+    """Execute cases that passed on the implementation of `options`; a different outcome is a doubt.
 
     Raises:
         UsageError: the implementation cannot be used.
@@ -86,7 +86,7 @@ def _same_implementation(contents: Contents, options: Options) -> Iterator[Doubt
             yield Doubt(file=RESULT, field=f"implementation.{field}", text=text)
     for field, what in (("capabilities", "claims"), ("errors", "promises")):
         if _as_json(getattr(said, field)) != _as_json(getattr(here, field)):
-            text = f"{options.implementation} {what} other things"
+            text = f"{options.implementation} {what} something else"
             yield Doubt(file=RESULT, field=f"implementation.{field}", text=text)
     certified = {one.name: one for one in contents.certificate.engine}
     found = {one.name: one for one in engine}
@@ -99,5 +99,5 @@ def _same_implementation(contents: Contents, options: Options) -> Iterator[Doubt
 
 
 def _as_json(claims: object) -> bytes:
-    """A form in which what was read from a file and what was just told are equal."""
+    """A form in which claims read from a file equal claims just described."""
     return msgspec.json.encode(claims, order="sorted")

@@ -1,4 +1,4 @@
-"""Shards: a certification spread over machines, and put together again."""
+"""Shards: a certification that is divided among machines, and merged."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SAME = (
     "seed",
     "draws",
 )
-"""Fields of the certificate that all shards share."""
+"""Fields of the certificate that must be equal in all shards."""
 
 
 def merge_into(out: Path, paths: Sequence[Path], *, allow_different_environments: bool = False) -> Checked:
-    """Put the shards of one certification together in the package `out`, and check it.
+    """Merge the shards of one certification into the package `out`, and check it.
 
     Raises:
         BadPackageError: as for `merge`, or `out` cannot be written.
@@ -49,11 +49,11 @@ def merge_into(out: Path, paths: Sequence[Path], *, allow_different_environments
 
 
 def merge(paths: Sequence[Path], *, allow_different_environments: bool = False) -> Contents:
-    """Put the shards of one certification together, and decide.
+    """Merge the shards of one certification, and decide.
 
     Raises:
-        BadPackageError: a shard cannot be read or is in doubt, one is missing or there twice, or they do not
-            belong together; the message names the file and the field.
+        BadPackageError: a shard cannot be read or is in doubt, is missing or given twice, or they do not belong
+            together; the message names the file and the field.
     """
     shards: dict[int, tuple[Path, Contents]] = {}
     total = 0
@@ -63,7 +63,7 @@ def merge(paths: Sequence[Path], *, allow_different_environments: bool = False) 
             raise BadPackageError(f"{path}: certificate.json: shard: this package is whole, not a shard")
         number, total = parse_shard(contents.certificate.shard)
         if number in shards:
-            raise BadPackageError(f"{path}: shard {number}/{total} is there twice: {shards[number][0]}")
+            raise BadPackageError(f"{path}: shard {number}/{total} is given twice: {shards[number][0]}")
         shards[number] = (path, contents)
     absent = [number for number in range(1, total + 1) if number not in shards]
     if absent or len(shards) != total:
@@ -77,13 +77,13 @@ def merge(paths: Sequence[Path], *, allow_different_environments: bool = False) 
 def _sound(path: Path, checked: Checked) -> Contents:
     if checked.doubts or checked.contents is None:
         more = len(checked.doubts) - 1
-        rest = f" (and {more} more doubts; 'pipeconform verify' tells all)" if more else ""
+        rest = f" (and {more} more doubts; 'pipeconform verify' prints all)" if more else ""
         raise BadPackageError(f"{path}: {checked.doubts[0]}{rest}")
     return checked.contents
 
 
 def _check_alike(shards: Sequence[tuple[Path, Contents]], *, allow: bool) -> bool:
-    """Whether the environments differ, which must be allowed."""
+    """Whether the environments differ; an error unless that is allowed."""
     first_path, first = shards[0]
     mixed = False
     for path, one in shards[1:]:
@@ -91,17 +91,17 @@ def _check_alike(shards: Sequence[tuple[Path, Contents]], *, allow: bool) -> boo
             a, b = getattr(first.certificate, field), getattr(one.certificate, field)
             if a != b:
                 raise BadPackageError(
-                    f"{path}: certificate.json: {field}: {b!r}, but {first_path} says {a!r}: not of one run"
+                    f"{path}: certificate.json: {field}: {b!r}, but {first_path} says {a!r}: of different runs"
                 )
         if capabilities_of(first.result) != capabilities_of(one.result):
             raise BadPackageError(
-                f"{path}: result.json: implementation: it claims other things than {first_path}"
+                f"{path}: result.json: implementation: its claims differ from those in {first_path}"
             )
         found = differences(first.environment[0], one.environment[0])
         if found and not allow:
             raise BadPackageError(
                 f"{path}: environment.json: {', '.join(found)}: not as in {first_path}; "
-                f"--allow-different-environments merges them all the same"
+                f"--allow-different-environments merges them nevertheless"
             )
         mixed = mixed or bool(found)
     return mixed
@@ -169,7 +169,7 @@ def _result(level: CertificationLevel, results: Sequence[Result]) -> Result:
     counts = [name for name in first.totals.__struct_fields__ if name != "pairs"]
     totals = msgspec.structs.replace(
         first.totals,
-        pairs=(),  # which pairs two shards reached both is not in their results
+        pairs=(),  # results do not say which pairs two shards have in common
         **{name: sum(getattr(one.totals, name) for one in results) for name in counts},
     )
     return msgspec.structs.replace(first, run=run, totals=totals, cells=tuple(cells), rules=digests)

@@ -1,6 +1,6 @@
 """Detached signatures in minisign's format: Ed25519 over a file's BLAKE2b hash. Needs the extra ``sign``.
 
-What is signed here verifies with ``minisign -V``, and the other way round. Private keys are PEM files, such as
+``minisign -V`` verifies signatures made here, and the other way round. Private keys are PEM files, such as
 ``openssl genpkey -algorithm ed25519`` writes. The format is described at https://jedisct1.github.io/minisign/, under
 "Signature format" and "Public key format".
 """
@@ -26,15 +26,15 @@ else:
 __all__ = ["SIGNATURE_SUFFIX", "public_key_of", "sign", "verify_signature"]
 
 SIGNATURE_SUFFIX = ".minisig"
-_KEY, _SIGNATURE = b"Ed", b"ED"  # ED: of the hash of the file, not of the file
+_KEY, _SIGNATURE = b"Ed", b"ED"  # ED: a signature of the file's hash, not of the file
 _UNTRUSTED, _TRUSTED = "untrusted comment: ", "trusted comment: "
 
 
 def sign(path: Path, *, key: Path, comment: str) -> Path:
-    """Sign a file and a comment with the private key in `key`; returns the signature's file, which stands beside it.
+    """Sign a file and a comment with the private key in `key`; return the path of the signature, beside the file.
 
     Raises:
-        BadPackageError: a file cannot be read or written, or the key is none.
+        BadPackageError: a file cannot be read or written, or is not a key.
         UsageError: the extra ``sign`` is not installed.
     """
     private = _private_key(key)
@@ -55,7 +55,7 @@ def sign(path: Path, *, key: Path, comment: str) -> Path:
 
 
 def public_key_of(key: Path) -> str:
-    """The public key that belongs to a private key, as the contents of a minisign ``.pub`` file."""
+    """The public key of a private key, as the contents of a minisign ``.pub`` file."""
     private = _private_key(key)
     identity = _key_id(private)
     data = _encoded(_KEY + identity + private.public_key().public_bytes_raw())
@@ -63,10 +63,10 @@ def public_key_of(key: Path) -> str:
 
 
 def verify_signature(path: Path, *, public_key: Path) -> str:
-    """Check the signature beside a file; returns the id of the key, as minisign writes it.
+    """Check the signature beside a file; return the id of the key, as minisign writes it.
 
     Raises:
-        BadPackageError: there is no signature, it is damaged, of another key, or not of this file.
+        BadPackageError: there is no signature, or it is damaged, made with another key, or not of this file.
         UsageError: the extra ``sign`` is not installed.
     """
     _require_cryptography()
@@ -109,7 +109,7 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _key_id(private: Ed25519PrivateKey) -> bytes:
-    """Minisign draws a random one; derived from the key, it need not be kept."""
+    """A key id derived from the key, so that it need not be stored; minisign draws a random one."""
     return hashlib.sha256(private.public_key().public_bytes_raw()).digest()[:8]
 
 
@@ -128,7 +128,7 @@ def _encoded(data: bytes) -> str:
 def _decoded(line: str, path: Path) -> bytes:
     try:
         return base64.b64decode(line, validate=True)
-    except ValueError as error:  # binascii's, and of letters that are not ASCII
+    except ValueError as error:  # binascii.Error is one; so is the error about letters that are not ASCII
         raise BadPackageError(f"{path}: damaged: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""The sizes that a level demands of a schedule, beside those that were judged."""
+"""Comparing the sizes that a level demands of a schedule with those that were judged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lacking(
     stages_per_rank: Collection[int],
     batches: Collection[str],
 ) -> tuple[str, ...]:
-    """The sizes that a level demands and a schedule claims, and that are not among those judged."""
+    """The sizes that a level demands and a schedule claims, but that were not judged."""
     return (
         *(f"p = {p}" for p in _ranks(level, claim) if p not in ranks),
         *(f"v = {v}" for v in _stages(level, claim) if v not in stages_per_rank),

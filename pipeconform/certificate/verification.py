@@ -23,13 +23,13 @@ __all__ = ["Verified", "verify_package"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was found, and what was executed for it."""
+    """The outcome of a verification."""
 
     checked: Checked
     executed: int = 0
-    """Judgements that were made again."""
+    """The number of judgements that were made again."""
     sample_seed: int | None = None
-    """With it the same sample is drawn again; None where nothing was executed."""
+    """The seed that chooses the same sample again; None if nothing was executed."""
 
 
 def verify_package(
@@ -58,7 +58,7 @@ def verify_package(
         level = certification_level(checked.contents.certificate.level)
         expected = list_of(level, checked.contents)
     except UsageError:
-        return Verified(checked=checked)  # a doubt says why: there is no list to choose from
+        return Verified(checked=checked)  # there is no list to choose from; a doubt says why
     require_supported_torch()
     resolve(options.implementation)
     seed = secrets.randbits(64) if sample_seed is None else sample_seed

@@ -1,1 +1,1 @@
-"""The commands of ``pipeconform``, one small module each; what is heavy is imported inside them."""
+"""The commands of ``pipeconform``, one small module each."""

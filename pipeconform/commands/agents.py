@@ -16,36 +16,35 @@ attach_options = all_of(
     click.option(
         "--attach",
         metavar="HOST:PORT",
-        help="Listen there for agents (python -m pipeconform.agent) and run the ranks on them.",
+        help="Listen on this address for agents (python -m pipeconform.agent) and run the ranks on them.",
     ),
     click.option(
         "--min-agents",
         metavar="N",
         type=click.IntRange(min=1),
-        help="Agents without which the run stops.  [default: the largest of --ranks]",
+        help="The run stops if fewer than N agents are connected.  [default: the largest of --ranks]",
     ),
     click.option(
         "--agent-wait",
         metavar="SECONDS",
         type=click.FloatRange(min=0),
-        help="How long to wait for agents, at the start and when some are lost.  [default: 120]",
+        help="How long to wait for agents, at the start and after some are lost.  [default: 120]",
     ),
     click.option(
         "--token-file",
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="The token that agents know, too.  [default: the variable PIPECONFORM_TOKEN]",
+        help="File with the token that agents must know.  [default: the variable PIPECONFORM_TOKEN]",
     ),
 )
-"""``--attach`` and what belongs to it: ranks on other hosts."""
 
 
 def attach_from(
     *, attach: str | None, min_agents: int | None, agent_wait: float | None, token_file: Path | None
 ) -> Attach | None:
-    """The `Attach` that the options of `attach_options` describe, by their names; None without ``--attach``.
+    """The `Attach` that the options of `attach_options` describe; None without ``--attach``.
 
     Raises:
-        UsageError: one of them without ``--attach``, or no address.
+        UsageError: another of these options is given without ``--attach``, or the address is not one.
     """
     return attach_of(attach, least=min_agents, patience=agent_wait, token_file=token_file)

@@ -1,4 +1,4 @@
-"""Running canaries, what is shown of them meanwhile, and the table in the end."""
+"""Running canaries, with their progress on the console and a table at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UPDATES = 4  # redraws per second
 def watched_canaries(
     chosen: Sequence[Fault], *, options: Options, console: Console, shard: str = "", run_id: str = ""
 ) -> tuple[Canary, ...]:
-    """Run `chosen` faults; `console` shows how far it is and, at once, each that is not detected.
+    """Run the faults `chosen`; `console` shows the progress and, at once, each fault that is not detected.
 
     Raises:
         UsageError: there are too few devices.
@@ -45,7 +45,7 @@ def watched_canaries(
 
 
 class CanaryView:
-    """Shows which fault is being tried: in place on a terminal, elsewhere as a line after every tenth of all."""
+    """Shows which fault is being tried: on a terminal in place, elsewhere one line after every tenth of all."""
 
     def __init__(self, console: Console, *, total: int) -> None:
         self._console, self._total = console, total
@@ -68,11 +68,11 @@ class CanaryView:
             self._live = None
 
     def begin(self, *, fault: str, requirement: str, summary: str) -> None:
-        """A fault is being tried from now on."""
+        """Show the fault that is tried now."""
         self._now = f"{requirement} {fault}: {summary}"
 
     def tell(self, line: Canary) -> None:
-        """A fault has been tried."""
+        """Count a fault that has been tried."""
         self._done.append(line)
         if not line.detected:
             self._print(_missed(line))
@@ -105,7 +105,7 @@ class CanaryView:
 
 
 def _missed(line: Canary) -> str:
-    """A fault that was not detected, in one line: what it must show, and what it showed."""
+    """One line on a fault that was not detected: what was expected, and what it showed."""
     seen = "; ".join(line.shown) or "nothing"
     return (
         f"NOT DETECTED  {line.fault}, which breaks {line.requirement} under {line.schedule}: "

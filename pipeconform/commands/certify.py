@@ -1,4 +1,4 @@
-"""``pipeconform certify``: run the fixed, seeded list of a level and write one package."""
+"""``pipeconform certify``: run the fixed cases of a level and write one package."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ if TYPE_CHECKING:
 __all__ = ["certify", "certify_implementation"]
 
 
-@click.command(short_help="Certify an implementation for a level; writes a package.")
+@click.command(short_help="Certify an implementation for a level and write a package.")
 @impl_option()
-@click.option("--level", metavar="NAME", required=True, help="The level; 'pipeconform list --levels'.")
+@click.option(
+    "--level", metavar="NAME", required=True, help="The level; 'pipeconform list --levels' prints them."
+)
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The package.  [default: NAME-LEVEL.pipeconform.zip]",
+    help="The package to write.  [default: NAME-LEVEL.pipeconform.zip]",
 )
-@click.option("--shard", metavar="I/N", help="Judge only this part; 'pipeconform merge' puts all together.")
-@click.option("-n", "workers", metavar="WORKERS", help="Judge schedules in several processes.")
+@click.option("--shard", metavar="I/N", help="Judge only part I of N; 'pipeconform merge' joins them.")
+@click.option(
+    "-n", "workers", metavar="WORKERS", help="Judge schedules in parallel in this many processes, or auto."
+)
 @click.option(
     "--sign",
     metavar="KEY.pem",
@@ -58,11 +62,11 @@ def certify(
     ranks_per_device: int,
     **agents: Any,
 ) -> int:
-    """Run the mandatory list of a level on an implementation and write one package that anybody can verify.
+    """Judge an implementation by the requirements of a level and write a package that anyone can verify.
 
-    What is run is fixed by the level: requirements, seed, sizes, number of cases. The faults of the reference
-    are run, too, to prove that this machine can see a wrong implementation; with --attach they run on the same
-    agents. Exit code 1: not granted.
+    The level fixes what is run: requirements, seed, sizes, number of cases. The faulty variants of the reference
+    implementation are run, too, to prove that this machine detects a wrong implementation; with --attach they run
+    on the same agents. Exit code 1: not granted.
     """
     options = Options(
         implementation=impl,

@@ -1,4 +1,4 @@
-"""Certifying an implementation: the run of a level's list, the canaries, and the package made of both."""
+"""Certifying an implementation: the level's run, the canaries, and the package made from both."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _LOG_WIDTH = 110
 
 @dataclass(frozen=True, kw_only=True)
 class Certified:
-    """What a certification came to."""
+    """The outcome of a certification."""
 
     package: Path
     granted: bool
@@ -85,7 +85,7 @@ def certified(
     require_bounded(judged.claims)
     if not source.name:
         raise UsageError(
-            f"--impl {impl}: Python cannot tell the file that defines it, and a certificate names its contents; "
+            f"--impl {impl}: Python does not know the file that defines it, and a certificate contains that file; "
             f"put the adapter into a .py file"
         )
     target = out or Path(_name(judged.name, level.name, shard))
@@ -111,7 +111,7 @@ def certified(
             there = attached_devices(
                 options.device, backend=options.backend, ranks_per_device=options.ranks_per_device
             )
-            # for the run and the canaries: agents that are sent home do not come back
+            # one connection for run and canaries: agents that were released do not return
             stack.enter_context(kept_controller(attach, devices=there, largest=level.max_ranks, say=say))
         result = _judge(listed, work=work, workers=workers, live=live)
         log("running the canaries: implementations that are wrong on purpose")
@@ -129,20 +129,20 @@ def certified(
 
 
 def _described(impl: str) -> tuple[Target, Source, tuple[Component, ...]]:
-    """What it says of itself, its source file, and which files are behind it."""
+    """The implementation's description, its source file, and the engine's files behind it."""
     with campaign_of(Options(implementation=impl)) as campaign:
         return campaign.target, campaign.source, engine_in(campaign)
 
 
 def _name(implementation: str, level: str, shard: str | None) -> str:
-    """A file name from what an adapter calls itself."""
+    """The default file name of a package."""
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", implementation).strip("-.") or "implementation"
     part = f"-{shard.replace('/', '-of-')}" if shard else ""
     return f"{plain}-{level}{part}{SUFFIX}"
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse before anything runs what could not be kept afterwards."""
+    """Refuse, before anything runs, a path to which the package could not be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -154,7 +154,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _judge(options: Options, *, work: Path, workers: str | None, live: bool) -> Result:
-    shutil.rmtree(work, ignore_errors=True)  # cases of an earlier run would not be this one's
+    shutil.rmtree(work, ignore_errors=True)  # cases of an earlier run do not belong to this one
     ended = drive(arguments(options, out=work, workers=workers, live=live))
     _require_end(ended)
     result = read_result(work)
@@ -244,7 +244,7 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Callable[[str
     for doubt in checked.doubts:
         log(f"doubt: {doubt}")
     for claim in contents.certificate.weakening:
-        log(f"claimed, with which less is seen: {claim}")
+        log(f"claim that weakens the judgement: {claim}")
     log(f"engine: {engine_text(contents.certificate.engine)}")
     log(_decision(contents, granted=checked.granted, reasons=checked.reasons))
     log(f"package: {target}")

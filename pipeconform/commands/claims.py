@@ -1,4 +1,4 @@
-"""What an implementation claims, asked in a rank process."""
+"""Reading an implementation's claims, in a process of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def any_description_of(impl: str) -> Description | WrapperDescription:
         HarnessError: the process died or hung.
     """
     require_supported_torch()
-    full = resolve(impl)  # a wrong name needs no process to be refused
+    full = resolve(impl)  # refuses a wrong name before a process is started
     from pipeconform.campaign.describing import describe  # noqa: PLC0415 - imports torch
 
     with Pools() as pools:

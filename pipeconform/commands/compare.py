@@ -1,4 +1,4 @@
-"""``pipeconform compare OLD NEW``: the gate of continuous integration."""
+"""``pipeconform compare OLD NEW``: a gate for continuous integration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeconform.supported import require_supported_torch
 __all__ = ["compare"]
 
 
-@click.command(short_help="Say what changed between two results; fail if something got worse.")
+@click.command(short_help="Show what changed between two results; fail if something got worse.")
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
 @click.option(
@@ -30,16 +30,16 @@ __all__ = ["compare"]
     type=click.Choice(FORMATS),
     default="text",
     show_default=True,
-    help="How to tell it; github writes annotations, and a summary where $GITHUB_STEP_SUMMARY is set.",
+    help="Output format; github writes annotations, and a job summary if $GITHUB_STEP_SUMMARY is set.",
 )
 @impl_option(required=False)
 @device_options
 def compare(old: Path, new: Path, style: str, impl: str | None, **where: Unpack[Where]) -> int:
-    """Say what changed from the result OLD to the result NEW.
+    """Show what changed from the result OLD to the result NEW.
 
-    Exit code 1 if something got worse: a regression, a failure that was not judged before, a flaky verdict of a
-    kind that OLD does not show, lost coverage. With --impl, the case of every regression and of every fix is
-    executed again a few times; what does not come out the same each time is reported as flaky.
+    Exit code 1 means that something got worse: a regression, a failure of something that was not judged before, a
+    flaky verdict of a kind that OLD does not show, or lost coverage. With --impl, the case of every regression and of
+    every fix is executed again a few times; if its verdict varies, it is reported as flaky.
     """
     before, after = read_result(old), read_result(new)
     comparison = compare_results(before, after)

@@ -1,4 +1,4 @@
-"""The end of ``pipeconform run``: what is printed and written of it, and its exit code."""
+"""The end of ``pipeconform run``: what it prints and writes, and its exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Show", "conclude"]
 INTERRUPTED = 130
 _LOG_WIDTH = 110
 Show = Literal["summary", "verdict", "json"]
-_FAILED, _STOPPED = 1, 2  # pytest's codes; -x stops a distributed run with the second
+_FAILED, _STOPPED = 1, 2  # pytest's exit codes; a distributed run that -x stops has the second
 
 
 def conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
@@ -31,7 +31,7 @@ def conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
 
     Raises:
         UsageError: names, arguments or the adapter were refused.
-        NothingJudgedError: the run ended well but judged nothing.
+        NothingJudgedError: the run ended normally but judged nothing.
         HarnessError: pytest or the suites failed, could not judge some cells, or the result could not be written.
     """
     if ended.gave_up:
@@ -69,24 +69,24 @@ def conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
 
 
 def _write_report(result: Result, written: Path, *, tell: bool) -> None:
-    """Write the page beside the result file; whatever goes wrong there costs the run nothing but the page."""
+    """Write the page beside the result file; an error there is reported and does not change the verdict."""
     page = written.with_name(PAGE_NAME)
     try:
         write_page([(result, written)], page)
     except Exception as error:
         with contextlib.suppress(OSError):
-            page.unlink(missing_ok=True)  # an older run's would pass for this one's
-        say(f"pipeconform: no {page}: {error}; the result file is complete", err=True)
+            page.unlink(missing_ok=True)  # an older run's page could be mistaken for this one's
+        say(f"pipeconform: no report at {page}: {error}; the result file is complete", err=True)
     else:
         if not tell:
             return
-        with contextlib.suppress(BrokenPipeError):  # a reader who left does not change the verdict
+        with contextlib.suppress(BrokenPipeError):  # a closed pipe does not change the verdict
             say(f"report: {page}")
 
 
 def _print_summary(result: Result, written: Path | None, *, quiet: bool) -> None:
     console = SafeConsole(width=_width())
-    with contextlib.suppress(SystemExit):  # rich's, when nobody reads the pipe any more
+    with contextlib.suppress(SystemExit):  # rich exits when the pipe is closed
         if quiet:
             render_verdict(result, console)
         else:
@@ -95,15 +95,15 @@ def _print_summary(result: Result, written: Path | None, *, quiet: bool) -> None
 
 
 def _width() -> int | None:
-    """None lets the terminal decide; a file or a log is wide enough for titles."""
+    """The width of what is printed: None lets the terminal decide; files and logs have room for titles."""
     return None if sys.stdout.isatty() or "COLUMNS" in os.environ else _LOG_WIDTH
 
 
 def _failures(texts: list[str]) -> str:
-    """Errors of the suites themselves: how the first one ends, or all of it when that was asked for."""
+    """Errors of the suites themselves: the last line of the first, or all of them with ``--debug``."""
     if texts[0].startswith("the harness failed"):
         return texts[0]
     if click.get_current_context().obj:
         return "the suites failed:\n" + "\n".join(texts)
     last = (texts[0].strip().splitlines() or [""])[-1].removeprefix("E").strip()
-    return f"the suites failed: {last}; run again with --debug and report it, please"
+    return f"the suites failed: {last}; please run again with --debug and report it"

@@ -1,4 +1,4 @@
-"""What computations and transfers cost, as options of a command."""
+"""The options that say what computations and transfers cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def cost_options(command: Command) -> Command:
-    """``--forward``, ``--input``, ``--weight``, …; handed over as `Costs`."""
+    """Add ``--forward``, ``--input``, ``--weight``, …; the command is given a `Costs`."""
 
     @functools.wraps(command)
     def with_costs(**given: Any) -> Any:
@@ -56,20 +56,30 @@ def _number(flag: str, name: str, metavar: str, default: float, text: str) -> Ca
 
 
 _OPTIONS = all_of(
-    _time("--forward", "forward", "Time of F, one number or one per stage: 1,1,2,1."),
-    _time("--input", "input_grad", "Time of I."),
-    _time("--weight", "weight_grad", "Time of W; B takes I and W."),
+    _time("--forward", "forward", "Time of a forward (F): one number, or one per stage such as 1,1,2,1."),
+    _time("--input", "input_grad", "Time of an input-gradient backward (I)."),
+    _time("--weight", "weight_grad", "Time of a weight-gradient backward (W); a full backward takes I + W."),
     _number(
-        "--pair-factor", "pair_factor", "X", 1.0, "An overlapped pair takes the sum of its parts times X."
+        "--pair-factor",
+        "pair_factor",
+        "X",
+        1.0,
+        "An overlapped forward and backward take the sum of their times, times X.",
     ),
     _number("--latency", "latency", "T", 0.0, "Time of every transfer."),
-    _number("--bytes", "message_bytes", "N", 0.0, "Size of one boundary or its gradient."),
+    _number(
+        "--bytes",
+        "message_bytes",
+        "N",
+        0.0,
+        "Size of the tensors, or of their gradients, that cross between two stages.",
+    ),
     click.option(
         "--bandwidth",
         metavar="N",
         type=float,
         default=math.inf,
-        help="Bytes per time unit of a link.  [default: infinite]",
+        help="Bytes per time unit that a link carries.  [default: infinite]",
     ),
     click.option("--overlap/--no-overlap", default=True, help="Whether a rank computes while it sends."),
 )

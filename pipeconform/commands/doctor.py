@@ -27,7 +27,7 @@ from pipeconform.supported import describe_range, torch_version, why_unsupported
 __all__ = ["Check", "doctor", "report"]
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - looked at, not written to
-_LEAST_SHARED = 64 << 20  # bytes: containers often give /dev/shm only that much
+_LEAST_SHARED = 64 << 20  # bytes: all that containers often give /dev/shm
 _LEAST_TEMPORARY = 512 << 20
 _FORMATION_LIMIT = 60.0  # seconds
 _SLOW = 30.0  # seconds for everything a first case needs
@@ -37,7 +37,7 @@ State = Literal["ok", "warn", "FAIL"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing looked at: how it is, and what to do about it if that is not well."""
+    """The outcome of one check, and what to do about it if it is not good."""
 
     name: str
     state: State
@@ -47,7 +47,7 @@ class Check:
 
 @click.command(short_help="Check what this machine can run.")
 def doctor() -> int:
-    """Check what this machine can run; exit code 3 if nothing can be."""
+    """Check what this machine can run. Exit code 3: it cannot run the suite."""
     failed = False
     for check in _checks():
         failed = failed or check.state == "FAIL"
@@ -57,13 +57,13 @@ def doctor() -> int:
 
 
 def report(check: Check) -> str:
-    """A check on one line, its remedy on a second one."""
+    """A check on one line, and its remedy on a second."""
     line = f"{check.state:<4}  {check.name:<16}  {check.text}"
     return f"{line}\n      {'':<16}  -> {check.remedy}" if check.remedy else line
 
 
 def _checks() -> Iterator[Check]:
-    """Every check, cheap ones first; the later ones need the earlier ones."""
+    """All checks, cheap ones first; later ones rely on earlier ones."""
     yield _python()
     torch = _torch()
     yield torch
@@ -105,8 +105,8 @@ def _plugin() -> Check:
     return Check(
         name="pytest",
         state="warn",
-        text=f"{version}, but pipeconform's plugin is not registered: plain pytest does not know it",
-        remedy="install pipeconform again ('pip install .'); 'pipeconform run' works all the same",
+        text=f"{version}, but pipeconform's plugin is not registered, so plain pytest does not load it",
+        remedy="install pipeconform again ('pip install .'); 'pipeconform run' works without it",
     )
 
 
@@ -165,7 +165,7 @@ def _rank_processes() -> Check:
 
 
 def _form_two() -> tuple[State, str, str]:
-    """Really start the fork server and form a gloo group of two, twice: cold and warm."""
+    """Start the fork server and form a gloo group of two ranks, twice: cold and warm."""
     begun = time.monotonic()
     with ForkServer() as server:
         server.wait_until_started()
@@ -184,13 +184,13 @@ def _form_two() -> tuple[State, str, str]:
         return (
             "warn",
             text,
-            "the machine is very busy, or its disk is slow: hangs may be reported that are none",
+            "the machine is very busy, or its disk is slow: slow cases may be reported as hangs",
         )
     return "ok", text, ""
 
 
 def _checked(name: str, look: Callable[[], tuple[State, str, str]]) -> Check:
-    """A check that may fail with one of our errors, whose text says what is wrong."""
+    """The check that `look` makes; failed, with the error's message, if it raises one of our errors."""
     try:
         state, text, remedy = look()
     except PipeconformError as error:

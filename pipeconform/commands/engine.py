@@ -1,4 +1,4 @@
-"""Driving pytest, the engine, in this process, apart from whatever pytest configuration the user has."""
+"""Running pytest in this process, isolated from the user's own pytest configuration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ISOLATED = {
 
 @dataclass
 class Ended:
-    """How a pytest session ended, and everything pytest would have printed about it."""
+    """How a pytest session ended, and what pytest would have printed about it."""
 
     code: int = 0
     interrupted: bool = False
@@ -41,11 +41,11 @@ class Ended:
     gave_up: str = ""
     """Why the run ended of its own accord before it judged anything."""
     result: Result | None = None
-    """What the run found, if it could not be written as it was to be."""
+    """What the run found, if the result file could not be written."""
     unwritten: str = ""
-    """Why it could not, and what was written instead."""
+    """Why the result file could not be written, and what was written instead."""
     kept: Path | None = None
-    """Where that stands."""
+    """Where the replacement was written."""
 
 
 def arguments(
@@ -85,7 +85,7 @@ def arguments(
 
 
 def _options(options: Options) -> dict[str, object]:
-    """By the names that the plugin's options have behind the prefix."""
+    """Values of the plugin's options, by their names without the prefix."""
     return {
         "impl": options.implementation,
         "profile": options.profile,
@@ -125,12 +125,12 @@ def drive(command: Sequence[str]) -> Ended:
 
 
 def isolated() -> contextlib.AbstractContextManager[None]:
-    """Surround a pytest session in which only our own plugins have a part."""
+    """A context for a pytest session that loads only our own plugins."""
     return _environment(_ISOLATED)
 
 
 def _refused(text: str) -> str:
-    """What pytest says about arguments it cannot read, without its own usage line and paths."""
+    """Pytest's message about arguments that it refuses, without its usage line and paths."""
     found = re.search(r"error: (.+)", text)
     return f"pytest refused its arguments: {found[1] if found else text.strip()}"
 
@@ -154,7 +154,7 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 class _Watcher:
-    """Takes note of what pytest's own reporter, which a live run does without, would have printed."""
+    """Collects what pytest's own reporter would have printed; a live run does not load that reporter."""
 
     def __init__(self, ended: Ended, parsing: contextlib.ExitStack) -> None:
         self._ended, self._parsing = ended, parsing
@@ -172,7 +172,7 @@ class _Watcher:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionstart(self) -> Generator[None, Any, Any]:
-        """Keep the reason why a run cannot start: an exit is printed by pytest, a usage error by nobody."""
+        """Keep the reason why a run cannot start; pytest would not print a usage error raised here."""
         try:
             return (yield)
         except pytest.exit.Exception as error:
@@ -181,20 +181,20 @@ class _Watcher:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Do without pytest's reporter from here on; what it would say of a failure is said in our words."""
+        """Unregister pytest's reporter; failures are reported in our own words."""
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             config.pluginmanager.unregister(reporter)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Tell a Ctrl-C from the other reasons to stop that pytest calls interruptions."""
+        """Distinguish Ctrl-C from the other reasons to stop that pytest calls interruptions."""
         self._ended.interrupted = excinfo.type is KeyboardInterrupt
         if isinstance(excinfo.value, pytest.exit.Exception):
             self._ended.failures.append(excinfo.value.msg)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Take over a result that could not be written; a JUnit file that cannot be loses nothing else."""
+        """Keep a result that could not be written; if only the JUnit file cannot be written, nothing else is lost."""
         try:
             return (yield)
         except OSError as error:
@@ -208,11 +208,11 @@ class _Watcher:
                 self._ended.unwritten = gathered.unwritten
 
     def pytest_internalerror(self, excrepr: object) -> bool:
-        """Keep the text of an internal error; True: pytest need not print it."""
+        """Keep the text of an internal error; returning True keeps pytest from printing it."""
         self._ended.failures.append(str(excrepr))
         return True
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A suite that cannot be collected."""
+        """Keep the error of a suite that cannot be collected."""
         if report.failed:
             self._ended.failures.append(f"{report.nodeid or 'the suites'}: {report.longreprtext}")

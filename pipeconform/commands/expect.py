@@ -1,4 +1,4 @@
-"""``pipeconform expect update RESULT``: propose the expectations file from a result."""
+"""``pipeconform expect update RESULT``: propose an expectations file from a result."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ __all__ = ["expect"]
 _FILE = Path("pipeconform-expectations.toml")
 
 
-@click.group(short_help="Keep the file of expected failures in order.")
+@click.group(short_help="Maintain the file of expected failures.")
 def expect() -> None:
-    """Keep the file of expected failures in order; 'pipeconform run --expectations' holds a run against it."""
+    """Maintain the file of expected failures, with which 'pipeconform run --expectations' compares a run."""
 
 
-@expect.command(short_help="Propose the expectations file from a result.")
+@expect.command(short_help="Propose an expectations file from a result.")
 @click.argument("results", type=click.Path(path_type=Path), nargs=-1)
 @click.option(
     "--file",
     type=click.Path(path_type=Path),
     default=_FILE,
     show_default=True,
-    help="The expectations file; what people wrote in it is kept.",
+    help="The expectations file; reasons, issues, owners and dates in it are kept.",
 )
-@click.option("--write", is_flag=True, help="Write it, and the cases beside it, instead of printing it.")
-@click.option("--reason", default="", help="The reason of new entries.")
-@click.option("--issue", default="", help="The issue's link of new entries.")
-@click.option("--owner", default="", help="The owner of new entries.")
-@click.option("--expires", metavar="DATE", help="The expiry date of new entries, such as 2027-01-31.")
+@click.option(
+    "--write", is_flag=True, help="Write the file, and the cases beside it, instead of printing it."
+)
+@click.option("--reason", default="", help="The reason given in new entries.")
+@click.option("--issue", default="", help="The link to an issue given in new entries.")
+@click.option("--owner", default="", help="The owner given in new entries.")
+@click.option("--expires", metavar="DATE", help="The expiry date given in new entries, such as 2027-01-31.")
 def update(
     results: tuple[Path, ...],
     file: Path,
@@ -47,12 +49,12 @@ def update(
     owner: str,
     expires: str | None,
 ) -> None:
-    """Propose the file that would let RESULTS pass: every failure that they show, and no other.
+    """Propose the expectations file that lets RESULTS pass: every failure that they show, and no other.
 
-    The last run's result is taken if none is named. What some of several results show and others do not, and what
-    was flaky, is expected to show by chance: its entry allows "passed" and "flaky", and says how often it showed.
+    Without RESULTS, the result of the last run is used. A failure that was flaky, or that only some of several results
+    show, is expected to show by chance: its entry allows "passed" and "flaky", and says how often it showed.
 
-    Entries that nothing shows any more are dropped. Fields that only a person can fill are left empty, and an
+    Entries whose failure no longer shows are dropped. Fields that only a person can fill in are left empty, and an
     entry with an empty field is refused. Comments in the file are not kept.
     """
     last, *others = map(read_result, results or (Path(DEFAULT_RESULT),))

@@ -1,4 +1,4 @@
-"""``pipeconform replay --script``: a stored case as a program of its own."""
+"""``pipeconform replay --script``: write a stored case as a stand-alone program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def export(
     options: Options,
     script: Path,
 ) -> int:
-    """Write `script` and the archive beside it, and say how to run it; always 0.
+    """Write `script` and the archive beside it, print how to run it, and return exit code 0.
 
     Raises:
         UsageError: the adapter has no source, or the variant is not known.

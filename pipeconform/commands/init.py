@@ -1,4 +1,4 @@
-"""``pipeconform init FILE``: an adapter that runs, to be changed step by step."""
+"""``pipeconform init FILE``: write an adapter that runs, to be changed step by step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pipeconform.errors import UsageError
 __all__ = ["init", "skeleton"]
 
 
-@click.command(short_help="Write an adapter skeleton that runs as it is.")
+@click.command(short_help="Write an adapter skeleton that runs as is.")
 @click.argument("file", type=click.Path(path_type=Path))
 def init(file: Path) -> None:
-    """Write a commented adapter skeleton that runs as it is.
+    """Write a commented adapter skeleton that runs as is.
 
-    It drives a toy engine; comments say what to replace by yours.
+    It drives a toy engine; comments say what to replace with your own code.
     """
     if file.suffix != ".py":
         raise UsageError(f"an adapter is a Python file: expected a name such as {file.with_suffix('.py')}")

@@ -31,7 +31,7 @@ _LABEL = 14  # columns
 
 
 def list_levels(levels: Sequence[CertificationLevel], *, version: str) -> str:
-    """The levels, one line each; a level that cannot be granted says so."""
+    """The levels, one line each; levels that cannot be granted are marked."""
     rows = [[level.name, _number(level), level.summary] for level in levels]
     last = f"{len(levels)} levels, standard {version}; 'pipeconform show LEVEL' prints one in full"
     return "\n".join([*aligned(rows), "", last])
@@ -95,7 +95,7 @@ def describe_level(level: CertificationLevel, *, version: str, width: int = 88) 
 
 
 def describe_profile(profile: Profile) -> str:
-    """A profile in full: how much it draws, and how long it shrinks."""
+    """A profile in full: how many cases it draws, and how long it shrinks failures."""
     return (
         f"profile {profile.name}\n\n"
         f"  {profile.summary}\n\n"

@@ -28,7 +28,7 @@ __all__ = ["list_", "list_requirements", "list_schedules"]
 def list_(schedules: bool, levels: bool, profiles: bool, changes: bool, impl: str | None) -> None:
     """List the requirements of the standard, its levels, or what an implementation claims.
 
-    With --impl, each requirement says under how many of its schedules it would be judged.
+    With --impl, each requirement is listed with the number of schedules under which it would be judged.
     """
     if schedules and impl is None:
         raise UsageError("list --schedules needs --impl REF: schedules are what an implementation claims")
@@ -51,7 +51,7 @@ def _of_the_standard(*, levels: bool, profiles: bool) -> str:
 
 
 def _of_an_implementation(impl: str | None, *, schedules: bool) -> str:
-    """The requirements; with `impl`, where they would be judged, or the schedules that it claims."""
+    """The requirements and where they would be judged, or the schedules that `impl` claims."""
     if impl is None:
         return list_requirements(all_chapters(), version=STANDARD_VERSION)
     from pipeconform.commands.claims import any_description_of  # noqa: PLC0415 - imports torch
@@ -75,7 +75,7 @@ def _of_an_implementation(impl: str | None, *, schedules: bool) -> str:
 def list_requirements(
     chapters: Sequence[Chapter], *, version: str, judged: Callable[[Requirement], str] | None = None
 ) -> str:
-    """The catalogue by chapter; `judged` adds a last column."""
+    """The requirements by chapter; `judged` adds a last column."""
     lines = []
     for chapter in chapters:
         lines.append(f"{chapter.id}  {chapter.title}")
@@ -131,7 +131,7 @@ def _judged_under(description: Description) -> Callable[[Requirement], str]:
 
 
 def _judged_of_wrapper(description: WrapperDescription) -> Callable[[Requirement], str]:
-    """What a wrapper lacks to be judged by a requirement, if anything."""
+    """Which features a wrapper would have to claim to be judged by a requirement."""
     needs = wrapper_capabilities()
 
     def judged(requirement: Requirement) -> str:

@@ -1,4 +1,4 @@
-"""``pipeconform merge``: put the shards of a certification together."""
+"""``pipeconform merge``: merge the shards of a certification."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from pipeconform.commands.verify import verdict_lines
 __all__ = ["merge"]
 
 
-@click.command(short_help="Put the shards of a certification together.")
+@click.command(short_help="Merge the shards of a certification.")
 @click.argument("shards", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), required=True, help="The package.")
 @click.option(
-    "--allow-different-environments", is_flag=True, help="Merge although the shards ran in different ones."
+    "--out", metavar="FILE", type=click.Path(path_type=Path), required=True, help="The package to write."
+)
+@click.option(
+    "--allow-different-environments", is_flag=True, help="Merge shards that ran in different environments."
 )
 def merge(shards: tuple[Path, ...], out: Path, allow_different_environments: bool) -> int:
-    """Put the shards of one certification together and decide about the level."""
+    """Merge the shards of one certification and decide whether the level is granted."""
     from pipeconform.certificate.shards import merge_into  # noqa: PLC0415 - imports torch
 
     checked = merge_into(out, shards, allow_different_environments=allow_different_environments)

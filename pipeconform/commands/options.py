@@ -17,7 +17,7 @@ _FORMS = "a built-in name (torch, deepspeed, megatron, reference, …), package.
 
 
 class Where(TypedDict, total=False):
-    """Where ranks run, as `device_options` give it and `Options` take it."""
+    """Where ranks run: the values of `device_options`."""
 
     device: str
     backend: str
@@ -25,7 +25,7 @@ class Where(TypedDict, total=False):
 
 
 def all_of(*options: Decorator) -> Callable[[Command], Command]:
-    """Several options as one decorator; the help lists them in this order."""
+    """Combine several options into one decorator; the help lists them in this order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -61,12 +61,12 @@ device_options = all_of(
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="Let N ranks share a device on purpose.",
+        help="Number of ranks that may share a device.",
     ),
 )
 """``--device``, ``--backend`` and ``--ranks-per-device``: where the ranks run."""
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """The parts of a list separated by commas."""
+    """The parts of a comma-separated list."""
     return tuple(part for part in re.split(r"[,\s]+", text or "") if part)

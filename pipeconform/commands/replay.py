@@ -1,4 +1,4 @@
-"""``pipeconform replay``: execute a stored case once more and say whether it still fails."""
+"""``pipeconform replay``: execute a stored case again and report whether it still fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["heading", "replay", "verdict"]
     type=click.Path(path_type=Path),
     default=DEFAULT_RESULT,
     show_default=True,
-    help="The result file in which ID is looked up.",
+    help="The result file that contains the violation ID.",
 )
 @click.option(
     "--requirement", metavar="ID", help="Judge by this requirement.  [default: every one that applies]"
@@ -41,7 +41,7 @@ __all__ = ["heading", "replay", "verdict"]
     "--script",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a program that shows it without pipeconform, instead of executing it.",
+    help="Instead of executing the case, write a program that does so without pipeconform.",
 )
 @device_options
 @attach_options
@@ -57,11 +57,11 @@ def replay(
     ranks_per_device: int,
     **agents: Any,
 ) -> int:
-    """Execute a stored case in fresh processes, or with --attach on those of agents, and judge it.
+    """Execute a stored case in fresh processes (with --attach, on the agents' hosts) and judge it.
 
-    The case is a JSON file, or the ID of a violation in a result file. Says REPRODUCED (exit code 1), FIXED
-    (0) or that it shows another violation (1). With --script nothing is executed: a program is written, and an archive
-    beside it, which judge the case in the same way where pipeconform is not installed.
+    The case is a JSON file, or the ID of a violation in a result file. Prints REPRODUCED (exit code 1), FIXED (0), or
+    that the case shows another violation (1). With --script nothing is executed: a program and an archive beside it are
+    written, which judge the case in the same way without pipeconform being installed.
     """
     require_supported_torch()
     attach = attach_from(**agents)
@@ -104,7 +104,7 @@ def replay(
 
 
 def heading(found: Stored, title: str, chosen: tuple[Requirement, ...]) -> str:
-    """What is judged, an implementation called `title`, by which requirements, and the case."""
+    """The implementation, called `title`, the requirements it is judged by, and the case."""
     from pipeconform.report.case_text import describe_case
 
     names = ", ".join(row.id for row in chosen)
@@ -113,7 +113,7 @@ def heading(found: Stored, title: str, chosen: tuple[Requirement, ...]) -> str:
 
 
 def verdict(found: Stored, outcomes: Outcomes) -> tuple[str, int]:
-    """What to print about the outcomes by requirement, and the exit code."""
+    """The text to print for the outcomes, and the exit code."""
     from pipeconform.campaign import again
 
     said = again.verdict(outcomes, found.sought)

@@ -1,4 +1,4 @@
-"""``pipeconform report``: one page of HTML from result files."""
+"""``pipeconform report``: make one HTML page from result files."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ PAGE_NAME = "report.html"
 def report(results: tuple[Path, ...], out: Path | None) -> None:
     """Write one self-contained HTML page: the matrix, every violation with pictures, counts, environment.
 
-    Several results are shown side by side, what differs first. A folder stands for the result.json in it.
-    The page is made from the files alone: nothing is executed, imported from an adapter or loaded.
+    Several results are shown side by side, differences first. A folder stands for the result.json in it.
+    The page is made from the files alone: nothing is executed, imported from an adapter or downloaded.
     """
     files = tuple(path / RESULT_NAME if path.is_dir() else path for path in results)
     page = files[0].with_name(PAGE_NAME) if out is None else out
     if page.is_dir():
         page /= PAGE_NAME
     if page.resolve() in {file.resolve() for file in files}:
-        raise UsageError(f"--out {page} is a result that the page is to be made from; choose another name")
+        raise UsageError(f"--out {page} is one of the results to read; choose another name")
     write_page([(read_result(file), file) for file in files], page)
     say(f"report: {page}")
 
 
 def write_page(results: Sequence[tuple[Result, Path]], page: Path) -> None:
-    """Make a page from results and the files they were read from; it is written as a whole or not at all.
+    """Make a page from results and the files they were read from, and write it completely or not at all.
 
     Raises:
         BadResultError: the page cannot be written; the message names it.

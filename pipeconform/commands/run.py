@@ -37,10 +37,12 @@ __all__ = ["run"]
     help="How much to do: smoke, core, full or exhaustive.",
 )
 @click.option(
-    "--schedules", metavar="A,B", help="Judge only these schedules.  [default: all that are claimed]"
+    "--schedules", metavar="A,B", help="Judge only under these schedules.  [default: all that are claimed]"
 )
 @click.option(
-    "--requirements", metavar="IDS", help="Judge only these, ids or chapters: FWD-1,TRN.  [default: all]"
+    "--requirements",
+    metavar="IDS",
+    help="Judge only these requirements or chapters: FWD-1,TRN.  [default: all]",
 )
 @click.option(
     "--ranks",
@@ -49,37 +51,37 @@ __all__ = ["run"]
     show_default=True,
     help="Numbers of pipeline ranks to draw cases for.",
 )
-@click.option("-k", "keyword", metavar="EXPR", help="Judge only cells whose test matches; pytest's -k.")
 @click.option(
-    "--seed", metavar="N", type=int, default=0, show_default=True, help="Equal seeds draw equal cases."
+    "-k", "keyword", metavar="EXPR", help="Judge only what matches this expression; passed on as pytest's -k."
+)
+@click.option(
+    "--seed", metavar="N", type=int, default=0, show_default=True, help="The same seed draws the same cases."
 )
 @click.option(
     "--examples",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Cases per subject and schedule.  [default: the profile's]",
+    help="Cases per subject and schedule.  [default: from the profile]",
 )
 @click.option(
-    "-n", "workers", metavar="WORKERS", help="Judge schedules in several processes: a number or auto."
+    "-n", "workers", metavar="WORKERS", help="Judge schedules in parallel in this many processes, or auto."
 )
-@click.option("-x", "exit_first", is_flag=True, help="Stop after the first cell that is not met.")
+@click.option("-x", "exit_first", is_flag=True, help="Stop after the first requirement that is not met.")
 @click.option(
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path),
     default=DEFAULT_OUT,
     show_default=True,
-    help="Where result.json, report.html and junit.xml are written.",
+    help="Folder for result.json, report.html and junit.xml.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print the last word only.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the result file on standard output, nothing else."
-)
+@click.option("--quiet", "-q", is_flag=True, help="Print only the verdict.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the result file, on standard output.")
 @click.option(
     "--expectations",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Failures that are known and expected; everything else, and every wrong entry, fails the run.",
+    help="File of known failures; any other failure, and any entry that does not hold, fails the run.",
 )
 @device_options
 @attach_options
@@ -106,15 +108,15 @@ def run(
     pytest_args: tuple[str, ...],
     **agents: Any,
 ) -> int:
-    """Judge an implementation and say which requirements it meets, and which not by what smallest case.
+    """Judge an implementation: report which requirements it meets, and for each violation the smallest case found.
 
-    Every requirement is judged under every schedule that the implementation claims. A data-parallel wrapper
-    (torch-ddp, torch-fully-shard, torch-fsdp, reference-wrapper, or your own by pipeconform.wrapper) has no
-    schedules; it is judged by chapter DPW. What follows -- goes to pytest, the engine; it loads no other plugin unless
-    told to by -- -p NAME.
+    Every requirement is judged under every schedule that the implementation claims. A data-parallel wrapper (torch-ddp,
+    torch-fully-shard, torch-fsdp, reference-wrapper, or your own, see pipeconform.wrapper) has no schedules and is
+    judged by chapter DPW. Arguments after -- are passed on to pytest, which runs the suite and loads no other plugins
+    unless -- -p NAME names them.
     """
     require_supported_torch()
-    find_profile(profile)  # wrong names are refused at once: starting everything to say so would take seconds
+    find_profile(profile)  # wrong names are refused before anything is started, which takes seconds
     for name in names(requirements):
         require_requirement(name)
     options = Options(
@@ -166,17 +168,17 @@ def _check_workers(workers: str | None) -> None:
 def _check_others(others: tuple[str, ...]) -> None:
     if others and not others[0].startswith("-"):
         raise UsageError(
-            f"unexpected argument {others[0]!r}: name the implementation by --impl, and put what is for "
+            f"unexpected argument {others[0]!r}: name the implementation with --impl, and put arguments for "
             f"pytest, options first, after --"
         )
 
 
 @contextlib.contextmanager
 def _claimed(out: Path) -> Iterator[None]:
-    """Lock a folder for this run: two runs that write to one would take each other's results for their own.
+    """Lock a folder for this run: two runs that write to the same one would mix up their results.
 
     Raises:
-        BadResultError: it cannot be written, or another run writes there.
+        BadResultError: the folder cannot be written to, or another run is using it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -189,14 +191,14 @@ def _claimed(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BadResultError(f"another run writes to {out} right now; choose another --out") from error
+            raise BadResultError(f"another run is writing to {out}; choose another --out") from error
         except OSError:
-            pass  # a file system without locks: nothing to be had
+            pass  # the file system has no locks
         yield
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What tells one writing of a file from another; an older run's result is not this one's."""
+    """Identifies one version of a file, so that an older run's result is not taken for this one's."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What commands print: everything goes through here, so that no stranger's text steers the terminal."""
+"""Printing for all commands, which escapes control characters: text from elsewhere cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def say_line(text: str, *, err: bool = False) -> None:
-    """Print one line, whatever the text holds: a verdict is never followed by another one that a name brought."""
+    """Print exactly one line: line feeds are escaped, so a name cannot add a second verdict."""
     click.echo(shown_line(text), err=err)
 
 

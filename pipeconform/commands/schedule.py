@@ -1,4 +1,4 @@
-"""``pipeconform schedule verify|simulate|draw|list``: schedule tables, judged, timed and drawn without a rank."""
+"""``pipeconform schedule verify|simulate|draw|list``: check, time and draw schedule tables without running them."""
 
 from __future__ import annotations
 
@@ -35,31 +35,35 @@ class _InOrder(click.Group):
 def schedule() -> None:
     """Verify, time and draw schedule tables, without running anything.
 
-    A table is a FILE (torch's CSV, compute-only or with communication, or our JSON) or a family's, given
-    by --name, -p, -v and -m.
+    A table is read from a FILE (torch's CSV, compute-only or with communication, or pipeconform's JSON), or generated
+    by a family of schedules, given with --name, -p, -v and -m.
     """
 
 
-@schedule.command(short_help="Prove what is wrong with a table.")
+@schedule.command(short_help="Find what is wrong with a table, with proofs.")
 @table_options
-@click.option("--family", metavar="NAME", help="Judge the order, memory and bubble of this family, too.")
-@click.option("--forward-only", is_flag=True, help="The table evaluates: it has no backward.")
+@click.option(
+    "--family", metavar="NAME", help="Also check the order, memory and bubble that this family prescribes."
+)
+@click.option("--forward-only", is_flag=True, help="The table only evaluates: it has no backward.")
 @click.option(
     "--delivery",
     type=click.Choice(["buffered", "synchronous", "ordered", "communicator"]),
     default="communicator",
     show_default=True,
-    help="The strictest delivery under which it must not deadlock: sends that never wait, sends that wait "
-    "for their receive, those served in order per pair of ranks, or in order of all that a rank issues.",
+    help="The strictest delivery under which the table must not deadlock: sends never wait; sends wait for their "
+    "receive; also in order per pair of ranks; also in the order of everything that a rank issues.",
 )
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most N findings per check.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), help="Print at most N violations per check."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(
     source: Source, family: str | None, forward_only: bool, delivery: str, limit: int | None, as_json: bool
 ) -> int:
     """Print every violation of a table with its proof; exit code 1 if there is one.
 
-    A table given by --name is judged as its own family.
+    A table given with --name is also checked against its own family.
     """
     if forward_only and family is not None:
         raise UsageError("--forward-only is for tables without --family, which says whether it trains")
@@ -87,14 +91,15 @@ def verify(
     return int(bool(found))
 
 
-@schedule.command(short_help="Time a table on paper.")
+@schedule.command(short_help="Simulate the times of a table.")
 @table_options
 @cost_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the whole critical path.")
 def simulate(source: Source, costs: Costs, as_json: bool) -> None:
-    """Run a table on paper: makespan, idle time and memory of every rank, critical path.
+    """Simulate a table: makespan, idle time and memory of every rank, critical path.
 
-    Sends are buffered, receives posted, links do not contend. Times are in the unit of the costs.
+    Sends are buffered, receives are posted without blocking, and concurrent transfers do not slow each other
+    down. Times are in the unit of the costs.
     """
     simulation = _simulated(source, costs)
     if as_json:
@@ -119,14 +124,14 @@ def simulate(source: Source, costs: Costs, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="Write Chrome trace events (ui.perfetto.dev opens them).",
 )
-@click.option("--title", metavar="TEXT", help="Written above a picture.")
+@click.option("--title", metavar="TEXT", help="Title above the picture.")
 @click.option(
     "--width",
     metavar="N",
     type=click.IntRange(min=20),
-    help="Characters in a terminal, pixels in a picture.  [default: the terminal's; what the labels need]",
+    help="Width in characters (terminal) or pixels (picture).  [default: the terminal's; as the labels need]",
 )
-@click.option("--colour/--no-colour", "colour", default=None, help="[default: in a terminal]")
+@click.option("--colour/--no-colour", "colour", default=None, help="Print colours.  [default: in a terminal]")
 def draw(
     source: Source,
     costs: Costs,
@@ -136,9 +141,10 @@ def draw(
     width: int | None,
     colour: bool | None,
 ) -> None:
-    """Draw a table as it runs on paper: to the terminal, or into files.
+    """Draw a simulated table in the terminal or into files.
 
-    Cells show stage, kind and microbatch; dots or hatching are idle time; below is what every rank holds.
+    Cells show stage, kind and microbatch; dots or hatching are idle time. Below them is the number of activations that
+    every rank holds.
     """
     if svg is not None and svg.suffix.casefold() == ".png":
         raise UsageError(f"--svg {svg}: pictures are written as SVG; choose a name that ends in .svg")
@@ -164,7 +170,7 @@ def list_() -> None:
     """List the families that --name and --family know, with formulas and sources.
 
     p ranks, v stages per rank, m microbatches in rounds of g; F, I, W and B = I + W are the times of one stage.
-    Held are (stage, microbatch) pairs between a forward and its backward, or its I or W as said.
+    "Held" counts (stage, microbatch) pairs between a forward and its backward, or its I or W where noted.
     """
     _console(wide=240).print(text.families_table(language.families()))
 
@@ -178,7 +184,7 @@ def _violations(
 
 
 def _simulated(source: Source, costs: Costs) -> Simulation:
-    """The simulation; a file's table that is wrong is simulated as far as it can be, with a warning."""
+    """The simulation; a wrong table from a file is simulated as far as possible, with a warning."""
     table = source.table(costs)
     if not costs.overlap and table.num_ranks > 1 and not table.has_communication:
         raise UsageError("--no-overlap needs sends in the table to take time: add --lower")
@@ -188,15 +194,15 @@ def _simulated(source: Source, costs: Costs) -> Simulation:
         found = _violations(table, None, strictest=Delivery.BUFFERED, per_rule=1, forward_only=not trains)
         if found:
             say(
-                f"pipeconform: warning: the table is wrong, its times may say nothing: {found[0]} "
-                f"('pipeconform schedule verify {source.file}' prints all)",
+                f"pipeconform: warning: the table is wrong, so its times may be meaningless: {found[0]} "
+                f"('pipeconform schedule verify {source.file}' prints all violations)",
                 err=True,
             )
     return simulation
 
 
 def _console(*, wide: int = 110) -> SafeConsole:
-    """As wide as the terminal; where there is none, as wide as given."""
+    """A console as wide as the terminal, or as `wide` where there is none."""
     fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return SafeConsole(width=wide if fixed else None)
 

@@ -1,4 +1,4 @@
-"""What the ``pipeconform schedule`` commands print, from tables, violations and simulations."""
+"""The text that the ``pipeconform schedule`` commands print."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _PATH_LEGS = 12
-"""Legs of a critical path that are printed: the first and the last ones."""
+"""How many legs of a critical path are printed: the first and the last ones."""
 
 
 def describe(table: Table) -> str:
@@ -43,7 +43,7 @@ def describe(table: Table) -> str:
 
 
 def verdict(table: Table, found: Sequence[Violation], *, strictest: Delivery, family: str | None) -> str:
-    """The last line of a verification: how many violations, or what was judged."""
+    """The last line of a verification: the number of violations, or what was checked."""
     if found:
         return _count(len(found), "violation")
     judged = ["completeness", "order", "placement"]
@@ -101,7 +101,7 @@ def ranks_table(simulation: Simulation) -> RichTable:
 
 
 def promise(family: Family, size: Size, simulation: Simulation) -> str | None:
-    """What the family's source says of the idle time, beside what was simulated; None if it says nothing."""
+    """The idle time that the family's source claims, beside the simulated one; None if the source claims none."""
     costs, bubble = simulation.costs, family.bubble
     times = [
         one for one in (costs.forward, costs.input_grad, costs.weight_grad) if isinstance(one, int | float)
@@ -111,7 +111,7 @@ def promise(family: Family, size: Size, simulation: Simulation) -> str | None:
     cost = Stage(*times)
     free = costs.latency == 0 and costs.volume_time == 0 and costs.pair_factor == 1
     if not (free and bubble.holds(size, cost)):
-        return f"{family.title} promises nothing of idle time at this size and these costs ({bubble.formula} elsewhere)"
+        return f"{family.title} claims no idle time at this size and these costs ({bubble.formula} elsewhere)"
     idle = simulation.span_bubble if bubble.kind == "span" else simulation.makespan_bubble
     where = "between a rank's first and last action" if bubble.kind == "span" else "in the whole step"
     relation = "=" if bubble.exact else "≤"
@@ -122,7 +122,7 @@ def promise(family: Family, size: Size, simulation: Simulation) -> str | None:
 
 
 def path_text(simulation: Simulation) -> str:
-    """The critical path, leg by leg: the computations of one rank after another."""
+    """The critical path as text; each leg is a run of computations on one rank."""
     table, legs = simulation.table, []
     path = [row for row in simulation.critical_path() if simulation.end[row] > simulation.start[row]]
     path = [row for row in path if table.groups[row] != OVERLAP_NEXT]
@@ -137,7 +137,7 @@ def path_text(simulation: Simulation) -> str:
 
 
 def families_table(families: Sequence[Family]) -> RichTable:
-    """All families: what they are called, where they come from, what they promise."""
+    """All families: their names, sources and claims."""
     out = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("name", "title", "placement", "backward", "held on rank r", "idle time", "source"):
         out.add_column(title, overflow="fold", no_wrap=title in {"name", "placement"})
@@ -147,7 +147,7 @@ def families_table(families: Sequence[Family]) -> RichTable:
 
 
 def family_rows(families: Sequence[Family]) -> Iterator[tuple[str, ...]]:
-    """Per family the cells of `families_table`."""
+    """The rows of `families_table`, one per family."""
     for family in families:
         backward = "none" if family.forward_only else "I and W" if family.splits_backward else "full"
         bubble = family.bubble

@@ -1,4 +1,4 @@
-"""``pipeconform selftest``: does this machine see implementations that are wrong?"""
+"""``pipeconform selftest``: check that this machine detects wrong implementations."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pipeconform.supported import require_supported_torch
 __all__ = ["selftest"]
 
 
-@click.command(short_help="Try implementations that are wrong on purpose, here.")
+@click.command(short_help="Check that faulty implementations are detected on this machine.")
 @click.option(
-    "--all", "every", is_flag=True, help="Try every fault, not one for each requirement and status."
+    "--all", "every", is_flag=True, help="Try every fault instead of one for each requirement and status."
 )
 @click.option(
     "--requirements",
     metavar="ID,…",
-    help="Only faults of these requirements or chapters; DPW for those of wrappers.  [default: all of pipelines]",
+    help="Try only faults of these requirements or chapters.  [default: all about pipelines; DPW: about wrappers]",
 )
 @device_options
 def selftest(*, every: bool, requirements: str | None, **where: Unpack[Where]) -> int:
-    """Try implementations that are wrong on purpose, each of which must be caught by the requirement it breaks.
+    """Run implementations that are wrong on purpose; each must be detected by the requirement that it breaks.
 
-    A green result means little on a machine that cannot see a wrong implementation. Exit code 0: every fault
-    was detected, with the status and the words that it must have; 1: some were not. Faulty data-parallel wrappers are
-    tried where their requirements are named.
+    A green result means little on a machine that cannot detect a wrong implementation. Exit code 0: every fault was
+    detected, with the expected status and message; 1: some were not. Faulty data-parallel wrappers are tried only with
+    --requirements DPW (or single requirements of that chapter).
     """
     require_supported_torch()
     asked = names(requirements)

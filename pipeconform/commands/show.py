@@ -26,13 +26,13 @@ __all__ = ["describe_requirement", "show"]
 def show(name: str) -> None:
     """Print a requirement: its normative text, its rationale and what it is judged on.
 
-    Or a certification level, or a profile of a run: what it demands.
+    Given the name of a certification level or of a profile, print what that demands.
     """
     texts = list(_levels_and_profiles(name))
     if texts:
         say("\n\n".join(texts))
         return
-    found = _requirement(name)  # before anything heavy: a wrong name is answered at once
+    found = _requirement(name)  # before heavy imports: a wrong name is refused at once
     needs = wrapper_needs(found.id)
     if needs is not None:
         say(describe_requirement(found, None, rows=needs))
@@ -61,7 +61,7 @@ def _requirement(name: str) -> Requirement:
 
 
 def wrapper_needs(identifier: str) -> dict[str, str] | None:
-    """What a wrapper must claim to be judged by a requirement, and on what it is; None for one about pipelines."""
+    """What a wrapper must claim to be judged by a requirement, and on which cases; None if it is about pipelines."""
     needed = wrapper_capabilities().get(identifier)
     if needed is None:
         return None
@@ -79,7 +79,7 @@ def describe_requirement(
     rows: dict[str, str] | None = None,
     width: int = 88,
 ) -> str:
-    """The requirement as text, wrapped to `width` columns; `rows` say what else there is to say but `judgement`."""
+    """The requirement as text, wrapped to `width` columns; `rows` replace those made from `judgement`."""
     if rows is None:
         rows = {"Needs": _needs(judgement), "Judged on": _cases(judgement), "Control": _control(judgement)}
     rows = {"Why": requirement.rationale, "Source": requirement.source, **rows}
@@ -98,7 +98,7 @@ def describe_requirement(
 def _needs(judgement: Judgement | None) -> str:
     """What an implementation must claim for the requirement to be judged."""
     if judgement is None:
-        return "a later version of pipeconform: nothing judges it yet"
+        return "a later version of pipeconform: this one does not judge it yet"
     needed = sorted(f"the feature '{feature}'" for feature in judgement.needs)
     if judgement.trains:
         needed.append("a schedule that trains")

@@ -28,11 +28,11 @@ __all__ = ["sign"]
     "--public-key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write the public key here, for those who verify.",
+    help="Also write the public key, which others need to verify the signature, to this file.",
 )
 def sign(package: Path, key: Path, public_key: Path | None) -> None:
-    """Sign a certification package; writes PACKAGE.minisig, which minisign verifies, too."""
-    read_package(package)  # what cannot be read is not signed
+    """Sign a certification package; writes PACKAGE.minisig, which minisign can verify, too."""
+    read_package(package)  # refuses a package that cannot be read
     say_line(f"signature: {sign_file(package, key=key, comment=package.name)}")
     if public_key is not None:
         try:

@@ -1,4 +1,4 @@
-"""What `replay` takes: a stored case, from a file or from a result, and what it showed."""
+"""The stored case that `replay` executes, from a case file or a result, and what it showed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Stored", "read_stored"]
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """What is to be executed again, and what it showed, if that is known."""
+    """A case to execute again, and the violation that it showed, if that is known."""
 
     name: str
     case: AnyCase
@@ -30,14 +30,14 @@ class Stored:
 
     @property
     def words(self) -> str:
-        """What it showed: requirement, status and signature in a line, and the message."""
+        """The violation: requirement, status and signature on one line, then the message."""
         if self.violation is None:
-            return "a case of no known violation"
+            return "a case without a known violation"
         return f"{self.requirement} {self.violation.status}: {self.violation.signature}\n{self.violation.message}"
 
     @property
     def sought(self) -> Sought | None:
-        """The violation that it showed; None where that is not known."""
+        """The violation to look for; None if none is known."""
         from pipeconform.campaign.again import Sought  # noqa: PLC0415 - imports torch
 
         if self.violation is None or self.requirement is None:
@@ -47,17 +47,17 @@ class Stored:
 
     @property
     def hung(self) -> bool:
-        """Whether it showed a hang."""
+        """Whether the violation was a hang."""
         return self.violation is not None and self.violation.status == "hung"
 
 
 def read_stored(stored: str, *, result: Path) -> Stored:
-    """A case file, or a violation of a result file by its id.
+    """Read a case file, or find a violation of a result file by its id.
 
     Raises:
         BadCaseError: the case file cannot be read.
         BadResultError: the result file cannot be read.
-        UnknownNameError: the result file has no violation of that id.
+        UnknownNameError: the result file has no violation with that id.
     """
     path = Path(stored)
     if path.suffix == ".json" or path.is_file():

@@ -25,10 +25,10 @@ __all__ = ["verdict_lines", "verify"]
     "--rerun",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Execute N of the level's cases, drawn again and chosen at random; needs --impl.",
+    help="Execute N of the level's cases, chosen at random after drawing them again; needs --impl.",
 )
 @click.option(
-    "--sample-seed", metavar="N", type=int, help="Draw the same sample again.  [default: another each time]"
+    "--sample-seed", metavar="N", type=int, help="Choose the same sample of cases again.  [default: random]"
 )
 @click.option(
     "--public-key",
@@ -46,11 +46,11 @@ def verify(
     impl: str | None,
     **where: Unpack[Where],
 ) -> int:
-    """Check a certification package from its files, and decide anew whether its level is deserved.
+    """Check a certification package from its files, and decide again whether it deserves its level.
 
-    The level's cases are drawn again from the claims and compared with the package. Every doubt is named with
-    file and field. Files can be forged as a whole: only a signature, or --rerun on the implementation itself,
-    tells.
+    The level's cases are drawn again from the claims and compared with the package. Every doubt is reported with its
+    file and field. A package can be forged as a whole; only a signature, or --rerun on the implementation itself,
+    shows that it was not.
     """
     if (rerun is None) != (impl is None):
         raise UsageError("--rerun and --impl belong together: cases are executed on the implementation")
@@ -70,7 +70,7 @@ def verify(
     if checked.contents is not None and not checked.doubts:
         say_line(f"engine: {engine_text(checked.contents.certificate.engine)}")
     for claim in () if checked.certificate is None else checked.certificate.weakening:
-        say_line(f"claimed, with which less is seen: {claim}")
+        say_line(f"claim that weakens the judgement: {claim}")
     if checked.signed_by:
         signed = f"signed with the key {checked.signed_by}"
     elif public_key is None and signature.exists():
@@ -83,7 +83,7 @@ def verify(
 
 
 def verdict_lines(checked: Checked, signed: str) -> list[str]:
-    """Whether the level is deserved, and why not; `signed` is put behind the verdict."""
+    """The verdict, and why the level is not deserved; `signed` is added in parentheses."""
     certificate = checked.certificate
     if certificate is None:
         return ["NOT VERIFIED: the package is incomplete"]

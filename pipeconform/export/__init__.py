@@ -1,1 +1,1 @@
-"""Stored cases as programs: the adapter to be read, and behind it the judgement that the product itself uses."""
+"""Stored cases as stand-alone programs: the adapter's source, and the judgement that the product itself uses."""

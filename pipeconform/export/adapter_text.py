@@ -1,4 +1,4 @@
-"""An adapter's source as the first file of an exported program has it, and what it imports from its own folder."""
+"""An adapter's source as part of an exported program, and what it imports from its own folder."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class AdapterText:
 
     docstring: str
     future: str
-    """Its imports from ``__future__``, which stand before everything else."""
+    """Its imports from ``__future__``, which must come first."""
     source: str
-    """The rest as it stands, but for relative imports: the program is in no package."""
+    """The rest, with relative imports made absolute, since the program is not in a package."""
     siblings: dict[str, Path] = field(default_factory=dict)
-    """What it imports from its own folder, by the place in an archive."""
+    """The files that it imports from its own folder, by their path in the archive."""
 
 
 def adapter_text(where: str) -> AdapterText | None:
-    """The source of a file, or of a module of ours; None of another module, which has to be installed.
+    """The source of a file or of one of our modules; None for other modules, which have to be installed.
 
     Raises:
-        UsageError: the module has no source.
+        UsageError: there is no source.
     """
     if where.endswith(".py"):
         path = Path(where)
@@ -41,7 +41,7 @@ def adapter_text(where: str) -> AdapterText | None:
         return None
     spec = importlib.util.find_spec(where)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        raise UsageError(f"{where} has no source in Python that could be exported")
+        raise UsageError(f"{where} has no Python source that could be exported")
     return _parts(Path(spec.origin).read_text("utf-8"), name=where, folder=None)
 
 
@@ -70,7 +70,7 @@ def _parts(text: str, *, name: str, folder: Path | None) -> AdapterText:
 
 
 def _siblings(text: str, folder: Path, seen: set[str]) -> Iterator[tuple[str, Path]]:
-    """The modules and packages beside a file that it imports, and that these import."""
+    """The modules and packages in a file's folder that it imports, directly or indirectly."""
     for node in ast.walk(ast.parse(text)):
         names = []
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The modules that an exported program carries: what of ours its judgement and its adapter import."""
+"""The modules in an exported program's archive: those of ours that its judgement and its adapter import."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SUBJECTS = "pipeconform.case.draw.subjects"
 
 
 def sources_of(modules: Iterable[str]) -> dict[str, Path]:
-    """Source files by their place in an archive: of `modules`, and of every module of ours that they import.
+    """Source files, by their path in the archive, of `modules` and of every module of ours that they import.
 
-    The package's own names load on first use, so what they stand for is not followed.
+    Names that the package loads lazily are not followed.
 
     Raises:
         UsageError: a module has no source.
@@ -54,7 +54,7 @@ def sources_of(modules: Iterable[str]) -> dict[str, Path]:
 
 @functools.cache
 def _followed(name: str) -> tuple[str, ...]:
-    """The modules of ours that one of ours imports; hundreds of them are read for each program."""
+    """The modules of ours that a module of ours imports; cached, since each program needs hundreds."""
     path, is_package = _path(name)
     return tuple(filter(_is_importable, _imported(path.read_text("utf-8"), name, is_package=is_package)))
 
@@ -66,24 +66,24 @@ def imported_by(text: str, name: str) -> list[str]:
 
 @functools.cache
 def _is_importable(name: str) -> bool:
-    """Whether a dotted name is a module of ours, and not something inside one."""
+    """Whether a dotted name is a module of ours, and not a name inside one."""
     if name.split(".", maxsplit=1)[0] != _PACKAGE:
         return False
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is no package: a name inside a module
+    except ModuleNotFoundError:  # its parent is not a package, so it is a name inside a module
         return False
 
 
 def _path(name: str) -> tuple[Path, bool]:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        raise UsageError(f"{name} has no source in Python that could be exported")
+        raise UsageError(f"{name} has no Python source that could be exported")
     return Path(spec.origin), spec.submodule_search_locations is not None
 
 
 def _imported(text: str, name: str, *, is_package: bool) -> list[str]:
-    """The dotted names that a module imports, those of ``from a import b`` in both readings."""
+    """The dotted names that a module imports; ``from a import b`` gives both ``a`` and ``a.b``."""
     names: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -97,7 +97,7 @@ def _imported(text: str, name: str, *, is_package: bool) -> list[str]:
 
 
 def absolute(node: ast.ImportFrom, name: str, *, is_package: bool = False) -> str:
-    """What a relative import in the module `name` names."""
+    """The absolute name of the module that a (relative) import in the module `name` refers to."""
     parents = name.split(".") if is_package else name.split(".")[:-1]
     parents = parents[: len(parents) - node.level + 1]
     return ".".join([*parents, *([node.module] if node.module else [])])

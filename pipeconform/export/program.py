@@ -1,6 +1,6 @@
-"""What an exported program does: execute its case with the adapter of its own file, judge it, and say what came of it.
+"""The main function of an exported program: execute its case with the adapter in its file, and print the verdict.
 
-It is carried in the program's archive with all that it imports, and is the same code as `pipeconform replay`.
+It is in the program's archive together with everything that it imports, and is the same code as `pipeconform replay`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NEEDS = ("torch", "numpy", "msgspec")
 def main(file: str, implementation: str, arguments: list[str] | None = None) -> int:
     """Judge the case of the archive that this module was imported from, and return the exit code.
 
-    `file` is the program's own; `implementation` is ``module:Object``, or the name of an object in that file.
+    `file` is the program's path; `implementation` is ``module:Object``, or the name of an object in that file.
     """
     parser = argparse.ArgumentParser(
-        description="Execute the case and say whether it still shows what it showed."
+        description="Execute the case and report whether it still shows the violation."
     )
     parser.add_argument(
         "--impl", metavar="MODULE:OBJECT", help="judge this adapter instead of the one in this file"
@@ -60,7 +60,7 @@ def main(file: str, implementation: str, arguments: list[str] | None = None) -> 
 
 @contextmanager
 def _unpacked() -> Iterator[Path]:
-    """The archive as a folder, from which rank processes import: tracebacks and tracers find their source there."""
+    """The archive unpacked into a folder, so that rank processes import files and tracebacks can show source."""
     (archive,) = [one for one in sys.path if one.endswith(".zip") and __file__.startswith(one)]
     with tempfile.TemporaryDirectory(prefix="judgement-") as name:
         with zipfile.ZipFile(archive) as opened:
@@ -82,7 +82,7 @@ def _judged(folder: Path, implementation: str) -> int:
 
 
 def answered(question: Question, runner: Runner[Any, Any]) -> tuple[list[str], int]:
-    """What to print about the case, executed once more, and the exit code.
+    """Execute the case; return the lines to print, and the exit code.
 
     Raises:
         PipeconformError: the case could not be judged.

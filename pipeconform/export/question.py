@@ -1,4 +1,4 @@
-"""What an exported program is asked: the case, by what it is judged, and what it showed."""
+"""The data of an exported program: the case, the requirements that judge it, and what it showed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pipeconform.case.any_case import AnyCase, case_of
 __all__ = ["MEMBER", "Question", "read_question", "written_question"]
 
 MEMBER = "question.json"
-"""Its name in the archive."""
+"""The name of its file in the archive."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A stored case with everything that decides how it is executed and judged."""
 
     engine: str
-    """Name and version when it was written."""
+    """Name and version of the implementation when the program was written."""
     case: AnyCase
     requirements: tuple[str, ...]
     sought: Sought | None = None
-    """What the case showed; None where that is not known."""
+    """The violation that the case showed; None if not known."""
     variant: str = "default"
     settings: dict[str, str] = {}
-    """Variables of the environment that the variant sets."""
+    """Environment variables that the variant sets."""
     device: str = "cpu"
     backend: str = "auto"
     ranks_per_device: int = 1

@@ -1,4 +1,4 @@
-"""Writing a stored case as a program: the adapter to be read, and the judgement in an archive beside it."""
+"""Writing a stored case as a program: a script with the adapter, and an archive with the judgement beside it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CARRIED = (
     "pipeconform.ranks.server",
     "pipeconform.execute.worker",
 )
-"""What the program imports, and by name only: what ranks are told to run."""
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same case gives the same archive
+"""Modules that the program imports, directly or, in rank processes, by name."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same case gives the same archive
 
 _BEGIN = """
 if __name__ == "__main__":  # execute the case and judge it; what follows is the adapter, which the ranks import
@@ -52,7 +52,7 @@ class Program:
 def program_of(question: Question, *, implementation: str, found: str, archive: str) -> Program:
     """The program that asks `question` of an implementation, named as ``--impl`` takes it.
 
-    `found` is what was found, in words, and may have several lines; `archive` is the second file's name.
+    `found` describes what was found, in one or more lines; `archive` is the second file's name.
 
     Raises:
         UsageError: the adapter, or what it imports, has no source.

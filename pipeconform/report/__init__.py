@@ -1,1 +1,1 @@
-"""The result file and everything made from it."""
+"""The result file, and the reports made from it."""

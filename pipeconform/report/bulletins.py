@@ -1,4 +1,4 @@
-"""What the workers of a distributed run are doing: each keeps a small file, and whoever shows the run reads them."""
+"""The progress of a distributed run's workers: each keeps a small file up to date, which the live view reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeconform.report.progress import Progress
 
 __all__ = ["Bulletins"]
 
-_EVERY = 0.2  # seconds between two writings of one worker
+_EVERY = 0.2  # seconds between two updates of one worker
 _SUFFIX = ".doing"
 
 
@@ -23,7 +23,7 @@ class Bulletins:
         self._folder, self._posted = folder, float("-inf")
 
     def post(self, worker: str, progress: Progress) -> None:
-        """Say what a worker is doing, not more often than anybody looks; a full disk costs the view and no more."""
+        """Record what a worker is doing, at most as often as the view is redrawn; a full disk affects only the view."""
         now = time.monotonic()
         if now - self._posted < _EVERY:
             return
@@ -34,12 +34,12 @@ class Bulletins:
             part.replace(self._folder / f"{worker}{_SUFFIX}")
 
     def remove(self, worker: str) -> None:
-        """A worker does nothing any more."""
+        """Remove the file of a worker that has ended."""
         with contextlib.suppress(OSError):
             (self._folder / f"{worker}{_SUFFIX}").unlink(missing_ok=True)
 
     def read(self) -> dict[str, Progress]:
-        """By worker what it is doing."""
+        """What each worker is doing, by its name."""
         found = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             with contextlib.suppress(OSError, msgspec.DecodeError):

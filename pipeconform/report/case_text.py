@@ -1,4 +1,4 @@
-"""A case in a few aligned lines: everything that is not the default, and nothing else."""
+"""A case as text: a few aligned lines with everything that is not the default."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def describe_replicas(world: World) -> str:
 
 
 def describe_cut(world: World) -> str:
-    """The ranks that have the other parts, and what is cut: ``2 parts, the other on ranks 1, 3; maps by columns``."""
+    """The ranks that hold the other parts, and what is cut: ``2 parts, the other on ranks 1, 3; maps by columns``."""
     tensor = world.tensor
     assert tensor is not None
     others = " and ".join(", ".join(map(str, ranks)) for ranks in tensor.others)
@@ -160,7 +160,7 @@ def _loss(loss: LossSpec) -> Iterator[str]:
 
 
 def describe_program(program: Sequence[Step]) -> str:
-    """The steps in order; what repeats three times or more is written once, as ``20 × (…)``."""
+    """The steps in order; steps that repeat three times or more are written once, as ``20 × (…)``."""
     parts: list[str] = []
     at = 0
     while at < len(program):
@@ -172,7 +172,7 @@ def describe_program(program: Sequence[Step]) -> str:
 
 
 def _cycle(steps: Sequence[Step]) -> tuple[int, int]:
-    """How many steps to write next, and how often they follow one another."""
+    """How many steps to write next, and how often they repeat."""
     for length in range(1, min(_LONGEST_CYCLE, len(steps)) + 1):
         times = 1
         while steps[times * length : (times + 1) * length] == steps[:length]:
@@ -200,7 +200,7 @@ def _step(step: Step) -> str:
 
 
 def describe_perturbation(one: AnyPerturbation) -> str:
-    """What befalls the ranks, in a line: ``5 ms delay before the forward of stage 1, every microbatch``."""
+    """A perturbation in a line: ``5 ms delay before the forward of stage 1, every microbatch``."""
     of = "" if one.replica is None else f", replica {one.replica}"
     if isinstance(one, SlowLink):
         return f"{one.milliseconds} ms delay {one.when} every {one.side} of pipeline rank {one.rank}{of}"

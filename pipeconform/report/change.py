@@ -1,4 +1,4 @@
-"""What became of a cell between two results: the one judgement that the gate and the page are made from."""
+"""How a cell changed between two results; the gate and the page both use this module."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pipeconform.report.result import Cell, Result, Status, Violation
 __all__ = ["CellChange", "Key", "Kind", "aligned", "cell_changes", "is_judged", "shown"]
 
 Kind = Literal["regressed", "new", "flaky", "lost", "sometimes", "reworded", "fixed", "added"]
-"""What became of a verdict.
+"""How a verdict changed.
 
-regressed: a violation where the cell was judged and did not show it; new: a violation in a cell that was not
+regressed: a violation in a cell that was judged before and did not show it; new: a violation in a cell that was not
 judged before; flaky: a violation that does not show every time and was not there before; sometimes: one that was;
-reworded: the same hang, death or type of exception, told otherwise; lost: something was judged and no longer is;
+reworded: the same hang, death or type of exception with another message; lost: the cell is no longer judged;
 fixed: a violation that is gone; added: a cell that is judged for the first time, and met.
 """
 
@@ -23,7 +23,7 @@ _Word = tuple[Status, str]
 _Violations = Mapping[_Word, Violation]
 
 Key = tuple[str, str, str]
-"""Requirement, schedule and variant: what makes two cells the same one."""
+"""Requirement, schedule and variant, which identify a cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +32,11 @@ class CellChange:
 
     kind: Kind
     violation: Violation | None = None
-    """The new cell's, or the old one's for what is fixed; None where the cell as a whole was lost or added."""
+    """The new cell's violation, or the old one's if it is fixed; None where the whole cell was lost or added."""
 
 
 def aligned(results: Sequence[Result]) -> dict[Key, tuple[Cell | None, ...]]:
-    """Every cell that one of `results` has, with what each of them has there; the last result's order first."""
+    """Every cell that any of `results` has, with each result's version of it, in the order of the last result."""
     keyed = [
         {(cell.requirement, cell.schedule, cell.variant): cell for cell in result.cells} for result in results
     ]
@@ -44,10 +44,9 @@ def aligned(results: Sequence[Result]) -> dict[Key, tuple[Cell | None, ...]]:
 
 
 def cell_changes(before: Cell | None, after: Cell | None) -> Iterator[CellChange]:
-    """Compare what two results say in one cell; None stands for a result that has no such cell.
+    """Compare one cell of two results; None stands for a result that has no such cell.
 
-    A violation is the same when its status and its signature are. Expected violations of `after` are known and
-    change nothing.
+    Two violations are the same if their status and signature are. Expected violations of `after` are not a change.
     """
     was, now = shown(before), shown(after)
     reworded = _reworded(was, now)
@@ -74,10 +73,10 @@ def cell_changes(before: Cell | None, after: Cell | None) -> Iterator[CellChange
 
 
 def _reworded(was: _Violations, now: _Violations) -> Mapping[_Word, _Word]:
-    """Violations that were there before in other words: each new key with the old one that it stands for.
+    """Violations that were there before with another message: each new key with the old one.
 
-    What ranks did is their status: where they hung or died, or raised the same type of exception, the rest of the
-    signature is wording. Of wrong values the signature says which are wrong, and another one is another violation.
+    If ranks hung, died or raised the same type of exception, the rest of the signature is only wording. For wrong
+    values the signature says which values are wrong, so another signature is another violation.
     """
     gone = [key for key in was if key not in now]
     found: dict[_Word, _Word] = {}
@@ -90,7 +89,7 @@ def _reworded(was: _Violations, now: _Violations) -> Mapping[_Word, _Word]:
 
 
 def _what(key: _Word) -> tuple[str, ...] | None:
-    """What a violation is apart from its wording; None where the signature is no wording."""
+    """A violation's identity without its wording; None where the signature is not just wording."""
     status, signature = key
     if status in ("hung", "crashed"):
         return (status,)
@@ -98,10 +97,10 @@ def _what(key: _Word) -> tuple[str, ...] | None:
 
 
 def shown(cell: Cell | None) -> Mapping[tuple[Status, str], Violation]:
-    """A cell's violations by what tells them apart: status and signature."""
+    """A cell's violations by status and signature."""
     return {} if cell is None else {(one.status, one.signature): one for one in cell.violations}
 
 
 def is_judged(cell: Cell | None) -> bool:
-    """Whether a cell says anything about the implementation."""
+    """Whether a cell has a verdict on the implementation."""
     return cell is not None and cell.is_judged

@@ -1,4 +1,4 @@
-"""The console that every report is printed with, and what is redrawn on it."""
+"""The console that prints every report, and what it redraws in place."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _BAR = 40  # columns
 
 
 class SafeConsole(Console):
-    """Rich's console, for text of strangers: it is no markup, and only styles and rich's own controls move anything."""
+    """Rich's console for untrusted text: it interprets no markup and escapes the text's control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """The segments, their text made fit to be shown."""
+        """The segments, with control characters of their text escaped."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(shown(text), style)
 
 
 def redrawn(console: Console, render: Callable[[], RenderableType], *, updates: float) -> Live:
-    """Begin to draw what `render` returns, `updates` times a second, until the result is stopped, and then nothing."""
+    """Draw what `render` returns, `updates` times a second, until the returned object is stopped; then erase it."""
     live = Live(
         get_renderable=render,
         console=console,
@@ -45,6 +45,6 @@ def redrawn(console: Console, render: Callable[[], RenderableType], *, updates: 
 
 
 def bar(done: int, total: int) -> Text:
-    """How much of `total` is done, as a bar."""
+    """A progress bar."""
     full = _BAR * done // max(total, 1)
     return Text.assemble(("━" * full, "green"), ("─" * (_BAR - full), "dim"))

@@ -20,12 +20,12 @@ def begins(found: Localisation) -> str:
     compared = plural(found.compared, "compared tensor")
     bounded = "" if found.bounded else "; no error bound could be computed, so only what is far off counts"
     if found.first is None:
-        return f"executed once more to find the first wrong tensor: of {compared} none is wrong{bounded}"
+        return f"executed once more to find the first wrong tensor: none of {compared} is wrong{bounded}"
     return f"first wrong of {compared}: {found.first.where()}{bounded}"
 
 
 def localisation_lines(found: Localisation | None) -> list[str]:
-    """The first wrong tensor, what is wrong with it, and what it spreads to; empty where it was not looked for."""
+    """The first wrong tensor, what is wrong with it, and where it spreads; empty where it was not looked for."""
     if found is None:
         return []
     if found.first is None:
@@ -35,7 +35,7 @@ def localisation_lines(found: Localisation | None) -> list[str]:
         begins(found),
         f"  {found.first.tensor}{likeness}",
         *(f"  {line}" for line in found.first.text.splitlines()),
-        f"what it spreads to in step {found.first.step}, per microbatch (= right, x wrong, . not seen):",
+        f"how the error spreads in step {found.first.step}, per microbatch (= right, x wrong, . not seen):",
         *(f"  {line}" for line in _rows(found.lanes)),
     ]
 

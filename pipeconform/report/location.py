@@ -1,4 +1,4 @@
-"""Where results are written and looked for unless something else is said."""
+"""The default places of results."""
 
 from __future__ import annotations
 

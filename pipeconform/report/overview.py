@@ -1,9 +1,9 @@
 """The table of a run's verdicts: requirements by schedules, and a column for every environment variant.
 
 The default settings come first, with a column per schedule. A variant has one column for all its schedules, with the
-worst of its verdicts and how many of those judged share it: a terminal has no room for every schedule twice. Where
-not all columns fit side by side, the variants come behind, next to the default settings in one column, too. The page
-shows every schedule of every variant.
+worst of its verdicts and how many of those judged share it, because a terminal has no room for every schedule twice.
+If not all columns fit side by side, a second table shows the variants next to the default settings, which have one
+column there, too. The page shows every schedule of every variant.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ __all__ = ["DEFAULT", "in_order", "overview"]
 DEFAULT = "default"
 _GAP = 2  # columns between columns
 _WORD = max(map(len, WORDS.values()))
-_PIECE = 6  # columns that a line of a schedule's name may have in any case
+_PIECE = 6  # columns that a line of a schedule's name may always have
 _LEAST_TITLE = 16  # columns below which a title says too little
 
 
 @dataclass(frozen=True)
 class _Column:
-    """What stands under one heading: by requirement a word with its colour."""
+    """One column: a heading, and a coloured word for each requirement."""
 
     heading: str
     words: Mapping[str, Text]
 
     @property
     def width(self) -> int:
-        """The room that it takes."""
+        """The column's width in characters."""
         return max(
             _WORD, *map(len, _pieces(self.heading)), *(len(word.plain) for word in self.words.values())
         )
@@ -50,7 +50,7 @@ def in_order(variants: Sequence[str]) -> list[str]:
 
 
 def overview(cells: Sequence[Cell], *, width: int = 80) -> Iterator[RenderableType]:
-    """The table, in as many parts as `width` makes necessary, and what its variants' columns say."""
+    """The table, in as many parts as `width` requires, and an explanation of the variants' columns."""
     variants = in_order([cell.variant for cell in cells])
     schedules = list(_schedules(cells))
     others = [_variant(cells, variant) for variant in variants if variant != DEFAULT]
@@ -66,13 +66,13 @@ def overview(cells: Sequence[Cell], *, width: int = 80) -> Iterator[RenderableTy
     for part in parts:
         yield _table(cells, part, title=room - sum(column.width + _GAP for column in part))
     for column in others:
-        text = f"{column.heading}: with the settings of this name, the worst under any schedule"
+        text = f"{column.heading}: with the settings of this name, the worst verdict under any schedule"
         counts = any("/" in word.plain for word in column.words.values())
         yield Text(text + (", and under how many of those judged" if counts else ""), style="dim")
 
 
 def _schedules(cells: Sequence[Cell]) -> Iterator[_Column]:
-    """A column per schedule, of the default settings."""
+    """A column per schedule, for the default settings."""
     found = [cell for cell in cells if cell.variant == DEFAULT]
     for schedule in dict.fromkeys(cell.schedule for cell in found):
         yield _Column(
@@ -81,7 +81,7 @@ def _schedules(cells: Sequence[Cell]) -> Iterator[_Column]:
 
 
 def _variant(cells: Sequence[Cell], variant: str) -> _Column:
-    """One column for all schedules."""
+    """One column for all schedules of a variant."""
     rows: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.variant == variant:
@@ -90,9 +90,9 @@ def _variant(cells: Sequence[Cell], variant: str) -> _Column:
 
 
 def _worst(cells: Sequence[Cell]) -> Text:
-    """The worst verdict of several schedules, with how many have it if they differ."""
+    """The worst verdict of several schedules, and how many have it if they differ."""
     judged = [cell for cell in cells if cell.status not in ("skipped", "not_claimed")] or list(cells)
-    known = SEVERITY.index("passed") - 0.5  # what is expected is worse than what is met, and nothing else
+    known = SEVERITY.index("passed") - 0.5  # an expected violation is worse only than a met requirement
     ranked = sorted(judged, key=lambda cell: known if cell.is_expected else SEVERITY.index(cell.status))
     words = [_word(cell) for cell in ranked]
     same = sum(word.plain == words[0].plain for word in words)
@@ -102,7 +102,7 @@ def _worst(cells: Sequence[Cell]) -> Text:
 
 
 def _table(cells: Sequence[Cell], columns: Sequence[_Column], *, title: int) -> Table:
-    """`title` is the room for the requirements' titles, which are left out if it is too little."""
+    """A table with `title` characters for the requirements' titles, which are left out if that is too few."""
     known = {row.id: row.title for row in all_requirements()}
     titled = title >= _LEAST_TITLE
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
@@ -120,7 +120,7 @@ def _table(cells: Sequence[Cell], columns: Sequence[_Column], *, title: int) -> 
 
 
 def _fitting(columns: Sequence[_Column], room: int) -> Iterator[list[_Column]]:
-    """Columns in parts that fit into `room`: a table that is cut off would hide verdicts."""
+    """The columns in parts that fit into `room`, because a table that is cut off would hide verdicts."""
     part: list[_Column] = []
     used = 0
     for column in columns:
@@ -134,7 +134,7 @@ def _fitting(columns: Sequence[_Column], room: int) -> Iterator[list[_Column]]:
 
 
 def _pieces(name: str) -> list[str]:
-    """A long CamelCase name in lines, so that its column is narrow: ``Interleaved``, ``1F1B``."""
+    """A long CamelCase name, broken so that its column is narrow: ``Interleaved``, ``1F1B``."""
     words = re.findall(r"[A-Z]+(?![a-z])[^A-Za-z\d]*|[A-Z]?[a-z]+[^A-Za-z\d]*|\d[\dA-Z]*[^A-Za-z\d]*", name)
     if "".join(words) != name:
         return [name]

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on."""
+"""The progress of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Progress"]
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What is being done right now."""
+    """What a run is doing at this moment."""
 
     requirement: str
     schedule: str

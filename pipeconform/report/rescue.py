@@ -1,4 +1,4 @@
-"""A result that cannot be written where it should be: what fits there, or all of it elsewhere."""
+"""Saving a result that could not be written: a shortened file in the same place, or the whole result elsewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["rescued"]
 
 
 def rescued(result: Result, path: Path) -> tuple[Path | None, str]:
-    """Write `result`, which could not be written to `path`, some other way.
+    """Write `result`, which could not be written to `path`, in another way.
 
-    First without what explains its violations, in as few bytes as can be, to `path` itself; if that fails, as a whole
-    into a new folder among the temporary ones. Returns the file, None where no way was left, and a sentence about it.
+    First try `path` itself, without the explanations of violations and in as few bytes as possible; then a new
+    temporary folder, with everything. Returns the file, or None if both failed, and a sentence about it.
     """
     with suppress(BadResultError):
         write_result(_shortened(result), path, indent=-1)
@@ -35,7 +35,7 @@ def rescued(result: Result, path: Path) -> tuple[Path | None, str]:
 
 
 def _shortened(result: Result) -> Result:
-    """The verdicts and the smallest cases alone."""
+    """The result with only its verdicts and smallest cases."""
     cells = (
         msgspec.structs.replace(cell, violations=tuple(map(_bare, cell.violations))) for cell in result.cells
     )

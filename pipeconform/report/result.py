@@ -1,7 +1,7 @@
-"""The result of a run: the one file that every report is made from.
+"""The result of a run: the file from which every report is made.
 
 A cell is one requirement under one schedule in one environment variant. The file is JSON, carries its
-format's version and is validated when read; `schema` gives its JSON Schema.
+format's version and is validated when read; `schema` returns its JSON Schema.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 RESULT_FORMAT = 6
-"""2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations, 3 where a wrong value
-begins, 4 module wrappers and their cases, 5 cases that are wrong in changing ways, 6 how much was compared, cells that
-compared nothing, what is returned though it is not claimed, ids of runs and the errors that an implementation promises;
-a file of an earlier format reads as one without any."""
+"""Format 2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations; 3 where a wrong
+value begins; 4 module wrappers and their cases; 5 cases that are wrong in changing ways; 6 how much was compared, cells
+that compared nothing, what is returned without being claimed, ids of runs and the errors that an implementation
+promises. A file of an earlier format is read as one without these."""
 
 _READABLE = (1, 2, 3, 4, 5, RESULT_FORMAT)
 
@@ -61,7 +61,7 @@ SEVERITY: tuple[Status, ...] = (
     "not_claimed",
     "skipped",
 )
-"""Worst first: a cell has the status of its worst confirmed violation, or is flaky where none is confirmed."""
+"""Worst first. A cell has the status of its worst confirmed violation, or is flaky if none is confirmed."""
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,7 +69,7 @@ class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Violation(_Data, frozen=True, kw_only=True):
-    """One distinct way in which a cell's requirement is violated, with its own smallest case."""
+    """One way in which a cell's requirement is violated, with the smallest case that shows it."""
 
     id: Line
     """Short and stable: ``TRN-4:GPipe:default:1f3a``; `pipeconform replay ID` finds it."""
@@ -82,31 +82,32 @@ class Violation(_Data, frozen=True, kw_only=True):
     minimal: bool
     """Whether shrinking ended by itself, not by its budget."""
     confirmed: bool
-    """Whether the case was wrong every time it was executed again, though not always alike; otherwise it is flaky."""
+    """Whether the case was wrong every time it was executed again, if not always in the same way; otherwise it is
+    flaky."""
     shrink_executions: int
     occurrences: int
-    """How many cases of this cell show it; of those after the first, enormous differences count unbounded."""
+    """How many cases of this cell show it. After the first, bounds of enormous differences are not computed."""
     verdicts: str
     """One line per rank: returned, raised, died or stuck."""
     replay: Line
     timeline: tuple[tuple[str, ...], ...] | None = None
-    """What ran in the step of `where`: per pipeline rank its computations in order, such as ``1B2``; None where
-    that was not observed."""
+    """What ran in the step of `where`: each pipeline rank's computations in order, such as ``1B2``; None where this
+    was not observed."""
     first_wrong: tuple[int, int] | None = None
-    """The first wrong computation of `timeline`: pipeline rank, and index in its list (its length when one is
-    missing at its end)."""
+    """The first wrong computation of `timeline`: pipeline rank, and index in its list (the list's length if a
+    computation is missing at the end)."""
     reruns: int = 0
-    """How often the case was executed again because it had not shown the violation every time."""
+    """How often the case was executed again, because it did not show the violation every time."""
     shown_again: int = 0
     """How many of the reruns showed it."""
     shown_otherwise: int = 0
-    """How many of the reruns did not show it, but were wrong in another way."""
+    """How many of the reruns showed another violation instead."""
     expected: Line = ""
     """The entry of the expectations file that covers it, as ``file:line``."""
     places: tuple[Place, ...] = ()
     """Where every rank of the world was, if any was stuck: what it waited for, and its stack."""
     localisation: Localisation | None = None
-    """The first wrong tensor in the order of the data; None where values are not what is wrong, or it is expected."""
+    """The first wrong tensor in the data flow; None if no value is wrong, or the violation is expected."""
 
 
 class Cell(_Data, frozen=True, kw_only=True):
@@ -120,34 +121,35 @@ class Cell(_Data, frozen=True, kw_only=True):
     judgements: int = 0
     """How often a case was judged."""
     compared: int = 0
-    """How much these judgements held against what is right: values, orders, counts, answers; those of cases that lack
-    what the requirement is about do not count. 0 in files of formats before 6."""
+    """How many values, orders, counts and answers these judgements compared; cases without the requirement's subject
+    do not count. 0 in files of formats before 6."""
     unclaimed: tuple[str, ...] = ()
-    """What the implementation returned in these cases although it does not claim to: names of features."""
+    """Names of features that the implementation returned in these cases without claiming them."""
     without: tuple[str, ...] = ()
-    """Subjects of the requirement that no case was about, because they are not claimed."""
+    """Subjects of the requirement without any case, because they are not claimed."""
     executions: int = 0
-    """How many executions this cell caused; judgements of cached ones cause none."""
+    """How many executions this cell caused; judging a cached execution causes none."""
     distinct_cases: int = 0
     counts: dict[str, int] = {}
     """Judgements per ``p=2,v=1``."""
     microbatches: dict[str, int] = {}
-    """Judgements per number of microbatches beside p: one, fewer, equal, more; an uneven program counts in each."""
+    """Judgements by the number of microbatches, compared with p: one, fewer, equal, more. A program with different
+    numbers counts in each."""
     seconds: float = 0.0
     worst_ratio: float | None = None
     """The largest ratio of a difference to its bound among accepted values, up to 1; None where none needed it."""
     violations: tuple[Violation, ...] = ()
     stale: tuple[str, ...] = ()
-    """Stored cases of expectations that do not show their violation any more."""
+    """Stored cases of expectations that no longer show their violation."""
 
     @property
     def is_judged(self) -> bool:
-        """Whether it says anything about the implementation: something was compared, or went wrong."""
+        """Whether it is a verdict on the implementation: something was compared, or was wrong."""
         return bool(self.violations) or (self.judgements > 0 and self.status != "nothing_compared")
 
     @property
     def is_expected(self) -> bool:
-        """Whether it is violated, and only in ways that the expectations cover."""
+        """Whether it has violations, all of them covered by expectations."""
         return bool(self.violations) and all(one.expected for one in self.violations)
 
 
@@ -179,7 +181,7 @@ class Implementation(_Data, frozen=True, kw_only=True):
     source_digest: Line = ""
     """The SHA-256 of that file's contents, in hexadecimal digits."""
     errors: Any = None
-    """What it promises about mistakes, as in `pipeconform.adapter.ErrorContract`; None of a wrapper."""
+    """How it promises to react to mistakes, as in `pipeconform.adapter.ErrorContract`; None for a wrapper."""
 
 
 class Expectations(_Data, frozen=True, kw_only=True):
@@ -190,7 +192,7 @@ class Expectations(_Data, frozen=True, kw_only=True):
     """The SHA-256 of the file's contents."""
     entries: int
     problems: tuple[str, ...] = ()
-    """What must be changed in the file, each with its line."""
+    """Required changes to the file, each with its line."""
 
 
 class Run(_Data, frozen=True, kw_only=True):
@@ -206,21 +208,21 @@ class Run(_Data, frozen=True, kw_only=True):
     unrestricted: bool = False
     """Whether every claimed schedule was to be judged, under every requirement of `selection`."""
     complete: bool = True
-    """False when the run was interrupted: cells are missing."""
+    """False if the run was interrupted, so that cells are missing."""
     seconds: float = 0.0
     ids: tuple[str, ...] = ()
-    """A random number, by which other files can say of which run they are; of each run that was merged, its own."""
+    """A random number that identifies the run in other files; one for each run that was merged."""
 
 
 class Pairs(_Data, frozen=True, kw_only=True):
-    """How many combinations of two properties the executed cases had, of those that claims and limits allow."""
+    """How many combinations of two properties the executed cases had, out of those that claims and limits allow."""
 
     of: tuple[str, str]
     """Such as ``schedule`` and ``boundary``."""
     reached: int
     reachable: int
     missing: tuple[tuple[str, str], ...] = ()
-    """Some that were not reached."""
+    """Some combinations that were not reached."""
 
 
 class Totals(_Data, frozen=True, kw_only=True):
@@ -247,23 +249,23 @@ class Result(_Data, frozen=True, kw_only=True):
     totals: Totals
     cells: tuple[Cell, ...]
     rules: dict[str, str] = {}
-    """The digest of every requirement of the standard that judged, by id."""
+    """By id, the digest of every requirement of the standard that was used."""
     expectations: Expectations | None = None
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """What every format has."""
+    """The field that every format has."""
 
     format: int | str | None = None
 
 
 def as_json(result: Result, *, indent: int = 1) -> bytes:
-    """The contents of the result file; with a negative `indent` in as few bytes as can be."""
+    """The contents of the result file; a negative `indent` gives the fewest bytes."""
     return msgspec.json.format(msgspec.json.encode(result), indent=indent)
 
 
 def write_result(result: Result, path: Path, *, indent: int = 1) -> None:
-    """Write the file as a whole or not at all; `indent` is that of `as_json`.
+    """Write the file completely or not at all; `indent` is as in `as_json`.
 
     Raises:
         BadResultError: the folder cannot be written; the message names it.
@@ -297,7 +299,7 @@ def read_result(path: Path) -> Result:
 
 
 def decode_cell(data: str | bytes) -> Cell:
-    """Read one cell from JSON; what a worker sends is ours and needs no refusing."""
+    """Read one cell from JSON that our own worker sent, without checks for hostile input."""
     return msgspec.json.decode(data, type=Cell, dec_hook=case_of)
 
 

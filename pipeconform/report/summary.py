@@ -1,4 +1,4 @@
-"""The summary at the end of a run, made from the result file and from nothing else."""
+"""The summary at the end of a run, made only from the result file."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _LEVELS = {level.value: index for index, level in enumerate(Level)}
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """One violation as a reader sees it: the same thing under several schedules is told once."""
+    """The same violation under one or more schedules, which is reported once."""
 
     violation: Violation
-    """The smallest of them."""
+    """The violation with the smallest case."""
     members: tuple[Violation, ...]
-    """All of them, the smallest first."""
+    """All violations, the smallest first."""
     requirements: tuple[str, ...]
     schedules: tuple[str, ...]
     everywhere: bool
@@ -60,7 +60,7 @@ class Group:
     """The environment variants that show it, the default settings first."""
 
     def under(self) -> str:
-        """`` under`` its schedules in words, and the variants where it is not the default settings alone."""
+        """``" under …"`` with its schedules, and its variants unless that is only the default."""
         all_of_them = self.everywhere and len(self.schedules) > 2
         words = f" under all {len(self.schedules)} schedules" if all_of_them else under(*self.schedules)
         return words if self.variants == (DEFAULT,) else f"{words} ({' and '.join(self.variants)})"
@@ -100,14 +100,14 @@ def render_summary(result: Result, console: Console, *, where: Path | None) -> N
 
 
 def render_verdict(result: Result, console: Console) -> None:
-    """Print the last word, after what must be changed in the expectations."""
+    """Print the verdict, preceded by required changes to the expectations file."""
     for line in _problems(result):
         _print(console, line)
     _print(console, verdict(result))
 
 
 def _print(console: Console, text: Text) -> None:
-    """Print without wrapping: aligned columns stay aligned, and a line to copy stays a line."""
+    """Print without wrapping, so that columns stay aligned and commands can be copied."""
     console.print(text, soft_wrap=True, highlight=False)
 
 
@@ -115,7 +115,7 @@ def _print(console: Console, text: Text) -> None:
 
 
 def slowest(cells: Sequence[Cell]) -> str:
-    """The requirements that took the longest, where the run was long enough for that to matter."""
+    """The requirements that took the longest; empty for a short run."""
     seconds: dict[str, float] = {}
     for cell in cells:
         seconds[cell.requirement] = seconds.get(cell.requirement, 0.0) + cell.seconds
@@ -126,7 +126,7 @@ def slowest(cells: Sequence[Cell]) -> str:
 
 
 def totals(result: Result) -> list[str]:
-    """What was counted, each number with its own noun."""
+    """Lines with the counts of a run."""
     sums, least = result.totals, "" if result.run.complete else "at least "
     return [
         f"{plural(len(result.cells), 'cell')}: {counted(cell.status for cell in result.cells) or 'none'}",
@@ -140,7 +140,7 @@ def totals(result: Result) -> list[str]:
 
 
 def _nearest(result: Result) -> Iterator[str]:
-    """How near accepted values came to their bounds: how much room a verdict has."""
+    """How close accepted values came to their bounds."""
     bounded = [(cell.worst_ratio, cell) for cell in result.cells if cell.worst_ratio is not None]
     if bounded:
         worst, cell = max(bounded, key=lambda one: one[0])
@@ -151,7 +151,7 @@ def _nearest(result: Result) -> Iterator[str]:
 
 
 def _pairs(result: Result) -> Iterator[str]:
-    """How many combinations of two properties were reached; nothing of a run that was asked for less than all."""
+    """How many combinations of two properties were reached; nothing for a run of only some cells."""
     pairs = [one for one in result.totals.pairs if one.reachable]
     if not pairs or result.run.selection or not result.run.unrestricted:
         return
@@ -164,7 +164,7 @@ def _pairs(result: Result) -> Iterator[str]:
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[Text]:
-    """Why cells were skipped or could not be judged; the same reason once."""
+    """Why cells were skipped or could not be judged; each reason once."""
     reasons: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         if cell.reason and cell.status != "not_claimed" and not cell.violations:
@@ -181,7 +181,7 @@ def _notes(cells: Sequence[Cell]) -> Iterator[Text]:
 
 
 def _expected(cells: Iterable[Cell]) -> Iterator[Text]:
-    """One line per entry that was met: what it covers, and how many drawn cases showed it."""
+    """One line per entry that matched: what it covers, and how many drawn cases showed it."""
     found: dict[str, list[tuple[Cell, int]]] = {}
     for cell in cells:
         for violation in cell.violations:
@@ -196,7 +196,7 @@ def _expected(cells: Iterable[Cell]) -> Iterator[Text]:
 
 
 def _problems(result: Result) -> Iterator[Text]:
-    """What must be changed in the expectations file."""
+    """Required changes to the expectations file."""
     if result.expectations is not None:
         for problem in result.expectations.problems:
             yield Text(problem, style="bold red")
@@ -206,10 +206,10 @@ def _problems(result: Result) -> Iterator[Text]:
 
 
 def grouped(cells: Iterable[Cell], *, expected: bool = False) -> list[Group]:
-    """Violations, the same ones together, the most useful first: MUST before SHOULD, small before large.
+    """Violations in groups of equal ones, the most useful first: MUST before SHOULD, small before large.
 
-    Values that are wrong belong to their requirement. An error, a hang or a crash is the same whichever
-    requirement's case met it first. Those that the expectations cover are grouped apart, with `expected`.
+    Wrong values are grouped by requirement. Errors, hangs and crashes are grouped across requirements, since any
+    requirement's case may meet them. `expected` selects the violations that the expectations cover, or the others.
     """
     found: dict[tuple[str, ...], list[tuple[Cell, Violation]]] = {}
     judged: dict[str, set[str]] = {}
@@ -243,7 +243,7 @@ def _known() -> dict[str, Requirement]:
 
 
 def _size(violation: Violation) -> tuple[object, ...]:
-    """How much there is to read and run: what was confirmed first, then few ranks, stages, microbatches."""
+    """The sort key of size: confirmed first, then few ranks, stages and microbatches."""
     case = violation.case
     if isinstance(case, WrapperCase):
         passes = sum(len(step.passes) for step in case.steps)
@@ -268,7 +268,7 @@ def _usefulness(group: Group) -> tuple[object, ...]:
 
 
 def violation_block(group: Group, *, number: int, width: int, where: Path | None) -> Text:
-    """One violation in full: the broken sentence, where and how, the smallest case, how to replay it."""
+    """One violation in full: the requirement's sentence, where and how it is broken, the smallest case, replay."""
     violation, known = group.violation, _known()
     rows = [known[r] for r in group.requirements if r in known]
     lines = violation.message.strip("\n").splitlines() or [violation.signature]
@@ -302,7 +302,7 @@ def violation_block(group: Group, *, number: int, width: int, where: Path | None
 
 
 def _verdicts(violation: Violation) -> list[str]:
-    """What became of each rank, unless the message says so already."""
+    """How each rank ended, unless the message says so already."""
     lines = violation.verdicts.splitlines()
     if not lines or violation.verdicts in violation.message:
         return []
@@ -310,7 +310,7 @@ def _verdicts(violation: Violation) -> list[str]:
 
 
 def _cut(lines: list[str]) -> list[str]:
-    """A message, but not without end."""
+    """A message, cut to a readable length."""
     if len(lines) <= _MOST_LINES:
         return lines
     cut = len(lines) - _MOST_LINES
@@ -318,7 +318,7 @@ def _cut(lines: list[str]) -> list[str]:
 
 
 def replay_line(violation: Violation, *, where: Path | None) -> str:
-    """The command that executes the case again; it names the result file if replay would not find it."""
+    """The command that executes the case again, with the result file unless that has its default place."""
     line = violation.replay
     if where is not None and where != DEFAULT_RESULT:
         line += f" --result {shlex.quote(str(where))}"
@@ -326,7 +326,7 @@ def replay_line(violation: Violation, *, where: Path | None) -> str:
 
 
 def verdict(result: Result) -> Text:
-    """The last word: what the run found, or why it found nothing."""
+    """The last line: what the run found, or why it found nothing."""
     wrong = {cell.requirement for cell in result.cells if cell.violations and not cell.is_expected}
     known = {cell.requirement for cell in result.cells if cell.is_expected} - wrong
     entries = result.expectations

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live view on a terminal, a line per requirement elsewhere."""
+"""The progress of a run: a live view on a terminal, elsewhere one line per requirement."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cell_line(cell: Cell) -> Text:
 
 
 def requirement_line(identifier: str, cells: list[Cell]) -> Text:
-    """A requirement under all its schedules: what became of it, and where it is not met."""
+    """A requirement under all its schedules: its counts, and where it is not met."""
     line = Text(f"{identifier:<7}{counted(cell.status for cell in cells)}")
     wrong = [cell for cell in cells if not _is_good(cell)]
     if 0 < len(wrong) < sum(cell.status not in ("not_claimed", "skipped") for cell in cells):
@@ -50,11 +50,11 @@ def requirement_line(identifier: str, cells: list[Cell]) -> Text:
 
 
 class LiveView:
-    """Shows a run as it goes on; `cells` says how many cells each requirement has.
+    """Shows the progress of a run; `cells` is the number of cells of each requirement.
 
-    On a terminal a few lines are redrawn in place and every cell that is not met scrolls by above them.
-    Elsewhere nothing is redrawn: a requirement takes one line once all its cells are judged. `workers` tells what
-    the workers of a distributed run are doing, by name.
+    On a terminal a few lines are redrawn in place, and every cell that is not met scrolls by above them. Elsewhere
+    a requirement gets one line when all its cells are judged. `workers` returns what the workers of a distributed run
+    are doing, by name.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class LiveView:
         self._live: Live | None = None
 
     def start(self) -> None:
-        """Show that the run begins."""
+        """Begin to show the run."""
         self._begun = time.monotonic()
         if self._console.is_terminal:
             self._live = redrawn(self._console, self.render, updates=_UPDATES)
@@ -88,7 +88,7 @@ class LiveView:
             self._line(Text(f"judging {self._heading}: {wanted} in {plural(self._total, 'cell')}"))
 
     def progress(self, progress: Progress) -> None:
-        """Note what is being done right now."""
+        """Note what is being judged now."""
         self._now = progress
         self._rates.append((time.monotonic(), self._judged_before + progress.judged))
 
@@ -137,7 +137,7 @@ class LiveView:
         return self._judged_before + (0 if self._now is None else self._now.judged)
 
     def _rate(self) -> str:
-        """Judgements per second over the last while; nothing until there is something to divide."""
+        """Judgements per second in the last seconds; empty until there are two measurements."""
         now = time.monotonic()
         while self._rates and now - self._rates[0][0] > _RATE_WINDOW:
             self._rates.popleft()
@@ -149,5 +149,5 @@ class LiveView:
         try:
             self._console.print(text, soft_wrap=True, highlight=False)
             self._console.file.flush()
-        except (SystemExit, BrokenPipeError):  # rich's way to say that nobody reads the pipe any more
+        except (SystemExit, BrokenPipeError):  # rich exits when the pipe is closed
             raise KeyboardInterrupt from None

@@ -1,4 +1,4 @@
-"""Plain words for cells and violations: what pytest prints and what other reports build on."""
+"""Cells and violations as plain text, for pytest's output and other reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["describe_cell", "describe_violation"]
 
 
 def describe_cell(cell: Cell) -> str:
-    """A failing cell: the requirement's sentence and every distinct violation."""
+    """A failing cell: the requirement's sentence and every violation."""
     row = any_requirement(cell.requirement)
     head = (
         f"{row.id} {row.title} ({row.level}), schedule {cell.schedule}, variant {cell.variant}: {cell.status}"

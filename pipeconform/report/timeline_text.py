@@ -1,4 +1,4 @@
-"""An executed timeline as text, with the first wrong computation pointed at."""
+"""An executed timeline as text, with a pointer to the first wrong computation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ __all__ = ["table_of", "timeline_lines"]
 def timeline_lines(
     timeline: Sequence[Sequence[str]] | None, *, first_wrong: tuple[int, int] | None, width: int
 ) -> list[str]:
-    """The picture of a violation's `timeline`, and its caption; empty where it was not observed.
+    """A violation's `timeline` as a drawing with a caption; empty where it was not observed.
 
-    Lengths are schematic (F, I and W take 1, B takes 2), and so is the time: what waits for a computation
-    of another rank stands behind it. An order that cannot be, because something ran before what it needs,
-    is drawn without gaps.
+    Lengths are schematic (F, I and W take 1, B takes 2), and so are times: a computation that waits for one of another
+    rank is drawn after it. An impossible order, in which something ran before what it needs, is drawn without gaps.
     """
     if timeline is None or not any(timeline):
         return []
@@ -35,7 +34,7 @@ def timeline_lines(
 
 
 def table_of(ranks: Sequence[Sequence[Action]], *, num_stages: int) -> Table:
-    """The table that ran; a stage belongs to the first rank that ran it.
+    """The table that ran; a stage is placed on the first rank that ran it.
 
     Raises:
         BadTableError: no table has these actions.

@@ -1,4 +1,4 @@
-"""The words and colours that stand for statuses, the same in every view."""
+"""The words and colours for statuses, the same in every view."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ _NAMES: Mapping[Status, str] = MappingProxyType(
 
 
 def counted(statuses: Iterable[Status]) -> str:
-    """How many of each, in one order: ``12 ok, 3 FAIL, 2 not claimed``."""
+    """How many of each status, always in the same order: ``12 ok, 3 FAIL, 2 not claimed``."""
     counts = Counter(statuses)
     return ", ".join(f"{counts[s]} {_NAMES.get(s, word)}" for s, word in WORDS.items() if counts[s])
 
 
 def under(*schedules: str) -> str:
-    """`` under GPipe, 1F1B``; nothing for a wrapper, which has no schedule."""
+    """``" under GPipe, 1F1B"``; empty for a wrapper, which has no schedule."""
     return "" if schedules == (WRAPPER_COLUMN,) else f" under {', '.join(schedules)}"
 
 
 def returned_unclaimed(cells: Iterable[Cell]) -> tuple[str, ...]:
-    """What is returned and not claimed, a sentence for each: only a claim has it judged as what it is."""
+    """A sentence for each feature that is returned but not claimed; only what is claimed is judged fully."""
     found = sorted({name for cell in cells for name in cell.unclaimed})
     return tuple(f"returns {name.replace('_', ' ')}, does not claim Feature.{name.upper()}" for name in found)
 
@@ -71,7 +71,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def reservation(violation: Violation) -> str:
-    """What a reader must know of a smallest case before relying on it; empty where there is nothing."""
+    """What a reader must know before relying on a smallest case; empty if nothing."""
     again = (
         f"executed again, the case showed it {violation.shown_again} of {plural(violation.reruns, 'time')}"
     )
@@ -80,5 +80,5 @@ def reservation(violation: Violation) -> str:
     if not violation.confirmed:
         return f"flaky: {again}"
     if violation.shown_otherwise:
-        return f"wrong each time, but not always alike: {again}"
+        return f"wrong each time, but not always in the same way: {again}"
     return "" if violation.minimal else "not minimal: the budget for shrinking ran out"

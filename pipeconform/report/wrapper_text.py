@@ -1,4 +1,4 @@
-"""A wrapper's case in a few aligned lines: everything that is not the default, and nothing else."""
+"""A wrapper's case as text: a few aligned lines with everything that is not the default."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _uneven(uneven: Uneven) -> str:
 
 
 def _program(steps: tuple[Step, ...]) -> str:
-    """The steps in order, equal ones that follow one another together."""
+    """The steps in order; equal consecutive steps are written once."""
     parts = []
     for step, same in itertools.groupby(steps):
         times = len(list(same))
@@ -114,7 +114,7 @@ def _step(step: Step) -> str:
 
 
 def step_words(step: Step) -> str:
-    """What a step does: its passes, and what else is not usual."""
+    """What a step does: its passes, and everything that is not the default."""
     words = [_pass(one) for one in step.passes]
     for field in structs.fields(Step):
         value = getattr(step, field.name)

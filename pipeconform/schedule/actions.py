@@ -1,10 +1,10 @@
-"""Actions: what one rank can be told to do, spelled as the field spells it.
+"""Actions: what a rank does, in the notation of the field.
 
 A simple action is written stage, kind, microbatch: ``2F0`` runs the forward of stage 2 on microbatch 0,
 ``1SEND_B3`` sends the gradient of stage 1's *input* for microbatch 3, ``3UNSHARD`` gathers the
 parameters of stage 3 (no microbatch). Two kinds are made of parts: ``(3F2;4B0)OVERLAP_F_B`` runs a
 forward and a backward as one (spelled exactly as torch 2.13 spells it) and ``(1SEND_F0;1RECV_B0)BATCH``
-issues several transfers at once (ours; torch's table formats have no word for it).
+issues several transfers at once (our own notation; torch's table formats have none for it).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Kind(enum.IntEnum):
     F = 0
     """Forward."""
     B = 1
-    """Full backward: input and weight gradients at once, as long as I and W together."""
+    """Full backward: input and weight gradients at once; takes as long as I and W together."""
     I = 2  # noqa: E741 - the field's name for it
     """Input gradient."""
     W = 3
@@ -55,7 +55,7 @@ SHARDING = frozenset({Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD})
 COMPOSITE = frozenset({Kind.OVERLAP_F_B, Kind.BATCH})
 
 MAX_INDEX = 2**31 - 2
-_MOST_DIGITS = 40  # zeros in front are read, but not without end
+_MOST_DIGITS = 40  # leading zeros are accepted, but not arbitrarily many
 """The largest stage or microbatch a table can hold (32-bit storage, one value kept for "none")."""
 
 _SIMPLE = re.compile(
@@ -103,10 +103,12 @@ class Action(NamedTuple):
             kind = Kind.__members__.get(match["kind"])
             if kind not in COMPOSITE:
                 names = " or ".join(sorted(k.name for k in COMPOSITE))
-                raise BadTableError(f"{text!r} is no action: parts can form {names}, not {match['kind']!r}")
+                raise BadTableError(
+                    f"{text!r} is not an action: parts can form {names}, not {match['kind']!r}"
+                )
             return composite(kind, *(cls.parse(part) for part in match["parts"].split(";")))
         raise BadTableError(
-            f"{text!r} is no action; expected <stage><kind><microbatch> such as 2F0, 1SEND_B3 or 3UNSHARD, "
+            f"{text!r} is not an action; expected <stage><kind><microbatch> such as 2F0, 1SEND_B3 or 3UNSHARD, "
             "or parts such as (3F2;4B0)OVERLAP_F_B"
         )
 
@@ -139,10 +141,10 @@ def composite(kind: Kind, *parts: Action) -> Action:
     kinds = [part.kind for part in parts]
     if kind is Kind.OVERLAP_F_B:
         if len(parts) != 2 or kinds[0] is not Kind.F or kinds[1] not in {Kind.B, Kind.I}:
-            raise BadTableError(f"{action} is no overlapped pair: it takes one F, then one B or I")
+            raise BadTableError(f"{action} is not an overlapped pair: it takes one F, then one B or I")
     elif kind is Kind.BATCH:
         if len(parts) < 2 or any(part not in COMMUNICATION for part in kinds):
-            raise BadTableError(f"{action} is no batch: it takes two or more sends and receives")
+            raise BadTableError(f"{action} is not a batch: it takes two or more sends and receives")
     else:
         raise BadTableError(f"{kind.name} is not made of parts")
     return action
@@ -150,16 +152,18 @@ def composite(kind: Kind, *parts: Action) -> Action:
 
 def _simple(match: re.Match[str]) -> Action:
     if max(len(match["stage"]), len(match["mb"] or "")) > _MOST_DIGITS:
-        raise BadTableError(f"'{match[0][:20]}…' is no action: numbers end at {MAX_INDEX}")
+        raise BadTableError(f"'{match[0][:20]}…' is not an action: numbers end at {MAX_INDEX}")
     stage, kind, microbatch = int(match["stage"]), Kind[match["kind"]], match["mb"]
     if kind in SHARDING:
         if microbatch:
-            raise BadTableError(f"{match[0]!r} is no action: {kind.name} takes no microbatch")
+            raise BadTableError(f"{match[0]!r} is not an action: {kind.name} takes no microbatch")
         number = None
     elif not microbatch:
-        raise BadTableError(f"{match[0]!r} is no action: {kind.name} needs a microbatch, such as {match[0]}0")
+        raise BadTableError(
+            f"{match[0]!r} is not an action: {kind.name} needs a microbatch, such as {match[0]}0"
+        )
     else:
         number = int(microbatch)
     if max(stage, number or 0) > MAX_INDEX:
-        raise BadTableError(f"{match[0]!r} is no action: numbers end at {MAX_INDEX}")
+        raise BadTableError(f"{match[0]!r} is not an action: numbers end at {MAX_INDEX}")
     return Action(stage, kind, number)

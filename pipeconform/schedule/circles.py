@@ -1,4 +1,4 @@
-"""Why programs do not get to their ends: the shortest circle of nodes that wait for one another."""
+"""Why programs do not finish: the shortest circle of nodes that wait for one another."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["shortest_circle"]
 def shortest_circle(offsets: list[int], one: list[int], two: list[int]) -> list[tuple[int, int]] | None:
     """Run the programs; if some are stuck, (node that cannot start, node it waits for) of the shortest circle.
 
-    The arguments are those of `run_programs`. None when every program gets to its end. Of equally short circles
-    that of the lowest program.
+    The arguments are those of `run_programs`. None if every program finishes. Of several shortest circles, that of the
+    lowest program is returned.
     """
     position, done = run_programs(offsets, one, two)
     stuck = {k: node for k, node in enumerate(position) if node < offsets[k + 1]}
@@ -37,7 +37,7 @@ def shortest_circle(offsets: list[int], one: list[int], two: list[int]) -> list[
 def _circle_from(
     origin: int, edges: dict[int, list[tuple[int, int]]], stuck: dict[int, int], *, shorter_than: int
 ) -> list[tuple[int, int]]:
-    """Breadth first from one program back to itself; empty if there is no circle, or no shorter one."""
+    """Breadth-first search from one program back to itself; empty if there is no circle, or no shorter one."""
     came: dict[int, tuple[int, int]] = {}
     depth = {origin: 0}
     todo = deque([origin])

@@ -21,7 +21,8 @@ class Costs:
     """Durations per stage and microbatch (one number, or one per stage), and the price of a transfer.
 
     A full backward takes ``input_grad + weight_grad``; an overlapped pair takes the sum of its parts times
-    ``pair_factor``. A transfer takes ``latency + message_bytes / bandwidth``; links do not contend.
+    ``pair_factor``. A transfer takes ``latency + message_bytes / bandwidth``, however many there are at
+    the same time.
     """
 
     forward: PerStage = 1.0
@@ -31,7 +32,7 @@ class Costs:
     latency: float = 0.0
     """Time units."""
     message_bytes: float = 0.0
-    """Bytes of one boundary or its gradient."""
+    """Bytes that cross between two stages in one transfer."""
     bandwidth: float = math.inf
     """Bytes per time unit."""
     overlap: bool = True
@@ -69,7 +70,7 @@ class Costs:
         by_kind[Kind.B] = input_grad + weight_grad
         if not self.overlap:
             by_kind[[Kind.SEND_F, Kind.SEND_B]] = self.volume_time
-        stages = np.minimum(table.stages, table.num_stages - 1)  # the verifier complains about others
+        stages = np.minimum(table.stages, table.num_stages - 1)  # the verifier reports stages out of range
         durations: npt.NDArray[np.float64] = by_kind[table.kinds, stages]
         return durations
 

@@ -2,8 +2,8 @@
 
 *Compute-only* files may have empty cells (idle slots; dropped on reading, as torch's runtime drops them);
 files *with communication* must not. The formats carry neither placement nor microbatch count: the placement
-is read off the computations (the first rank that computes a stage owns it) and m is the largest microbatch
-plus one, unless given. Chains and batches have no place in them; a batch is written in our own spelling,
+is inferred from the computations (the first rank that computes a stage owns it) and m is the largest microbatch
+plus one, unless given. The formats cannot express chains and batches; a batch is written in our own notation,
 which torch does not read.
 """
 
@@ -18,11 +18,11 @@ from pipeconform.schedule.actions import COMPUTE, Action
 from pipeconform.schedule.table import Table
 
 _FEW = 1000
-"""Microbatch numbers below this are believed, however few actions a file has."""
+"""Microbatch numbers below this are accepted, however few actions a file has."""
 
 
 def to_csv(table: Table) -> str:
-    """The table as torch 2.13 writes it, lines ended by CR LF."""
+    """The table as torch 2.13 writes it, with lines that end in CR LF."""
     return "".join(",".join(map(str, actions)) + "\r\n" for actions in table)
 
 
@@ -38,17 +38,17 @@ def from_csv(
     Args:
         text: The file's content.
         name: What to call it in errors.
-        placement: Stage → rank; read off the computations if None.
+        placement: Stage → rank; inferred from the computations if None.
         num_microbatches: m; the largest microbatch plus one if None.
 
     Raises:
-        BadTableError: A cell is no action, the file has none, or a stage is computed nowhere; the message
+        BadTableError: A cell is not an action, the file has no action, or a stage is computed nowhere; the message
             gives line, column and reason.
     """
     ranks = _read(text, name)
     leaves = [leaf for actions in ranks for action in actions for leaf in action.leaves]
     if not leaves:
-        raise BadTableError(f"{name}: there is no action in it")
+        raise BadTableError(f"{name}: the file has no action")
     if placement is None:
         placement = _placement(ranks, text, name)
     if num_microbatches is None:
@@ -87,7 +87,7 @@ def _placement(ranks: list[list[Action]], text: str, name: str) -> tuple[int, ..
                 if leaf.kind in COMPUTE:
                     owner.setdefault(leaf.stage, rank)
     if not owner:
-        raise BadTableError(f"{name}: it has no computation to read the placement off")
+        raise BadTableError(f"{name}: the file has no computation from which to infer the placement")
     missing = [stage for stage in range(min(max(owner), len(owner)) + 1) if stage not in owner]
     if missing:
         last = max(owner)
@@ -100,12 +100,14 @@ def _num_microbatches(leaves: list[Action], text: str, name: str) -> int:
     largest = max(leaf.microbatch or 0 for leaf in leaves)
     if largest >= max(_FEW, len(leaves)):  # every microbatch needs an action
         place = _place(text, name, lambda leaf: leaf.microbatch == largest)
-        raise BadTableError(f"{place} speaks of microbatch {largest}; the file has {len(leaves)} actions")
+        raise BadTableError(
+            f"{place} names microbatch {largest}, but the file has only {len(leaves)} actions"
+        )
     return largest + 1
 
 
 def _place(text: str, name: str, wanted: Callable[[Action], bool]) -> str:
-    """Where the first action of some kind stands, in a file that has been read and has one."""
+    """The place of the first wanted action, in a file that has been read and has one."""
     return next(
         f"{name}, line {reader.line_num}, column {column}: {cell.strip()}"
         for reader in (csv.reader(io.StringIO(text, newline=""), strict=True),)

@@ -10,10 +10,10 @@ from pipeconform.schedule.waiting import Waiting, waiting
 
 
 def deadlocks(index: Index, *, strictest: Delivery = Delivery.COMMUNICATOR) -> tuple[Violation, ...]:
-    """One violation per delivery, from the strictest to be judged on, that keeps the table from its end.
+    """One violation per delivery, from `strictest` on, under which the table deadlocks.
 
-    What one delivery forbids the next one forbids too, so a table that passes the strictest passes all.
-    A table without communication is judged by its computations alone.
+    Each delivery allows everything that stricter ones allow, so a table that passes the strictest passes all. A table
+    without communication is judged by its computations alone.
     """
     needed = needs(index)
     if not index.table.has_communication:
@@ -30,7 +30,7 @@ def deadlocks(index: Index, *, strictest: Delivery = Delivery.COMMUNICATOR) -> t
 
 
 def explain_stuck(index: Index) -> str | None:
-    """Why a table cannot be run even with buffered sends; None if nothing stands in its way."""
+    """Why a table cannot be run even with buffered sends; None if it can."""
     found = _deadlock(index, needs(index), Delivery.BUFFERED)
     return None if found is None else found.message
 
@@ -46,7 +46,7 @@ def _deadlock(index: Index, needed: Needs, delivery: Delivery) -> Violation | No
 
 
 def _because(index: Index, graph: Waiting, node: int, need: int) -> str:
-    """One sentence of the proof: what cannot go on, and what it waits for."""
+    """One sentence of the proof: what cannot proceed, and what it waits for."""
     table = index.table
     if node >= table.num_entries:
         return _queue_because(index, graph, node, need)
@@ -67,7 +67,7 @@ def _queue_because(index: Index, graph: Waiting, node: int, need: int) -> str:
     following, ahead = graph.queues.at(node)
     row = int(graph.ends[following])
     if need < index.table.num_entries:
-        return f"rank {index.ranks[row]} has not come to {index.table.action_at(row)}"
+        return f"rank {index.ranks[row]} has not reached {index.table.action_at(row)}"
     assert ahead is not None
     before = int(graph.ends[ahead])
     mate = int(mates(index)[before])

@@ -1,4 +1,4 @@
-"""Simulated tables as text, for terminals. ``svg`` draws for everything else."""
+"""Simulated tables as text for terminals; `pipeconform.schedule.svg` makes pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeconform.schedule.simulator import Simulation
 from pipeconform.schedule.table import OVERLAP_FIRST, OVERLAP_NEXT, rows_of
 
 MAX_CELLS = 60_000
-"""Computations in one picture; more would only be a blur and a very large file."""
+"""The most computations in one picture, since more would be unreadable and a very large file."""
 
 _ANSI = {Kind.F: "44", Kind.B: "42", Kind.I: "43", Kind.W: "45"}
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """As tables write it."""
+        """The computation as tables write it."""
         return f"{self.stage}{self.kind.name}{self.microbatch}"
 
 
@@ -65,10 +65,10 @@ def cells(simulation: Simulation) -> Iterator[Cell]:
 
 
 def draw_text(simulation: Simulation, *, width: int | None = None, colour: bool = False) -> str:
-    """One line per rank, time from left to right, dots where a rank idles; below what each rank holds.
+    """One line per rank, time from left to right, with dots where a rank idles; below, what each rank holds.
 
-    A column of the lower lines is as high as its rank holds many (stage, microbatch) pairs up to W, at most
-    while the column lasts; a full block is the most that any rank ever holds.
+    The height of a column in the lower lines is the largest number of (stage, microbatch) pairs that the rank holds up
+    to W in that time; a full block is the most that any rank ever holds.
 
     Args:
         simulation: What to draw.
@@ -103,11 +103,11 @@ def draw_lines(
 
     Args:
         drawn: The computations.
-        num_ranks: How many lines; a rank may have no computation.
+        num_ranks: The number of lines; a rank may have no computation.
         width: Cut lines to this many characters; None draws everything.
         colour: Whether to colour cells for a terminal.
-        mark: Rank and index of the computation to point at, from a line of its own below; an index behind the
-            rank's last computation points at the place behind it. What is cut is chosen so that it is seen.
+        mark: Rank and index of the computation to point at, with carets in a line below it; an index after the
+            rank's last computation points at the place after it. Lines are cut so that it remains visible.
     """
     scale = _scale(drawn)
     columns = round(max((c.end for c in drawn), default=0.0) * scale)
@@ -147,7 +147,7 @@ def _held_lines(simulation: Simulation, scale: float) -> Iterator[str]:
         rows = rows[np.isin(table.kinds[rows], [Kind.F, Kind.B, Kind.W])]
         levels = np.zeros(columns, np.int64)
         for row, until in itertools.zip_longest(rows.tolist(), rows[1:].tolist()):
-            # A forward's activations are there from its start, those of a backward until its end.
+            # Activations are held from the start of the forward to the end of the backward.
             begin, end = (_change(simulation, at, scale) for at in (row, until))
             levels[begin:end] = np.maximum(0, held[row])
         bars = "".join(_LEVELS[-(-level * len(_LEVELS) // top) - 1] if level else " " for level in levels)
@@ -155,7 +155,7 @@ def _held_lines(simulation: Simulation, scale: float) -> Iterator[str]:
 
 
 def _change(simulation: Simulation, row: int | None, scale: float) -> int | None:
-    """The column at which what a rank holds changes with a row."""
+    """The column at which a row changes the number of activations that its rank holds."""
     if row is None:
         return None
     is_forward = simulation.table.kinds[row] == Kind.F
@@ -163,7 +163,7 @@ def _change(simulation: Simulation, row: int | None, scale: float) -> int | None
 
 
 def _pointer(mine: Sequence[Cell], index: int, scale: float) -> tuple[int, int]:
-    """The columns to point at: those of a computation's label, or one behind the last computation."""
+    """The columns to point at: those of a computation's label, or one after the last computation."""
     if index < len(mine):
         begin = round(mine[index].start * scale)
         return begin, begin + len(mine[index].label)

@@ -1,4 +1,4 @@
-"""Tables from and to files; the name's ending says which format."""
+"""Reading and writing table files, in the format of the file name's suffix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_BYTES = 64 << 20
 def read_table(
     path: Path, *, placement: Sequence[int] | None = None, num_microbatches: int | None = None
 ) -> Table:
-    """Read a ``.csv`` (torch's formats) or ``.json`` file; the options are for CSV, which knows neither.
+    """Read a ``.csv`` (torch's formats) or ``.json`` file; the options are for CSV, which has neither.
 
     Raises:
         BadTableError: The file cannot be read; the message gives line, column and reason.
@@ -35,7 +35,7 @@ def write_table(table: Table, path: Path) -> None:
     """Write a ``.csv`` or ``.json`` file.
 
     Raises:
-        BadTableError: The ending is neither, or the file cannot be written.
+        BadTableError: The suffix is neither, or the file cannot be written.
     """
     match path.suffix:
         case ".csv":
@@ -51,4 +51,4 @@ def write_table(table: Table, path: Path) -> None:
 
 
 def _unknown_ending(path: Path) -> str:
-    return f"{path}: tables are .csv or .json files, not {path.suffix or 'files without an ending'}"
+    return f"{path}: tables are .csv or .json files, not {path.suffix or 'files without a suffix'}"

@@ -1,4 +1,4 @@
-"""Tables as JSON: everything a table knows, in actions a person can read."""
+"""Tables as JSON, complete and readable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeconform.schedule.table import Table
 VERSION: Literal[1] = 1
 
 _FEW = 1000
-"""Microbatch counts up to this are believed, however few actions a document has."""
+"""Microbatch counts up to this are accepted, however few actions a document has."""
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -26,7 +26,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_chains: int
     placement: tuple[int, ...]
     ranks: tuple[str, ...]
-    """Per rank its actions, separated by blanks."""
+    """Each rank's actions, separated by spaces."""
 
 
 def to_json(table: Table) -> str:
@@ -45,7 +45,7 @@ def from_json(text: str, *, name: str = "table") -> Table:
     """Read what `to_json` wrote.
 
     Raises:
-        BadTableError: It is no such document; the message gives line, column and reason.
+        BadTableError: The text is not such a document; the message gives line, column and reason.
     """
     try:
         document = msgspec.json.decode(text.encode(), type=_Document)
@@ -60,7 +60,7 @@ def from_json(text: str, *, name: str = "table") -> Table:
         field = "num_microbatches"
         most = max(_FEW, sum(map(len, document.ranks)))
         if document.num_microbatches > most:
-            raise BadTableError(f"{document.num_microbatches} microbatches, and far fewer actions")
+            raise BadTableError(f"{document.num_microbatches} microbatches, but far fewer actions")
         if document.num_microbatches >= 1:
             field = "num_chains"
         return Table.build(
@@ -85,20 +85,20 @@ def _actions(text: str, name: str, rank: int, words: str) -> list[Action]:
 
 
 def _start_of_rank(text: str, rank: int) -> int:
-    """Where the string of a rank opens; the document has been read, so it is there."""
+    """The start of a rank's string, in a document that has been read."""
     strings = _STRING.finditer(text, text.index('"ranks"') + len('"ranks"'))
     return next(found.start() for k, found in enumerate(strings) if k == rank)
 
 
 def _at_field(text: str, name: str, reason: str) -> str:
-    """The place of the field that a message such as "… - at `$.placement[1]`" speaks of, else the start."""
+    """The place of the field that a message such as "… - at `$.placement[1]`" names, or else the start."""
     named = re.search(r"\$\.(\w+)|field `(\w+)`", reason)
     field = next((group for group in named.groups() if group), "") if named else ""
     return _at(text, name, max(0, text.find(f'"{field}"')) if field else 0)
 
 
 def _at_byte(text: str, name: str, reason: str) -> str:
-    """The place that a message such as "… (byte 17)" speaks of; the end of a text that stops too early."""
+    """The place that a message such as "… (byte 17)" names, or the end of a text that stops too early."""
     byte = re.search(r"\(byte (\d+)\)", reason)
     until = text if byte is None else text.encode()[: int(byte[1])].decode(errors="ignore")
     return _at(text, name, len(until))

@@ -1,20 +1,20 @@
 """Insert sends and receives into a compute-only table.
 
-How it stays safe. Run the table once with nominal costs and write all computations of all ranks into one
+Why the result is safe. Run the table once with nominal costs and write all computations of all ranks into one
 line, in order of time; after the end of every computation whose result another rank needs, write its
-send and, in the same breath, the receive on the other rank. Each rank's list is its part of this line. A
+send and, immediately after it, the receive on the other rank. Each rank's list is its part of this line. A
 transfer thus has one place in one total order that both its ends follow, and so has every computation; the
 ranks can always follow the line itself, so the result cannot deadlock under buffered sends, synchronous
 sends, synchronous sends served in order per pair of ranks or per communicator, or even receives that block.
 
 When receives are posted. *Early*: a computation stands in the line where it ends, so one that is still
 running when a message is sent comes after the receive, which is therefore posted in time for the transfer
-to run beside it. For runtimes that post receives. The nominal transfer therefore takes a moment: if it took
-none, a message would be sent just when the computation before it ends on the other rank, and the receive would
+to run beside it. This is for runtimes that post receives. The nominal transfer therefore takes a moment: if it took
+none, a message would be sent exactly when the computation before it ends on the other rank, and the receive would
 come after that computation, too late for any real transfer. *Late*: a computation stands where it starts, so the
-receive comes after it. For runtimes whose receives block.
+receive comes after it. This is for runtimes whose receives block.
 
-Neighbours on the same rank hand over locally: no rows are written for them.
+Neighbouring stages on the same rank pass tensors locally: no rows are written for them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOMINAL = Costs(latency=2.0**-20)
 
 
 def lower(table: Table, *, receives: Literal["early", "late"] = "early", costs: Costs = NOMINAL) -> Table:
-    """The table with communication; ``receives`` and ``costs`` steer where receives stand, never safety.
+    """The table with communication; ``receives`` and ``costs`` affect where receives stand, but not safety.
 
     Raises:
         BadTableError: The table has communication already, or its computations wait for one another.
@@ -73,7 +73,7 @@ def _merge(index: Index, rows: Rows, targets: Rows, *, timing: Timing, early: bo
     is_forward = table.kinds[rows] == Kind.F
     alone = np.full(rows.shape, ALONE, np.uint8)
     ranks = np.concatenate((index.ranks, index.ranks[rows], np.asarray(table.placement, np.int32)[targets]))
-    # The line's order: time; then, at the same time, as _turn says; then the computation's row.
+    # The order of the line: by time, at equal times by _turn, then by the computation's row.
     times = np.concatenate((timing.end if early else timing.start, timing.end[rows], timing.end[rows]))
     sent = np.ones(2 * rows.size, np.int8)
     turns = np.concatenate((_turn(table, early=early), sent))
@@ -103,10 +103,10 @@ def _merge(index: Index, rows: Rows, targets: Rows, *, timing: Timing, early: bo
 
 
 def _turn(table: Table, *, early: bool) -> npt.NDArray[np.int8]:
-    """Every row's rank among what happens at the same time; transfers have 1.
+    """The position of every row among those at the same time; transfers have 1.
 
-    With early receives what ends there comes first (0) and what takes no time last (2); with late ones
-    everything else starts there and comes after the transfers (2).
+    With early receives, rows that end at that time come first (0) and rows that take no time last (2); with late ones,
+    all other rows start at that time and come after the transfers (2).
     """
     takes_time = table.kinds < Kind.UNSHARD
     return np.where(takes_time & early, 0, 2).astype(np.int8)

@@ -1,4 +1,4 @@
-"""How many activations a rank holds; decided by the order of its own list, whatever anything costs."""
+"""How many activations a rank holds, which depends only on the order of its own list, not on costs."""
 
 from __future__ import annotations
 

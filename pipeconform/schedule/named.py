@@ -1,4 +1,4 @@
-"""Whether a table is the schedule it is said to be, with all that the schedule's source promises."""
+"""Checking that a table is the schedule that it is named after, with everything that the schedule's source claims."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipeconform.schedule.verifier import PER_RULE, verify
 from pipeconform.schedule.violation import Delivery, Rule, Violation
 
 COSTS = (Stage(1, 1, 1), Stage(1, 2, 1), Stage(2, 1, 1), Stage(2, 2, 1), Stage(2, 1, 1.5))
-"""Costs of F, I, W at which the bubble is compared with its bound, where the bound holds."""
+"""Costs of F, I, W at which the bubble is compared with its bound, if the bound applies."""
 
 _UNTIMED = {Rule.DEADLOCK, Rule.ORDER, Rule.RANGE, Rule.MATCHING, Rule.MULTISET}
-"""What breaks one of these may not run to its end on paper; its times would say nothing."""
+"""A table that breaks one of these rules may not be simulated to its end, so its times mean nothing."""
 
 
 def size_of(table: Table) -> Size:
@@ -40,14 +40,14 @@ def verify_named(
     strictest: Delivery = Delivery.COMMUNICATOR,
     per_rule: int | None = PER_RULE,
 ) -> tuple[Violation, ...]:
-    """Every violation of SCH-1 to 5 and 7 by a table that is said to be a family's.
+    """Every violation of SCH-1 to 5 and 7 by a table that is named after a family.
 
-    Judged are all of `verify`, placement, the order on every rank (sharding actions aside; where the family
-    leaves the order of microbatches backwards free, so does this), the in-flight bounds, and the bubble.
-    ``strictest`` and ``per_rule`` are those of `verify`.
+    This checks everything that `verify` does, the placement, the order on every rank (without sharding actions; where
+    the family leaves the order of the backwards' microbatches free, any order is accepted), the in-flight bounds, and
+    the bubble. ``strictest`` and ``per_rule`` are those of `verify`.
 
     Raises:
-        UnknownNameError: Nobody knows the family.
+        UnknownNameError: There is no such family.
         UsageError: The family has no table of this size.
         BadTableError: The table's stages are not a multiple of its ranks.
     """
@@ -63,7 +63,7 @@ def verify_named(
         per_rule=per_rule,
     )
     if table.placement != expected.placement:
-        text = f"its placement is {table.placement}; {name} asks for {expected.placement}"
+        text = f"its placement is {table.placement}; {name} has {expected.placement}"
         found += (Violation(Rule.PLACEMENT, text),)
     found += tuple(differences(table, expected=expected, free_backward_order=schedule.free_backward_order))
     if not any(violation.rule in _UNTIMED for violation in found):
@@ -75,8 +75,8 @@ def differences(table: Table, *, expected: Table, free_backward_order: bool = Fa
     """The first place on every rank where the computations differ from the expected ones.
 
     Args:
-        table: What was declared or observed; communication and sharding actions are passed over.
-        expected: What should be there.
+        table: What was declared or observed; communication and sharding actions are ignored.
+        expected: The table that should be there.
         free_backward_order: Accept any order of microbatches among a stage's backwards.
     """
     if table.num_ranks != expected.num_ranks:
@@ -116,7 +116,7 @@ def _key(action: Action | None, *, free: bool) -> Action | None:
 
 
 def too_much_bubble(table: Table, *, family: Family, size: Size) -> Iterator[Violation]:
-    """Where a table that can be run idles longer than its family's source allows, at `COSTS` where that holds.
+    """Where a table that can be run idles longer than its family's source allows, at those `COSTS` where that applies.
 
     Raises:
         BadTableError: The table cannot be run to its end.

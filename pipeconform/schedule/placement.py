@@ -45,7 +45,7 @@ def explicit(ranks: Sequence[int], *, num_ranks: int) -> Placement:
 
 
 def stages_of(placement: Sequence[int], *, rank: int) -> tuple[int, ...]:
-    """The stages a rank owns, ascending."""
+    """The stages that a rank owns, in ascending order."""
     return tuple(stage for stage, owner in enumerate(placement) if owner == rank)
 
 

@@ -1,8 +1,8 @@
-"""Let programs run as far as they can and say where they stop.
+"""Running programs as far as they can, to find out where they stop.
 
 A program is a run of consecutive *nodes*; a node is done when the node before it in its program and up to
-two other nodes are. Whether all get done, and which do not, is independent of the order in which programs
-are tried, so one pass that visits each node once decides it.
+two other nodes are. Which nodes get done does not depend on the order in which programs are tried, so one pass that
+visits each node once is enough.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def run_programs(offsets: list[int], *needs: list[int]) -> tuple[list[int], byte
     one entry per node: a node to wait for, or −1.
     """
     one, two = needs
-    done = bytearray(offsets[-1]) + b"\1"  # the last stands for node −1
+    done = bytearray(offsets[-1]) + b"\1"  # the last entry is for node −1
     waiting: dict[int, list[int]] = {}
     position = offsets[:-1]
     todo = list(range(len(position) - 1, -1, -1))

@@ -1,8 +1,8 @@
 """Transfers served in order, as programs for `progress.run_programs`.
 
-A transfer has two *ends*, the send on one rank and the receive on the other. Ends stand in *queues*; those
-issued as one form a *batch*. An end is *due* once it has been issued and every batch before its own in its queue
-has been served; a transfer is served once both its ends are due. What shares a queue tells deliveries apart:
+A transfer has two *ends*, the send on one rank and the receive on the other. Ends wait in *queues*; those that are
+issued together form a *batch*. An end is *due* once it has been issued and every batch before its own in its queue
+has been served; a transfer is served once both its ends are due. Deliveries differ in which ends share a queue:
 
 ====================  ============================================================
 every batch its own   no order at all
@@ -10,8 +10,8 @@ rank, other rank      in order per pair of ranks
 rank, communicator    in order per communicator: whatever a rank issues on it
 ====================  ============================================================
 
-Nothing here knows of tables: whoever has ends (of a table, or of messages that were recorded) adds their queues to
-programs of its own, and lets a node that waits for a transfer need `Queues.due` of both ends.
+This module does not know tables. A caller that has ends (of a table, or of recorded messages) adds their queues to its
+own programs, and lets a node that waits for a transfer need `Queues.due` of both ends.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from pipeconform.schedule.dependencies import Rows
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """One entry per end; the ends of one queue stand in the order in which they were issued."""
+    """One entry per end; the ends of a queue are in the order in which they were issued."""
 
     queue: Rows
-    """Any number per queue."""
+    """A number that identifies the queue."""
     batch: Rows
-    """Any number per batch; neighbours in a queue with the same number were issued as one."""
+    """A number that identifies the batch; neighbours in a queue with the same number were issued together."""
     issue: Rows
     """The node that must be done for the end to be issued, −1 for none; the same within a batch."""
     mate: Rows
-    """The transfer's other end, −1 where there is none (nothing then waits for it)."""
+    """The transfer's other end, −1 if there is none (then nothing waits for it)."""
 
 
 @dataclass(frozen=True)
 class Queues:
-    """The queues' programs, and what they say of the ends."""
+    """The programs of the queues, and the nodes that belong to the ends."""
 
     stops: Rows
-    """Where each queue's nodes end; the first queue's begin at `first_node`, the next one's right behind."""
+    """Where each queue's nodes end; the first queue's begin at `first_node`, the others follow in turn."""
     one: Rows
     two: Rows
-    """Per node of a queue what it waits for: the issue of a batch, and an end that is ahead of it."""
+    """What each node of a queue waits for: the issue of a batch, and an end that is ahead of it."""
     due: Rows
-    """Per end the node that is done when the end is due."""
+    """For each end, the node that is done when the end is due."""
     first_node: int
     _ends: Rows
     _starts: Rows

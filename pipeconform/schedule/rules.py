@@ -1,7 +1,7 @@
-"""The rules that need no simulation, each a function from an index to its violations.
+"""The rules that need no simulation: each is a function from an index to its violations.
 
-Every function yields one violation per finding, worst first where there is an order; the verifier cuts long
-lists. Numbers in messages: ranks, stages, microbatches from 0; positions are row numbers within the rank.
+Every function yields one violation per finding, the worst first where they can be ordered; the verifier cuts long
+lists. In messages, ranks, stages and microbatches count from 0; positions are row numbers within the rank.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Check = Callable[[Index], Iterator[Violation]]
 
 
 def at(index: Index, row: int) -> str:
-    """A row in words: ``2F0 (rank 1, position 7)``."""
+    """A row as text: ``2F0 (rank 1, position 7)``."""
     rank = int(index.ranks[row])
     return f"{index.table.action_at(row)} (rank {rank}, position {row - int(index.table.offsets[rank])})"
 
 
 def numbers_in_range(index: Index) -> Iterator[Violation]:
-    """Stages and microbatches that the table does not have."""
+    """No row names a stage or microbatch that the table does not have."""
     table = index.table
     for row in np.flatnonzero(table.stages >= table.num_stages).tolist():
         message = f"{at(index, row)}: there is no such stage, they are 0 … {table.num_stages - 1}"
@@ -38,7 +38,7 @@ def numbers_in_range(index: Index) -> Iterator[Violation]:
 
 
 def placement_kept(index: Index) -> Iterator[Violation]:
-    """Rows on another rank than the one that owns their stage."""
+    """Every row is on the rank that owns its stage."""
     table = index.table
     valid = np.flatnonzero(table.stages < table.num_stages)
     owner = np.asarray(table.placement)[table.stages[valid]]
@@ -64,7 +64,7 @@ def _each(mask: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 
 
 def computations_complete(index: Index, *, forward_only: bool) -> Iterator[Violation]:
-    """Each (stage, microbatch) has exactly one F, and one B or one I and one W."""
+    """Each (stage, microbatch) has exactly one F, and either one B, or one I and one W."""
     num = {kind: counts(index, kind) for kind in COMPUTE}
 
     def say(mask: npt.NDArray[np.bool_], text: str) -> Iterator[Violation]:
@@ -105,7 +105,7 @@ def _repeated(index: Index, kind: Kind, num: npt.NDArray[np.int64]) -> Iterator[
 
 
 def order_within_stage(index: Index) -> Iterator[Violation]:
-    """F before B and I, I before W; and the parts of an overlapped pair independent of each other."""
+    """F comes before B and I, I before W, and the parts of an overlapped pair do not depend on each other."""
     first = {kind: index.all_of(kind) for kind in COMPUTE}
     for early, late in ((Kind.F, Kind.B), (Kind.F, Kind.I), (Kind.I, Kind.W)):
         yield from _not_before(index, first[early], first[late], Rule.ORDER)
@@ -120,7 +120,7 @@ def order_within_stage(index: Index) -> Iterator[Violation]:
 
 
 def order_between_local_stages(index: Index) -> Iterator[Violation]:
-    """On one rank, a stage's F after its predecessor's and its backward after its successor's."""
+    """On one rank, a stage's F comes after its predecessor's, and its backward after its successor's."""
     table = index.table
     backward = np.where(index.all_of(Kind.B) >= 0, index.all_of(Kind.B), index.all_of(Kind.I))
     forward = index.all_of(Kind.F)
@@ -131,7 +131,7 @@ def order_between_local_stages(index: Index) -> Iterator[Violation]:
 
 
 def _not_before(index: Index, early: Rows, late: Rows, rule: Rule) -> Iterator[Violation]:
-    """Violations where the late row of a rank does not come after the early one (both present)."""
+    """Violations where `late` does not come after `early` on the same rank (if both are present)."""
     early, late = early.ravel(), late.ravel()
     wrong = (early >= 0) & (late >= 0) & (late < early)
     wrong[wrong] = index.ranks[early[wrong]] == index.ranks[late[wrong]]
@@ -141,7 +141,7 @@ def _not_before(index: Index, early: Rows, late: Rows, rule: Rule) -> Iterator[V
 
 
 def transfers_matched(index: Index, *, forward_only: bool) -> Iterator[Violation]:
-    """Exactly one send and one receive for every hand-over between ranks, and none for anything else."""
+    """Every transfer between ranks has exactly one send and one receive, and there are no others."""
     table = index.table
     placement = np.asarray(table.placement)
     position = np.arange(table.num_stages) % table.chain_length
@@ -167,7 +167,7 @@ def transfers_matched(index: Index, *, forward_only: bool) -> Iterator[Violation
 
 
 def transfers_in_order(index: Index) -> Iterator[Violation]:
-    """A send after the computation that makes its data, a receive before the one that takes them."""
+    """A send comes after the computation that makes its data, a receive before the one that takes them."""
     backward = np.where(index.all_of(Kind.B) >= 0, index.all_of(Kind.B), index.all_of(Kind.I))
     forward = index.all_of(Kind.F)
     yield from _not_before(index, forward, index.all_of(Kind.SEND_F), Rule.ORDER)

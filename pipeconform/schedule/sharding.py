@@ -1,4 +1,4 @@
-"""Rules for sharded stages: parameters gathered when used, gradients reduced once and last."""
+"""Rules for sharded stages: parameters are gathered when used, and gradients are reduced once, at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeconform.schedule.violation import Rule, Violation
 
 
 def sharding_kept(index: Index) -> Iterator[Violation]:
-    """Gather, use, free in turn; nothing stays gathered; at most one reduction, after the last backward.
+    """Parameters are gathered, used and freed in turn, and reduced at most once, after the last backward.
 
     A stage without sharding actions is not judged.
     """

@@ -1,8 +1,8 @@
-"""Run a table on paper: makespan, bubbles, memory, critical path. Linear in the number of rows.
+"""Simulating a table: makespan, bubbles, memory, critical path. Linear in the number of rows.
 
-Sends are buffered and receives posted; a transfer starts when it was sent and its receive posted, and
-takes the costs' latency and volume. Links do not contend. A table without communication pays the same for
-every hand-over between ranks. Hand-overs on one rank are free.
+Sends are buffered and receives are posted. A transfer starts when it has been sent and its receive has been posted, and
+takes the latency and the volume of the costs; concurrent transfers do not slow each other down. A table without
+communication pays the same for every dependency between ranks. Dependencies within a rank are free.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeconform.schedule.timing import Times, run
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """A table run on paper; all times in the costs' unit, all arrays one entry per rank or per row."""
+    """A simulated table; times are in the unit of the costs, arrays have one entry per rank or per row."""
 
     table: Table
     costs: Costs
@@ -42,7 +42,7 @@ class Simulation:
 
     @functools.cached_property
     def busy(self) -> Times:
-        """Time each rank computes."""
+        """The time for which each rank computes."""
         table = self.table
         work = np.where(rows_of(table, COMPUTE), self.end - self.start, 0.0)
         work[table.groups == OVERLAP_NEXT] = 0.0  # a pair is counted once
@@ -85,10 +85,9 @@ class Simulation:
         return _peaks(self.table, until=Kind.W)
 
     def critical_path(self) -> tuple[int, ...]:
-        """Rows, first to last, each of which starts when its predecessor lets it; ends with the makespan.
+        """Rows, first to last, each of which starts when its predecessor allows it; the last ends at the makespan.
 
-        Moving any of them earlier needs its predecessor to be faster. Several paths can be critical; this
-        is one.
+        A row can start earlier only if its predecessor is faster. There may be several critical paths; this is one.
         """
         table = self.table
         if not table.num_entries:
@@ -127,17 +126,17 @@ class Simulation:
 
 
 def simulate(table: Table, *, costs: Costs = UNIT) -> Simulation:
-    """Run a table, with or without communication.
+    """Simulate a table, with or without communication.
 
     Raises:
-        BadTableError: Its ranks wait for one another for ever; the message is the proof.
+        BadTableError: Its ranks wait for one another forever; the message is the proof.
         UsageError: A cost is given per stage for another number of stages.
     """
     index = locate(table)
     needed = needs(index)
     timing = run(index, needed, costs)
     if not timing.finished:
-        # Transfers that match nothing hold the simulation up where the deadlock rules pass over them.
+        # Unmatched transfers stop the simulation, but the deadlock rules ignore them.
         held = [
             f"rank {rank} stops at {table.action_at(row)}"
             for rank, row in enumerate(timing.stuck)

@@ -1,4 +1,4 @@
-"""A simulated table as an SVG picture: who computes what when, who idles, and what everybody holds."""
+"""A simulated table as an SVG picture: which rank computes what and when, where it idles, and what it holds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pipeconform.schedule.simulator import Simulation
 from pipeconform.schedule.table import Table
 
 COLOURS = {Kind.F: "#3b76c4", Kind.B: "#2f9467", Kind.I: "#e08e2b", Kind.W: "#8661c1"}
-"""Fill of a rank's first stage; its later stages are paler."""
+"""The colours of a rank's first stage; its later stages are paler."""
 
 MIN_WIDTH, MAX_WIDTH = 1_400, 16_000
-"""Pixels of a picture whose width is not asked for: as wide as its labels need, within these."""
+"""The limits, in pixels, of a picture's default width, which depends on its labels."""
 
 _MEANING = {
     Kind.F: "F forward",
@@ -30,19 +30,19 @@ _MEANING = {
     Kind.W: "W weight gradient",
 }
 _INK, _MUTED, _RULE = "#22262b", "#6b7280", "#e3e6ea"
-_LEFT, _RIGHT = 84, 116  # room for the ranks' names, and for what is said of each rank
+_LEFT, _RIGHT = 84, 116  # pixels for the ranks' names, and for the text about each rank
 _TOP, _LANE, _GAP, _CURVE = 92, 28, 7, 34
 _IDLE = (
     '<defs><pattern id="idle" width="7" height="7" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><rect width="7" height="7" fill="#f6f7f8"/>'
     '<path d="M0 0V7" stroke="#d9dde2" stroke-width="2.5"/></pattern></defs>'
 )
-_CHARACTER = 0.72  # width of a character over its height, with some room: digits and capitals
+_CHARACTER = 0.72  # width of a digit or capital, relative to its height, with some room
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where things are, in pixels."""
+    """Positions in pixels."""
 
     num_ranks: int
     makespan: float
@@ -85,15 +85,15 @@ class _Layout:
 
 
 def draw_svg(simulation: Simulation, *, title: str = "", width: int | None = None) -> str:
-    """A Gantt picture: a lane per rank, hatched where it idles, and the activations it holds below.
+    """A Gantt chart: a lane per rank, hatched where the rank idles, and below it the activations that it holds.
 
-    A cell carries stage, kind and microbatch as tables write them; the microbatch only where it is narrow,
-    nothing where it is narrower still. Every cell tells its times when pointed at.
+    A cell shows stage, kind and microbatch as tables write them; a narrow one only the microbatch, and a very narrow
+    one nothing. Every cell has a tooltip with its times.
 
     Args:
         simulation: What to draw.
-        title: Written above it.
-        width: In pixels; None makes it as wide as the labels of all cells need, up to `MAX_WIDTH`.
+        title: Text above the picture.
+        width: In pixels; None makes the picture as wide as the labels of all cells need, up to `MAX_WIDTH`.
 
     Raises:
         UsageError: There are too many computations.
@@ -178,7 +178,7 @@ def _lanes(simulation: Simulation, layout: _Layout) -> Iterator[str]:
 
 
 def _laps(table: Table) -> dict[int, int]:
-    """Which of its rank's stages a stage is, counted from 0."""
+    """For each stage, its number among the stages of its rank, counted from 0."""
     return {
         stage: lap
         for rank in range(table.num_ranks)
@@ -252,7 +252,7 @@ def _steps(
 ) -> list[tuple[float, float]]:
     """The corners of a rank's curve, left to right.
 
-    A forward's activations are there from its start, those of a backward until its end.
+    Activations are held from the start of the forward to the end of the backward.
     """
     table = simulation.table
     rows = np.arange(table.offsets[rank], table.offsets[rank + 1])

@@ -1,15 +1,15 @@
-"""A table: per rank, the ordered list of its actions.
+"""Schedule tables: the ordered list of actions of each rank.
 
-Storage is one *row* per simple action, all ranks one after the other, in four arrays (10 bytes a row);
-an overlapped pair or a batch is a run of rows whose `groups` code says that they belong together.
+A table is stored as one *row* per simple action, all ranks one after the other, in four arrays (10 bytes a row);
+an overlapped pair or a batch is a run of rows that their `groups` code marks as belonging together.
 `Action` objects are made on demand.
 
 A table can hold several independent *chains* of equal length (``num_chains``): bidirectional schedules
 keep two copies of the model, and a chain's stages are neighbours only among themselves. Each chain
 carries its own ``num_microbatches`` microbatches.
 
-A table may be wrong: stages on foreign ranks, missing or repeated actions. It is the verifier's job to
-say so; only what cannot be stored at all is refused here.
+A table may be wrong, with stages on foreign ranks, or missing or repeated actions. The verifier reports this; only what
+cannot be stored is refused here.
 """
 
 from __future__ import annotations
@@ -120,19 +120,15 @@ class Table:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 (hexadecimal) of everything `==` looks at."""
+        """The SHA-256 (hexadecimal) of everything that `==` compares."""
         head = f"{self.num_ranks},{self.num_microbatches},{self.num_chains},{self.placement}".encode()
         hashed = hashlib.sha256(head)
         for array in (self.offsets, self.kinds, self.groups, self.stages, self.microbatches):
             hashed.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
         return hashed.hexdigest()
 
-    def has_previous(self, stage: int) -> bool:
-        """Whether a stage takes its input from another one."""
-        return stage % self.chain_length != 0
-
     def has_next(self, stage: int) -> bool:
-        """Whether a stage hands its output to another one."""
+        """Whether a stage passes its output to another one."""
         return (stage + 1) % self.chain_length != 0
 
     def action_at(self, row: int) -> Action:

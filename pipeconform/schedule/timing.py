@@ -42,10 +42,10 @@ def run(index: Index, needed: Needs, costs: Costs) -> Timing:
     duration = costs.durations(table)
     first = np.flatnonzero(table.groups == OVERLAP_FIRST)
     duration[first + 1] = (duration[first] + duration[first + 1]) * costs.pair_factor
-    duration[first] = 0.0  # the second row of a pair waits for both and carries the whole
+    duration[first] = 0.0  # the second row of a pair waits for both and has the whole duration
     delay = costs.latency + (costs.volume_time if costs.overlap else 0.0)
 
-    # Rows that neither take time nor wait happen when the row before them ends: only the others are walked.
+    # Rows that neither take time nor wait happen when the row before them ends, so only the others are visited.
     walked = (duration > 0) | (needed.data >= 0) | (needed.post >= 0)
     walked |= table.kinds < Kind.SEND_F
     rows = np.flatnonzero(walked)

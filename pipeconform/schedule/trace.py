@@ -1,8 +1,8 @@
 """A simulated table as Chrome trace events; open the file in Perfetto or chrome://tracing.
 
-Ranks are processes with one thread for computations and one for communication, where what takes no time is
-an instant. An arrow leads from every computation to the one on another rank that uses its result, and a
-counter shows the activations a rank holds.
+Ranks are processes with one thread for computations and one for communication; actions that take no time are
+instants. An arrow leads from every computation to the one on another rank that uses its result, and a counter shows the
+activations that a rank holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything that can be said against a table without running it."""
+"""Checking a table without running it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeconform.schedule.table import Table
 from pipeconform.schedule.violation import Delivery, Violation
 
 PER_RULE = 5
-"""Findings of one check that are reported unless asked otherwise; the last one says how many more there are."""
+"""The default limit of reported findings per check; the last one says how many more there are."""
 
 
 def verify(
@@ -32,13 +32,13 @@ def verify(
 
     Args:
         table: The table, with or without communication.
-        forward_only: The table evaluates: no backward may be in it.
-        communication: Whether sends and receives must be there; None judges them if there is any.
-        max_in_flight_input: Per rank, a bound on (stage, microbatch) pairs held between F and I (or B).
-        max_in_flight_weight: Likewise between F and W (or B).
-        strictest: The strictest delivery under which the table must be free of deadlock; what it allows, all
-            laxer ones allow.
-        per_rule: Findings of one check that are reported, at least 1; None reports all.
+        forward_only: The table only evaluates: it must have no backward.
+        communication: Whether sends and receives must be there; None checks them if there are any.
+        max_in_flight_input: For each rank, a bound on (stage, microbatch) pairs held between F and I (or B).
+        max_in_flight_weight: For each rank, a bound on those held between F and W (or B).
+        strictest: The strictest delivery under which the table must not deadlock; it then does not deadlock under
+            laxer ones either.
+        per_rule: The most findings to report per check, at least 1; None reports all.
 
     Raises:
         UsageError: The bounds are not one per rank.

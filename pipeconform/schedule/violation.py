@@ -1,4 +1,4 @@
-"""What the verifier finds: a broken rule and the proof, in words."""
+"""The verifier's findings: a broken rule, and the proof in words."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 
 class Delivery(enum.Enum):
-    """When a send lets its rank go on; receives are always posted, never waited for by themselves."""
+    """When a send lets its rank continue; receives are always posted, and never block by themselves."""
 
     BUFFERED = "buffered sends"
-    """At once."""
+    """Immediately."""
     SYNCHRONOUS = "synchronous sends"
     """When the other rank has posted the receive."""
     ORDERED = "synchronous sends in order per pair of ranks"
-    """Likewise, and a pair of ranks serves its transfers, both directions, strictly in each one's order."""
+    """As with synchronous sends; and each rank serves its transfers with another rank, in both directions, in order."""
     COMMUNICATOR = "synchronous sends in order per communicator"
-    """Likewise, and a rank serves all its transfers, whoever is at their other ends, strictly in its order."""
+    """As with synchronous sends; and each rank serves all its transfers, with whatever ranks, in order."""
 
 
 class Rule(enum.Enum):
-    """What can be broken; the value is the requirement of the standard that it belongs to."""
+    """A rule that a table can break; the value begins with the requirement of the standard that it belongs to."""
 
     RANGE = "SCH-1 range"
     MULTISET = "SCH-1 multiset"
@@ -45,11 +45,11 @@ class Violation:
 
     rule: Rule
     message: str
-    """The proof: names ranks, actions and what contradicts what."""
+    """The proof, with the ranks and actions that contradict each other."""
     rows: tuple[int, ...] = ()
     """The rows involved, the first one first."""
     delivery: Delivery | None = None
-    """Under which delivery, where it matters."""
+    """The delivery under which the rule is broken, where it matters."""
 
     def __str__(self) -> str:
         under = f" under {self.delivery.value}" if self.delivery else ""

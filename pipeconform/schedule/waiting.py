@@ -1,9 +1,8 @@
-"""Who waits for whom in a table under each delivery, as programs of nodes for `progress.run_programs`.
+"""What each row of a table waits for under each delivery, as programs of nodes for `progress.run_programs`.
 
-Every row is a node and a rank is a program. A computation waits for the transfer that brings its data, a
-synchronous send for its own. Without batches and without order that needs nothing more: a receive is a row that
-waits for nothing, so once it is done it is posted. Otherwise the transfers' ends stand in `queues`, whose
-programs come behind the ranks'.
+Every row is a node and every rank a program. A computation waits for the transfer that brings its data, a synchronous
+send for its own transfer. Without batches and without order this is all: a receive is a row that waits for nothing, so
+it is posted once it is done. Otherwise the transfers' ends are in `queues`, whose programs follow those of the ranks.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ UNORDERED = (Delivery.BUFFERED, Delivery.SYNCHRONOUS)
 
 @dataclass(frozen=True)
 class Waiting:
-    """Programs and what each node waits for; first come the ranks and their rows."""
+    """Programs and what each node waits for; the programs of ranks come first, with their rows as nodes."""
 
     offsets: Rows
     one: Rows
     two: Rows
     queues: Queues | None = None
     ends: Rows | None = None
-    """The row of every end that stands in a queue."""
+    """The row of every end in a queue."""
 
 
 def waiting(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
@@ -53,7 +52,7 @@ def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
     """As `waiting`, for any table and delivery."""
     table, mate = index.table, mates(index)
     rows = np.flatnonzero(mate >= 0)
-    rows = rows[mate[mate[rows]] == rows]  # repeated transfers have no partner of their own
+    rows = rows[mate[mate[rows]] == rows]  # repeated transfers have no partner
     number = np.full(table.num_entries, -1, np.int64)
     number[rows] = np.arange(rows.size)
     opens = _opening_row(table)[rows]
@@ -64,7 +63,7 @@ def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
         mate=number[mate[rows]],
     )
     found = queues(ends, first_node=table.num_entries)
-    due = np.full(table.num_entries + 1, -1, np.int64)  # the last stands for row −1
+    due = np.full(table.num_entries + 1, -1, np.int64)  # the last entry is for row −1
     due[rows] = found.due
     one, two = due[needed.data], needed.post
     if delivery is not Delivery.BUFFERED:
@@ -77,7 +76,7 @@ def with_queues(index: Index, needed: Needs, *, delivery: Delivery) -> Waiting:
 
 
 def _queue(index: Index, rows: Rows, others: Rows, opens: Rows, delivery: Delivery) -> Rows:
-    """In which queue every end stands."""
+    """The queue of every end."""
     mine, peer = index.ranks[rows].astype(np.int64), index.ranks[others].astype(np.int64)
     if delivery is Delivery.COMMUNICATOR:
         return mine

@@ -1,1 +1,1 @@
-"""A run inside pytest: what is judged, by how many processes, and what is gathered."""
+"""A run inside pytest: collecting and judging cells, in one process or several, and gathering the results."""

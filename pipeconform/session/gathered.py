@@ -1,4 +1,4 @@
-"""What a run has found so far, and the result file that is made of it."""
+"""What a run has found so far, and its result file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["Gathered"]
 
-_WRITE_EVERY = 2.0  # seconds, at least, between two writings of the unfinished result
-_SHARE = 20  # of the time, at most, goes into writing it
+_WRITE_EVERY = 2.0  # least seconds between two writes of the unfinished result
+_SHARE = 20  # at most one part in so many of the time is spent on writing it
 
 
 class Gathered:
-    """Cells, and what the processes that judge them have told.
+    """The cells of a run, and what the judging processes reported about themselves.
 
-    `unrestricted` says whether nothing was left out but requirements.
+    `unrestricted` says that only requirements were selected: no schedules, sizes or variants were left out.
     """
 
     def __init__(self, options: Options, *, out: Path | None, unrestricted: bool) -> None:
@@ -39,32 +39,32 @@ class Gathered:
         self.file = None if out is None else out / RESULT_NAME
         self.cells: dict[tuple[str, str, str], Cell] = {}
         self.told: list[Told] = []
-        """By the workers of a distributed run: the first says where and what, all say how much."""
+        """Reports of a distributed run's workers: the first describes the run, and the counts of all are added."""
         self.here: Callable[[], Told] | None = None
-        """Says it in a run of one process."""
+        """Returns the report in a run of one process."""
         self.unwritten: str | None = None
-        """Why the result could not be written as it was to be."""
+        """Why the result could not be written to `file`."""
         self.last: Result | None = None
-        """What was to be written last."""
+        """The last result that was to be written."""
         self.kept: Path | None = None
-        """The file in which it stands, whatever could not be written."""
+        """The file in which the last result was actually written."""
         self._id = secrets.token_hex(16)
         self._begun = self._written = time.monotonic()
         self._took = 0.0
 
     @property
     def knows_where(self) -> bool:
-        """Whether there is anything to write: before a process has started, there is no run."""
+        """Whether there is anything to write: not before a judging process has started."""
         return bool(self.told) or self.here is not None
 
     def note(self, cell: Cell) -> None:
-        """Keep a cell, and write what there is if nothing was written for long."""
+        """Keep a cell, and write the unfinished result if the last write was long ago."""
         self.cells[cell.requirement, cell.schedule, cell.variant] = cell
         if time.monotonic() - self._written > max(_WRITE_EVERY, _SHARE * self._took):
             self.write(complete=False)
 
     def write(self, *, complete: bool) -> None:
-        """Write the result file, if there is to be one."""
+        """Write the result file, if one was asked for."""
         if self.file is None:
             return
         begun, self.unwritten = time.monotonic(), None
@@ -78,7 +78,7 @@ class Gathered:
         self._took = self._written - begun
 
     def write_last(self, *, complete: bool) -> None:
-        """Write the result at the end of a run; where there is no room for it, what fits, or all of it elsewhere."""
+        """Write the result at the end of a run; if that fails, a shortened file, or all of it elsewhere."""
         self.write(complete=complete)
         if self.unwritten is None or self.last is None or self.file is None:
             return
@@ -86,7 +86,7 @@ class Gathered:
         self.unwritten += f"; {what}"
 
     def result(self, *, complete: bool) -> Result:
-        """Everything so far, cells in the order of the standard."""
+        """The result so far, with cells in the order of the standard."""
         told = [*self.told, *([] if self.here is None else [self.here()])]
         executed: dict[str, int] = {}
         ranks: dict[str, int] = {}
@@ -119,7 +119,7 @@ class Gathered:
             ),
             totals=Totals(
                 judgements=sum(cell.judgements for cell in cells),
-                # what workers executed is known when they end; a run cut short knows its cells only
+                # workers report their executions when they end; an interrupted run has only its cells' counts
                 executions=max(sum(executed.values()), sum(cell.executions for cell in cells)),
                 distinct_cases=max([len(executed), *(cell.distinct_cases for cell in cells)]),
                 distinct_cases_several_ranks=sum(ranks[digest] > 1 for digest in executed),

@@ -1,4 +1,4 @@
-"""What pytest collects of the standard: a test per requirement, schedule and variant."""
+"""The pytest items of the standard: a test per requirement, schedule and variant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeconform.spec.catalogue import Statement, statements_in
 __all__ = ["CELL", "SuiteFile", "SuiteItem"]
 
 CELL = "pipeconform_cell"
-"""The property of a report that has the cell as JSON."""
+"""The name of the report property that contains the cell as JSON."""
 
 
 class Cells(Protocol):
@@ -43,7 +43,7 @@ class SuiteFile(pytest.File):
         self._run = run
 
     def collect(self) -> Iterator[SuiteItem]:
-        """A test for each cell that was asked for; the cells of a schedule stay together under xdist."""
+        """A test for each selected cell; under xdist the cells of a schedule stay together."""
         for name, statement in statements_in(self.path).items():
             for cell in self._run.judging.cells_of(statement.requirement.id):
                 item: SuiteItem = SuiteItem.from_parent(
@@ -62,9 +62,9 @@ class SuiteItem(pytest.Item):
         self.cell = cell
 
     def runtest(self) -> None:
-        """Judge the cell; fail with the smallest counter-examples."""
+        """Judge the cell; a failure shows the smallest cases."""
         self._run.judge(self)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Where the requirement stands, and its test's name."""
+        """The requirement's file and line, and the test's name."""
         return self.path, self._statement.line - 1, self.name

@@ -1,4 +1,4 @@
-"""The part of a run that judges: in its only process, or in each of its workers."""
+"""The judging part of a run: in its only process, or in each worker."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Judging"]
 
 
 class Judging:
-    """A campaign that has been started, and the cells that were asked for; all ends with `stack`.
+    """A campaign that has been started, and the selected cells; `stack` closes everything.
 
     Raises:
-        UsageError: a wrong implementation, or a name, a device or a number of ranks that it does not know or have.
+        UsageError: a wrong implementation, an unknown name, or devices or ranks that are not available.
         HarnessError: processes cannot be started.
     """
 
@@ -35,24 +35,24 @@ class Judging:
         self._wanted = self._select()
 
     def _select(self) -> frozenset[str]:
-        """What there is to ask depends on what the implementation is."""
+        """The selected requirements that are about this kind of implementation."""
         asked = self._options.requirements
         chosen = select_requirements(asked, kind=self._campaign.target.kind)
         left_out = () if asked else self._options.sized().leaves_out
         return frozenset(one for one in chosen if one.partition("-")[0] not in left_out)
 
     def cells_of(self, requirement: str) -> list[tuple[str, str, str]]:
-        """Requirement, schedule and variant of each cell; empty for a requirement that was not asked for."""
+        """Requirement, schedule and variant of each cell; empty for a requirement that was not selected."""
         if requirement not in self._wanted:
             return []
         variants = self._campaign.variants_of(requirement)
         return [(requirement, schedule, variant) for variant in variants for schedule in self._columns]
 
     def judge(self, requirement: str, schedule: str, variant: str) -> Cell:
-        """Judge one cell; what the harness could not do is an error of the cell.
+        """Judge one cell; a failure of the harness gives the cell the status error.
 
         Raises:
-            TooFewAgentsError: there is nobody left to execute cases.
+            TooFewAgentsError: there are too few agents left to execute cases.
         """
         try:
             return judge_cell(self._campaign, any_requirement(requirement), schedule, variant)
@@ -65,9 +65,9 @@ class Judging:
             )
 
     def tell(self) -> Told:
-        """What has been judged so far, where, and on how many cases."""
+        """A report: the run's description, environment and counts so far."""
         return tell(self._campaign, self._options.schedules)
 
     def weights(self) -> dict[str, Weight]:
-        """By group of cells what it costs to judge."""
+        """How expensive each group of cells is to judge."""
         return weights(self._campaign)

@@ -1,4 +1,4 @@
-"""From pytest's options to those of a run."""
+"""Converting pytest's options into those of a run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def distributes(config: pytest.Config) -> bool:
 
 
 def options_of(config: pytest.Config) -> Options:
-    """What the run is asked to do.
+    """The options of the run.
 
     Raises:
-        UsageError: an option's value that nobody can do, or a requirement that nobody knows.
+        UsageError: an impossible value, or an unknown requirement.
     """
     get = config.getoption
 

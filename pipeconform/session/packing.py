@@ -1,10 +1,10 @@
-"""How a distributed run's cells are given to workers, and what happens to those of a worker that ends.
+"""Distributing a run's cells among workers, and handling workers that end early.
 
-The cells of a schedule are kept together (``--dist loadgroup``), which is what makes executions serve several
-requirements. pytest-xdist's own scheduler has traps that a long run meets: it finds groups in names of tests, which
-pytest 9.2 does not let it change, so that it keeps nothing together; a test that ends its worker is begun again as
-often as workers may be replaced, and then the rest of the run is given up; a worker that is handed a group that was
-finished already waits for ever; and a worker is handed its next group two tests too early, while others are idle.
+The cells of a schedule are kept together (``--dist loadgroup``), so that one execution serves several requirements.
+pytest-xdist's own scheduler has problems with long runs: it finds groups by renaming tests, which pytest 9.2 does not
+allow, so it keeps nothing together; a test that kills its worker is started again as often as workers may be replaced,
+and then the rest of the run is given up; a worker that is given a group that was already finished waits forever; and a
+worker is given its next group two tests too early, while others are idle.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PackedScheduling", "scheduling"]
 
-_ATTEMPTS = 2  # at a test whose worker ended; then it is the test
+_ATTEMPTS = 2  # at a test whose worker ended; after that, the test is to blame
 
 
 class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives groups to workers, the heaviest first: what is begun last decides when the run ends.
+    """Gives groups to workers, the most expensive first, since the last group decides when the run ends.
 
-    `group` names that of a test, by its id; `weights` says by group how heavy it is, in numbers that compare.
+    `group` returns the name of a test's group, given the test's id; `weights` has the sort key of each group's cost.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has 
         self._ended: Counter[str] = Counter()
 
     def given_up(self, nodeid: str) -> bool:
-        """Whether a test has ended so many workers that it is not begun again."""
+        """Whether a test has ended so many workers that it is not started again."""
         return self._ended[nodeid] >= _ATTEMPTS
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Part with a worker; return the test that it was at, and give what is left of its groups to others."""
+        """Remove a worker; return the test that it was running, and give the rest of its groups to others."""
         groups = self.assigned_work.pop(node)
         left = {name: tests for name, tests in groups.items() if not all(tests.values())}
         if not left:
@@ -70,7 +70,7 @@ class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has 
         super()._assign_work_unit(node)
 
     def _weight(self, name: str) -> tuple[int, int]:
-        # after a worker's end less of a group may be left than there was
+        # after a worker's end only part of a group may be left
         ranks, cells = self._weights.get(name, (0, len(self.workqueue[name])))
         return ranks, min(cells, len(self.workqueue[name]))
 
@@ -81,14 +81,14 @@ class PackedScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has 
             node.shutdown()
         elif (
             self._pending_of(self.assigned_work[node]) <= 1
-        ):  # it begins its last test when it knows what follows
+        ):  # a worker starts its last test only when it knows what follows
             self._assign_work_unit(node)
 
 
 def scheduling(
     config: pytest.Config, log: Any, *, group: Callable[[str], str], weights: Mapping[str, tuple[int, int]]
 ) -> PackedScheduling | None:
-    """The scheduler of a run whose schedules are kept together; None where pytest was told otherwise."""
+    """The scheduler that keeps schedules together; None if another ``--dist`` mode was chosen."""
     if config.getoption("dist") != "loadgroup":
         return None
     return PackedScheduling(config, log, group=group, weights=weights)

@@ -1,8 +1,8 @@
-"""One run inside pytest: its hooks. It collects the cells, shows progress, and decides how pytest ends.
+"""The pytest hooks of a run, which collect the cells, show progress, and decide how pytest ends.
 
-With pytest-xdist every worker judges its share and sends its cells with the test reports; the
-controller, which imports nothing that judges and starts no rank processes, gathers them. A worker that crashes costs
-the cells it was judging, and they are reported as errors.
+With pytest-xdist every worker judges its share and sends its cells with the test reports; the controller, which does
+not judge and starts no rank processes, gathers them. If a worker crashes, the cells that it was judging are reported as
+errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PytestRun"]
 
-_MOST_ENDS = 2  # workers, for each that there should be, that end in a row before anything is judged
+_MOST_ENDS = 2  # workers that may end in a row before anything is judged, times the number of workers
 
 
 class PytestRun:
@@ -61,11 +61,11 @@ class PytestRun:
         self.view: LiveView | None = None
         self.interrupted = False
         self._judging: Judging | None = None
-        """None in the controller of a distributed run."""
+        """What judges; None in the controller of a distributed run."""
         self._ends = 0
         """Workers that have ended since a cell was judged."""
         self._weights: dict[str, Weight] = {}
-        """By group of cells."""
+        """How expensive each group of cells is."""
         keep_hypothesis_files()
         self._stack = ExitStack()
         self._share = self._shared(config)
@@ -94,7 +94,7 @@ class PytestRun:
         return share
 
     def _check_out(self) -> None:
-        """Refuse a folder that cannot be written before anything is judged."""
+        """Refuse, before anything is judged, a folder that cannot be written."""
         if self.out is None or self.is_worker:
             return
         try:
@@ -108,10 +108,10 @@ class PytestRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Start what judges, and refuse a wrong adapter or schedule before anything is collected.
+        """Start judging, and refuse a wrong adapter or schedule before anything is collected.
 
-        Raised while a test is parametrised, a usage error would count as a broken suite. A worker has no way to
-        refuse a run: it tells the controller, and ends.
+        During collection a usage error would count as a broken suite. A worker cannot refuse a run, so it reports the
+        error to the controller and ends.
         """
         if self.distributes:
             return
@@ -134,7 +134,7 @@ class PytestRun:
 
         if self._share is None:
             shared, earlier = None, self.gathered.file
-        else:  # the other workers' cells may stand in the result by now
+        else:  # the result file may already contain cells of other workers
             shared, earlier = self._share.folder, self._share.earlier
         options = dataclasses.replace(self.options, share=shared, earlier=earlier)
         return Judging(options, stack=self._stack, listener=self._progress)
@@ -146,12 +146,12 @@ class PytestRun:
 
     @property
     def judging(self) -> Judging:
-        """What judges, in a process that does."""
+        """What judges, in a judging process."""
         assert self._judging is not None, "the session has begun, and the controller collects nothing"
         return self._judging
 
     def close(self) -> None:
-        """End processes and remove what is temporary."""
+        """End processes and remove temporary files."""
         drop_ahead()
         self._stack.close()
 
@@ -186,12 +186,12 @@ class PytestRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker where executions are shared (xdist)."""
+        """Give a worker the path of the shared folder (xdist)."""
         node.workerinput["pipeconform_share"] = str(self._in_folder.folder)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_testnodedown(self, node: Any, error: Any) -> None:
-        """Gather what a worker tells at its end, and see whether it ended of its own accord (xdist)."""
+        """Gather a worker's last report, and count workers that end without judging anything (xdist)."""
         told = getattr(node, "workeroutput", {}).get("pipeconform")
         if told is not None:
             self.gathered.told.append(msgspec.json.decode(told, type=Told))
@@ -205,8 +205,8 @@ class PytestRun:
         self._ends += 1
         if self._ends > _MOST_ENDS * len(self.config.getoption("tx")):
             pytest.exit(
-                f"the harness failed: {self._ends} workers have ended one after another without judging anything; "
-                f"is there memory enough? A run without -n shows what ends them",
+                f"the harness failed: {self._ends} workers ended one after another without judging anything; "
+                f"is there enough memory? A run without -n shows what ends them",
                 returncode=3,
             )
 
@@ -219,7 +219,7 @@ class PytestRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        """A cell whose worker ended is judged once more, by another: until then it is no failure (xdist)."""
+        """Let another worker judge a cell whose worker ended; it does not count as a failure yet (xdist)."""
         given_up = getattr(sched, "given_up", None)
         if given_up is not None and not given_up(crashitem):
             path, line, _ = report.location
@@ -227,7 +227,7 @@ class PytestRun:
             report.longrepr = (path, line or 0, "its worker ended; another judges it once more")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the cell that a report carries; a report that ended without one is an error of its cell."""
+        """Keep the cell in a report; a report without a cell becomes an error of its cell."""
         if self.is_worker:
             return
         carried = [value for key, value in report.user_properties if key == CELL]
@@ -245,12 +245,12 @@ class PytestRun:
 
     def _note(self, cell: Cell) -> None:
         self._ends = 0
-        self.gathered.note(cell)  # before anybody sees it, and interrupts
+        self.gathered.note(cell)  # first, in case the user sees the cell and interrupts
         if self.view is not None:
             self.view.cell(cell)
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Remember that the run is not complete, whatever ended it."""
+        """Remember that the run is not complete."""
         self.interrupted = True
 
     # ------------------------------------------------------------------ the live view
@@ -261,7 +261,7 @@ class PytestRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
-        """Hear how a worker has started; begin to show progress, since every worker collects the same (xdist)."""
+        """Read how a worker started, and begin to show progress; all workers collect the same tests (xdist)."""
         said = self._in_folder.said(node.gateway.id)
         if isinstance(said, Started) and not self.gathered.told:
             self.gathered.told.append(said.told)
@@ -307,7 +307,7 @@ class PytestRun:
             session.exitstatus = 1
 
     def _end_worker(self) -> None:
-        """Tell what was judged, and leave the cores to the workers that have something to do yet."""
+        """Report what was judged, and end processes to leave the cores to other workers."""
         self._bulletins.remove(self._worker)
         self._cores.release()
         self._in_folder.end(self._worker)
@@ -322,7 +322,7 @@ class PytestRun:
         return held is not None and bool(held.problems)
 
     def pytest_terminal_summary(self) -> None:
-        """Show what pytest's own summary does not: the table, what was not claimed, where the results are."""
+        """Add to pytest's own summary: the table, what was not claimed, where the results are."""
         if self.config.getoption("pipeconform_live") or not self.gathered.cells:
             return
         from pipeconform.report.console import SafeConsole
@@ -341,14 +341,14 @@ class PytestRun:
 
 
 def _refuse(refusal: Refusal) -> NoReturn:
-    """End the run, and say why."""
+    """End the run with a message."""
     if refusal.is_usage:
         raise pytest.UsageError(refusal.text)
     pytest.exit(refusal.text, returncode=3)
 
 
 def _group_of_test(nodeid: str) -> str:
-    """The name of the group of a test, by its id; one that judges no cell is a group of its own."""
+    """The name of a test's group; a test that judges no cell is a group of its own."""
     parts = _cell_of(nodeid)
     return group_of(*parts) if len(parts) == 3 else nodeid
 
@@ -359,7 +359,7 @@ def _cell_of(nodeid: str) -> list[str]:
 
 
 def _crash_of(report: pytest.TestReport) -> str:
-    """The exception that ended a test, in a line: a mistake of ours needs no page of traceback here."""
+    """The exception that ended a test, in one line instead of a traceback."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         return "\n".join(report.longreprtext.strip().splitlines()[-5:])

@@ -1,7 +1,7 @@
-"""The folder that the processes of a distributed run share, and what they tell each other there.
+"""The folder that the processes of a distributed run share, and the messages in it.
 
-A worker says before it collects whether it can judge at all: what a run cannot do is found out where it would be done,
-and the controller, which would otherwise have to import and start everything only to ask, says it to the user.
+Before it collects tests, a worker reports whether it can judge at all. The controller passes an error on to the user,
+and so need not import and start everything itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 
     told: Told
     weights: dict[str, Weight]
-    """By group of cells."""
+    """How expensive each group of cells is."""
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
@@ -36,37 +36,37 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
 
     text: str
     is_usage: bool
-    """Whether the user asked for what cannot be; otherwise something failed here."""
+    """Whether the user asked for something impossible; otherwise the harness failed."""
 
 
 class Share:
-    """The folder."""
+    """The shared folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def made(cls, *, out: Path | None) -> Share:
-        """Make the folder; the result of the run before is kept in it, since `out` gets that of this run."""
+        """Create the folder, with a copy of the previous run's result, which this run overwrites in `out`."""
         share = cls(Path(tempfile.mkdtemp(prefix="pipeconform-")))
         if out is not None:
-            with suppress(OSError):  # there is no run before this one
+            with suppress(OSError):  # there may be no previous run
                 shutil.copy(out / RESULT_NAME, share.earlier)
         return share
 
     @property
     def earlier(self) -> Path:
-        """The result file of the run before, if there was one."""
+        """The result file of the previous run, if there was one."""
         return self.folder / _EARLIER
 
     def say(self, worker: str, said: Started | Refusal) -> None:
-        """Tell the controller how a worker has started."""
+        """Report to the controller how a worker started."""
         part = self.folder / f".{worker}{_SAID}"
         part.write_bytes(msgspec.json.encode(said))
         part.replace(self.folder / f"{worker}{_SAID}")
 
     def said(self, worker: str) -> Started | Refusal | None:
-        """What a worker has said, if it came so far."""
+        """A worker's report, if it has made one."""
         try:
             data = (self.folder / f"{worker}{_SAID}").read_bytes()
         except FileNotFoundError:
@@ -74,12 +74,12 @@ class Share:
         return msgspec.json.decode(data, type=Started | Refusal)
 
     def end(self, worker: str) -> None:
-        """A worker has nothing to do any more."""
+        """Record that a worker has finished."""
         with suppress(OSError):
             (self.folder / f"{worker}{_ENDED}").touch()
 
     def num_ended(self) -> int:
-        """How many workers have nothing to do any more."""
+        """How many workers have finished."""
         return len(list(self.folder.glob(f"*{_ENDED}")))
 
     def remove(self) -> None:

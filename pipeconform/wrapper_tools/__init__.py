@@ -1,6 +1,6 @@
-"""Small tools that tests of data-parallel wrappers live on, for your own tests, too.
+"""Small tools for tests of data-parallel wrappers, yours included.
 
-They run inside the ranks, as in a function that `pipeconform.run_on_ranks` calls; see ``docs/wrapper-tools.md``.
+Use them inside ranks, such as in a function that `pipeconform.run_on_ranks` calls; see ``docs/wrapper-tools.md``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a tool on first use: grids need no torch."""
+    """Load a tool on first use, since grids need no torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

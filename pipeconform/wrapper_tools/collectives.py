@@ -1,4 +1,4 @@
-"""Replacing a collective, or a moment of a sharded wrapper, on all ranks at the same time: to delay, count or assert.
+"""Replacing a collective, or an event of a sharded wrapper, on all ranks at the same time, to delay, count or assert.
 
 ::
 
@@ -6,9 +6,9 @@
         wrapper(x).sum().backward()
     assert count.calls == 1
 
-Collectives are caught where torch's operators ``c10d::…`` pass a dispatch mode, so it does not matter who calls them:
-`torch.distributed`, a process group's method, or DDP's reducer from C++. Only the calling thread is watched, and
-the backward passes that it runs on the CPU.
+A dispatch mode intercepts torch's operators ``c10d::…``, so it does not matter who calls them: `torch.distributed`, a
+process group's method, or DDP's reducer from C++. Only the calling thread is watched, with the backward passes that it
+runs on the CPU.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Place:
     name: str
 
 
-# torch has no public name for these moments; its own tests replace the same ones
+# torch has no public names for these events; its own tests replace the same functions
 _PLACES = {
     "unshard": (Place(FSDPParamGroup, "unshard"), Place(_runtime_utils, "_unshard")),
     "reshard": (Place(FSDPParamGroup, "reshard"), Place(_runtime_utils, "_reshard")),
@@ -71,30 +71,30 @@ _PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of what was replaced."""
+    """One call of a replaced function."""
 
     name: str
     """The operator of torch, such as ``allreduce_``, or the function's name."""
     tensors: tuple[Tensor, ...]
-    """All tensors among its arguments, in order; of a collective what comes out first, then what goes in."""
+    """All tensors among its arguments, in order; for a collective, outputs come before inputs."""
     run: Callable[[], Any]
-    """What would have happened; its result has to be returned."""
+    """Make the original call; its result has to be returned."""
 
 
 @contextmanager
 def replaced(
     what: Collective | Place, new: Callable[[Call], Any], *, patience: float = 10.0
 ) -> Iterator[None]:
-    """Call ``new(call)`` instead of a collective; ``return call.run()`` does what it would have done.
+    """Call ``new(call)`` instead of a collective; ``return call.run()`` makes the original call.
 
     ``unshard``, ``reshard`` and ``post_backward`` are those of `fully_shard` and `FullyShardedDataParallel`; for
-    another wrapper name the `Place`. Every rank of the default group enters and leaves together, so no rank's
-    collective is replaced while another's is not. When the body raises, what was there is restored at once, without
-    waiting for the others; they get an error that names this rank after `patience` seconds.
+    another wrapper give the `Place`. All ranks of the default group enter and leave together, so that no rank's
+    collective is replaced while another's is not. If the body raises, the original is restored at once, without
+    waiting for the other ranks; they get an error that names this rank after `patience` seconds.
 
     Raises:
         UsageError: there is no such collective.
-        HarnessError: some rank did not come, or did not leave, within `patience` seconds.
+        HarnessError: a rank did not enter or leave within `patience` seconds.
     """
     if not isinstance(what, Place) and what not in get_args(Collective):
         raise UsageError(f"unknown collective {what!r}; there are {', '.join(get_args(Collective))}")
@@ -113,7 +113,7 @@ def replaced(
 def delayed(
     what: Collective | Place, seconds: float, *, ranks: Collection[int] | None = None, patience: float = 10.0
 ) -> AbstractContextManager[None]:
-    """Sleep before every call, on these ranks of the default group only (None: on all).
+    """Sleep before every call, on the given ranks of the default group (None: on all).
 
     Raises:
         UsageError, HarnessError: see `replaced`.
@@ -130,11 +130,11 @@ def delayed(
 
 @dataclass
 class Count:
-    """What was called so far."""
+    """The calls so far."""
 
     calls: int = 0
     elements: int = 0
-    """Of all tensors of all calls."""
+    """The number of bytes of all tensors in all calls."""
     names: list[str] = field(default_factory=list)
 
 
@@ -160,7 +160,7 @@ def counted(what: Collective | Place, *, patience: float = 10.0) -> Iterator[Cou
 def checked(
     what: Collective | Place, check: Callable[[Call], object], *, patience: float = 10.0
 ) -> AbstractContextManager[None]:
-    """Call ``check(call)`` before every call; what it raises comes out of the collective.
+    """Call ``check(call)`` before every call; the collective raises what `check` raises.
 
     Raises:
         UsageError, HarnessError: see `replaced`.
@@ -219,8 +219,8 @@ def _tensors_in(values: Collection[Any]) -> Iterator[Tensor]:
 class _Meeting:
     """Ranks of the default group that enter and leave something together.
 
-    They meet in the group's store: a barrier of gloo's that is given up leaves the group unusable, and one of a group
-    whose ranks are in a collective of their own never ends.
+    They meet through the group's store: gloo's barrier leaves the group unusable if it times out, and never ends while
+    other ranks are in another collective.
     """
 
     def __init__(self, text: str, patience: float) -> None:
@@ -229,7 +229,7 @@ class _Meeting:
             self._key = f"pipeconform/replaced/{next(_numbers(dist.group.WORLD))}"
 
     def come_to(self, what: str) -> None:
-        """Wait for all ranks; nothing is to be waited for without others."""
+        """Wait for all ranks."""
         if not self._key:
             return
         store, rank = _store(), dist.get_rank()
@@ -241,13 +241,13 @@ class _Meeting:
             absent = ", ".join(str(one) for one, key in enumerate(keys) if not store.check([key]))
             raise HarnessError(
                 f"rank {rank}: rank {absent} did not {what} replaced({self._text}) within {self._patience} s; "
-                f"it failed before, or does not call it"
+                f"it failed earlier, or does not call it"
             ) from error
 
 
 @functools.lru_cache(maxsize=4)
 def _numbers(group: dist.ProcessGroup) -> Iterator[int]:
-    """The meetings of a group: every rank counts the same ones."""
+    """The numbers of a group's meetings, counted alike on every rank."""
     return itertools.count()
 
 

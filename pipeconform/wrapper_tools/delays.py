@@ -1,6 +1,6 @@
-"""A model that takes its time: on one rank, after the loss, before gradients are reduced, before parameters are freed.
+"""A module with delays: on one rank, after the loss, before gradients are reduced, or before parameters are freed.
 
-A wrapper that forgets to wait for its own communication is right as long as all ranks are equally fast.
+A wrapper that forgets to wait for its own communication may look right as long as all ranks are equally fast.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["Delayed"]
 
 
 class Delayed(nn.Module):
-    """`module`, which sleeps; its output must be a tensor. All delays are seconds on this rank.
+    """Wraps `module`, whose output must be a tensor, and sleeps for the given seconds on this rank.
 
-    - `loss`: when the gradient of the output arrives, before any parameter has one. That is after the loss.
-    - `reduction`: in the backward pass, when the gradient of the inputs is there: then the gradients of this module's
-      parameters are, or are about to be, reduced. Needs inputs that require a gradient.
-    - `freeing`: at the end of the forward. A sharded wrapper around this module frees the whole parameters after that.
+    - `loss`: after the loss, when the gradient of the output arrives and no parameter has one yet.
+    - `reduction`: in the backward pass, when the gradient of the inputs arrives. The gradients of this module's
+      parameters have been, or are about to be, reduced then. Needs inputs that require a gradient.
+    - `freeing`: at the end of the forward, after which a sharded wrapper around this module frees the whole parameters.
     """
 
     def __init__(
         self, module: nn.Module, *, loss: float = 0.0, reduction: float = 0.0, freeing: float = 0.0
     ) -> None:
-        """Surround a module.
+        """Wrap a module.
 
         Raises:
             UsageError: a delay is negative.
@@ -61,7 +61,7 @@ def _slow(value: Tensor, seconds: float) -> Tensor:
 
 
 class _Sleep(torch.autograd.Function):
-    """The same values; sleeps in the backward."""
+    """The identity; sleeps in the backward."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, seconds: float) -> Tensor:

@@ -1,8 +1,8 @@
-"""Grids of options: every point, or few that cover all pairs, under readable names.
+"""Grids of options: every point, or a few that cover all pairs, with readable names.
 
-A *point* says a value for every axis. Most defects of options show with one value or with two together (Kuhn, Wallace
-and Gallo, "Software fault interactions and implications for software testing", 2004), so points in which every two
-values of two axes meet once find nearly what the whole grid finds, in a handful of runs.
+A *point* has a value for every axis. Most defects show with one value of an option or with two together (Kuhn, Wallace
+and Gallo, "Software fault interactions and implications for software testing", 2004), so a few points in which every
+two values of two axes meet find nearly as much as the whole grid.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def every_point(
 def covering(
     axes: Mapping[str, Sequence[Any]], *, allowed: Callable[[Point], bool] | None = None
 ) -> list[Point]:
-    """Few allowed points in which every two values of two axes that can meet do meet; always the same ones.
+    """A few allowed points in which all pairs of values of two axes occur that are allowed; always the same points.
 
-    Greedy: each point is the first of those that bring the most new pairs. Made for up to some 100 000 points.
+    Greedy: each point is the first of those that add the most new pairs. Meant for up to about 100,000 points.
 
     Raises:
         UsageError: an axis has no value.
@@ -70,7 +70,7 @@ def _pairs(axes: Mapping[str, Sequence[Any]], points: Sequence[Point]) -> np.nda
 
 
 def name_of(point: Mapping[str, Any]) -> str:
-    """A point in words that a test's id takes: ``strategy=full-prefetch-no_offload``."""
+    """A point as text for a test's id: ``strategy=full-prefetch-no_offload``."""
     return "-".join(_word(name, value) for name, value in point.items())
 
 
@@ -86,9 +86,9 @@ def _word(name: str, value: Any) -> str:
 
 
 def run_each(points: Iterable[Mapping[str, Any]], body: Callable[..., Any]) -> None:
-    """Call ``body(**point)`` for every point, and tell of all that failed, each under its name.
+    """Call ``body(**point)`` for every point, and report all points that failed, by name.
 
-    On ranks, a point that fails on one of them only may leave the others waiting in it: that is a hang of the test.
+    On ranks, a point that fails on only one of them may leave the others waiting; the test then hangs.
 
     Raises:
         UsageError: there is no point.
@@ -97,7 +97,7 @@ def run_each(points: Iterable[Mapping[str, Any]], body: Callable[..., Any]) -> N
     failed: dict[str, Exception] = {}
     given = list(points)
     if not given:
-        raise UsageError("there is no point to run; a test of nothing passes always")
+        raise UsageError("there are no points to run; a test without points would always pass")
     for point in given:
         try:
             body(**point)

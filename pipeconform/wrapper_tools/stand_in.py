@@ -1,7 +1,7 @@
-"""A process group for one process: constructing wrappers for many ranks without any other rank.
+"""A process group in a single process, for constructing wrappers as on many ranks.
 
-All other ranks are taken to have the same values as this one: a sum is the value times their number, a gather fills
-every place with it. So shapes, padding and the division by ranks are real, and only the data is not.
+All other ranks are assumed to have the same values as this one: a sum is a multiple of the value, a gather repeats it.
+So shapes, padding and the division by the number of ranks are real; only the data is not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Work: Any = dist.Work
 def stand_in_group(*, rank: int = 0, ranks: int) -> Iterator[dist.ProcessGroup]:
     """Make this process rank `rank` of a default group of `ranks`; it is destroyed at the end.
 
-    Groups made of it (`new_group`, `init_device_mesh`) stand in likewise. Point-to-point operations are refused.
+    Groups made from it (`new_group`, `init_device_mesh`) work in the same way. Point-to-point operations are refused.
 
     Raises:
         UsageError: there is a default group already, or no such rank.
@@ -60,7 +60,7 @@ def _made(store: Any, rank: int, size: int, timeout: Any) -> dist.ProcessGroup:
 
 
 class _Done(_Work):  # type: ignore[misc]  # torch's base is untyped here
-    """An operation that is over."""
+    """An operation that has completed."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -74,8 +74,8 @@ class _Done(_Work):  # type: ignore[misc]  # torch's base is untyped here
         return self._future
 
 
-class _StandIn(_Base):  # type: ignore[misc]  # likewise
-    """Every other rank has what this one has."""
+class _StandIn(_Base):  # type: ignore[misc]  # torch's base is untyped here
+    """A process group in which every other rank has the same values as this one."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -86,7 +86,7 @@ class _StandIn(_Base):  # type: ignore[misc]  # likewise
         return self._name
 
     def _set_group_name(self, name: str) -> None:
-        self._name = name  # torch keeps names with C++ backends, of which there are none here
+        self._name = name  # torch keeps the name in a C++ backend, which this group does not have
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return _BACKEND
@@ -143,13 +143,13 @@ class _StandIn(_Base):  # type: ignore[misc]  # likewise
         return _Done(outputs)
 
     def send(self, *arguments: Any) -> None:
-        raise UsageError("a stand-in process group has nobody to send to")
+        raise UsageError("a stand-in process group has no other rank to send to")
 
     def recv(self, *arguments: Any) -> None:
-        raise UsageError("a stand-in process group has nobody to receive from")
+        raise UsageError("a stand-in process group has no other rank to receive from")
 
     def _combine(self, tensor: Tensor, opts: Any) -> None:
-        """What equal values of all ranks give, in place."""
+        """Reduce equal values of all ranks, in place."""
         operation = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
         with torch.no_grad():
             if operation == dist.ReduceOp.SUM:

@@ -1,6 +1,6 @@
-"""Parameters and states of wrapped modules, whole and by the names that they had before.
+"""Whole parameters and states of wrapped modules, by the names that they had before wrapping.
 
-All functions are collective: every rank of the group calls them.
+All functions are collective: every rank of the group must call them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _PARTS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 def full_parameters(module: nn.Module) -> dict[str, Tensor]:
     """Whole copies of all parameters, by the names in the module that was wrapped.
 
-    Takes plain modules, those in DDP, `fully_shard` or FSDP with original parameters, checkpointed and compiled parts.
+    Accepts plain modules, DDP, `fully_shard`, FSDP with original parameters, and checkpointed and compiled parts.
 
     Raises:
-        UsageError: FSDP was told to show flat parameters only, which have no names.
+        UsageError: the module is in FSDP with flat parameters, which have no names.
     """
     _names_there(module)
     with _whole(module, writes=False):
@@ -41,7 +41,7 @@ def full_parameters(module: nn.Module) -> dict[str, Tensor]:
 
 
 def zero(module: nn.Module, *, buffers: bool = False) -> None:
-    """Set all parameters to zero, in place, whatever wraps them; `buffers`, too."""
+    """Set all parameters to zero, in place, whatever wraps them; with `buffers`, buffers as well."""
     with torch.no_grad(), _whole(module, writes=True):
         for parameter in module.parameters():
             parameter.zero_()
@@ -52,9 +52,9 @@ def zero(module: nn.Module, *, buffers: bool = False) -> None:
 def broadcast_state_dict(
     state: Mapping[str, Any] | None, *, source: int = 0, group: ProcessGroup | None = None
 ) -> dict[str, Any]:
-    """The state dict of rank `source` of the group, on every rank; the others give None or whatever they have.
+    """Broadcast the state dict of rank `source` of the group to every rank; other ranks may pass None.
 
-    Tensors arrive on the device that they have on the source. What is no tensor is pickled.
+    Tensors arrive on the device that they have on the source. Other values are pickled.
     """
     own = dist.get_rank(group) == source
     if own and state is None:
@@ -83,7 +83,7 @@ def broadcast_state_dict(
 
 
 def assert_equal_states(module: nn.Module, *, group: ProcessGroup | None = None) -> None:
-    """Every parameter and buffer has the same bits on every rank; of sharded ones the whole is compared.
+    """Assert that every parameter and buffer has the same bits on every rank; sharded ones are compared whole.
 
     Raises:
         AssertionError: on every rank, with name, rank, first differing element and both values.
@@ -97,7 +97,7 @@ def assert_equal_states(module: nn.Module, *, group: ProcessGroup | None = None)
         for name, tensor in other.items():
             wrong = _difference(told[0][name], tensor)
             if wrong:
-                raise AssertionError(f"{name} on rank {rank} is not that of rank 0: {wrong}")
+                raise AssertionError(f"{name} on rank {rank} differs from rank 0: {wrong}")
 
 
 def _difference(first: Tensor, other: Tensor) -> str:

@@ -55,18 +55,18 @@ def test_a_sound_package_raises_no_doubt(contents):
         ),
         (
             lambda c: with_result(c, rules=c.result.rules | {"FWD-1": "000000000000"}),
-            "result.json: rules: not the rules of this version: FWD-1",
+            "result.json: rules: differ from the rules of this version: FWD-1",
         ),
         (
             lambda c: with_result(c, rules={}),
-            "result.json: rules: not the rules of this version: COM-7, FWD-1",
+            "result.json: rules: differ from the rules of this version: COM-7, FWD-1",
         ),
-        (lambda c: with_run(c, seed=1), "result.json: run.seed: 1, a certification for this level has 0"),
+        (lambda c: with_run(c, seed=1), "result.json: run.seed: 1, but a certification for this level has 0"),
         (
             lambda c: with_run(c, corpus=1),
-            "result.json: run.corpus: 1 cases were drawn, level Forward demands",
+            "result.json: run.corpus: 1 cases drawn, but level Forward demands",
         ),
-        (lambda c: with_run(c, max_ranks=2), "result.json: run.max_ranks: 2, level Forward demands 3"),
+        (lambda c: with_run(c, max_ranks=2), "result.json: run.max_ranks: 2, but level Forward demands 3"),
         (
             lambda c: with_result(c, expectations=Expectations(file="x.toml", digest="", entries=1)),
             "result.json: expectations: expected failures were allowed",
@@ -78,11 +78,11 @@ def test_a_sound_package_raises_no_doubt(contents):
         ),
         (
             lambda c: with_result(c, cells=c.result.cells[1:]),
-            "result.json: cells: FWD-1 under GPipe is missing: the level judges it, or says why not",
+            "result.json: cells: FWD-1 under GPipe is missing; the level judges it, or gives a reason why not",
         ),
         (
             lambda c: with_result(c, cells=(*c.result.cells, c.result.cells[0])),
-            "cells: FWD-1 under GPipe (default) is there 2 times",
+            "cells: FWD-1 under GPipe (default) appears 2 times",
         ),
         (lambda c: replaced(c, judged=c.judged[1:]), "judged.json: FWD-1 under GPipe is missing"),
         (lambda c: replaced(c, judged=(*c.judged, c.judged[0])), "judged.json: a cell is listed twice"),
@@ -108,7 +108,7 @@ def test_a_sound_package_raises_no_doubt(contents):
         (lambda c: with_certificate(c, source_digest="00"), "certificate.json: source_digest: '00', but"),
         (
             lambda c: replaced(c, others=c.others | {"adapter/mine.py": b"other"}),
-            "adapter/mine.py: not the source that certificate.json names (source_digest)",
+            "adapter/mine.py: not the source named in certificate.json (source_digest)",
         ),
         (
             lambda c: replaced(c, others={"logs/summary.txt": b""}),
@@ -116,7 +116,7 @@ def test_a_sound_package_raises_no_doubt(contents):
         ),
         (
             lambda c: replaced(c, environment=()),
-            "environment.json: environment: not the environment of result.json",
+            "environment.json: environment: differs from the environment in result.json",
         ),
         (
             lambda c: replaced(c, environment=c.environment * 2),
@@ -154,10 +154,10 @@ def test_a_missing_or_exchanged_case_is_named(contents):
     )
     exchanged = contents.cases | {first: contents.cases[second]}
     assert doubts(replaced(contents, cases=exchanged)) == [
-        f"cases/{first}.json: not the case of this digest that is drawn"
+        f"cases/{first}.json: differs from the case with this digest that is drawn"
     ]
     assert doubts(replaced(contents, cases=contents.cases | {"beef": b"{"}))[0] == (
-        "cases/beef.json: not drawn for anything that the level judges"
+        "cases/beef.json: not drawn for any requirement of the level"
     )
 
 

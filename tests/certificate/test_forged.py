@@ -70,8 +70,10 @@ def test_a_case_of_our_own_is_none_of_the_level_s(make, contents):
     )
     found = texts(forged)
 
-    assert f"cases/{case.digest}.json: not drawn for anything that the level judges" in found
-    assert f"judged.json: digests: FWD-1 under GPipe: {case.digest} is not drawn for it" in found
+    assert f"cases/{case.digest}.json: not drawn for any requirement of the level" in found
+    assert (
+        f"judged.json: digests: FWD-1 under GPipe: {case.digest} is not among the cases drawn for it" in found
+    )
 
 
 def test_counts_that_agree_with_each_other_and_not_with_the_list_are_refused(contents):
@@ -94,7 +96,8 @@ def test_a_requirement_that_the_claims_include_cannot_be_called_unclaimed(conten
     forged = replaced(contents, result=replaced(contents.result, cells=(said, *others)))
 
     assert any(
-        "FWD-1 under GPipe: not_claimed, but by the claims it is judged on" in one for one in texts(forged)
+        "FWD-1 under GPipe: not_claimed, but according to the claims it is judged on" in one
+        for one in texts(forged)
     )
 
 
@@ -120,7 +123,7 @@ def test_narrower_claims_than_those_that_were_judged_are_refused(contents):
     ("claims", "words"),
     [
         ({"schedules": tuple(ScheduleClaim(name=f"S{i}") for i in range(65))}, "65 entries; at most 64"),
-        ({"schedules": (ScheduleClaim(name="S"), ScheduleClaim(name="S"))}, "S is there 2 times"),
+        ({"schedules": (ScheduleClaim(name="S"), ScheduleClaim(name="S"))}, "S appears 2 times"),
         (
             {"schedules": (ScheduleClaim(name="S", min_microbatches_per_stage=256),)},
             "S: at least 2048 microbatches on 4 ranks with 2 stages each; a schedule may need 1024",
@@ -160,7 +163,9 @@ def test_claims_that_no_adapter_can_make_are_a_doubt(contents, schedule):
 def test_so_many_cases_that_nobody_could_wait_are_not_drawn(monkeypatch):
     monkeypatch.setattr("pipeconform.certificate.drawing.MOST_DRAWN", 5)
 
-    with pytest.raises(TooLargeError, match="cases would have to be drawn to know what level Forward judges"):
+    with pytest.raises(
+        TooLargeError, match="cases would have to be drawn to determine what level Forward judges"
+    ):
         num_draws(LEVEL, Capabilities(schedules=(ScheduleClaim(name="GPipe"),)))
 
 

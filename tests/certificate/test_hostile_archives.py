@@ -82,7 +82,7 @@ def test_a_directory_is_not_read_that_is_larger_than_a_package_has(tmp_path):
 def test_what_does_not_end_as_an_archive_is_none(tmp_path):
     path = archive(tmp_path)
     path.write_bytes(path.read_bytes() + b"comment")
-    with pytest.raises(BadPackageError, match="it does not end as one"):
+    with pytest.raises(BadPackageError, match="it does not end like one"):
         read_package(path)
 
 

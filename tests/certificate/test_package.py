@@ -55,7 +55,7 @@ def test_a_tampered_file_is_named(path):
         files["result.json"] = files["result.json"].replace(b'"judgements": 6', b'"judgements": 7', 1)
 
     assert str(check_package(rewritten(path, change)).doubts[0]) == (
-        "result.json: sha256: the contents are not those of the manifest"
+        "result.json: sha256: the contents do not match the manifest"
     )
 
 
@@ -67,7 +67,7 @@ def test_a_renamed_file_is_missing_under_its_name_and_unknown_under_the_other(pa
         "logs/summary.txt: listed in the manifest, but missing",
         "logs/other.txt: not listed in the manifest",
         "logs/summary.txt: missing",
-        "logs/other.txt: no file of a certification package",
+        "logs/other.txt: not a file of a certification package",
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_smuggled_file_is_named(path):
 
     assert [str(doubt) for doubt in checked.doubts] == [
         "notes.txt: not listed in the manifest",
-        "notes.txt: no file of a certification package",
+        "notes.txt: not a file of a certification package",
     ]
     assert not checked.granted
 
@@ -150,7 +150,7 @@ def test_a_name_that_is_there_twice_is_refused(path):
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("result.json", b"{}")
 
-    with pytest.raises(BadPackageError, match=r"result.json is there twice"):
+    with pytest.raises(BadPackageError, match=r"result.json appears twice"):
         read_package(path)
 
 

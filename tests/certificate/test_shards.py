@@ -71,7 +71,7 @@ def test_a_missing_shard_is_named(files):
 def test_a_shard_that_is_there_twice_is_named(files):
     one, two = files()
 
-    with pytest.raises(BadPackageError, match=r"1.zip: shard 1/2 is there twice"):
+    with pytest.raises(BadPackageError, match=r"1.zip: shard 1/2 is given twice"):
         merge([one, two, one])
 
 

@@ -152,4 +152,4 @@ def test_shards_of_a_wrapper_are_merged_to_what_verifies_as_a_whole(make, tmp_pa
 
     first, second = shards
     mixed = make.changed(first, result=make.changed(first.result, cells=second.result.cells))
-    assert any("is none of the level's" in str(doubt) for doubt in check_contents(mixed).doubts)
+    assert any("does not belong to the level" in str(doubt) for doubt in check_contents(mixed).doubts)

@@ -212,7 +212,7 @@ def test_json_has_every_number_and_the_whole_critical_path(typed):
 def test_costs_outside_the_promise_are_said_to_be(typed):
     _, out, _ = typed("simulate", "--name", "zb_v", "-p", 2, "-v", 2, "-m", 4, "--latency", 1)
 
-    assert "ZB-V promises nothing of idle time at this size and these costs (0 elsewhere)" in out
+    assert "ZB-V claims no idle time at this size and these costs (0 elsewhere)" in out
 
 
 def test_a_table_that_cannot_run_is_bad_input_with_the_proof(typed, tmp_path):
@@ -232,8 +232,8 @@ def test_a_wrong_table_is_timed_with_a_warning(typed, tmp_path):
     assert code == 0
     assert "makespan 4" in out
     assert err == (
-        "pipeconform: warning: the table is wrong, its times may say nothing: [SCH-1 multiset] stage 0, "
-        "microbatch 1: it has neither B nor I ('pipeconform schedule verify short.csv' prints all)\n"
+        "pipeconform: warning: the table is wrong, so its times may be meaningless: [SCH-1 multiset] stage 0, "
+        "microbatch 1: it has neither B nor I ('pipeconform schedule verify short.csv' prints all violations)\n"
     )
 
 
@@ -310,16 +310,16 @@ def test_every_family_is_listed_with_its_formula_and_source(typed):
     [
         (["verify"], "name one table: a FILE, or --name NAME with -p, -v and -m"),
         (["verify", "t.csv", "--name", "gpipe"], "name one table: a FILE, or --name NAME with -p, -v and -m"),
-        (["verify", "t.csv", "-p", "2"], "-p and -v are for --name; a file has the ranks and stages"),
+        (["verify", "t.csv", "-p", "2"], "-p and -v are for --name; a file determines its ranks and stages"),
         (
             ["verify", "t.json", "-m", "2"],
-            "--placement and -m are for CSV files; a JSON file says both itself",
+            "--placement and -m are for CSV files; a JSON file contains both",
         ),
         (["verify", "t.csv", "--placement", "0,x"], "--placement 0,x: expected the rank of every stage"),
         (["verify", "no.csv"], "cannot read no.csv: No such file or directory"),
         (["verify", "t.txt"], "cannot read t.txt: No such file or directory"),
-        (["verify", "bad.csv"], "bad.csv, line 2, column 3 (rank 1): '1X0' is no action; expected "),
-        (["draw", "bad.csv"], "bad.csv, line 2, column 3 (rank 1): '1X0' is no action; expected "),
+        (["verify", "bad.csv"], "bad.csv, line 2, column 3 (rank 1): '1X0' is not an action; expected "),
+        (["draw", "bad.csv"], "bad.csv, line 2, column 3 (rank 1): '1X0' is not an action; expected "),
         (["simulate", "bad.json"], "bad.json, line 2, column 2: JSON is malformed: "),
         (["verify", "--name", "1F2B", "-p", "2", "-m", "2"], "unknown schedule family '1F2B'; nearest: 1F1B"),
         (["draw", "--name", "zbv", "-p", "2", "-m", "2"], "unknown schedule family 'zbv'; nearest: zb_v"),
@@ -330,7 +330,7 @@ def test_every_family_is_listed_with_its_formula_and_source(typed):
         ),
         (
             ["verify", "--name", "gpipe", "-p", "9999", "-m", "9999"],
-            "p·v·m is 99,980,001, more than 5,000,000",
+            "p·v·m is 99,980,001, more than the limit of 5,000,000",
         ),
         (
             ["verify", "--name", "gpipe", "-p", "2", "-m", "2", "--placement", "0,1"],

@@ -50,7 +50,7 @@ first wrong of 41 compared tensors: output gradient of stage 1, microbatch 2, in
   value differs at [0]
     expected  1.0
     actual    0.5
-what it spreads to in step 0, per microbatch (= right, x wrong, . not seen):
+how the error spreads in step 0, per microbatch (= right, x wrong, . not seen):
   forward     stages 0 to 1: all right
               stage 2: in ==.  out ===  returned ===
   loss        stage 2: ===
@@ -66,7 +66,7 @@ what it spreads to in step 0, per microbatch (= right, x wrong, . not seen):
 def test_nothing_wrong_is_said_so():
     (line,) = localisation_lines(Localisation(first=None, compared=1, wrong=0))
 
-    assert line == "executed once more to find the first wrong tensor: of 1 compared tensor none is wrong"
+    assert line == "executed once more to find the first wrong tensor: none of 1 compared tensor is wrong"
 
 
 def test_a_missing_bound_is_said():

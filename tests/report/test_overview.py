@@ -83,7 +83,7 @@ def test_a_variant_has_one_column_behind_the_default_settings(make):
 FWD-1  Outputs              ok     ok    FAIL
 ERR-2  Wrong input dtypes   FAIL   skip  FAIL    ok
 ERR-3  Outputs that change  ok     ok    ok      HUNG 1/3
-debug: with the settings of this name, the worst under any schedule, and under how many of those judged"""
+debug: with the settings of this name, the worst verdict under any schedule, and under how many of those judged"""
     assert table(result, width=120) == expected
 
 

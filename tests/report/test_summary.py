@@ -219,7 +219,7 @@ def test_a_case_that_is_wrong_in_changing_ways_is_no_flaky_one(make):
 
     assert "FLAKY" not in text
     assert (
-        "(wrong each time, but not always alike: executed again, the case showed it 3 of 5 times, "
+        "(wrong each time, but not always in the same way: executed again, the case showed it 3 of 5 times, "
         "and another violation 2 times)" in text
     )
 

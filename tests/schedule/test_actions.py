@@ -44,7 +44,7 @@ def test_overlap_is_spelled_as_torch_spells_it():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is no action"),
+        ("", "is not an action"),
         ("F0", "expected <stage><kind><microbatch>"),
         ("2X0", "expected <stage>"),
         ("2F", "needs a microbatch"),
@@ -56,8 +56,8 @@ def test_overlap_is_spelled_as_torch_spells_it():
         ("(1B0;1F1)OVERLAP_F_B", "takes one F, then one B or I"),
         ("(1F0;2B0)SEND_F", "parts can form"),
         ("(1F0;2B0)BATCH", "two or more sends and receives"),
-        ("()BATCH", "is no action"),
-        ("(1F0;(1F0;2B0)OVERLAP_F_B)BATCH", "is no action"),
+        ("()BATCH", "is not an action"),
+        ("(1F0;(1F0;2B0)OVERLAP_F_B)BATCH", "is not an action"),
     ],
 )
 def test_parse_says_why_a_text_is_no_action(text, reason):
@@ -68,7 +68,7 @@ def test_parse_says_why_a_text_is_no_action(text, reason):
 
 
 def test_batches_take_transfers_only():
-    with pytest.raises(BadTableError, match="no batch"):
+    with pytest.raises(BadTableError, match="not a batch"):
         batch(Action(0, Kind.F, 0), Action(0, Kind.SEND_F, 0))
 
 

@@ -60,16 +60,19 @@ def test_idle_cells_are_dropped():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0F0,,0B0\n1F0,,1X0\n", "bad.csv, line 2, column 3 (rank 1): '1X0' is no action"),
-        ("0F0,0B0\n1F0,1X0\n", "bad.csv, line 2, column 2 (rank 1): '1X0' is no action"),
-        ("0F0,0B\n", "bad.csv, line 1, column 2 (rank 0): '0B' is no action: B needs a microbatch"),
+        ("0F0,,0B0\n1F0,,1X0\n", "bad.csv, line 2, column 3 (rank 1): '1X0' is not an action"),
+        ("0F0,0B0\n1F0,1X0\n", "bad.csv, line 2, column 2 (rank 1): '1X0' is not an action"),
+        ("0F0,0B\n", "bad.csv, line 1, column 2 (rank 0): '0B' is not an action: B needs a microbatch"),
         ("0F0,(0F1;1B0)OVERLAP\n", "line 1, column 2"),
         ('0F0,"0B0\n', "bad.csv, line 1"),
-        ("", "there is no action in it"),
-        (",,\n", "there is no action in it"),
+        ("", "the file has no action"),
+        (",,\n", "the file has no action"),
         ("0F0\n,,2F0\n", "bad.csv, line 2, column 3: 2F0, but no rank computes stage 1"),
-        ("0F0,,0B0,0F9000\n", "bad.csv, line 1, column 4: 0F9000 speaks of microbatch 9000; the file has 3"),
-        ("0SEND_F0\n", "no computation to read the placement off"),
+        (
+            "0F0,,0B0,0F9000\n",
+            "bad.csv, line 1, column 4: 0F9000 names microbatch 9000, but the file has only 3",
+        ),
+        ("0SEND_F0\n", "no computation from which to infer the placement"),
     ],
 )
 def test_bad_csv_files_are_answered_with_the_place_and_the_reason(text, words):
@@ -86,11 +89,11 @@ def test_bad_csv_files_are_answered_with_the_place_and_the_reason(text, words):
         ({"placement": "loop"}, "bad.json, line 5, column 2: Expected `array`, got `str` - at `$.placement`"),
         ({"placement": [0, 7]}, "bad.json, line 5, column 2: stage 1 is placed on rank 7"),
         ({"num_microbatches": 0}, "bad.json, line 3, column 2: a table needs at least one microbatch"),
-        ({"num_microbatches": 10**9}, "bad.json, line 3, column 2: 1000000000 microbatches, and far fewer"),
+        ({"num_microbatches": 10**9}, "bad.json, line 3, column 2: 1000000000 microbatches, but far fewer"),
         ({"num_chains": 3}, "bad.json, line 4, column 2: 2 stages cannot form 3 equal chains"),
         (
             {"ranks": ["1F0", "0F0 0Q0"]},
-            "bad.json, line 11, column 8 (rank 1, position 1): '0Q0' is no action",
+            "bad.json, line 11, column 8 (rank 1, position 1): '0Q0' is not an action",
         ),
         ({"extra": 1}, "bad.json, line 13, column 2: Object contains unknown field `extra`"),
     ],

@@ -88,7 +88,7 @@ def test_a_v_schedule_on_a_loop_is_refused():
 
     messages = [v.message for v in verify_named(looped, name="zb_v") if v.rule is Rule.PLACEMENT]
 
-    assert "its placement is (0, 1, 0, 1); zb_v asks for (0, 1, 1, 0)" in messages
+    assert "its placement is (0, 1, 0, 1); zb_v has (0, 1, 1, 0)" in messages
 
 
 def test_the_free_backward_order_is_free():

@@ -288,7 +288,7 @@ def test_a_batch_with_a_send_nobody_posts_in_time():
     found = {v.delivery: v.message for v in verify(late)}
 
     assert Delivery.BUFFERED not in found
-    assert "1RECV_F1 is not due on rank 1; rank 1 has not come to 1RECV_F1" in found[Delivery.SYNCHRONOUS]
+    assert "1RECV_F1 is not due on rank 1; rank 1 has not reached 1RECV_F1" in found[Delivery.SYNCHRONOUS]
 
 
 def test_a_circle_over_three_ranks_names_all_of_them():

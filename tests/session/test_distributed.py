@@ -211,4 +211,4 @@ def test_workers_that_cannot_begin_end_the_run_with_a_reason(ending):
     code, said, _, _ = ending("start")
 
     assert code == 3
-    assert "workers have ended one after another without judging anything" in said
+    assert "workers ended one after another without judging anything" in said

@@ -135,7 +135,7 @@ def test_after_an_error_on_one_rank_all_is_restored_and_the_others_are_told() ->
 
     assert first == (
         "HarnessError: rank 0: rank 1 did not leave replaced(all_reduce) within 1.0 s; "
-        "it failed before, or does not call it"
+        "it failed earlier, or does not call it"
     )
     assert second == "ValueError: mine"
     assert [(calls, restored) for _, calls, restored in values] == [(1, True), (1, True)]

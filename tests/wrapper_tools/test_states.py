@@ -100,7 +100,7 @@ def _one_bit():
 def test_one_bit_on_one_rank_is_told_to_all_and_a_nan_equals_itself() -> None:
     for told in run_on_ranks(_one_bit, ranks=2).values:
         assert told == (
-            "weight on rank 1 is not that of rank 0: 1 of 4 elements, first [1, 0]: 1.0000001192092896 instead of 1.0"
+            "weight on rank 1 differs from rank 0: 1 of 4 elements, first [1, 0]: 1.0000001192092896 instead of 1.0"
         )
 
 

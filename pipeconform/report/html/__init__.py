@@ -1,4 +1,4 @@
-"""The report as one page of HTML, made from result files and from nothing else."""
+"""The report as one HTML page, made only from result files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smallest case as a picture: stages in order from left to right, each in the lane of its rank."""
+"""The smallest case as a picture: stages from left to right, each in the lane of its rank."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ from pipeconform.report.html.figure import figure
 
 __all__ = ["block_words", "draw_case", "stage_notes"]
 
-_NARROWEST, _LETTER, _MARGIN = 128, 6.6, 30  # a box, a letter of a block's words, and what is beside them
+_NARROWEST, _LETTER, _MARGIN = (
+    128,
+    6.6,
+    30,
+)  # widths of the smallest box, of a letter, and of the space beside the text
 _GAP, _LEFT, _RIGHT, _TOP = 32, 92, 58, 2
 _HEAD, _ROW, _PAD, _BETWEEN, _APART = 24, 22, 6, 10, 4
 _ARROW = 6
-_PASSAGE = 24  # height of a tensor's way past the stages
+_PASSAGE = 24  # height of a tensor's path past the stages
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """Where things are: stages from left to right, pipeline ranks from top to bottom."""
+    """Positions: stages from left to right, pipeline ranks from top to bottom."""
 
     box: float
     """The width of a stage."""
     height: float
-    """Its height."""
+    """The height of a stage."""
     top: float
 
     @classmethod
@@ -63,7 +67,7 @@ class _Layout:
 def draw_case(
     case: Case, *, owners: Owners, labels: Sequence[str], bad_stage: int | None, bad_rank: int | None
 ) -> Markup:
-    """The picture as SVG; `labels` names the pipeline ranks, the bad stage and pipeline rank are marked."""
+    """The picture as SVG; `labels` names the pipeline ranks. The stage and pipeline rank at fault are marked."""
     layout = _Layout.of(case)
     width = layout.left(case.num_stages) - _GAP + _RIGHT
     parts: list[str] = []
@@ -90,7 +94,7 @@ def _title(case: Case) -> str:
 
 
 def _passages(case: Case, owners: Owners, layout: _Layout) -> Iterator[str]:
-    """The tensors that pass several stages: above the lanes from the stage that makes it to the last one."""
+    """The tensors that pass several stages, drawn above the lanes from the stage that makes them to the last user."""
     for number, one in enumerate(case.model.passages):
         y = _TOP + number * _PASSAGE + 12
         begin, end = (layout.left(s) + layout.box / 2 + 9 * number for s in (one.source, one.last))
@@ -100,7 +104,7 @@ def _passages(case: Case, owners: Owners, layout: _Layout) -> Iterator[str]:
 
 
 def _paths(case: Case, owners: Owners) -> list[list[int]]:
-    """The ranks that a microbatch passes, stage by stage; two directions where stages live on two ranks."""
+    """The ranks that a microbatch passes, stage by stage; two paths if each stage is on two ranks."""
     home = [s % case.num_ranks for s in range(case.num_stages)]
     one = [min(ranks, key=lambda r, at=at: abs(r - at)) for ranks, at in zip(owners, home, strict=True)]  # type: ignore[misc]
     other = [max(ranks, key=lambda r, at=at: abs(r - at)) for ranks, at in zip(owners, home, strict=True)]  # type: ignore[misc]
@@ -108,7 +112,7 @@ def _paths(case: Case, owners: Owners) -> list[list[int]]:
 
 
 def _arrows(path: Sequence[int], layout: _Layout, *, result: str) -> Iterator[str]:
-    """The way of a microbatch: into the first stage, from stage to stage, out of the last one."""
+    """The path of a microbatch: into the first stage, from stage to stage, out of the last one."""
     middle = [layout.middle(rank) for rank in path]
     yield from _arrow(((layout.left(0) - 16, middle[0]), (layout.left(0), middle[0])))
     for s in range(len(path) - 1):
@@ -162,11 +166,11 @@ def block_words(block: AnyBlock, stage: Stage) -> str:
 
 
 _SAID_OF: Mapping[str, tuple[str, ...]] = MappingProxyType({"Shared": ("used twice",)})
-"""What a block's name and fields do not say."""
+"""Notes on blocks that their names and fields do not express."""
 
 
 def stage_notes(case: Case, number: int) -> tuple[str, ...]:
-    """What else there is to say about a stage."""
+    """Further properties of a stage."""
     notes = ["frozen"] if case.model.stages[number].frozen else []
     notes += [f"keyword: {one.kind}" for one in case.model.kwargs if one.stage == number]
     notes += [f"makes a {one.kind} tensor" for one in case.model.passages if one.source == number]

@@ -1,6 +1,6 @@
-"""What a result says that an implementation claimed: which ranks own a stage, what a schedule is called.
+"""The implementation's claims in a result: which ranks own a stage, and which family a schedule belongs to.
 
-Capabilities are free-form in a result file; what cannot be read there is as good as not said.
+Capabilities are free-form in a result file; values that cannot be read are treated as missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeconform.schedule.families import Family, family
 __all__ = ["family_of", "owners_of"]
 
 Owners = tuple[frozenset[int], ...]
-"""Per stage the pipeline ranks that own it."""
+"""For each stage, the pipeline ranks that own it."""
 
 
 def _claim(implementation: Implementation, schedule: str) -> Mapping[str, Any]:
@@ -30,14 +30,14 @@ def _claim(implementation: Implementation, schedule: str) -> Mapping[str, Any]:
 
 
 def owners_of(case: Case, implementation: Implementation) -> Owners:
-    """Which pipeline ranks own each stage: as the case places them, else as claimed; a loop where none can be read."""
+    """The pipeline ranks that own each stage: as in the case, or else as claimed, or else in a loop."""
     placed = case.world.placement or _claim(implementation, case.schedule).get("placement")
     placement = Placement(placed) if placed in set(Placement) else Placement.LOOP
     return laid_out(placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
 
 
 def family_of(case: Case, implementation: Implementation) -> Family | None:
-    """The schedule family that the implementation names its schedule after; None where it names none."""
+    """The schedule family that the implementation claims for the case's schedule; None if it claims none."""
     name = _claim(implementation, case.schedule).get("family")
     try:
         return family(name) if isinstance(name, str) else None

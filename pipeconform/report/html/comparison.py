@@ -1,4 +1,4 @@
-"""Where two results or more say something else about the same cell, the heaviest difference first."""
+"""The cells about which two or more results disagree, the most serious difference first."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _GOOD = len(SEVERITY) - 3  # passed, not claimed and skipped come last
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What one result says."""
+    """One result's verdict on a cell."""
 
     label: str
     status: StatusView
     changes: tuple[Kind, ...]
-    """What became of it since the first result, in the words of `pipeconform compare`."""
+    """How it changed since the first result, in the words of `pipeconform compare`."""
     signatures: tuple[tuple[str, str], ...]
-    """Each distinct violation: its signature and where it is told."""
+    """Each violation: its signature, and the link to it."""
     reason: str
 
 
@@ -45,9 +45,9 @@ class Difference:
 
 
 def differences(sources: Sequence[Source], *, known: dict[str, Requirement]) -> tuple[Difference, ...]:
-    """The cells whose verdict changed since the first result, those that are met somewhere and broken elsewhere first.
+    """The cells whose verdict changed since the first result; first those that one result meets and another does not.
 
-    What counts as a change is what `pipeconform compare` calls one, but for the number of cases.
+    Changes are those of `pipeconform compare`, except for changes in the number of cases.
     """
     order = {identifier: at for at, identifier in enumerate(known)}
     found = []
@@ -60,13 +60,13 @@ def differences(sources: Sequence[Source], *, known: dict[str, Requirement]) -> 
 
 
 def changes_since_first(cells: Sequence[Cell | None]) -> tuple[tuple[Kind, ...], ...]:
-    """What became of one cell in each result since the first one; nothing in the first one itself."""
+    """How one cell changed in each result, compared with the first; empty for the first."""
     kinds = ([change.kind for change in cell_changes(cells[0], cell)] for cell in cells[1:])
     return ((), *(tuple(dict.fromkeys(several)) for several in kinds))
 
 
 def _weight(cells: Sequence[Cell | None]) -> int:
-    """Broken here and met there, then broken here only, then broken otherwise, then the rest."""
+    """The sort key: broken here and met there, then broken in one only, then broken differently, then the rest."""
     broken = [cell is not None and SEVERITY.index(cell.status) < _GOOD for cell in cells]
     if any(broken) and any(cell is not None and cell.status == "passed" for cell in cells):
         return 0
@@ -114,7 +114,7 @@ def _side(source: Source, cell: Cell | None, changes: tuple[Kind, ...]) -> Side:
 
 
 def warnings(sources: Sequence[Source]) -> tuple[str, ...]:
-    """Why a difference may come from something else than the implementation."""
+    """Reasons other than the implementation for which results may differ."""
     facts = {
         "the standard": [source.result.standard_version for source in sources],
         "the product": [source.result.product_version for source in sources],

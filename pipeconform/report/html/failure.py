@@ -1,4 +1,4 @@
-"""What a page shows of one violation, and of several that are the same."""
+"""The page's view of one violation, and of a group of equal ones."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from pipeconform.spec import Requirement
 __all__ = ["Chart", "FailureView", "GroupView", "group_view"]
 
 _MOST_PICTURE = 64
-"""Stages in a picture; a case of more is told in words."""
+"""The most stages in a picture; larger cases are described only in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A Gantt chart with what is said about it."""
+    """A Gantt chart with its heading, note and legend."""
 
     heading: str
     note: str
@@ -47,7 +47,7 @@ class Chart:
     """The kinds of computation that occur: letter and meaning."""
     waits: bool
     lanes: tuple[tuple[str, str, str], ...]
-    """The same in words: per rank its label, its computations in order, and whose results it waits for."""
+    """The same in words: each rank's label, its computations in order, and whose results it waits for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +58,18 @@ class FailureView:
     identifier: str
     requirement: str
     under: str
-    """`` under`` its schedule, if it has one."""
+    """``" under …"`` with its schedule, if it has one."""
     where: tuple[str, ...]
     message: Message
     verdicts: tuple[RankVerdict, ...]
     waits: WaitsView | None
-    """Of a hang, who waits for whom, where that is known."""
+    """For a hang, who waits for whom, if that is known."""
     facts: tuple[tuple[str, str], ...]
     steps: tuple[StepView, ...]
     picture: Markup | None
     charts: tuple[Chart, ...]
     spread: SpreadView | None
-    """The first wrong tensor, and what it spreads to."""
+    """The first wrong tensor, and how the error spreads from it."""
     words: str
     """The case as text."""
     digest: str
@@ -82,7 +82,7 @@ class FailureView:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupView:
-    """The same violation under one schedule or several, told once."""
+    """The same violation under one schedule or several."""
 
     anchor: str
     status: StatusView
@@ -106,7 +106,7 @@ def group_view(
     known: Mapping[str, Requirement],
     where: Path,
 ) -> GroupView:
-    """Lay a group out; `anchors` maps a violation's id to its place on the page."""
+    """The view of a group; `anchors` maps a violation's id to its fragment on the page."""
     rows = tuple(known[name] for name in group.requirements if name in known)
     views = [
         _failure(violation, anchor=anchors[violation.id], implementation=implementation, where=where)
@@ -164,7 +164,7 @@ def _failure(
 
 @dataclass(frozen=True, kw_only=True)
 class _Told:
-    """What is told in another way of a pipeline than of a wrapper."""
+    """The parts that differ between pipelines and wrappers."""
 
     where: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
@@ -201,7 +201,7 @@ def _of_a_pipeline(violation: Violation, implementation: Implementation) -> _Tol
 
 
 def _labels(case: Case) -> list[str]:
-    """Pipeline ranks by their rank in the world, which is what messages speak of."""
+    """Names of pipeline ranks by their rank in the world, as in messages."""
     return [f"rank {rank}" for rank in case.world.pipeline_ranks]
 
 
@@ -216,7 +216,7 @@ def _stage(violation: Violation, place: Place) -> int | None:
 def _charts(
     violation: Violation, place: Place, implementation: Implementation, labels: list[str]
 ) -> Iterator[Chart]:
-    """What ran, where that was observed; what should have run, where it did not or that is not known."""
+    """Charts of what ran, if that was observed, and of the named schedule, if that differs or nothing was observed."""
     ran, named = executed_plot(violation), named_plot(violation, place, implementation)
     step = "" if place.step is None else f" in step {place.step}"
     if ran is not None:
@@ -269,7 +269,7 @@ def _is_there(plot: Plot, at: tuple[int, int]) -> bool:
 
 def _clock(plot: Plot) -> str:
     if not plot.timed:
-        return " This order cannot be run on paper, so computations stand one after the other."
+        return " This order cannot be simulated, so computations are drawn one after the other."
     return " Lengths are not measured: F, I and W count 1, B counts 2; hatched is waiting."
 
 
@@ -288,7 +288,7 @@ def _chart(
         wrong = None
     marked = frozenset() if wrong else frozenset(_suspected(plot, violation, place))
     if marked:
-        note += " Framed with dashes: the computations that the violation speaks of."
+        note += " Framed with dashes: the computations that the violation is about."
     marks = Marks(
         lane=place.pipeline_rank(case_in(violation)) if wrong is None else wrong[0],
         wrong=wrong,

@@ -1,4 +1,4 @@
-"""A picture on a page: it shrinks with the page, and has a title for those who cannot see it."""
+"""A picture on a page, which shrinks with the page and has a title for screen readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["figure"]
 
 
 def figure(shapes: Iterable[str], *, width: float, height: float, title: str, cls: str) -> Markup:
-    """Shapes as a picture, styled by the page's style sheet."""
+    """SVG shapes as a picture, styled by the page's style sheet."""
     drawn = svg.picture(
         shapes,
         width=width,

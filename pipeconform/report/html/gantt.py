@@ -1,4 +1,4 @@
-"""A Gantt chart of a plot: a lane per rank, waits between computations, and the point of failure."""
+"""A Gantt chart of a plot: a lane per rank, the waits between computations, and the point of failure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pipeconform.schedule.drawing import Cell
 
 __all__ = ["MEANING", "Marks", "draw_gantt", "waits"]
 
-_UNIT = 34.0  # pixels of the shortest computation: its label fits
+_UNIT = 34.0  # pixels of the shortest computation, wide enough for its label
 _LANE, _GAP = 34, 10
 _TOP, _BOTTOM, _LEFT, _RIGHT = 8, 22, 86, 44
-_ROOM = 20  # above a lane with a pointer, for the pointer's words
+_ROOM = 20  # pixels above a lane with a pointer, for its text
 _AXIS_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _MOST_TICKS = 16
 
@@ -38,12 +38,12 @@ class Marks:
     """What a chart points at."""
 
     lane: int | None = None
-    """The pipeline rank at fault, as far as it is known."""
+    """The pipeline rank at fault, if known."""
     wrong: tuple[int, int] | None = None
-    """Pipeline rank and index of the first wrong computation; its lane's length for one that is missing."""
+    """Pipeline rank and index of the first wrong computation; the lane's length if one is missing at its end."""
     wrong_words: str = "first wrong"
     suspects: Collection[tuple[int, int]] = field(default_factory=frozenset)
-    """Pipeline rank and index of the computations that the violation speaks of."""
+    """Pipeline rank and index of the computations that the violation is about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Wait:
     start: float
     end: float
     source: str
-    """What it waits for: ``1B0 of rank 1``; empty where that is not known."""
+    """What it waits for: ``1B0 of rank 1``; empty if not known."""
 
 
 def draw_gantt(plot: Plot, *, labels: Sequence[str], marks: Marks, title: str) -> Markup:
@@ -79,7 +79,7 @@ def draw_gantt(plot: Plot, *, labels: Sequence[str], marks: Marks, title: str) -
 
 
 def _axis(plot: Plot, *, unit: float, height: float) -> Iterator[str]:
-    """Ticks in units of the shortest computation; none where no clock could be kept."""
+    """Ticks in units of the shortest computation; none if the order could not be simulated."""
     if not plot.timed:
         return
     step = next((step for step in _AXIS_STEPS if plot.makespan / step <= _MOST_TICKS), _AXIS_STEPS[-1])
@@ -98,9 +98,9 @@ def _waits(plot: Plot, rank: int, labels: Sequence[str], *, unit: float) -> Iter
 
 
 def _cells(lane: Sequence[Cell], *, unit: float, y: float, suspects: Collection[int]) -> Iterator[str]:
-    """A lane's computations, those of a kind in one group, and their names.
+    """A lane's computations, grouped by kind, and their names.
 
-    The groups are moved to the lane and the style sheet says how high a box is: what is left is short.
+    Groups are moved to the lane, and the style sheet sets the height of boxes, which keeps the markup short.
     """
     boxes: dict[tuple[Kind, int], list[str]] = {}
     names: dict[int, list[str]] = {}
@@ -120,7 +120,7 @@ def _cells(lane: Sequence[Cell], *, unit: float, y: float, suspects: Collection[
 
 
 def _pointer(lane: Sequence[Cell], marks: Marks, *, unit: float, y: float) -> str:
-    """The first wrong computation, framed and named; an empty frame where one is missing at the end."""
+    """A frame around the first wrong computation, with its text; an empty frame if one is missing at the end."""
     assert marks.wrong is not None
     at = marks.wrong[1]
     if at < len(lane):
@@ -134,7 +134,7 @@ def _pointer(lane: Sequence[Cell], marks: Marks, *, unit: float, y: float) -> st
 
 
 def waits(plot: Plot, rank: int, *, labels: Sequence[str]) -> Iterator[Wait]:
-    """Where a rank computes nothing before its last computation, and whose result it waits for."""
+    """The waits of a rank before its last computation, and whose result it waits for."""
     if not plot.timed:
         return
     free = 0.0
@@ -145,7 +145,7 @@ def waits(plot: Plot, rank: int, *, labels: Sequence[str]) -> Iterator[Wait]:
 
 
 def _source(plot: Plot, cell: Cell, *, labels: Sequence[str]) -> str:
-    """The computation whose result this one takes."""
+    """The computation on another rank whose result this one takes."""
     kinds, stage = ((Kind.F,), cell.stage - 1) if cell.kind is Kind.F else (_BACKWARD, cell.stage + 1)
     for other, lane in enumerate(plot.lanes):
         for source in lane:

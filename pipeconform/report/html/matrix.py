@@ -1,6 +1,6 @@
-"""Requirements × schedules: what every cell of one result or several says, and where it leads.
+"""The matrix of requirements × schedules, for one result or several, with links to violations.
 
-Every environment variant has its columns, those of the default settings first.
+Every environment variant has its own columns; those of the default settings come first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeconform.spec.wrappers import all_chapters
 
 __all__ = ["Box", "ChapterView", "Entry", "Line", "Matrix", "RowView", "VariantView", "matrix"]
 
-_LARGE = 500  # rows that a browser lays out at once without a pause
+_LARGE = 500  # rows that a browser lays out without a noticeable pause
 
 Key = tuple[str, str, str]
 """Requirement, schedule and variant."""
@@ -29,28 +29,28 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What one result says in one cell."""
+    """One result's verdict in one cell."""
 
     label: str
     status: StatusView
     href: str
-    """Where its first violation is told, if there is one."""
+    """The link to its first violation, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """One cell of the matrix: an entry per result, or none where a variant has nothing to say of the requirement."""
+    """One cell of the matrix: an entry per result, or none if a variant does not judge the requirement."""
 
     entries: tuple[Entry, ...]
     differs: bool
     """Whether its verdict changed since the first result."""
     begins: bool
-    """Whether a variant other than the first begins with it."""
+    """Whether it is in the first column of a variant other than the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One cell in full, for the table of counts."""
+    """One row of the table of counts."""
 
     source: str
     schedule: str
@@ -75,10 +75,10 @@ class RowView:
     title: str
     level: str
     requirement: Requirement | None
-    """None for one that this version's standard does not have."""
+    """None if this version of the standard does not have it."""
     boxes: tuple[Box, ...]
     letters: str
-    """The statuses per column for the filters, letters in order: ``p f pf``."""
+    """The letters of each column's statuses, for the filters: ``p f pf``."""
     search: str
     lines: tuple[Line, ...]
 
@@ -110,17 +110,17 @@ class Matrix:
 
     @property
     def num_columns(self) -> int:
-        """Schedules of all variants."""
+        """The number of schedules of all variants together."""
         return sum(len(variant.schedules) for variant in self.variants)
 
     @property
     def large(self) -> bool:
-        """Whether a browser should lay out only the rows that are seen, in columns of fixed width."""
+        """Whether a browser should lay out only visible rows, in columns of fixed width."""
         return sum(len(chapter.rows) for chapter in self.chapters) > _LARGE
 
 
 def matrix(sources: Sequence[Source], *, known: Mapping[str, Requirement]) -> Matrix:
-    """The matrix of some results, requirements in the order of the standard, unknown ones last."""
+    """The matrix of results, with requirements in the order of the standard and unknown ones last."""
     cells = [
         {(cell.requirement, cell.schedule, cell.variant): cell for cell in source.result.cells}
         for source in sources

@@ -1,4 +1,4 @@
-"""A violation's message and its ranks' verdicts, taken apart so that a page can lay them out."""
+"""Parsing a violation's message and its ranks' verdicts for the page."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ _MOST_CHARACTERS = 12_000
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Expected against actual: the first element that differs, and how far off it is."""
+    """Expected and actual value of the first element that differs, and their distance."""
 
     title: str
     """Which element, out of how many: ``value differs at [0, 1], the first of 3 of 12``."""
     expected: str
     actual: str
     same: int
-    """How many characters both begin with."""
+    """The length of the common prefix."""
     notes: tuple[tuple[str, str], ...]
-    """Distance and bound, where they are known."""
+    """Distance and bound, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What was found, in words."""
+    """A violation's message in parts."""
 
     headline: str
     lines: tuple[str, ...]
-    """What follows the headline, without comparison, verdicts and stacks."""
+    """The lines after the headline, without comparison, verdicts and stacks."""
     comparison: Comparison | None
     stack: str
-    """Where a stuck rank stands, or a traceback."""
+    """The stack of a stuck rank, or a traceback."""
     left_out: int
-    """Lines that are in the result file only."""
+    """The number of lines that only the result file has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankVerdict:
-    """What became of one rank of the world."""
+    """How one rank of the world ended."""
 
     rank: str
     word: str
@@ -60,7 +60,7 @@ class RankVerdict:
 
 
 def message_of(violation: Violation) -> Message:
-    """Take a violation's message apart; what verdicts and places say already is left to them."""
+    """Parse a violation's message, without the verdicts and the place, which the page shows separately."""
     text = violation.message
     for told in (violation.verdicts, waiting_of(violation.places)):
         if told:
@@ -81,7 +81,7 @@ def message_of(violation: Violation) -> Message:
 
 
 def _cut(lines: list[str]) -> tuple[list[str], int]:
-    """No more than a page can bear, and how many lines that leaves out."""
+    """As many lines as fit on a page, and how many are left out."""
     kept: list[str] = []
     room = _MOST_CHARACTERS
     for line in lines[:_MOST_LINES]:
@@ -116,13 +116,13 @@ def _comparison(lines: list[str]) -> tuple[Comparison | None, list[str]]:
 
 
 def _alike(one: str, other: str) -> int:
-    """How many characters two texts both begin with."""
+    """The length of the common prefix of two texts."""
     shorter = min(len(one), len(other))
     return next((at for at in range(shorter) if one[at] != other[at]), shorter)
 
 
 def verdicts_of(violation: Violation) -> tuple[RankVerdict, ...]:
-    """One entry per rank of the world; a line of another form is shown as it is."""
+    """One entry per rank of the world; a line in another form is kept as it is."""
     found = []
     for line in shown(violation.verdicts).splitlines():
         match = _VERDICT.fullmatch(line)

@@ -1,4 +1,4 @@
-"""One page for one result or several: everything in one file that asks the network for nothing."""
+"""The page for one result or several: a single file that loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PACKAGE = "pipeconform.report.html"
 
 @dataclass(frozen=True, kw_only=True)
 class ResultView:
-    """What a page says about one result as a whole, and its violations."""
+    """One result on the page: its summary and its violations."""
 
     label: str
     name: str
@@ -46,10 +46,10 @@ class ResultView:
     notes: tuple[tuple[StatusView, str, str], ...]
     """Cells without a verdict: status, cells and reason."""
     problems: tuple[str, ...]
-    """What must be changed in the file of expectations."""
+    """Required changes to the expectations file."""
     groups: tuple[GroupView, ...]
     expected: tuple[GroupView, ...]
-    """Those that the expectations cover."""
+    """Groups of violations that the expectations cover."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +99,14 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
 
 
 def _fit(value: object) -> object:
-    """What a template puts on the page, whosever text it is; pictures are markup already and stay so."""
+    """A value as a template prints it, control characters escaped; pictures are markup already and stay as they are."""
     if isinstance(value, Markup):
         return Markup(shown(str(value), limited=False))  # noqa: S704 - escapes hold no markup
     return shown(value) if isinstance(value, str) else value
 
 
 def _breakable(name: str) -> Markup:
-    """A CamelCase name that may be broken between its words."""
+    """A CamelCase name with possible line breaks between its words."""
     words = re.findall(r"[A-Z]+(?![a-z])[^A-Za-z\d]*|[A-Z]?[a-z]+[^A-Za-z\d]*|\d[\dA-Z]*[^A-Za-z\d]*", name)
     return Markup("<wbr>").join(words if "".join(words) == name else [name])
 
@@ -116,7 +116,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(script: str) -> str:
-    """Nothing is ever loaded, and no script runs but ours: what an implementation printed stays text."""
+    """The content security policy: nothing is loaded, and only our own script runs."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = {
         "default-src": "'none'",
@@ -173,7 +173,7 @@ def _view(source: Source, *, known: dict[str, Requirement]) -> ResultView:
 
 
 def _facts(source: Source) -> Iterator[tuple[str, str]]:
-    """Name and value of what was run, where and on what."""
+    """Names and values that describe the run and its environment."""
     result, run, place = source.result, source.result.run, source.result.environment
     yield "implementation", f"{result.implementation.name} {result.implementation.version}"
     yield "adapter", result.implementation.reference
@@ -198,7 +198,7 @@ def _facts(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[tuple[StatusView, str, str]]:
-    """Why cells have no verdict; the same reason once."""
+    """Why cells have no verdict; each reason once."""
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         if cell.reason and not cell.violations and cell.status != "not_claimed":
@@ -210,7 +210,7 @@ def _notes(cells: Sequence[Cell]) -> Iterator[tuple[StatusView, str, str]]:
 
 
 def _statuses(grid: Matrix) -> Iterator[tuple[StatusView, int]]:
-    """The statuses that occur, worst first, and in how many cells."""
+    """The statuses that occur, worst first, each with its number of cells."""
     counts = Counter(
         entry.status
         for chapter in grid.chapters

@@ -19,7 +19,7 @@ _WEIGHTS = frozenset({Kind.B, Kind.W})
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Step of the program, rank of the world, stage and microbatch, each as far as it is known."""
+    """Step of the program, rank of the world, stage and microbatch, each if known."""
 
     step: int | None = None
     rank: int | None = None
@@ -35,19 +35,19 @@ class Place:
         return tuple(words)
 
     def pipeline_rank(self, case: Case) -> int | None:
-        """The place of `rank` in the pipeline; None for a bystander or when no rank is known."""
+        """The pipeline rank of `rank`; None if that is a bystander or not known."""
         ranks = case.world.pipeline_ranks
         return ranks.index(self.rank) if self.rank in ranks else None
 
 
 def case_in(violation: Violation) -> Case:
-    """The case of a pipeline's violation, which is what a place is in."""
+    """The case of a pipeline's violation."""
     assert isinstance(violation.case, Case), "a wrapper's violations are laid out on their own"
     return violation.case
 
 
 def place_of(violation: Violation) -> Place:
-    """A violation's place in its own words (``step 0, rank 1``), or else that of its first wrong computation."""
+    """The place that a violation names (``step 0, rank 1``), or else that of its first wrong computation."""
     found = {name: int(number) for name, number in _PART.findall(violation.where)}
     wrong = _first_wrong(violation)
     if wrong is not None and wrong.microbatch is not None:
@@ -56,7 +56,7 @@ def place_of(violation: Violation) -> Place:
 
 
 def _first_wrong(violation: Violation) -> Action | None:
-    """The first wrong computation, if it ran and the result says which it was."""
+    """The first wrong computation, if it ran and the result identifies it."""
     if violation.timeline is None or violation.first_wrong is None:
         return None
     rank, index = violation.first_wrong
@@ -67,14 +67,14 @@ def _first_wrong(violation: Violation) -> Action | None:
 
 
 def kind_of(step: Step) -> str:
-    """What a step of a program is called: ``train``, ``eval``, ``zero_grad`` or ``optimizer_step``."""
+    """The name of a step: ``train``, ``eval``, ``zero_grad`` or ``optimizer_step``."""
     return str(step.__struct_config__.tag)
 
 
 def suspects(violation: Violation, place: Place) -> frozenset[Kind]:
-    """The kinds of computation that a violation at this place speaks of; empty where it names no computation.
+    """The kinds of computation that a violation at this place is about; empty if it names none.
 
-    An error, a hang or a crash names a rank only: what ran there at that moment is not known.
+    An error, a hang or a crash names only a rank: which computation ran there at that moment is not known.
     """
     case = case_in(violation)
     if violation.status != "failed" or (place.stage is None and place.microbatch is None):

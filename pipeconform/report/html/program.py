@@ -1,4 +1,4 @@
-"""The program of a case as a strip of steps, and what a reader wants to know about the case at a glance."""
+"""The program of a case as a strip of steps, and the most important facts about the case."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class StepView:
     size: str
     """``B = 4, m = 2`` for a step that runs the pipeline."""
     parts: tuple[Part, ...]
-    """Its microbatches; empty where there are too many to be told apart."""
+    """Its microbatches; empty if there are too many to show."""
     bad: bool
 
 
 def steps_of(case: Case, place: Place) -> tuple[StepView, ...]:
-    """The steps in order; a long program is one entry in words."""
+    """The steps in order; a long program becomes one entry in words."""
     if len(case.program) > _MOST_STEPS:
         words = describe_program(case.program)
         at = "" if place.step is None else f"; step {place.step} is at fault"
@@ -64,7 +64,7 @@ def _steps(case: Case, place: Place) -> Iterator[StepView]:
 
 
 def boundary_words(model: Model, *, rows: str) -> str:
-    """What one microbatch of `rows` samples carries from stage to stage: ``[2, 3, 1] float64``."""
+    """The tensors that a microbatch of `rows` samples passes from stage to stage: ``[2, 3, 1] float64``."""
     sizes = [rows, *([str(model.sequence)] if model.sequence else [])]
     shape = ", ".join([*(reversed(sizes) if model.batch_dim else sizes), str(model.width)])
     words = f"[{shape}] {model.dtype}"
@@ -74,7 +74,7 @@ def boundary_words(model: Model, *, rows: str) -> str:
 
 
 def facts_of(case: Case) -> tuple[tuple[str, str], ...]:
-    """Names and values, the most telling first; what is usual is left out."""
+    """Names and values, the most important first, without defaults."""
     return tuple(_facts(case))
 
 

@@ -1,4 +1,4 @@
-"""The results that a page is made from, each with its name on the page and the places of its violations."""
+"""The results that a page is made from, each with its name on the page and links to its violations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Source:
     result: Result
     path: Path
     label: str
-    """Short, and another one for each result of a page: ``A``; empty where there is one only."""
+    """A letter for each result of a page, such as ``A``; empty if there is only one."""
     anchors: Mapping[str, str] = field(repr=False)
-    """From a violation's id to the fragment of its place on the page."""
+    """By a violation's id, its fragment on the page."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ def _labels(number: int) -> list[str]:
 
 
 def _anchors(result: Result, *, label: str, taken: Counter[str]) -> Iterator[tuple[str, str]]:
-    """Fragments that are stable between runs, so that a link into a page stays good."""
+    """Fragments that are stable between runs, so that links into a page stay valid."""
     for cell in result.cells:
         for violation in cell.violations:
             plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{label}-{violation.id}" if label else violation.id)

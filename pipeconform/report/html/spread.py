@@ -1,4 +1,4 @@
-"""Where an error begins, and what it spreads to, as a table of a page."""
+"""Where an error begins and how it spreads, as a table of a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {"=": ("right", "=", "right"), "x": ("wrong", "✗", "wrong"), ".": ("b
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """One tensor of one microbatch, or of all."""
+    """One tensor of one microbatch, or of all together."""
 
     key: str
     """``right``, ``wrong`` or ``blank``."""
@@ -27,13 +27,13 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One place of the data flow."""
+    """One place in the data flow."""
 
     name: str
     stage: int
     marks: tuple[Mark, ...]
     whole: bool
-    """Whether its single mark is about all microbatches."""
+    """Whether its single mark stands for all microbatches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,11 @@ class SpreadView:
     microbatches: int
     rows: tuple[Row, ...]
     note: str
-    """Of how many tensors how many are wrong."""
+    """How many tensors are wrong, of how many."""
 
 
 def spread_view(found: Localisation | None) -> SpreadView | None:
-    """Lay a localisation out; None where none was looked for."""
+    """The view of a localisation; None if there is none."""
     if found is None:
         return None
     first = found.first
@@ -68,7 +68,7 @@ def spread_view(found: Localisation | None) -> SpreadView | None:
         sentence=begins(found),
         tensor=shown(f"{first.tensor}{likeness}"),
         lines=tuple(shown(first.text).splitlines()),
-        caption=f"What it spreads to in step {first.step}, in the order of the data",
+        caption=f"How the error spreads in step {first.step}, in the order of the data flow",
         microbatches=max(len(lane.marks) for lane in found.lanes),
         rows=tuple(rows),
         note=f"{plural(found.wrong, 'tensor')} of {found.compared:,} are wrong, over all steps.",

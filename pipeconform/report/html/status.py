@@ -1,4 +1,4 @@
-"""How a status looks on a page: a symbol, a word, and only then a colour."""
+"""How a status looks on a page: a symbol and a word, so that colour is not needed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class StatusView:
     """A status as the page shows it."""
 
     key: str
-    """In class names and filters."""
+    """Its name in CSS classes and filters."""
     letter: str
-    """The same, short: thousands of cells carry it."""
+    """A one-letter form of `key`, because a page may have thousands of cells."""
     symbol: str
     word: str
     meaning: str
@@ -30,11 +30,11 @@ _LOOKS: Mapping[Status, tuple[str, str, str]] = MappingProxyType(
     {
         "passed": ("p", "✓", "met in every case that was judged"),
         "failed": ("f", "✗", "a wrong value, order or state"),
-        "hung": ("h", "∞", "ranks waited for one another until they were ended"),
+        "hung": ("h", "∞", "ranks waited for one another until they were stopped"),
         "crashed": ("c", "↯", "a rank's process died"),
         "error": ("e", "!", "a rank raised, or the cell could not be judged"),
-        "flaky": ("k", "~", "wrong in one execution and right in another of the same case"),
-        "nothing_compared": ("v", "∅", "judged, but no case gave anything to compare"),
+        "flaky": ("k", "~", "wrong in one execution of a case and right in another"),
+        "nothing_compared": ("v", "∅", "judged, but in no case was there anything to compare"),
         "not_claimed": ("n", "–", "the implementation does not claim it"),
         "skipped": ("s", "○", "not judged in this run"),
     }
@@ -47,24 +47,24 @@ _WORDS: Mapping[Status, str] = MappingProxyType(
 NOT_RUN = StatusView(
     key="not_run", letter="x", symbol="·", word="not run", meaning="no such cell in this result"
 )
-"""For a cell that another result has."""
+"""The view of a cell that only another result has."""
 
 
 EXPECTED = StatusView(
-    key="expected", letter="w", symbol="(✗)", word=_KNOWN, meaning="violated, in ways that are expected only"
+    key="expected", letter="w", symbol="(✗)", word=_KNOWN, meaning="violated, but only in expected ways"
 )
-"""For a cell whose violations are all expected."""
+"""The view of a cell whose violations are all expected."""
 
 
 def cell_view(cell: Cell | None) -> StatusView:
-    """How a cell looks; None stands for one that a result does not have."""
+    """The view of a cell; None stands for one that the result does not have."""
     if cell is None:
         return NOT_RUN
     return EXPECTED if cell.is_expected else status_view(cell.status)
 
 
 def status_view(status: Status) -> StatusView:
-    """How `status` looks."""
+    """The view of `status`."""
     letter, symbol, meaning = _LOOKS[status]
     return StatusView(
         key=status, letter=letter, symbol=symbol, word=_WORDS.get(status, WORDS[status]), meaning=meaning

@@ -1,6 +1,6 @@
-"""Computations placed in time: those that ran, and those that the schedule's name asks for.
+"""Computations placed in time: those that ran, and those that the named schedule prescribes.
 
-A result holds in which order every rank computed, not when. The simulator places that order on a common
+A result contains the order in which every rank computed, not the times. The simulator places that order on a common
 clock with F = I = W = 1 and B = 2, so that a picture shows who waits for whom.
 """
 
@@ -21,23 +21,23 @@ from pipeconform.schedule.drawing import Cell, cells
 
 __all__ = ["Plot", "executed_plot", "named_plot"]
 
-_UNTIMED = 1.0  # units that a computation takes in a picture where no clock can be kept
+_UNTIMED = 1.0  # length of a computation in a picture without a clock
 _MOST = 4_000
-"""Computations in one picture: more would be a blur."""
+"""The most computations in one picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Per pipeline rank its computations, in order."""
+    """The computations of each pipeline rank, in order."""
 
     lanes: tuple[tuple[Cell, ...], ...]
     makespan: float
     timed: bool
-    """False where the order cannot be run on paper: then computations stand one after the other."""
+    """False if the order cannot be simulated; computations are then drawn one after the other."""
 
 
 def executed_plot(violation: Violation) -> Plot | None:
-    """What ran in the step of a violation; None where that was not observed or cannot be drawn."""
+    """What ran in the step of a violation; None if that was not observed or cannot be drawn."""
     if violation.timeline is None or sum(map(len, violation.timeline)) > _MOST:
         return None
     try:
@@ -51,9 +51,9 @@ def executed_plot(violation: Violation) -> Plot | None:
 
 
 def named_plot(violation: Violation, place: Place, implementation: Implementation) -> Plot | None:
-    """What the schedule's name asks for in the step of a violation; None where the name is not known.
+    """What the named schedule prescribes in the step of a violation; None if the name is not known.
 
-    Where no step is known, the first one that trains is taken, or else the first run.
+    If no step is known, the first training step is taken, or else the first step that runs the pipeline.
     """
     case = case_in(violation)
     run = _run_of(case, place)
@@ -89,7 +89,7 @@ def _named(name: str, p: int, v: int, m: int, forward_only: bool) -> Plot | None
 
 
 def _timed(lanes: Sequence[Sequence[Action]], *, num_stages: int) -> Plot | None:
-    """The lanes on a common clock; None where they cannot be run on paper."""
+    """The lanes on a common clock; None if they cannot be simulated."""
     if any(action.stage >= num_stages for lane in lanes for action in lane):
         return None
     try:

@@ -15,25 +15,25 @@ from pipeconform.showing import shown
 __all__ = ["WaitsView", "waits_view"]
 
 _BOX, _HIGH, _GAP, _MARGIN = 112, 44, 56, 8
-_RISE, _STEP = 18, 9  # of the lowest arrow above its boxes, and of every next one above that
+_RISE, _STEP = 18, 9  # height of the lowest arrow above its boxes, and distance between arrows
 _HEAD = 5
 _MOST_RANKS = 16
 _MOST_ARROWS = 3
-"""A rank in a collective waits for all others: of more arrows than these, only those in the circle are drawn."""
+"""The most arrows: a rank in a collective waits for all others. If there are more, only the circle is drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitsView:
-    """The picture and the same in words."""
+    """The picture, and the same in words."""
 
     picture: Markup | None
     lines: tuple[str, ...]
     stacks: tuple[tuple[str, str], ...]
-    """Per stuck rank its label and its Python stack."""
+    """The label and the Python stack of each stuck rank."""
 
 
 def waits_view(places: Sequence[Place]) -> WaitsView | None:
-    """What to show of a hang; None where it is not known who waits for whom."""
+    """The view of a hang; None if it is not known who waits for whom."""
     stuck = {place.rank: place for place in places if place.verdict == "stuck"}
     words = waiting_of(places)
     if not words:
@@ -83,19 +83,19 @@ def _box(place: Place, x: float, y: float, *, bad: bool) -> Iterator[str]:
 
 
 def _levels(arrows: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Per arrow how high it runs: those of one side never on one another, short ones below long ones."""
+    """The height of each arrow: arrows on the same side never overlap, and short ones run below long ones."""
     ordered = sorted(arrows, key=lambda arrow: abs(arrow[0] - arrow[1]))
     sides = ([one for one in ordered if one[0] < one[1]], [one for one in ordered if one[0] > one[1]])
     return {arrow: level for side in sides for level, arrow in enumerate(side)}
 
 
 def _arrow(start: int, end: int, *, top: float, level: int, bad: bool) -> Iterator[str]:
-    """Over the boxes to the right, under them to the left; in the circle solid and thick, else dashed."""
+    """An arrow, above the boxes to the right and below them to the left; solid and thick in the circle, else dashed."""
     right = end > start
     edge = top if right else top + _HIGH
     away = -1 if right else 1
     high = edge + away * (_RISE + level * _STEP)
-    # arrows that leave a box, and those that arrive, have places of their own along its side
+    # arrows that leave a box and those that arrive use different positions along its side
     begin = _centre(start) + (18 if right else -18)
     finish = _centre(end) + (-18 if right else 18)
     cls = "waits-for bad" if bad else "waits-for"

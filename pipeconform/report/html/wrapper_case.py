@@ -1,4 +1,4 @@
-"""A wrapper's case on a page: what it is at a glance, and its steps with their passes."""
+"""A wrapper's case on a page: the most important facts, and its steps with their passes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["where_of", "wrapper_facts", "wrapper_steps"]
 
 
 def where_of(violation: Violation) -> tuple[str, ...]:
-    """The parts of a place: step and rank, as far as known."""
+    """The parts of a place: step and rank, if known."""
     return tuple(part for part in violation.where.split(", ") if part)
 
 
 def wrapper_facts(case: WrapperCase) -> tuple[tuple[str, str], ...]:
-    """Names and values; the program is told on its own."""
+    """Names and values, without the program, which is shown separately."""
     return tuple((name, text) for name, text in wrapper_rows(case) if name != "program")
 
 
 def wrapper_steps(case: WrapperCase, where: str) -> tuple[StepView, ...]:
-    """The steps in order, each with its passes; `where` such as ``step 1, rank 0`` says which is at fault."""
+    """The steps in order, each with its passes; `where`, such as ``step 1, rank 0``, marks the one at fault."""
     found = re.search(r"\bstep (\d+)", where)
     bad = None if found is None else int(found[1])
     return tuple(

@@ -1,6 +1,6 @@
-"""Every schedule family, one small file each, and the registry to find them by name.
+"""All schedule families, one small file each, and the registry to find them by name.
 
-BPipe moves activations between ranks, for which the language has no action: its table is 1F1B's, see there.
+BPipe moves activations between ranks, for which the language has no action, so its table is 1F1B's; see `bpipe`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def family(name: str) -> Family:
     """One family.
 
     Raises:
-        UnknownNameError: Nobody knows the name; the message lists the nearest ones.
+        UnknownNameError: There is no such family; the message lists similar names.
     """
     if name not in _FAMILIES:
         raise UnknownNameError("schedule", name, _FAMILIES)
@@ -68,7 +68,7 @@ def generate(name: str, *, num_ranks: int, stages_per_rank: int = 1, num_microba
     """The compute-only table of a family; `pipeconform.schedule.lower` adds the communication.
 
     Raises:
-        UnknownNameError: Nobody knows the name.
+        UnknownNameError: There is no such family.
         UsageError: The family has no table of this size.
     """
     return family(name).generate(

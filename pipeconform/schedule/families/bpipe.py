@@ -1,4 +1,4 @@
-"""BPipe: 1F1B whose early ranks park activations on the late ones, so that all hold about equally many.
+"""BPipe: 1F1B in which early ranks park activations on late ones, so that all hold about equally many.
 
 Source: Kim et al., "BPipe: Memory-Balanced Pipeline Parallelism for Training Large Language Models", ICML 2023
 (PMLR 202); the bound as restated in arXiv 2401.02088. Placement: loop with one stage per rank. Rank x < p/2
@@ -31,12 +31,12 @@ def limit(num_ranks: int) -> int:
 
 
 def partner(rank: int, num_ranks: int) -> int:
-    """The rank at the other end of a pair; the middle one of an odd number is its own."""
+    """The rank with which a rank is paired; the middle one of an odd number is paired with itself."""
     return num_ranks - 1 - rank
 
 
 def stored(rank: int, size: Size) -> int:
-    """The most microbatches' activations that a rank stores at a time, its partner's parked ones included."""
+    """The most microbatches' activations that a rank stores at a time, including those parked by its partner."""
     p = size.num_ranks
     own, others = (one_f_one_b.FAMILY.in_flight_weight(r, size) for r in (rank, partner(rank, p)))
     return min(own, limit(p)) + max(0, others - limit(p))

@@ -34,7 +34,7 @@ from pipeconform.schedule.table import Table
 
 
 class _PairWriter(Writer):
-    """Also writes overlapped pairs, and keeps the W that are owed; I and B count together."""
+    """Also writes overlapped pairs, and keeps track of the W still to do; I and B count together."""
 
     def __init__(self) -> None:
         super().__init__()

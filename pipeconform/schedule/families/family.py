@@ -1,4 +1,4 @@
-"""What a schedule family is: a generator and the properties that its source promises."""
+"""Schedule families: a generator of tables, and the properties that the family's source claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeconform.schedule.table import Table
 
 
 class Size(NamedTuple):
-    """How large a table is."""
+    """The size of a table."""
 
     num_ranks: int
     """p."""
@@ -24,7 +24,7 @@ class Size(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What one stage costs for one microbatch, in any time unit; a full backward is I + W."""
+    """The cost of one stage for one microbatch, in any time unit; a full backward costs I + W."""
 
     forward: float
     input_grad: float
@@ -56,22 +56,22 @@ class Bubble:
 
     kind: Literal["makespan", "span"]
     formula: str
-    """For people, in p, v, m and the costs F, B, I, W of one *stage* (a v-th of a rank's layers)."""
+    """The bound as text, in p, v, m and the costs F, B, I, W of one *stage* (a v-th of a rank's layers)."""
     bound: Callable[[Size, Stage], float]
     exact: bool = False
     """Whether the bubble equals the bound (for equal stages and free communication)."""
     holds: Callable[[Size, Stage], bool] = lambda size, stage: True
-    """Where the source's claim applies."""
+    """Whether the source's claim applies at a size and costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A named schedule: how to generate its table and what is true of it."""
+    """A named schedule: how to generate its table, and its properties."""
 
     name: str
     title: str
     source: str
-    """Paper (arXiv id) or repository that defines it."""
+    """The paper (arXiv id) or repository that defines it."""
     placement: Literal["loop", "v", "bidirectional"]
     splits_backward: bool = False
     """Whether it uses I and W."""
@@ -80,14 +80,14 @@ class Family:
     """Why a size is not allowed, or None."""
     build: Callable[[Size], Table]
     in_flight: str
-    """For people: the bounds below, for rank r in p, v, m and the microbatches per round g."""
+    """The bounds below as text, for rank r in p, v, m and the microbatches per round g."""
     in_flight_input: PerRank
     """Bound on (stage, microbatch) pairs a rank holds between F and I (or B)."""
     in_flight_weight: PerRank
-    """Likewise between F and W (or B)."""
+    """Bound on those between F and W (or B)."""
     bubble: Bubble | None = None
     free_backward_order: bool = False
-    """Whether a stage may take the microbatches backwards in any order (memory and bubble stay the same)."""
+    """Whether a stage may run the backwards of its microbatches in any order (with the same memory and bubble)."""
 
     def generate(self, *, num_ranks: int, stages_per_rank: int, num_microbatches: int) -> Table:
         """The compute-only table of one size.

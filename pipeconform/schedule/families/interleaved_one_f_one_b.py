@@ -31,7 +31,7 @@ def torch_warm_up(rank: int, size: Size) -> int:
 
 
 def megatron_warm_up(rank: int, size: Size) -> int:
-    """Likewise; a single round is warm-up as a whole."""
+    """As `torch_warm_up`, but all forwards of a single round are warm-up."""
     p, v, m = size
     return v * m if m == p else torch_warm_up(rank, size)
 

@@ -24,7 +24,7 @@ from pipeconform.schedule.families.family import Bubble, Family, Size, by_rank, 
 
 
 class Writer:
-    """Writes one rank's list; counts each (stage, kind) up from microbatch 0, and may leave out late ones."""
+    """Writes one rank's list, with microbatches from 0 for each (stage, kind); may leave out those past a limit."""
 
     def __init__(self, *, num_microbatches: int | None = None) -> None:
         self.actions: list[Action] = []
@@ -32,7 +32,7 @@ class Writer:
         self._next: dict[tuple[int, Kind], int] = {}
 
     def peek(self, stage: int, kind: Kind) -> int:
-        """The microbatch that comes next."""
+        """The next microbatch."""
         return self._next.get((stage, kind), 0)
 
     def take(self, stage: int, kind: Kind) -> Action:

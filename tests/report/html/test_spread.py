@@ -35,5 +35,5 @@ def test_nothing_found_is_a_sentence():
     view = spread_view(Localisation(first=None, compared=3, wrong=0))
 
     assert view.rows == ()
-    assert "of 3 compared tensors none is wrong" in view.sentence
+    assert "none of 3 compared tensors is wrong" in view.sentence
     assert spread_view(None) is None

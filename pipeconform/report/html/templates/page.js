@@ -4,7 +4,7 @@
   const find = document.getElementById("find");
   const chosen = (id) => document.getElementById(id).value;
 
-  // What a row says is read once; filtering then touches only the rows whose state changes, all in one frame.
+  // The attributes of a row are read once; filtering then changes only the rows whose state changes, in one frame.
   const read = (element, kind) => ({
     element,
     kind,
@@ -23,7 +23,7 @@
     rows: inMatrix.filter((row) => element.contains(row.element)),
     hidden: false,
   }));
-  // Which columns belong to a variant, before any is hidden.
+  // The range of columns of each variant, before any is hidden.
   const spans = (table) => {
     let from = 0;
     return Array.from(table.querySelectorAll("[data-variant]"), (element) => {
@@ -42,7 +42,7 @@
   for (const table of tables) {
     for (const row of table.element.querySelectorAll("[data-row]")) columnsOf.set(row, table.names);
   }
-  // The counts of a requirement come and go with its row of the matrix; both are in the same order.
+  // The counts of a requirement are hidden together with its row of the matrix; both are in the same order.
   document.querySelectorAll(".requirement").forEach((element, at) => (inMatrix[at].counts = element));
 
   const nothing = {
@@ -74,7 +74,7 @@
   const showColumn = (table, schedule) => {
     if (table.column === schedule) return;
     table.column = schedule;
-    // A schedule has a column in every environment variant; a variant without it has none left.
+    // A schedule may have a column in every environment variant; a variant without one is hidden.
     const shown = table.names.flatMap((name, at) => (schedule === "" || name === schedule ? [at] : []));
     table.element.classList.toggle("one-column", schedule !== "");
     for (const variant of table.variants) {
@@ -113,7 +113,7 @@
       : `${seen} of ${inMatrix.length} requirements, ${told} of ${groups.length} violations`;
   };
 
-  // To lay out thousands of rows takes longer than a letter: there, filters wait for a pause in typing.
+  // Laying out thousands of rows takes longer than typing a letter, so filters then wait for a pause in typing.
   const pause = rows.length > 1000 ? 150 : 0;
   let asked = 0;
   const later = () => {
@@ -125,7 +125,7 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.hidden = false;
 
-  // A link to something folded away opens everything around it.
+  // A link to an element inside closed details opens them.
   const reveal = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (target === null) return;
@@ -168,7 +168,7 @@
     setTimeout(() => (button.textContent = "Copy"), 2000);
   });
 
-  // Folded parts are not printed, so they are unfolded while a page is.
+  // Closed details are not printed, so they are opened during printing.
   let folded = [];
   addEventListener("beforeprint", () => {
     folded = Array.from(document.querySelectorAll("details:not([open])"));
