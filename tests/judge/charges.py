@@ -254,7 +254,7 @@ OTHER_STEPS: Mapping[str, str] = {
     "StepShown.parameters": "zero_grad changes none; what it did would show in the next training step",
     "StepShown.buffers": "zero_grad, an update and a load that has none leave them; the next run shows them",
 }
-"""Values that there are after every step, and why they are not judged after those that the charges leave out."""
+"""Values that exist after every step, and why they are not judged after the steps that the charges leave out."""
 
 NoFault = Callable[[str, Spoil, Evidence, int], bool]
 

@@ -33,7 +33,7 @@ from tests.judge.spoiling import Spoil, every_field, fields_of, spoils
 PAIRS = [(requirement, name) for requirement, name in pairs() if requirement in CHARGES]
 WITHIN = "within the bound"
 _A_FEW = 3
-"""In the fast part: how many changes of each kind to each field a requirement is tried on, in one evidence."""
+"""In the fast part, how many changes of each kind to each field are tried, in one evidence."""
 
 
 @functools.cache
