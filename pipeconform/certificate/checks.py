@@ -106,9 +106,7 @@ def check_contents(contents: Contents) -> Checked:
         return Checked(certificate=certificate, reasons=(), doubts=too_large)
     doubts = [*_standard(contents), *identity_doubts(level, contents), *field_doubts(level, contents)]
     doubts += canary_doubts(wanted, contents)
-    if not any(
-        doubt.field in _ABOUT_CLAIMS for doubt in doubts
-    ):  # cases are drawn only from claims in the right form
+    if not any(doubt.field in _ABOUT_CLAIMS for doubt in doubts):  # only well-formed claims are drawn from
         doubts += _agreed(level, contents)
     reasons = _reasons(level, contents)
     doubts += _decided(certificate, reasons)
@@ -155,9 +153,7 @@ def _agreed(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
         found.append(Doubt(file=RESULT, field="run.corpus", text=text))
     columns = tuple(dict.fromkeys(cell.schedule for cell in expected.cells))
     if result.run.schedules != columns:
-        text = (
-            f"{', '.join(result.run.schedules) or 'none'}; according to the claims it is {', '.join(columns)}"
-        )
+        text = f"{', '.join(result.run.schedules) or 'none'}; by its claims it is {', '.join(columns)}"
         found.append(Doubt(file=RESULT, field="run.schedules", text=text))
     if found:
         yield from _other_versions(contents)

@@ -86,9 +86,7 @@ def _shape(contents: Contents) -> Iterator[Doubt]:
     if certificate.shard and not (found and int(found[1]) <= int(found[2])):
         yield _doubt("shard", f"{certificate.shard!r} is not a shard such as 1/3")
     if certificate.shards < 1 or (certificate.shard and certificate.shards != 1):
-        yield _doubt(
-            "shards", f"{certificate.shards}: it is 1 for a shard, and 1 or more for a whole package"
-        )
+        yield _doubt("shards", f"{certificate.shards}: 1 for a shard, 1 or more for a whole package")
     ids = certificate.run_ids
     if len(ids) != max(1, certificate.shards) or len(set(ids)) < len(ids):
         yield _doubt(
@@ -122,9 +120,7 @@ def _engine(contents: Contents) -> Iterator[Doubt]:
         yield _doubt("engine", "names are blank, repeated or not in order")
     for one in engine:
         if not _DIGEST.fullmatch(one.digest) or one.files < 1:
-            yield _doubt(
-                "engine", f"{one.name}: impossible: {one.files} files with the digest {one.digest!r}"
-            )
+            yield _doubt("engine", f"{one.name}: {one.files} files cannot have the digest {one.digest!r}")
         if bool(one.version) != (one.kind == "distribution"):
             yield _doubt("engine", f"{one.name}: impossible: a {one.kind} of version {one.version!r}")
     versions = [one.version for one in engine if one.name == "torch"]

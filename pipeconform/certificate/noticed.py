@@ -34,11 +34,7 @@ def canary_doubts(wanted: list[str], contents: Contents) -> Iterator[Doubt]:
         for canary in own:
             yield from _canary(canary, faults.get(canary.fault), run_id)
     for shard in sorted({canary.shard for canary in contents.canaries} - runs.keys()):
-        text = (
-            f"{shard!r} is not a shard of this package"
-            if shard
-            else "from a whole run, but this is made of shards"
-        )
+        text = f"{shard!r} is not a shard of this package" if shard else "from a whole run, not from shards"
         yield Doubt(file=CANARIES, field="shard", text=text)
 
 
@@ -71,9 +67,7 @@ def _canary(canary: Canary, fault: Fault | None, run_id: str) -> Iterator[Doubt]
         yield Doubt(file=CANARIES, field="detected", text=text)
     plain = all(_SHOWN.fullmatch(one) and one.isprintable() for one in canary.shown)
     if not plain or len(set(canary.shown)) < len(canary.shown):
-        text = (
-            f"{canary.fault}: what it showed is not a list of statuses and signatures: {list(canary.shown)}"
-        )
+        text = f"{canary.fault} showed something else than statuses and signatures: {list(canary.shown)}"
         yield Doubt(file=CANARIES, field="shown", text=text)
     if canary.detected and not any(one.startswith(f"{canary.expected}: ") for one in canary.shown):
         text = f"{canary.fault} was detected by {canary.expected!r}, but that is not among what it showed"

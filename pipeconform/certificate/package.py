@@ -30,22 +30,13 @@ SUFFIX = ".pipeconform.zip"
 _FORMAT = 1
 _MOST_BYTES = 256 << 20  # of all files together; a package is read into memory
 _MOST_FILES = 50_000
-_MOST_DIRECTORY = (
-    8 << 20
-)  # bytes of the archive's directory, which Python reads before anything can be checked
+_MOST_DIRECTORY = 8 << 20  # bytes of the archive's directory, which Python reads before all else
 _PIECE = 1 << 16  # bytes read at a time, and so the most that is unpacked beyond the declared size
 _END = struct.Struct("<4s4H2LH")
 """The end of an archive without a comment: mark, disks and entries, the directory's size and place."""
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 0x1
-_EPOCH = (
-    1980,
-    1,
-    1,
-    0,
-    0,
-    0,
-)  # the earliest time of a zip file; fixed, so that equal contents give equal bytes
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip file: equal contents give equal bytes
 _NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/+-]*")
 
 

@@ -28,9 +28,7 @@ __all__ = ["certify", "certify_implementation"]
 
 @click.command(short_help="Certify an implementation for a level and write a package.")
 @impl_option()
-@click.option(
-    "--level", metavar="NAME", required=True, help="The level; 'pipeconform list --levels' prints them."
-)
+@click.option("--level", metavar="NAME", required=True, help="The level; see 'pipeconform list --levels'.")
 @click.option(
     "--out",
     metavar="FILE",
@@ -38,9 +36,7 @@ __all__ = ["certify", "certify_implementation"]
     help="The package to write.  [default: NAME-LEVEL.pipeconform.zip]",
 )
 @click.option("--shard", metavar="I/N", help="Judge only part I of N; 'pipeconform merge' joins them.")
-@click.option(
-    "-n", "workers", metavar="WORKERS", help="Judge schedules in parallel in this many processes, or auto."
-)
+@click.option("-n", "workers", metavar="WORKERS", help="Judge schedules in parallel in N processes, or auto.")
 @click.option(
     "--sign",
     metavar="KEY.pem",

@@ -67,13 +67,7 @@ _OPTIONS = all_of(
         "An overlapped forward and backward take the sum of their times, times X.",
     ),
     _number("--latency", "latency", "T", 0.0, "Time of every transfer."),
-    _number(
-        "--bytes",
-        "message_bytes",
-        "N",
-        0.0,
-        "Size of the tensors, or of their gradients, that cross between two stages.",
-    ),
+    _number("--bytes", "message_bytes", "N", 0.0, "Size of a message between two stages."),
     click.option(
         "--bandwidth",
         metavar="N",

@@ -33,9 +33,7 @@ def expect() -> None:
     show_default=True,
     help="The expectations file; reasons, issues, owners and dates in it are kept.",
 )
-@click.option(
-    "--write", is_flag=True, help="Write the file, and the cases beside it, instead of printing it."
-)
+@click.option("--write", is_flag=True, help="Write the file and the cases beside it, instead of printing.")
 @click.option("--reason", default="", help="The reason given in new entries.")
 @click.option("--issue", default="", help="The link to an issue given in new entries.")
 @click.option("--owner", default="", help="The owner given in new entries.")

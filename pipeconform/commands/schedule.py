@@ -42,9 +42,7 @@ def schedule() -> None:
 
 @schedule.command(short_help="Find what is wrong with a table, with proofs.")
 @table_options
-@click.option(
-    "--family", metavar="NAME", help="Also check the order, memory and bubble that this family prescribes."
-)
+@click.option("--family", metavar="NAME", help="Also check this family's order, memory and bubble.")
 @click.option("--forward-only", is_flag=True, help="The table only evaluates: it has no backward.")
 @click.option(
     "--delivery",
@@ -54,9 +52,7 @@ def schedule() -> None:
     help="The strictest delivery under which the table must not deadlock: sends never wait; sends wait for their "
     "receive; also in order per pair of ranks; also in the order of everything that a rank issues.",
 )
-@click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), help="Print at most N violations per check."
-)
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most N violations per check.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(
     source: Source, family: str | None, forward_only: bool, delivery: str, limit: int | None, as_json: bool

@@ -17,11 +17,7 @@ from pipeconform.report.html.figure import figure
 
 __all__ = ["block_words", "draw_case", "stage_notes"]
 
-_NARROWEST, _LETTER, _MARGIN = (
-    128,
-    6.6,
-    30,
-)  # widths of the smallest box, of a letter, and of the space beside the text
+_NARROWEST, _LETTER, _MARGIN = 128, 6.6, 30  # widths of the smallest box, a letter, the rest
 _GAP, _LEFT, _RIGHT, _TOP = 32, 92, 58, 2
 _HEAD, _ROW, _PAD, _BETWEEN, _APART = 24, 22, 6, 10, 4
 _ARROW = 6
