@@ -30,7 +30,7 @@ def page(
     invented = {name: fault for name, fault in labels.items() if name not in reported}
     parts = [
         _head(faults, labels, mutants, drawn, equivalent, note),
-        f"## Reported defects ({len(reported)})\n\nDefects that users reported of real engines, made again in "
+        f"## Reported defects ({len(reported)})\n\nDefects that users reported of real engines, reproduced in "
         "the reference. Each links to its report.\n\n" + _fault_table(reported, faults),
         _mutant_part(mutants, drawn, equivalent),
         f"## Hand-written faults ({len(invented)})\n\n" + _fault_table(invented, faults),

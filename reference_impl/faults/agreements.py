@@ -101,7 +101,7 @@ class MicrobatchNumbersNotCompared(_Partial):
     unseen = " microbatches"
 
 
-@breaks("ERR-9", tells="says nothing of the boundaries.*; no rank raised; promised: ValueError")
+@breaks("ERR-9", tells="does not describe the boundaries.*; no rank raised; promised: ValueError")
 class PartlyDeclaredAccepted(_Partial):
     """Boundaries may be declared on some ranks only."""
 
@@ -117,7 +117,7 @@ class PlanErrorsWordless(Agreement):
             yield "invalid configuration"
 
 
-@breaks("ERR-9", tells="names a schedule that there is not; (no rank raised|rank .* raised)")
+@breaks("ERR-9", tells="names a schedule that does not exist; (no rank raised|rank .* raised)")
 class UnknownIsGpipe(ReferenceAdapter):
     """An unknown schedule is taken for GPipe."""
 
@@ -126,7 +126,7 @@ class UnknownIsGpipe(ReferenceAdapter):
         return super().build(plan if plan.schedule in OFFERS else replace(plan, schedule="GPipe"))
 
 
-@breaks("ERR-9", tells="a stage more than a multiple of the ranks; no rank raised")
+@breaks("ERR-9", tells="one stage more than a multiple of the ranks; no rank raised")
 class SurplusStagesDropped(ReferenceAdapter):
     """Stages beyond a multiple of the ranks are silently dropped."""
 
