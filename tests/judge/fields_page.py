@@ -21,7 +21,8 @@ _INTRODUCTION = """\
 Everything that ranks record, and the requirements whose judgement notices a fault in it: a value by one bit beyond its
 bound, one missing, one more, another shape, dtype or order, at every step, rank, stage and microbatch. The tests make
 these changes from the records' types (`tests/judge/spoiling.py`) and hold this table; a field that no requirement
-judges, and that has no reason for it here, fails them. Written by `python -m tests.judge.fields_page docs/judged-fields.md`.
+judges, and that has no reason for it here, fails them. Written by
+`python -m tests.judge.fields_page docs/judged-fields.md`.
 
 | field | in | judged by |
 |---|---|---|
