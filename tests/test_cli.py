@@ -241,7 +241,7 @@ def test_doctor_names_the_remedy_for_a_torch_that_is_not_supported(typed, monkey
     ("requirement", "control"),
     [
         ("DPC-6", "Control    the same case without the delay"),
-        ("TRN-1", "Control    none: a plain case has nothing that could be taken away"),
+        ("TRN-1", "Control    none: a plain case has nothing to remove"),
     ],
 )
 def test_show_says_what_the_control_of_a_requirement_is(requirement, control):

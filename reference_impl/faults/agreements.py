@@ -26,14 +26,14 @@ class _Trusting(Agreement):
         yield from ()
 
 
-@breaks("ERR-8", tells="another output (shape|dtype) than stage .*; no rank raised; promised: ValueError")
+@breaks("ERR-8", tells="another (shape|dtype) for the output of stage .*; no rank raised; promised: ValueError")
 class NeighboursBelieved(ReferenceAdapter):
     """Declared boundaries of adjacent stages are not compared."""
 
     agreement = _Trusting
 
 
-@breaks("ERR-8", tells="another output dtype than stage .*; no rank raised")
+@breaks("ERR-8", tells="another dtype for the output of stage .*; no rank raised")
 class DeclaredDtypesNotCompared(Agreement):
     """Declared shapes are compared, dtypes are not."""
 

@@ -45,7 +45,7 @@ def _zeros_for_nothing(module: torch.nn.Module, inputs: Any, output: Any) -> Any
     return None
 
 
-@breaks("ERR-5", tells="a tensor too few.*no rank raised")
+@breaks("ERR-5", tells="one tensor too few.*no rank raised")
 class MissingRefilled(Stage):
     """A stage without an output hands on its input."""
 

@@ -119,7 +119,7 @@ def test_cases_that_are_too_large(typed, make, tmp_path, path, value, words):
 
 def test_tables_that_are_too_large(typed):
     line = refused(typed("schedule", "verify", "--name", "1f1b", "-p", 5000, "-m", 10000))
-    assert "p·v·m is 50,000,000, more than 5,000,000" in line
+    assert "p·v·m is 50,000,000, more than the limit of 5,000,000" in line
 
 
 CLAIMS = {

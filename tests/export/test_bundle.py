@@ -39,7 +39,7 @@ def test_the_package_s_own_names_are_not_followed():
 
 
 def test_a_module_without_source_is_named():
-    with pytest.raises(UsageError, match="_socket has no source in Python"):
+    with pytest.raises(UsageError, match="_socket has no Python source"):
         sources_of(["_socket"])
 
 
