@@ -26,7 +26,9 @@ class _Trusting(Agreement):
         yield from ()
 
 
-@breaks("ERR-8", tells="another (shape|dtype) for the output of stage .*; no rank raised; promised: ValueError")
+@breaks(
+    "ERR-8", tells="another (shape|dtype) for the output of stage .*; no rank raised; promised: ValueError"
+)
 class NeighboursBelieved(ReferenceAdapter):
     """Declared boundaries of adjacent stages are not compared."""
 
