@@ -12,6 +12,7 @@ import argparse
 import gc
 import math
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -50,6 +51,20 @@ def alternate(first, second, *, blocks):
             pairs.append((early, seconds(second)))
         print(f"block {block + 1} of {blocks}: {pairs[-1][0]:.3f} s, {pairs[-1][1]:.3f} s", file=sys.stderr)
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def pipeconform(*arguments, cwd=ROOT):
+    """Run a command of pipeconform to its end, silently; end with its last output if it failed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeconform", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout[-4000:]}")
 
 
 def interval(values):

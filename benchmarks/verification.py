@@ -3,17 +3,15 @@
     python benchmarks/verification.py [--blocks N]
 
 The package is that of the reference under two schedules, level Forward, made once by ``certify``. Whole commands, with
-their start; ``pipeconform list`` is that of a command that imports what draws cases and draws nothing.
+their start; ``pipeconform list`` is for scale: a command that imports neither torch nor Hypothesis.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from measure import ROOT, alternate, options, seconds, summary, table
+from measure import ROOT, alternate, options, pipeconform, seconds, summary, table
 
 ADAPTER = """
 import dataclasses
@@ -30,19 +28,6 @@ class MyAdapter(ReferenceAdapter):
 """
 
 
-def command(folder, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeconform", *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout[-4000:]}")
-
-
 def main():
     chosen = options(__doc__, blocks=5)
     with tempfile.TemporaryDirectory(dir=ROOT / "build" if (ROOT / "build").is_dir() else None) as name:
@@ -57,10 +42,10 @@ def main():
             "--out",
             "mine.pipeconform.zip",
         )
-        made = seconds(lambda: command(folder, *certify))
+        made = seconds(lambda: pipeconform(*certify, cwd=folder))
         verify, start = alternate(
-            lambda: command(folder, "verify", "mine.pipeconform.zip"),
-            lambda: command(folder, "list"),
+            lambda: pipeconform("verify", "mine.pipeconform.zip", cwd=folder),
+            lambda: pipeconform("list", cwd=folder),
             blocks=chosen.blocks,
         )
     table(

@@ -9,26 +9,15 @@ on two cores, at least 1.5 times as fast on four or more.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 
-from measure import ROOT, alternate, options, summary, table
+from measure import alternate, options, pipeconform, summary, table
 
 
 def run(*more):
     with tempfile.TemporaryDirectory() as folder:
-        asked = ["--impl", "reference", "--profile", "smoke", "--ranks", "1-3", "--out", folder, "--quiet"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pipeconform", "run", *asked, *more],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"the run ended with {done.returncode}\n{done.stdout[-4000:]}")
+        asked = ("--impl", "reference", "--profile", "smoke", "--ranks", "1-3", "--out", folder, "--quiet")
+        pipeconform("run", *asked, *more)
 
 
 def main():

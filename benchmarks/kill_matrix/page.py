@@ -133,8 +133,8 @@ def _mutant_part(
         f"## Mutants ({len(loads)})",
         "",
         "One syntactic change of the reference each, drawn by a hash from all changes that eight operators make "
-        "(`benchmarks/mutants`): nobody chose. Every one runs as an implementation of its own, imported "
-        "through a hook in the rank processes.",
+        "(`benchmarks/mutants`), so that none is chosen by hand. Every one runs as an implementation of its own, "
+        "imported through a hook in the rank processes.",
         "",
         "Killed as: " + ", ".join(f"{status} {count}" for status, count in statuses.most_common()) + ".",
         *([f"Could not be imported, not counted: {', '.join(stillborn)}."] if stillborn else []),

@@ -17,8 +17,7 @@ from pipeconform.campaign.target import NotAsked
 from pipeconform.campaign.told import Told, Weight, group_of
 from pipeconform.campaign.variants import Runners
 from pipeconform.report.result import Environment, Implementation
-from pipeconform.spec import Requirement
-from pipeconform.spec.wrappers import Kind, chapters_of
+from pipeconform.spec.catalogue import requirements_of
 
 __all__ = ["environment_of", "implementation_of", "tell", "weights"]
 
@@ -44,7 +43,7 @@ def weights(campaign: Campaign) -> dict[str, Weight]:
     """The estimated cost of judging each group of cells, from the claims."""
     found: dict[str, Weight] = {}
     target = campaign.target
-    for row in rows_of(target.kind):
+    for row in requirements_of(target.kind):
         for column in target.columns:
             asked = target.ask(row, column, promises=lambda: True)
             if isinstance(asked, NotAsked):
@@ -54,11 +53,6 @@ def weights(campaign: Campaign) -> dict[str, Weight]:
                 known = found.get(group, Weight(0, 0))
                 found[group] = Weight(max(known.num_ranks, asked.num_ranks), known.num_cells + 1)
     return found
-
-
-def rows_of(kind: Kind) -> tuple[Requirement, ...]:
-    """The requirements for implementations of this kind."""
-    return tuple(row for chapter in chapters_of(kind) for row in chapter.requirements)
 
 
 def implementation_of(campaign: Campaign) -> Implementation:

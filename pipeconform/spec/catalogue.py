@@ -39,6 +39,7 @@ __all__ = [
     "named",
     "requirement",
     "requirements",
+    "requirements_of",
     "stated",
     "statements",
     "statements_in",
@@ -238,9 +239,14 @@ def chapters() -> tuple[Chapter, ...]:
 
 
 @functools.cache
+def requirements_of(kind: Kind) -> tuple[Requirement, ...]:
+    """All requirements for implementations of this kind, in the order of the standard."""
+    return tuple(row for chapter in chapters_of(kind) for row in chapter.requirements)
+
+
 def requirements() -> tuple[Requirement, ...]:
     """All requirements about pipelines, in the order of the standard."""
-    return tuple(row for chapter in chapters() for row in chapter.requirements)
+    return requirements_of("pipeline")
 
 
 def requirement(identifier: str) -> Requirement:

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from pipeconform.errors import LevelUnavailableError, UnknownNameError
-from pipeconform.spec.catalogue import STANDARD_VERSION, Level, Requirement
+from pipeconform.spec.catalogue import STANDARD_VERSION, Level, Requirement, requirements_of
 from pipeconform.spec.wrappers import Kind, chapters_of
 
 __all__ = [
@@ -110,7 +110,7 @@ def certification_level(name: str) -> CertificationLevel:
 def missing(level: CertificationLevel) -> tuple[str, ...]:
     """The chapters and requirements of a level that this version of the standard does not have."""
     chosen = {chapter.id for chapter in chapters_of(level.kind) if chapter.requirements}
-    chosen |= {row.id for chapter in chapters_of(level.kind) for row in chapter.requirements}
+    chosen |= {row.id for row in requirements_of(level.kind)}
     return tuple(dict.fromkeys(name for name in _selectors(level) if name not in chosen))
 
 

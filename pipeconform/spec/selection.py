@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from pipeconform.errors import UnknownNameError, UsageError
-from pipeconform.spec.catalogue import Chapter
+from pipeconform.spec.catalogue import Chapter, requirements_of
 from pipeconform.spec.wrappers import Kind, all_chapters, chapters_of
 
 __all__ = ["MOST_RANKS", "named_requirements", "parse_ranks", "require_requirement", "select_requirements"]
@@ -41,9 +41,7 @@ def select_requirements(asked: Iterable[str], *, kind: Kind = "pipeline") -> fro
         require_requirement(name)
         if name.upper() not in own:
             raise UsageError(f"{name.upper()} does not apply: the implementation is a {kind}")
-    return named_requirements(names) or frozenset(
-        one for chapter in chapters_of(kind) for one in _ids(chapter)
-    )
+    return named_requirements(names) or frozenset(row.id for row in requirements_of(kind))
 
 
 def named_requirements(asked: Iterable[str]) -> frozenset[str]:

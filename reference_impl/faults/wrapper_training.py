@@ -301,7 +301,7 @@ class PickledAlone(DataParallel):
         return *super().__reduce__(), {}
 
 
-@breaks_promise("DPW-37", tells="rank is told")
+@breaks_promise("DPW-37", tells="rank is reported as")
 class LogOfOthers(DataParallel):
     """Every rank's log describes the first."""
 

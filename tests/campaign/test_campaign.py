@@ -436,7 +436,7 @@ def test_most_time_to_make_violations_small_is_spent_under_the_first_schedule(mo
 def test_what_a_schedule_is_asked_is_counted_as_it_is_judged(monkeypatch):
     """The count decides which worker begins with what; requirements that any schedule will do for are asked of two."""
     rows = [requirement("FWD-1"), requirement("TRC-4"), requirement("SPL-1")]
-    monkeypatch.setattr("pipeconform.campaign.telling.rows_of", lambda kind: rows)
+    monkeypatch.setattr("pipeconform.campaign.telling.requirements_of", lambda kind: rows)
 
     found = weights(campaign())
 
