@@ -17,11 +17,15 @@ def identifier_of(where: str, what: str) -> str:
 def status_of(violations: tuple[Violation, ...], *, compared: int) -> Status:
     """The status of a judged cell with these violations, whose judgements made `compared` comparisons.
 
-    A cell whose judgements compared nothing has not passed.
+    A cell whose judgements compared nothing has not passed. A cell is blocked if every confirmed violation is the
+    business of another requirement.
     """
     if not violations and not compared:
         return "nothing_compared"
-    confirmed = [violation.status for violation in violations if violation.confirmed]
+    confirmed = [violation for violation in violations if violation.confirmed]
     if violations and not confirmed:
         return "flaky"
-    return min(confirmed, key=SEVERITY.index, default="passed")
+    own = [violation.status for violation in confirmed if not violation.blocked_by]
+    if confirmed and not own:
+        return "blocked"
+    return min(own, key=SEVERITY.index, default="passed")

@@ -23,6 +23,7 @@ from pipeconform.writing import whole_file
 __all__ = [
     "RESULT_FORMAT",
     "Cell",
+    "Control",
     "Environment",
     "Expectations",
     "Implementation",
@@ -39,16 +40,26 @@ __all__ = [
     "write_result",
 ]
 
-RESULT_FORMAT = 6
+RESULT_FORMAT = 7
 """Format 2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations; 3 where a wrong
 value begins; 4 module wrappers and their cases; 5 cases that are wrong in changing ways; 6 how much was compared, cells
 that compared nothing, what is returned without being claimed, ids of runs and the errors that an implementation
-promises. A file of an earlier format is read as one without these."""
+promises; 7 controls, and cells that another requirement blocks. A file of an earlier format is read as one without
+these."""
 
-_READABLE = (1, 2, 3, 4, 5, RESULT_FORMAT)
+_READABLE = (1, 2, 3, 4, 5, 6, RESULT_FORMAT)
 
 Status = Literal[
-    "passed", "failed", "hung", "crashed", "error", "flaky", "nothing_compared", "not_claimed", "skipped"
+    "passed",
+    "failed",
+    "hung",
+    "crashed",
+    "error",
+    "flaky",
+    "blocked",
+    "nothing_compared",
+    "not_claimed",
+    "skipped",
 ]
 SEVERITY: tuple[Status, ...] = (
     "crashed",
@@ -56,16 +67,39 @@ SEVERITY: tuple[Status, ...] = (
     "failed",
     "error",
     "flaky",
+    "blocked",
     "nothing_compared",
     "passed",
     "not_claimed",
     "skipped",
 )
-"""Worst first. A cell has the status of its worst confirmed violation, or is flaky if none is confirmed."""
+"""Worst first. A cell has the status of its worst confirmed violation that is not blocked; it is blocked if all are,
+and flaky if none is confirmed."""
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Strict and immutable."""
+
+
+class Control(_Data, frozen=True, kw_only=True):
+    """What became of a violation's case without what its requirement adds, or before an earlier requirement."""
+
+    words: str = ""
+    """What was changed, such as ``without the delay``; empty if the violation's own case was judged by requirements that
+    come before its own."""
+    digest: Line
+    """The digest of the case that was executed."""
+    requirement: Line = ""
+    """The requirement whose business the violation is, because it is violated in this case; empty if the case shows
+    nothing that explains the violation."""
+    status: Status = "passed"
+    """How that requirement is violated; ``passed`` if nothing was found."""
+    signature: Line = ""
+    message: str = ""
+    where: Line = ""
+    verdicts: str = ""
+    case: AnyCase | None = None
+    """The case that was executed; None if it showed nothing, or is the violation's own."""
 
 
 class Violation(_Data, frozen=True, kw_only=True):
@@ -108,6 +142,15 @@ class Violation(_Data, frozen=True, kw_only=True):
     """Where every rank of the world was, if any was stuck: what it waited for, and its stack."""
     localisation: Localisation | None = None
     """The first wrong tensor in the data flow; None if no value is wrong, or the violation is expected."""
+    control: Control | None = None
+    """The execution that shows whose business the violation is; None if it was not made."""
+    found_by: Line = ""
+    """The id of the violation of another requirement whose control showed this one; empty if a case of its own did."""
+
+    @property
+    def blocked_by(self) -> str:
+        """The requirement that is violated without what this violation's requirement adds; empty if there is none."""
+        return self.control.requirement if self.control is not None else ""
 
 
 class Cell(_Data, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ WORDS: Mapping[Status, str] = MappingProxyType(
         "crashed": "CRASH",
         "error": "ERR",
         "flaky": "FLAKY",
+        "blocked": "block",
         "nothing_compared": "NONE",
         "not_claimed": "–",
         "skipped": "skip",
@@ -34,6 +35,7 @@ COLOURS: Mapping[Status, str] = MappingProxyType(
         "crashed": "bold red",
         "error": "bold yellow",
         "flaky": "bold yellow",
+        "blocked": "yellow",
         "nothing_compared": "bold yellow",
         "not_claimed": "dim",
         "skipped": "dim",
@@ -44,7 +46,12 @@ EXPECTED = "known"
 """Stands for a cell whose violations are all expected."""
 
 _NAMES: Mapping[Status, str] = MappingProxyType(
-    {"nothing_compared": "nothing compared", "not_claimed": "not claimed", "skipped": "skipped"}
+    {
+        "blocked": "blocked",
+        "nothing_compared": "nothing compared",
+        "not_claimed": "not claimed",
+        "skipped": "skipped",
+    }
 )
 
 

@@ -166,7 +166,7 @@ class PytestRun:
         except TooFewAgentsError as error:
             pytest.exit(f"the harness failed: {error}", returncode=3)
         item.user_properties.append((CELL, shown_json(msgspec.json.encode(cell).decode())))  # for junit.xml
-        if cell.status in ("not_claimed", "skipped", "nothing_compared"):
+        if cell.status in ("not_claimed", "skipped", "nothing_compared", "blocked"):
             pytest.skip(shown_line(f"{cell.status}: {cell.reason}"))
         if cell.is_expected:
             labels = dict.fromkeys(violation.expected for violation in cell.violations)

@@ -34,6 +34,7 @@ _LOOKS: Mapping[Status, tuple[str, str, str]] = MappingProxyType(
         "crashed": ("c", "↯", "a rank's process died"),
         "error": ("e", "!", "a rank raised, or the cell could not be judged"),
         "flaky": ("k", "~", "wrong in one execution of a case and right in another"),
+        "blocked": ("b", "⊘", "violated, but only where another requirement is violated, too"),
         "nothing_compared": ("v", "∅", "judged, but in no case was there anything to compare"),
         "not_claimed": ("n", "–", "the implementation does not claim it"),
         "skipped": ("s", "○", "not judged in this run"),
