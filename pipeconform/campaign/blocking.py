@@ -93,6 +93,7 @@ def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Contro
     """One step towards the cause; the last control if none shows the violation; None if there is nothing to execute."""
     asked, case = seen.asked, seen.case
     passed: Control | None = None
+    rows: Sequence[Requirement]
     for words, control in asked.controls(case):
         there = seen._replace(case=control, words=(*seen.words, words))
         rows = (*asked.explaining(control), *((asked.row,) if asked.applies(control) else ()))
