@@ -102,6 +102,10 @@ _FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
         "outputs": frozenset({"losses", "gradients", "input gradients", "parameters", "norm", "buffers"}),
         "computations": frozenset({"order", "in flight", "memory", "table", "gradients", "left over"}),
         "gradients": frozenset({"input gradients", "parameters", "norm", "reductions"}),
+        # after a wrong update, every later step is wrong
+        "parameters": frozenset(
+            {"outputs", "losses", "gradients", "input gradients", "buffers", "norm", "reductions"}
+        ),
         "order": frozenset({"in flight", "memory", "table"}),
         "in flight": frozenset({"memory"}),
         "kept": frozenset({"memory"}),

@@ -192,8 +192,9 @@ class Cell(_Data, frozen=True, kw_only=True):
 
     @property
     def is_expected(self) -> bool:
-        """Whether it has violations, all of them covered by expectations."""
-        return bool(self.violations) and all(one.expected for one in self.violations)
+        """Whether it has violations that are covered by expectations, and no others, but for blocked ones."""
+        own = [one for one in self.violations if one.expected or not one.blocked_by]
+        return bool(own) and all(one.expected for one in own)
 
 
 class Environment(_Data, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ def test_basic_requirements_come_before_all_others_and_in_one_order():
         (shown("output order"), shown("loss value")),
         (shown("gradient value"), shown("parameter value")),
         (shown("gradient value"), shown("norm")),
+        (shown("parameter value"), shown("output value")),
         (shown("F: too many"), shown("not the named order")),
         (shown("declared and executed differ"), shown("declared table is incomplete")),
         (shown("hang", Status.HUNG), shown("died: SIGABRT", Status.CRASHED)),
