@@ -35,6 +35,7 @@ __all__ = [
     "Violation",
     "as_json",
     "decode_cell",
+    "line_of",
     "read_result",
     "schema",
     "write_result",
@@ -146,6 +147,11 @@ class Violation(_Data, frozen=True, kw_only=True):
     """The execution that shows whose business the violation is; None if it was not made."""
     found_by: Line = ""
     """The id of the violation of another requirement whose control showed this one; empty if a case of its own did."""
+
+    @property
+    def line(self) -> str:
+        """The first line of the message, and the place."""
+        return line_of(self.message, self.where)
 
     @property
     def blocked_by(self) -> str:
@@ -295,6 +301,12 @@ class Result(_Data, frozen=True, kw_only=True):
     rules: dict[str, str] = {}
     """By id, the digest of every requirement of the standard that was used."""
     expectations: Expectations | None = None
+
+
+def line_of(message: str, where: str) -> str:
+    """The first line of a violation's message, and its place."""
+    first = message.strip().partition("\n")[0]
+    return f"{first} ({where})" if where else first
 
 
 class _Versioned(msgspec.Struct, frozen=True):
