@@ -14,7 +14,17 @@ from pipeconform.judge.outcome import Outcome, Status
 
 __all__ = ["EARLIER", "PRECEDENCE", "earlier_than", "explains", "fact_of"]
 
-PRECEDENCE: tuple[str, ...] = ("FWD-1", "SCH-1", "TRN-2", "TRN-3", "TRN-1", "SCH-2", "SCH-9", "DPC-1")
+PRECEDENCE: tuple[str, ...] = (
+    "FWD-2",
+    "FWD-1",
+    "SCH-1",
+    "TRN-2",
+    "TRN-3",
+    "TRN-1",
+    "SCH-2",
+    "SCH-9",
+    "DPC-1",
+)
 """The requirements that ask nothing special of a case, the most basic first. Where two of them see one fact, the first
 is accused; every requirement that has no control of its own comes after all of them."""
 
