@@ -59,6 +59,22 @@ _CLASSES: Mapping[str, Any] = {
     "DualPipeV": schedules.ScheduleDualPipeV,
 }
 
+_SETTINGS: Mapping[str, tuple[Feature, ...]] = {
+    "args_chunk_spec": (Feature.BATCH_DIM,),
+    "kwargs_chunk_spec": (Feature.SPLIT_DIMS,),
+    "output_merge_spec": (Feature.BATCH_DIM, Feature.MERGE_DIMS, Feature.CUSTOM_MERGES),
+}
+"""Parameters of a schedule that not every schedule has, and the features that they are for."""
+
+
+def _lacking(name: str) -> frozenset[Feature]:
+    """The features whose parameter a schedule does not have: torch documents parameters schedule by schedule."""
+    taken = inspect.signature(_CLASSES[name]).parameters
+    return frozenset(
+        feature for setting, features in _SETTINGS.items() if setting not in taken for feature in features
+    )
+
+
 _CAPABILITIES = Capabilities(
     schedules=(
         ScheduleClaim(name="ForwardOnly", trains=False, family="forward_only"),
@@ -70,7 +86,12 @@ _CAPABILITIES = Capabilities(
             microbatches=MicrobatchRule.WHOLE_ROUNDS,
             family="interleaved_one_f_one_b",
         ),
-        ScheduleClaim(name="LoopedBFS", stages_per_rank=(1, 2, 3, 4), family="looped_bfs"),
+        ScheduleClaim(
+            name="LoopedBFS",
+            stages_per_rank=(1, 2, 3, 4),
+            lacks=_lacking("LoopedBFS"),
+            family="looped_bfs",
+        ),
         ScheduleClaim(
             name="InterleavedZeroBubble",
             stages_per_rank=(1, 2, 3, 4),

@@ -150,7 +150,7 @@ def _require_engine(execution: Execution, executor: Executor) -> None:
 def _may_refuse(requirement: Requirement, case: Case, executor: Executor) -> bool:
     """Whether the case is about something that the implementation has not claimed and may refuse."""
     found = traits(case) & JUDGEMENTS[requirement.id].tolerates
-    claimed = executor.capabilities.features
+    claimed = executor.claimed_for(case).features
     return bool(found) and not (Focus.UNEVEN in found and Feature.UNEVEN_BATCHES in claimed)
 
 

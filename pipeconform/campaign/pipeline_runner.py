@@ -74,7 +74,7 @@ class PipelineRunner:
         """Judge an execution by one requirement."""
         gauge = Gauge()
         found = judge(row, execution, self.executor, thorough=thorough, anew=anew, gauge=gauge)
-        unclaimed = returned_unclaimed(self.executor.capabilities, execution.shown)
+        unclaimed = returned_unclaimed(self.executor.claimed_for(case), execution.shown)
         compared = gauge.compared if JUDGEMENTS[row.id].is_met_by(case) else 0
         return Judged(found, gauge.worst, compared, frozenset(one.value for one in unclaimed))
 

@@ -275,11 +275,14 @@ def _run(
 
 
 def _asked_of(description: contract.Description, case: Case) -> contract.Description:
-    """The claims, without those that all ranks must be asked about together, if some of them may have failed."""
-    if case.world.misplan is None:
-        return description
-    capabilities = description.capabilities
-    features = capabilities.features - {contract.Feature.GRADIENT_NORM}
+    """The claims under the case's schedule.
+
+    Those that all ranks must be asked about together are left out if some of the ranks may have failed.
+    """
+    capabilities = description.capabilities.under(description.capabilities.schedule(case.schedule))
+    features = capabilities.features
+    if case.world.misplan is not None:
+        features -= {contract.Feature.GRADIENT_NORM}
     return dataclasses.replace(description, capabilities=dataclasses.replace(capabilities, features=features))
 
 

@@ -111,7 +111,7 @@ class Judgement:
 
     def foci(self, claim: ScheduleClaim, capabilities: Capabilities) -> tuple[Focus, ...]:
         """The foci to draw cases from; empty if something that the requirement needs is not claimed."""
-        if not self.needs <= capabilities.features or (self.trains and not claim.trains):
+        if not self.needs <= capabilities.under(claim).features or (self.trains and not claim.trains):
             return ()
         if self.splits and not claim.split_backward:
             return ()
