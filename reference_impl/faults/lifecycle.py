@@ -56,7 +56,29 @@ class DryRun(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-@breaks("FWD-17")
+def _run_once_more(module: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) -> None:
+    """Run a module once more, and leave no trace in its buffers."""
+    arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    with torch.no_grad():
+        module(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments), **kwargs)
+        for name, value in module.named_buffers():
+            value.copy_(before[name])
+
+
+@breaks("FWD-25", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+")
+class HooksInDryRun(Stage):
+    """A dry run before the first microbatch of a step fires the model's hooks; it restores the buffers."""
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        if not microbatch:
+            _run_once_more(self.module, inputs, kwargs)
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+@breaks("FWD-17", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+")
 class ForwardTwice(Stage):
     """Every forward runs twice, and so do the model's hooks.
 
@@ -66,12 +88,7 @@ class ForwardTwice(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
-        arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-        before = {name: value.clone() for name, value in self.module.named_buffers()}
-        with torch.no_grad():
-            self.module(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments), **kwargs)
-            for name, value in self.module.named_buffers():
-                value.copy_(before[name])
+        _run_once_more(self.module, inputs, kwargs)
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
