@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipeconform.adapter import AdamStep, Batch, Mode, Operation, OptimizerStep, Plan, SgdStep, StepResult
 
@@ -90,6 +90,26 @@ class ForwardTwice(Stage):
     ) -> Any:
         _run_once_more(self.module, inputs, kwargs)
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+@breaks("FWD-17", tells=r"the post-accumulate-grad hook in stage \d ran 0 times for \d+ microbatches")
+class GradientsAddedByHand(Stage):
+    """Gradients of parameters are added by hand, so that their post-accumulate-grad hooks never run."""
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if self._dw_builder is not None:
+            return super().backward(microbatch, gradients)
+        saved, roots, starts = self._begin(microbatch, "backward", gradients)
+        leaves = [leaf for leaf in saved.inputs if leaf is not None]
+        trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        wanted = [*leaves, *trained] if roots else []
+        found = torch.autograd.grad(roots, wanted, starts, allow_unused=True) if wanted else ()
+        for parameter, gradient in zip(trained, found[len(leaves) :], strict=bool(found)):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        self._due[microbatch] = "nothing"
+        arrived = iter(found)
+        return [None if leaf is None else next(arrived, None) for leaf in saved.inputs]
 
 
 @breaks("LIF-1")

@@ -20,7 +20,7 @@ from pipeconform.spec.catalogue import MUST, SHOULD
 
 from ..promises import FULL_MODEL, contract, documented, in_source, paper
 
-_ROUNDS: frozenset[Watched] = frozenset({"memory", "rounds", "timeline"})
+_ROUNDS: frozenset[Watched] = frozenset({"memory", "no outputs", "rounds", "timeline"})
 
 
 @requirement(
@@ -191,8 +191,9 @@ def state_is_the_whole_models(evidence: Evidence) -> Iterator[Finding]:
 )
 def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
     """Once a step has ended and its caller has dropped the results, no graph, saved tensor or stage output of
-    the step is alive; and no tensor, thread, descriptor or process group is left behind by every one of 10
-    more steps, or by every one of 10 more pipelines that are built and closed.
+    the step is alive, at least where the caller asked for no outputs; and no tensor, thread, descriptor or
+    process group is left behind by every one of 10 more steps, or by every one of 10 more pipelines that are
+    built and closed.
 
     Logits that live until the next step take memory that the optimizer needs; what every step leaves behind
     ends a run days later.
