@@ -31,7 +31,9 @@ class Feature(StrEnum):
     """Optional features. An adapter claims what its implementation documents; nothing is on by default."""
 
     OUTPUTS = "outputs"  # run() returns the merged output of the last stage
-    OUTPUTS_ON_REQUEST = "outputs_on_request"  # a training step returns no output without Batch.returns_outputs
+    OUTPUTS_ON_REQUEST = (
+        "outputs_on_request"  # a training step returns no output without Batch.returns_outputs
+    )
     MICROBATCH_LOSSES = "microbatch_losses"  # one loss per microbatch, in batch order
     EVAL = "eval"  # run(Mode.EVAL, …): forward only
     INPUT_GRADIENTS = "input_gradients"  # inputs of the first stage that require grad receive it

@@ -33,5 +33,5 @@ def test_what_a_schedule_lacks_is_not_claimed_there_and_is_claimed_elsewhere():
 
 
 def test_a_feature_that_does_not_exist_cannot_be_lacking():
-    with pytest.raises(UnknownNameError, match="batch_dims.*nearest: batch_dim"):
+    with pytest.raises(UnknownNameError, match=r"batch_dims.*nearest: batch_dim"):
         dataclasses.replace(WHOLE, lacks=frozenset({"batch_dims"}))

@@ -67,6 +67,8 @@ def main():
                 ]
                 codes = [process.wait(timeout=120) for process in processes]
                 path = Path(folder, "0.txt")
+                if not path.exists() and codes[0] >= 0:
+                    sys.exit(f"inconclusive: {level}: rank 0 gave no result and was not killed")
                 died = f"no result; exit code {codes[0]} (-11 is SIGSEGV)"
                 where = "in a stage of a pipeline" if with_pipeline else "alone"
                 print(f"{level}, {where}: {path.read_text() if path.exists() else died}", flush=True)

@@ -23,7 +23,16 @@ from pipeconform.judge.refusals import Refusal
 from pipeconform.observe.observation import Watched
 from pipeconform.spec.catalogue import Level, Promise, Requirement, stated
 
-__all__ = ["LONELINESS", "TIMELINE", "AfterJudge", "Judgement", "RefusalJudge", "after_mistakes", "of_refusals", "requirement"]
+__all__ = [
+    "LONELINESS",
+    "TIMELINE",
+    "AfterJudge",
+    "Judgement",
+    "RefusalJudge",
+    "after_mistakes",
+    "of_refusals",
+    "requirement",
+]
 
 TIMELINE: frozenset[Watched] = frozenset({"timeline"})
 LONELINESS: frozenset[Watched] = frozenset({"loneliness"})

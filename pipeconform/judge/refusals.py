@@ -16,7 +16,13 @@ from pipeconform.judge.evidence import Finding
 from pipeconform.judge.outcome import Outcome, Status, judge_verdicts
 from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
 
-__all__ = ["Refusal", "misplaced_stages_are_refused", "ranks_that_can_know", "refused_on_every_rank", "texts_of"]
+__all__ = [
+    "Refusal",
+    "misplaced_stages_are_refused",
+    "ranks_that_can_know",
+    "refused_on_every_rank",
+    "texts_of",
+]
 
 _PLACED = re.compile(
     r"\b(placement|places?|placed)\b|\bstages?\b.*\branks?\b|\branks?\b.*\bstages?\b",
@@ -50,9 +56,7 @@ class Refusal:
     def outcome(self, status: Status, kind: str, text: str, rank: int) -> Outcome:
         """A finding about one rank, together with how every rank ended."""
         table = self.verdicts.describe()
-        return Outcome(
-            status, Finding(kind=kind, message=f"{text}\n{table}", rank=rank), verdicts=table
-        )
+        return Outcome(status, Finding(kind=kind, message=f"{text}\n{table}", rank=rank), verdicts=table)
 
 
 def texts_of(raised: Iterable[Raised]) -> list[str]:

@@ -66,7 +66,9 @@ def _run_once_more(module: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) ->
             value.copy_(before[name])
 
 
-@breaks("FWD-25", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+")
+@breaks(
+    "FWD-25", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+"
+)
 class HooksInDryRun(Stage):
     """A dry run before the first microbatch of a step fires the model's hooks; it restores the buffers."""
 
@@ -78,7 +80,9 @@ class HooksInDryRun(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-@breaks("FWD-17", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+")
+@breaks(
+    "FWD-17", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+"
+)
 class ForwardTwice(Stage):
     """Every forward runs twice, and so do the model's hooks.
 

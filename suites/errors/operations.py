@@ -26,10 +26,11 @@ from ..promises import in_source
     ),
 )
 def operations_out_of_order_are_refused(evidence: Evidence) -> Iterator[Finding]:
-    """Where a stage's operations can be called one by one, each of these raises an error: the backward of a microbatch before its forward, a second forward or backward, a
-    forward before its input is there, a backward before the gradient of the output is there, sending what is
-    not there, ending the step before a backward, and a microbatch that the step does not have. Nothing
-    changes, and the step can go on. Weight parts are the subject of SPL-4.
+    """Where a stage's operations can be called one by one, each of these raises an error: the backward of a
+    microbatch before its forward, a second forward or backward, a forward before its input is there, a
+    backward before the gradient of the output is there, sending what is not there, ending the step before a
+    backward, and a microbatch that the step does not have. Nothing changes, and the step can go on. Weight
+    parts are the subject of SPL-4, words that of ERR-17.
 
     People who write a schedule by hand make these mistakes; a buffer that is read before it is filled gives a
     silently wrong result.

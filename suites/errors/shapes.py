@@ -58,7 +58,11 @@ def wrong_input_dtypes(aftermath: Aftermath) -> Iterator[Outcome]:
 
 
 @after_mistakes(
-    "ERR-3", title="Outputs that change", level=MUST, about=(Focus.CHANGED,), promise=(DECLARED, FULL_MODEL, *MISMATCHES)
+    "ERR-3",
+    title="Outputs that change",
+    level=MUST,
+    about=(Focus.CHANGED,),
+    promise=(DECLARED, FULL_MODEL, *MISMATCHES),
 )
 def outputs_that_change(aftermath: Aftermath) -> Iterator[Outcome]:
     """A stage whose output has another shape or dtype than in the steps before, whatever changed it (a hook

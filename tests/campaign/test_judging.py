@@ -47,7 +47,9 @@ def _judged(identifier, case, *verdicts: Verdict, shown: tuple[Observation, ...]
         ((ECHO, OWN), False),
     ],
 )
-def test_an_uneven_batch_is_refused_where_that_is_noticed_and_should_be_on_every_rank(verdicts, refused_alike):
+def test_an_uneven_batch_is_refused_where_that_is_noticed_and_should_be_on_every_rank(
+    verdicts, refused_alike
+):
     """FWD-2, FWD-24"""
     assert _judged("FWD-2", UNEVEN, *verdicts) == []
     assert _judged("FWD-24", UNEVEN, *verdicts) == (

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pipeconform.adapter import GradientScale
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.blocks import BatchNorm, Linear, Shared
 from pipeconform.case.case import Case, Eval, Split, Stage, Train
-from pipeconform.bounds.gauge import Gauge
 from pipeconform.judge import tracing
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.registry import JUDGEMENTS
