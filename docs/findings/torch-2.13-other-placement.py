@@ -38,16 +38,23 @@ SECONDS = 5
 SCHEDULES = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
 
-def build(name, rank, modules, **options):
+def build(name, rank, group, modules, **options):
     """This rank's schedule object, and the indices of its stages."""
     n = len(modules)
     v_shaped = name not in ("ZBVZeroBubble", "DualPipeV")  # the placement that is not the schedule's
     owned = [rank, n - 1 - rank] if v_shaped else list(range(rank, n, WORLD))
-    device = torch.device("cpu")
     inside = torch.empty(2, 3, device="meta", requires_grad=True)
     given = torch.empty(2, 3, device="meta")
     stages = [
-        PipelineStage(modules[s], s, n, device, input_args=inside if s else given, output_args=inside)
+        PipelineStage(
+            modules[s],
+            s,
+            n,
+            torch.device("cpu"),
+            input_args=inside if s else given,
+            output_args=inside,
+            group=group,
+        )
         for s in owned
     ]
     return get_schedule_class(name)(stages, M, **options), owned
@@ -58,17 +65,25 @@ def model(n):
     return [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(n)]
 
 
-def step(name, rank):
-    """The first step on misplaced stages."""
+def step(name, rank, group):
+    """How the first step on misplaced stages ends."""
     modules = model(2 * WORLD)
-    schedule, owned = build(name, rank, modules, loss_fn=nn.functional.mse_loss)
-    x = torch.randn(2 * M, 3)
-    args = (x,) if 0 in owned else ()
-    target = {"target": x} if len(modules) - 1 in owned else {}
-    schedule.step(*args, **target)
+    begun = time.monotonic()
+    try:
+        schedule, owned = build(name, rank, group, modules, loss_fn=nn.functional.mse_loss)
+        x = torch.randn(2 * M, 3)
+        args = (x,) if 0 in owned else ()
+        target = {"target": x} if len(modules) - 1 in owned else {}
+        schedule.step(*args, **target)
+    except Exception as error:
+        waited = time.monotonic() - begun > SECONDS - 1
+        placed = re.search("placement|stage.* rank|rank.* stage", str(error))
+        text = "waited until the time-out" if waited else f"raised {type(error).__name__}"
+        return f"{text}, and is told about the placement" if placed else text
+    return "ended without an error"
 
 
-def worker(rank, name, folder):
+def worker(rank, folder):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -76,39 +91,32 @@ def worker(rank, name, folder):
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=WORLD,
-        timeout=timedelta(seconds=SECONDS),
+        timeout=timedelta(seconds=200),
     )
-    begun = time.monotonic()
-    try:
-        step(name, rank)
-        text = "ended without an error"
-    except Exception as error:
-        waited = time.monotonic() - begun > SECONDS - 1
-        placed = re.search("placement|stage.* rank|rank.* stage", str(error))
-        text = "waited until the time-out" if waited else f"raised {type(error).__name__}"
-        text += ", and is told about the placement" if placed else ""
-    Path(folder, f"{rank}.txt").write_text(text)
-    time.sleep(SECONDS)  # a connection that closes would end the others' wait
+    lines = []
+    for name in SCHEDULES:
+        group = dist.new_group(timeout=timedelta(seconds=SECONDS))
+        dist.barrier()
+        expected = "any end" if rank == WORLD // 2 else "an error about the placement"
+        lines.append(f"{name}, rank {rank}: expected {expected}, actual: {step(name, rank, group)}")
+        dist.barrier()  # a rank that goes on would end the others' wait
+    Path(folder, f"{rank}.txt").write_text("".join(f"{line}\n" for line in lines))
     os._exit(0)
 
 
 def main():
-    for name in SCHEDULES:
-        with tempfile.TemporaryDirectory() as folder:
-            processes = [
-                mp.get_context("spawn").Process(target=worker, args=(r, name, folder)) for r in range(WORLD)
-            ]
-            for process in processes:
-                process.start()
-            for process in processes:
-                process.join(timeout=60)
-                process.kill()
-            for rank in range(WORLD):
-                path = Path(folder, f"{rank}.txt")
-                if not path.exists():
-                    sys.exit(f"inconclusive: {name}: rank {rank} gave no result")
-                expected = "any end" if rank == WORLD // 2 else "an error about the placement"
-                print(f"{name}, rank {rank}: expected {expected}, actual: {path.read_text()}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [mp.get_context("spawn").Process(target=worker, args=(r, folder)) for r in range(WORLD)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(timeout=250)
+            process.kill()
+        for rank in range(WORLD):
+            path = Path(folder, f"{rank}.txt")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":
