@@ -81,7 +81,9 @@ def _rows(verdicts: list[Verdict]) -> Iterator[str]:
     yield "| fault | label | schedule | first cause | causes | accused | blocked |"
     yield "|---|---|---|---|---|---|---|"
     order = {"other": 0, "right": 1, "unseen": 2}
-    for one in sorted(verdicts, key=lambda each: (order[each.verdict], each.fault.requirement, each.fault.name)):
+    for one in sorted(
+        verdicts, key=lambda each: (order[each.verdict], each.fault.requirement, each.fault.name)
+    ):
         accused = dict.fromkeys(name for cause in one.causes for name in cause.requirements)
         blocked = {name for cause in one.causes for name in cause.blocked_requirements} - accused.keys()
         top = {"right": one.top, "other": f"**{one.top}**", "unseen": "not seen at smoke"}[one.verdict]

@@ -343,7 +343,9 @@ def verdict(result: Result) -> Text:
         text = f"{name} violates {len(wrong)} of {plural(len(judged), 'judged requirement')}"
         order = {identifier: at for at, identifier in enumerate(_known())}
         named = sorted(wrong, key=lambda identifier: (order.get(identifier, len(order)), identifier))
-        return Text(f"{begin}{text}: {', '.join(named)}", style="bold red")
+        should = [one for one in named if one in order and _known()[one].level is not Level.MUST]
+        only = f" (only SHOULD: {', '.join(should)})" if should else ""
+        return Text(f"{begin}{text}: {', '.join(named)}{only}", style="bold red")
     if not judged:
         return Text(f"{begin}nothing was judged", style="bold yellow")
     if known or (entries is not None and entries.problems):
