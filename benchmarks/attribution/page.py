@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeconform.campaign.trial import Fault
 from pipeconform.report.causes import Cause, causes_of
+
+from pipeconform.campaign.trial import Fault
 from pipeconform.report.result import Result
 
 __all__ = ["Verdict", "page", "verdict_of"]
@@ -29,7 +30,7 @@ class Verdict:
 
     @property
     def verdict(self) -> str:
-        """``right``: the first cause accuses the labelled requirement; ``other``: another one; ``unseen``: none does."""
+        """``right``: the first cause accuses the labelled requirement; ``other``: another one; ``unseen``: no cause."""
         if not self.causes:
             return "unseen"
         return "right" if self.fault.requirement in self.causes[0].requirements else "other"
@@ -54,9 +55,9 @@ def _head(known: int, verdicts: list[Verdict]) -> Iterator[str]:
     yield "# Whom the suite accuses"
     yield ""
     yield (
-        f"Written by `python -m benchmarks.attribution`. {len(verdicts)} of the {known} faults of the reference, in an order "
-        "drawn by a hash, were judged by all requirements at profile smoke, under the schedule with which they show. Smoke "
-        "draws few cases, so some faults are not seen at all: each is detected by its own requirement in the "
+        f"Written by `python -m benchmarks.attribution`. {len(verdicts)} of the {known} faults of the reference, in an "
+        "order drawn by a hash, were judged by all requirements at profile smoke, under the schedule with which they show. "
+        "Smoke draws few cases, so some faults are not seen at all: each is detected by its own requirement in the "
         "[kill matrix](kill-matrix.md). Requirements about errors (ERR) are asked of faults that are labelled with one."
     )
     yield ""

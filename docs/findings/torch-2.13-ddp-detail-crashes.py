@@ -1,7 +1,7 @@
 """DistributedDataParallel cannot be constructed when TORCH_DISTRIBUTED_DEBUG is DETAIL: the process ends by SIGSEGV.
 
 What: with gloo on CPU, the constructor of DistributedDataParallel ends the process by SIGSEGV, whatever the module
-  and however many ranks there are. With TORCH_DISTRIBUTED_DEBUG=OFF or INFO, or without DistributedDataParallel, all is well.
+  and however many ranks there are. With TORCH_DISTRIBUTED_DEBUG=OFF or INFO, or without the wrapper, all is well.
 Where: torch 2.13.0 (CPU build), torch/nn/parallel/distributed.py, _ddp_init_helper, the construction of the Reducer.
 Why: not looked into.
 Requirement: DPC-1, in the variant `validated` (ERR-10 and ERR-13 show it and are blocked: their control, the same case
