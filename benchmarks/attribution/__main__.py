@@ -1,8 +1,8 @@
 """Whom the suite accuses: ``python -m benchmarks.attribution`` judges faults and writes docs/attribution.md.
 
 Every fault of the reference is judged by all requirements at profile smoke, under the schedule with which it shows.
-Results are kept in build/attribution and not made again, so a stopped run can go on; ``--fresh`` forgets them. The faults
-are judged in an order drawn by a hash, so that a part of them is a sample.
+Results are kept in build/attribution and not made again, so a stopped run can go on; ``--fresh`` forgets them. The
+faults are judged in an order drawn by a hash, so that a part of them is a sample.
 """
 
 from __future__ import annotations
