@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeconform.ranks import pools, prestart
 from tests.warm_servers import WarmServers
 
 # A shell's & lets its children ignore Ctrl-C for good; ours are to hear it however the tests were started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ABOUT_SERVERS = ("ranks", "attach", "session")
-"""The rooms whose tests are about starting and ending processes."""
+ABOUT_SERVERS = ("ranks/", "attach/", "session/", "campaign/test_isolation.py")
+"""The tests that are about starting and ending processes."""
 
 
 @pytest.fixture(scope="session")
@@ -28,12 +27,10 @@ def warm_servers():
 @pytest.fixture(scope="module", autouse=True)
 def _runs_share_servers(request, warm_servers):
     """Runs in this process fork their ranks from servers that they need not start."""
-    if request.path.relative_to(Path(__file__).parent).parts[0] in ABOUT_SERVERS:
+    if request.path.relative_to(Path(__file__).parent).as_posix().startswith(ABOUT_SERVERS):
         yield
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pools, "server_of", warm_servers.server_of)
-        patch.setattr(prestart, "start_ahead", lambda *, preload: None)  # it would start another
+    with warm_servers.used():
         yield
 
 

@@ -6,11 +6,23 @@ Ranks are forked for each run and ended with it as always; what they share is a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import pytest
+
+from pipeconform.campaign.preload import PRELOAD
+from pipeconform.ranks import pools, prestart
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.forkserver import ForkServer
 
+_WARM = (
+    *PRELOAD,
+    "pipeconform.reference_impl.adapter",
+    "pipeconform.reference_impl.faults.faulty_wrappers",
+    "pipeconform.adapters.torch_wrappers",
+)
+"""What a server has imported that is asked for some of it."""
 _MOST = 3
 _OF_THE_TEST = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION")
 
@@ -32,6 +44,7 @@ class WarmServers:
 
     def server_of(self, environment: Environment, *, preload: Sequence[str]) -> ForkServer:
         """What `pipeconform.ranks.prestart.server_of` is, for the tests of one process."""
+        preload = _WARM if preload and set(preload) <= set(_WARM) else tuple(preload)
         variables = environment.process_environment()
         key = (
             environment.name,
@@ -46,6 +59,14 @@ class WarmServers:
         while len(self._kept) > _MOST:
             self._kept.pop(next(iter(self._kept))).end()
         return server
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let pools that are made in this context have these servers."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pools, "server_of", self.server_of)
+            patch.setattr(prestart, "start_ahead", lambda *, preload: None)  # it would start another
+            yield
 
     def close(self) -> None:
         """End them all."""
