@@ -84,8 +84,9 @@ class Group:
 
 @dataclass
 class _Requested:
-    """What was asked of a server; it outlives the server's object."""
+    """What was asked of a server and by whom; it outlives the server's object."""
 
+    controller: int
     groups: int = 0
 
 
@@ -109,7 +110,7 @@ class ForkServer:
         self.environment = Environment() if environment is None else environment
         self._selector = selectors.DefaultSelector()
         self._groups: dict[int, Group] = {}
-        self._requested = _Requested()
+        self._requested = _Requested(controller=os.getpid())
         self._started: Started | None = None
         self._death: str | None = None
         try:
@@ -141,8 +142,7 @@ class ForkServer:
         self._control = Channel(self._connection)
         self._selector.register(self._control, selectors.EVENT_READ, None)
         self._end = weakref.finalize(
-            self,
-            *(_end, self._process, self._control, self._selector, self.folder, os.getpid(), self._requested),
+            self, _end, self._process, self._control, self._selector, self.folder, self._requested
         )
         with contextlib.suppress(PoolError):  # wait_until_started says it better
             self._command(encode(Hello(preload=tuple(preload), folder=str(self.folder))))
@@ -342,14 +342,13 @@ def _end(
     control: Channel,
     selector: selectors.BaseSelector,
     folder: Path,
-    owner: int,
     requested: _Requested,
 ) -> None:
     """End a server without its object: at garbage collection and at the interpreter's exit."""
     with deferred_interrupts():
         selector.close()
         control.close()  # the server kills its children when it reads the end of file
-        if os.getpid() != owner:  # a fork of the controller owns none of it
+        if os.getpid() != requested.controller:  # a fork of the controller owns none of it
             return
         try:
             # A server that never forked has nothing to end, and would first import what it preloads.
