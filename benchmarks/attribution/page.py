@@ -57,7 +57,7 @@ def _head(known: int, verdicts: list[Verdict]) -> Iterator[str]:
     yield (
         f"Written by `python -m benchmarks.attribution`. {len(verdicts)} of the {known} faults of the reference, in an "
         "order drawn by a hash, were judged by all requirements at profile smoke, under the schedule with which they "
-        "show. Smoke draws few cases, so some faults are not seen at all: each is detected by its own requirement in the "
+        "show. Smoke draws few cases, so some faults are not seen: each is detected by its own requirement in the "
         "[kill matrix](kill-matrix.md). Requirements about errors (ERR) are asked of faults labelled with one."
     )
     yield ""

@@ -100,7 +100,7 @@ def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Contro
         found = _found(there, rows, ask(control, rows)) if rows else None
         if found is not None:
             return found
-        if rows:
+        if rows and passed is None:
             passed = Control(words=words, digest=control.digest)
     rows = asked.earlier(case, controlled=passed is not None)
     found = _found(seen, rows, ask(case, rows)) if rows else None

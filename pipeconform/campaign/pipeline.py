@@ -308,15 +308,17 @@ class AskedOfPipeline:
         return self._judgement.applies(case)
 
     def controls(self, case: Case) -> tuple[tuple[str, Case], ...]:
-        """The case without each subject of the requirement that it has, and then without all others.
+        """The case without each subject of the requirement that it has.
 
-        A case that has lost one subject may have others left, of which only special requirements judge cases.
+        A case that lost one subject may have others left, so that no basic requirement judges it; then also the case
+        without these.
         """
         subjects = [SUBJECTS[focus] for focus in sorted(self._judgement.about & traits(case))]
         found: dict[Case, str] = {}
         for words, control in (pair for subject in subjects for pair in subject.controls_of(case)):
             found.setdefault(control, words)
-            found.setdefault(*plainer(control, words=words))
+            if not self._that_can_explain(PRECEDENCE, control):
+                found.setdefault(*plainer(control, words=words))
         return tuple(
             (words, control)
             for control, words in found.items()
