@@ -44,9 +44,9 @@ class Cause:
     violation: Violation
     """The violation that shows it best: one of `requirement`, with the smallest case."""
     own: tuple[Member, ...]
-    """The violations that accuse their requirements, the smallest first."""
+    """The violations that accuse their requirements: those of `requirement` first, and the smallest of each."""
     blocked: tuple[Member, ...]
-    """The violations that are only effects of it, because their control shows it, too."""
+    """The violations that are only effects of it, because their control shows it, too; the smallest first."""
     schedules: tuple[str, ...]
     """The schedules under which it was seen, in the order of the result."""
     everywhere: bool
@@ -60,7 +60,7 @@ class Cause:
 
     @property
     def members(self) -> tuple[Violation, ...]:
-        """All its violations: those that accuse first, the smallest first."""
+        """All its violations: those that accuse, then those that are effects."""
         return tuple(one.violation for one in (*self.own, *self.blocked))
 
     @property

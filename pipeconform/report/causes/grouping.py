@@ -222,7 +222,15 @@ def _cause(
     told = own or blocked
     requirement = requirement or _telling(own, blocked, known, rows)
     seen = {one.schedule for one in told}
-    ordered = sorted(told, key=lambda one: (one.requirement != requirement, size_of(one.violation)))
+    order = {name: at for at, name in enumerate(rows)}
+    ordered = sorted(
+        told,
+        key=lambda one: (
+            one.requirement != requirement,
+            order.get(one.requirement, len(order)),
+            *size_of(one.violation),
+        ),
+    )
     traits = [traits_of(one.violation) for one in ordered]
     factors = [one.factor for one in traits if one.factor]
     return Cause(
