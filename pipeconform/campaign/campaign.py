@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipeconform.case.any_case import AnyCase
 from pipeconform.errors import UnknownNameError, UsageError
 from pipeconform.execute.source import Source
 from pipeconform.gate.expectations import Expectation
+from pipeconform.judge.outcome import Outcome
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
 from pipeconform.spec import Profile, Requirement
@@ -48,6 +49,8 @@ class Campaign:
     """The violations of the previous run."""
     localised: dict[tuple[str, str], Localisation | None] = field(default_factory=dict)
     """Where values begin to be wrong, by variant and case digest: several requirements may shrink to one case."""
+    answers: dict[tuple[str, str], dict[str, Sequence[Outcome]]] = field(default_factory=dict)
+    """What controls showed, by variant, case digest and requirement: several violations may have one control."""
     source: Source = field(default_factory=Source)
     """The adapter's source file."""
 

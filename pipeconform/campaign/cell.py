@@ -8,24 +8,25 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple
 
 from hypothesis import target
 
+from pipeconform.campaign.blocking import Answers, Explained, explained
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.corpus import Drawable, run_strategy
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.campaign.minimise import Budget, Smallest
 from pipeconform.campaign.runner import CaseT, ExecutionT, Judged, Runner
-from pipeconform.campaign.status import identifier_of, status_of
+from pipeconform.campaign.status import blocked_by, identifier_of, status_of
 from pipeconform.campaign.target import Asked, NotAsked
 from pipeconform.case.any_case import world_sizes
 from pipeconform.errors import NothingJudgedError
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
-from pipeconform.report.result import Cell, Violation
+from pipeconform.report.result import Cell, Control, Violation
 from pipeconform.spec import Requirement
 
 __all__ = ["judge_cell"]
@@ -129,6 +130,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         status, reason = status_of(violations, compared=self.compared), ""
         if status == "nothing_compared":
             reason = self.asked.why_nothing_was_compared(self.digests.values())
+        elif status == "blocked":
+            reason = blocked_by(violations)
         return Cell(
             requirement=self.requirement,
             schedule=self.column,
@@ -272,7 +275,30 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         for key, first in self.first.items():
             small = key.expected or first.corpus is None
             smallest = self._as_found(key, first) if small else self._smallest(key, first, deadline)
-            yield self._violation(key, smallest)
+            if key.expected or not smallest.confirmed:
+                yield self._violation(key, smallest, control=None)
+                continue
+            found = self._explained(smallest)
+            smallest = dataclasses.replace(smallest, case=found.case, outcome=found.outcome)
+            yield self._violation(key, smallest, control=found.control)
+
+    def _explained(self, smallest: Smallest[CaseT]) -> Explained[CaseT]:
+        """Execute the controls of a violation."""
+
+        def ask(case: CaseT, rows: Sequence[Requirement]) -> Answers:
+            known = self.campaign.answers.setdefault((self.variant, case.digest), {})
+            new = [row for row in rows if row.id not in known]
+            if new:
+                self._tell("controlling")
+                self.executions += 1
+                self.campaign.count(case)
+                execution = self.runner.execute(case, new, hung=smallest.outcome.status is Status.HUNG)
+                known.update(
+                    {row.id: self.runner.judged(row, case, execution, anew=False).outcomes for row in new}
+                )
+            return known
+
+        return explained(self.asked, smallest.case, smallest.outcome, ask=ask)
 
     def _as_found(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
         """An expected violation, or one from the previous run, which is not shrunk."""
@@ -341,9 +367,10 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             shown_otherwise=otherwise,
         )
 
-    def _violation(self, key: Key, smallest: Smallest[CaseT]) -> Violation:
+    def _violation(self, key: Key, smallest: Smallest[CaseT], *, control: Control | None) -> Violation:
         status, signature = key.status, key.signature
         finding, case = smallest.outcome.finding, smallest.case
+        blocked = control is not None and bool(control.requirement)
         # the same defect may be expected at some sizes only
         apart = "" if not key.expected else "/expected"
         where = f"{self.requirement}:{self.column}:{self.variant}"
@@ -369,7 +396,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             timeline=smallest.outcome.timeline,
             first_wrong=smallest.outcome.first_wrong,
             places=smallest.outcome.places,
-            localisation=None if key.expected else self._localised(smallest),
+            localisation=None if key.expected or blocked else self._localised(smallest),
+            control=control,
         )
 
     def _localised(self, smallest: Smallest[CaseT]) -> Localisation | None:

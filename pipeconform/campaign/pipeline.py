@@ -17,10 +17,12 @@ from pipeconform.case.case import Case
 from pipeconform.case.draw.claimed import reachable
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.sizes import shapes
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.precedence import EARLIER, PRECEDENCE, earlier_than
 from pipeconform.judge.registry import JUDGEMENTS, Judgement
 from pipeconform.report.result import Status
 from pipeconform.spec import Profile, Requirement, requirement, requirements
@@ -304,6 +306,61 @@ class AskedOfPipeline:
     def applies(self, case: Case) -> bool:
         """Whether the requirement applies to this case."""
         return self._judgement.applies(case)
+
+    def controls(self, case: Case) -> tuple[tuple[str, Case], ...]:
+        """The case without each subject of the requirement that it has, as far as that lies within the claims."""
+        subjects = [SUBJECTS[focus] for focus in sorted(self._judgement.about & traits(case))]
+        found = dict(pair for subject in subjects for pair in subject.controls_of(case))
+        return tuple(
+            (words, control)
+            for words, control in found.items()
+            if control != case and self._is_claimed(control)
+        )
+
+    def instead(self, row: Requirement) -> AskedOfPipeline:
+        """What another requirement asks under the same schedule."""
+        return replace(self, row=row)
+
+    def judges(self, control: Case) -> bool:
+        """Whether the requirement judges what an execution shows, and not how a mistake or a refusal is reported."""
+        judgement = self._judgement
+        return judgement.aftermath is None and not judgement.about <= judgement.tolerates
+
+    def explaining(self, control: Case) -> tuple[Requirement, ...]:
+        """The basic requirements, and those about what is still special in the control."""
+        special = traits(control) - {Focus.PLAIN}
+        about = (name for name, one in JUDGEMENTS.items() if one.about & special)
+        return self._that_can_explain((*PRECEDENCE, *about), control)
+
+    def earlier(self, case: Case, *, controlled: bool) -> tuple[Requirement, ...]:
+        """The requirements that `pipeconform.judge.precedence` puts before this one."""
+        names = EARLIER.get(self.row.id, ()) if controlled else earlier_than(self.row.id)
+        return self._that_can_explain(names, case)
+
+    def _that_can_explain(self, names: Iterable[str], case: Case) -> tuple[Requirement, ...]:
+        if not self._is_claimed(case):
+            return ()
+        return tuple(requirement(name) for name in dict.fromkeys(names) if self._can_explain(name, case))
+
+    def _can_explain(self, name: str, case: Case) -> bool:
+        judgement = JUDGEMENTS[name]
+        if self.claim.trains and not case.trains and not judgement.evaluates:
+            return False  # what only evaluation shows is the business of requirements about evaluation
+        alike = (judgement.aftermath is None) == (self._judgement.aftermath is None or not case.is_mistaken)
+        return (
+            name != self.row.id
+            and alike
+            and not judgement.repeats
+            and judgement.applies(case)
+            and bool(judgement.foci(self.claim, self.target.claims))
+        )
+
+    def _is_claimed(self, case: Case) -> bool:
+        p, v = case.num_ranks, case.stages_per_rank
+        return all(
+            self.claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=run.num_microbatches)
+            for run in case.runs
+        )
 
     def smallest(
         self,

@@ -1,12 +1,15 @@
-"""The id of a violation and the status of a cell, for the run that writes a result and the checks of that result."""
+"""The ids of violations and the statuses of cells, for the run that writes a result and the checks of that result."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
-from pipeconform.report.result import SEVERITY, Status, Violation
+import msgspec
 
-__all__ = ["identifier_of", "status_of"]
+from pipeconform.report.result import SEVERITY, Cell, Status, Violation
+
+__all__ = ["blocked_by", "identifier_of", "status_of", "with_causes"]
 
 
 def identifier_of(where: str, what: str) -> str:
@@ -29,3 +32,56 @@ def status_of(violations: tuple[Violation, ...], *, compared: int) -> Status:
     if confirmed and not own:
         return "blocked"
     return min(own, key=SEVERITY.index, default="passed")
+
+
+def blocked_by(violations: Iterable[Violation]) -> str:
+    """The reason for which a cell is blocked, if all its violations are."""
+    names = dict.fromkeys(one.blocked_by for one in violations if one.blocked_by)
+    return f"blocked by {', '.join(names)}, which the same case violates without what this requirement adds"
+
+
+def with_causes(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The cells, each with the violations that controls of other requirements showed and its own cases did not.
+
+    Only cells that were judged are changed.
+    """
+    found = {(one.requirement, one.schedule, one.variant): one for one in cells}
+    for cell in tuple(found.values()):
+        for effect in cell.violations:
+            owner = found.get((effect.blocked_by, cell.schedule, cell.variant))
+            if owner is None or not owner.is_judged:
+                continue
+            cause = _cause(effect, owner)
+            if (cause.status, cause.signature) not in {
+                (one.status, one.signature) for one in owner.violations
+            }:
+                violations = (*owner.violations, cause)
+                key = (owner.requirement, owner.schedule, owner.variant)
+                status = status_of(violations, compared=owner.compared)
+                found[key] = msgspec.structs.replace(owner, violations=violations, status=status, reason="")
+    return tuple(found.values())
+
+
+def _cause(effect: Violation, owner: Cell) -> Violation:
+    """The violation of the requirement that blocks another one, as the control of the other showed it."""
+    control = effect.control
+    assert control is not None
+    where = f"{owner.requirement}:{owner.schedule}:{owner.variant}"
+    identifier = identifier_of(where, f"{control.status}/{control.signature}")
+    case = effect.case if control.case is None else control.case
+    return Violation(
+        id=identifier,
+        status=control.status,
+        signature=control.signature,
+        message=control.message,
+        where=control.where,
+        case=case,
+        digest=case.digest,
+        minimal=False,
+        confirmed=True,
+        shrink_executions=0,
+        occurrences=1,
+        verdicts=control.verdicts,
+        replay=effect.replay.replace(effect.id, identifier),
+        found_by=effect.id,
+    )

@@ -71,6 +71,27 @@ class Asked(Protocol[CaseT]):
     def applies(self, case: CaseT) -> bool:
         """Whether the requirement is about this case."""
 
+    def controls(self, case: CaseT) -> Sequence[tuple[str, CaseT]]:
+        """The same case without each thing that the requirement adds to it, with what was changed in words.
+
+        Empty if the requirement adds nothing, or if no such case lies within the claims.
+        """
+
+    def instead(self, row: Requirement) -> Asked[CaseT]:
+        """What another requirement asks in the same column."""
+
+    def judges(self, control: CaseT) -> bool:
+        """Whether this requirement can judge a control; one about mistakes cannot judge a case without them."""
+
+    def explaining(self, control: CaseT) -> Sequence[Requirement]:
+        """The other requirements that may explain what a control shows, the most basic first."""
+
+    def earlier(self, case: CaseT, *, controlled: bool) -> Sequence[Requirement]:
+        """The requirements that come before this one where both see one fact in a case, the most basic first.
+
+        With `controlled`, a control of this one passed, and only those are meant that come first nevertheless.
+        """
+
     def smallest(
         self,
         corpus: Drawable[CaseT],

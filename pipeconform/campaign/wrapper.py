@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import msgspec
@@ -196,6 +196,26 @@ class AskedOfWrapper:
     def applies(self, case: WrapperCase) -> bool:
         """Whether the case is like one of the requirement's listed cases."""
         return is_about(case, self.listed.cases)
+
+    def controls(self, case: WrapperCase) -> tuple[tuple[str, WrapperCase], ...]:
+        """Empty: a requirement's listed cases do not say which option is the one that it is about."""
+        return ()
+
+    def instead(self, row: Requirement) -> AskedOfWrapper:
+        """What another requirement would ask of the same cases."""
+        return replace(self, row=row)
+
+    def judges(self, control: WrapperCase) -> bool:
+        """False: there are no controls."""
+        return False
+
+    def explaining(self, control: WrapperCase) -> tuple[Requirement, ...]:
+        """Empty: there are no controls."""
+        return ()
+
+    def earlier(self, case: WrapperCase, *, controlled: bool) -> tuple[Requirement, ...]:
+        """Empty: the requirements for wrappers are not ordered."""
+        return ()
 
     def smallest(
         self,

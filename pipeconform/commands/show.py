@@ -82,6 +82,7 @@ def describe_requirement(
     """The requirement as text, wrapped to `width` columns; `rows` replace those made from `judgement`."""
     if rows is None:
         rows = {"Needs": _needs(judgement), "Judged on": _cases(judgement), "Control": _control(judgement)}
+        rows |= {"After": text} if (text := _earlier(requirement.id)) else {}
     rows = {"Why": requirement.rationale, "Source": requirement.source, **rows}
     parts = [f"{requirement.id}  {requirement.title}  ({requirement.level})", ""]
     parts += textwrap.wrap(requirement.statement, width, initial_indent="  ", subsequent_indent="  ")
@@ -117,5 +118,20 @@ def _control(judgement: Judgement | None) -> str:
     if judgement is None:
         return "no case"
     subjects = [SUBJECTS[focus] for focus in sorted(judgement.about)]
-    there = dict.fromkeys(f"the same case {one.control}" for one in subjects if one.control)
+    words = [
+        text for one in subjects for text in (one.control, *(further for further, _ in one.further)) if text
+    ]
+    there = dict.fromkeys(f"the same case {text}" for text in words)
     return ", or ".join(there) or f"none: {subjects[0].no_control}"
+
+
+def _earlier(identifier: str) -> str:
+    """The requirements that are accused instead of this one where they see the same in its case."""
+    from pipeconform.judge.precedence import earlier_than  # noqa: PLC0415 - loads what judges
+
+    names = ", ".join(earlier_than(identifier))
+    return (
+        f"{names}: where one of them is violated in the same case and explains it, this one is blocked"
+        if names
+        else ""
+    )

@@ -85,8 +85,8 @@ class Control(_Data, frozen=True, kw_only=True):
     """What became of a violation's case without what its requirement adds, or before an earlier requirement."""
 
     words: str = ""
-    """What was changed, such as ``without the delay``; empty if the violation's own case was judged by requirements that
-    come before its own."""
+    """What was changed, such as ``without the delay``; empty if the violation's own case was judged by earlier
+    requirements."""
     digest: Line
     """The digest of the case that was executed."""
     requirement: Line = ""

@@ -13,6 +13,7 @@ import msgspec
 import pipeconform
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.pairs import pairwise
+from pipeconform.campaign.status import with_causes
 from pipeconform.campaign.told import Told
 from pipeconform.errors import PipeconformError
 from pipeconform.gate.strict import problems
@@ -95,7 +96,7 @@ class Gathered:
             for digest, count in one.executed.items():
                 executed[digest] = executed.get(digest, 0) + count
         first = told[0]
-        cells = self._in_order(first.schedules)
+        cells = with_causes(self._in_order(first.schedules))
         judged = {cell.requirement for cell in cells}
         options, sized = self._options, self._options.sized()
         found = Result(

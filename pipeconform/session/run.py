@@ -303,7 +303,9 @@ class PytestRun:
             self.gathered.write_last(complete=complete)
         if not self.interrupted and came_through and (failed or self.gathered.unwritten or not judged):
             session.exitstatus = 3
-        elif session.exitstatus == 0 and self._file_is_wrong(complete=complete):
+        elif session.exitstatus == 0 and (
+            any(cell.status == "blocked" for cell in cells) or self._file_is_wrong(complete=complete)
+        ):
             session.exitstatus = 1
 
     def _end_worker(self) -> None:

@@ -32,7 +32,9 @@ Row = tuple[int, int, int, int]
 def draw_size(d: Drawing, subject: Subject) -> Size:
     """Draw p, v and m, and set the numbers of replicas and tensor-parallel ranks."""
     p, v, d.num_replicas, d.num_tensor_ranks = d.pick(table(d.limits, d.claim, subject))
-    return p, v, d.pick(some_m(d.claim, p, v))
+    taken = some_m(d.claim, p, v)
+    several = [m for m in taken if m > 1] if subject.several_microbatches else []
+    return p, v, d.pick(several or taken)
 
 
 def table(limits: Limits, claim: ScheduleClaim, subject: Subject) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -71,6 +71,8 @@ class Subject:
     """How p, v and m are drawn; None for the default."""
     sizes: Callable[[Limits, ScheduleClaim], frozenset[Size]] | None = None
     """Sizes that its cases may have in addition to those that the schedule accepts."""
+    several_microbatches: bool = False
+    """Whether its cases have two microbatches or more wherever the schedule accepts them."""
     rows: tuple[int, ...] = (1, 2, 2, 3)
     """The numbers of samples per microbatch to draw from."""
     widths: tuple[int, ...] = (1, 2, 3, 4, 4, 6, 8, 8)
@@ -94,6 +96,8 @@ class Subject:
     """The control: makes the same case without the subject, and leaves everything else unchanged."""
     control: str = ""
     """The control in words that continue "the same case …", such as "without the delays"."""
+    further: tuple[tuple[str, Callable[[Case], Case]], ...] = ()
+    """Further controls, in words as above, for a subject that adds several things at once."""
     no_control: str = ""
     """Why the subject has no control."""
     alters: Literal["", "batch sizes", "dtype"] = ""
@@ -119,9 +123,15 @@ class Subject:
 
     def control_of(self, case: Case) -> Case | None:
         """The same case without the subject; None if there is none, or if the case does not have the subject."""
+        return next((control for _, control in self.controls_of(case)), None)
+
+    def controls_of(self, case: Case) -> Iterator[tuple[str, Case]]:
+        """The same case without what the subject adds, with what was changed in words; the first is `control_of`."""
         if self.without is None or self.group != group_of(case) or not self.is_in(case):
-            return None
-        return self.without(case)
+            return
+        yield self.control, self.without(case)
+        for words, without in self.further:
+            yield words, without(case)
 
 
 def group_of(case: Case) -> str:

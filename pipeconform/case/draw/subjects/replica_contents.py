@@ -16,7 +16,7 @@ from pipeconform.case.draw.changes import (
     without_blocks,
 )
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import any_wrapper, claim_of, replicas_of, replicated
+from pipeconform.case.draw.replicas import any_wrapper, claim_of, replicas_of, replicated, with_one_pipeline
 from pipeconform.case.draw.sizes import some_m
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
@@ -98,4 +98,5 @@ REPLICA_CONTENTS = Subject(
     program=_drawn,
     without=_without,
     control="with plain blocks that are all trained and used, and with every run of the same size",
+    further=(("with one replica", with_one_pipeline),),
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pipeconform.case import blocks
-from pipeconform.case.draw.changes import appended, has, replaced, without_blocks
+from pipeconform.case.case import Case
+from pipeconform.case.draw.changes import appended, changed_blocks, has, replaced, without_blocks
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import in_ddp, replicated
+from pipeconform.case.draw.replicas import in_ddp, replicated, with_one_pipeline
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature, ScheduleClaim
@@ -14,6 +15,10 @@ from pipeconform.claims import Capabilities, Feature, ScheduleClaim
 def _normed(d: Drawing, draft: Draft) -> Draft:
     stage = d.pick(range(d.num_stages))
     return replaced(draft, model=appended(draft.model, stage, blocks.SyncedNorm()))
+
+
+def _with_one_replica(case: Case) -> Case:
+    return with_one_pipeline(changed_blocks(case, {blocks.SyncedNorm: (blocks.BatchNorm(),)}))
 
 
 def _is_claimed(claim: ScheduleClaim, own: Capabilities) -> bool:
@@ -34,4 +39,5 @@ REPLICA_NORMS = Subject(
     program=_normed,
     without=without_blocks(blocks.SyncedNorm),
     control="without the synchronised batch norm",
+    further=(("with one replica and an ordinary batch norm", _with_one_replica),),
 )

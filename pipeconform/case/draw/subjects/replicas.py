@@ -33,6 +33,7 @@ REPLICAS = Subject(
     claimed=lambda claim, own: own.data_parallel is not None and "ddp" in own.data_parallel.wrappers,
     found=lambda case: replicas_of(case).wrapper == "ddp",
     rarity=0,
+    several_microbatches=True,  # with one, nothing tells a sum per microbatch from a sum per step
     world=replicated(in_ddp),
     program=stepped,
     without=with_one_pipeline,
@@ -44,6 +45,7 @@ SHARDED = Subject(
     claimed=lambda claim, own: own.data_parallel is not None and "fully_shard" in own.data_parallel.wrappers,
     found=lambda case: replicas_of(case).wrapper == "fully_shard",
     rarity=0,
+    several_microbatches=True,  # with one, nothing tells a sum per microbatch from a sum per step
     world=replicated(_sharded),
     program=stepped,
     without=with_one_pipeline,

@@ -1,0 +1,124 @@
+"""Finds out whose business a violation is: executes its case without what its requirement adds.
+
+A requirement accuses by what it adds to a case. If the case shows the same violation without that, a more basic
+requirement is violated, and the first one is blocked: it cannot be judged before the other is met. A requirement
+that adds nothing, or whose case makes no sense without it, is blocked by an earlier one that sees the same fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeAlias
+
+from pipeconform.campaign.runner import CaseT
+from pipeconform.campaign.target import Asked
+from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.precedence import explains
+from pipeconform.report.result import Control
+from pipeconform.spec import Requirement
+
+__all__ = ["Answers", "Ask", "Explained", "explained"]
+
+Answers: TypeAlias = Mapping[str, Sequence[Outcome]]
+"""The violations that one execution shows, by requirement id."""
+Ask: TypeAlias = Callable[[CaseT, Sequence[Requirement]], Answers]
+"""Executes a case once and judges it by several requirements."""
+
+_LONGEST = 4
+"""Steps from a violation to the one that explains it, such as from delayed replicas to replicas to one pipeline."""
+
+
+class _Seen(NamedTuple, Generic[CaseT]):
+    """A violation, and what was changed to find it."""
+
+    asked: Asked[CaseT]
+    case: CaseT
+    outcome: Outcome
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained(Generic[CaseT]):
+    """A violation, after its controls were executed."""
+
+    case: CaseT
+    """The case that shows it; a control, if the requirement is also about cases without what it added."""
+    outcome: Outcome
+    control: Control | None
+    """The execution that explains the violation, or that does not show it; None if none was made."""
+
+
+def explained(
+    asked: Asked[CaseT],
+    case: CaseT,
+    outcome: Outcome,
+    *,
+    ask: Ask[CaseT],
+) -> Explained[CaseT]:
+    """Follow a violation to the most basic requirement that explains it.
+
+    Raises:
+        HarnessError: the harness failed.
+        ContractError: the adapter broke its contract.
+    """
+    seen = _Seen(asked, case, outcome)
+    passed: Control | None = None
+    for _ in range(_LONGEST):
+        found = _more_basic(seen, ask=ask)
+        if isinstance(found, Control):
+            passed = found
+        if found is None or isinstance(found, Control):
+            break
+        seen = found
+    if seen.asked.row.id == asked.row.id:
+        own = seen if _kind(seen.outcome) == _kind(outcome) else _Seen(asked, case, outcome)
+        return Explained(case=own.case, outcome=own.outcome, control=passed)
+    last = seen.outcome
+    control = Control(
+        words=", ".join(seen.words),
+        digest=seen.case.digest,
+        requirement=seen.asked.row.id,
+        status=last.status.value,
+        signature=last.finding.kind,
+        message=last.finding.message,
+        where=last.finding.where(),
+        verdicts=last.verdicts,
+        case=None if seen.case == case else seen.case,
+    )
+    return Explained(case=case, outcome=outcome, control=control)
+
+
+def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Control | None:
+    """One step towards the cause; the last control if none shows the violation; None if there is nothing to execute."""
+    asked, case, outcome = seen.asked, seen.case, seen.outcome
+    passed: Control | None = None
+    for words, control in asked.controls(case):
+        there = seen._replace(case=control, words=(*seen.words, words))
+        rows = asked.explaining(control)
+        answers = ask(control, (asked.row, *rows) if asked.judges(control) else rows)
+        own = next((one for one in answers.get(asked.row.id, ()) if explains(one, outcome)), None)
+        if own is not None or not asked.judges(control):
+            found = _found(there, rows, answers)
+            if found is not None:
+                return found
+        if own is not None and asked.applies(control):
+            return there._replace(outcome=own)
+        if own is None:
+            passed = Control(words=words, digest=control.digest)
+    rows = asked.earlier(case, controlled=passed is not None)
+    found = _found(seen, rows, ask(case, rows)) if rows else None
+    return found or passed
+
+
+def _found(there: _Seen[CaseT], rows: Sequence[Requirement], answers: Answers) -> _Seen[CaseT] | None:
+    """The first of these requirements that sees in a case what explains the violation."""
+    for row in rows:
+        hit = next((one for one in answers.get(row.id, ()) if explains(one, there.outcome)), None)
+        if hit is not None:
+            return there._replace(asked=there.asked.instead(row), outcome=hit)
+    return None
+
+
+def _kind(outcome: Outcome) -> tuple[str, str]:
+    return outcome.status.value, outcome.finding.kind

@@ -1,0 +1,127 @@
+"""Which requirement explains a violation of another one: data, and the functions that read it.
+
+Several requirements may see one defect. The most basic of them is accused, and the others are blocked: they cannot be
+judged before it is met. What a violation is about is its `fact`; a fact explains itself and what follows from it, as
+wrong outputs explain wrong gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pipeconform.judge.outcome import Outcome, Status
+
+__all__ = ["EARLIER", "PRECEDENCE", "earlier_than", "explains", "fact_of"]
+
+PRECEDENCE: tuple[str, ...] = ("FWD-1", "SCH-1", "TRN-2", "TRN-3", "TRN-1", "SCH-2", "SCH-9", "DPC-1")
+"""The requirements that ask nothing special of a case, the most basic first. Where two of them see one fact, the first
+is accused; every requirement that has no control of its own comes after all of them."""
+
+EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "SCH-4": ("SCH-8", "SCH-5"),  # a table that cannot be read has no bubble and no deadlock
+        "SCH-5": ("SCH-8",),
+        "SCH-3": ("SCH-2",),  # another order keeps another number of microbatches
+        "LIF-7": ("SCH-2", "SCH-3"),
+        "LIF-1": ("SCH-9",),  # an evaluation that does not end leaves nothing to look at
+        "LIF-2": ("SCH-9", "LIF-1"),
+        # under schedules that split the backward, graphs that are hard to take apart are the split's business
+        "FWD-5": ("SPL-1",),
+        "FWD-7": ("SPL-1",),
+        "FWD-13": ("SPL-1",),
+        "TRN-5": ("SPL-1",),
+        "TRN-8": ("SPL-1",),
+        "SPL-2": ("SPL-1",),
+        "SPL-5": ("SPL-2",),
+        "TRN-15": ("FWD-12",),
+        "TRN-16": ("FWD-6",),
+        "TRN-17": ("TRN-5", "TRN-6", "TRN-8"),
+        "TRC-2": ("TRC-1",),
+        "TRC-3": ("TRC-1", "TRC-2"),
+        "DPC-2": ("DPC-1",),
+        "DPC-8": ("DPC-1",),
+        # how a step ends after a mistake, before what may still be done afterwards
+        "ERR-11": ("ERR-1", "ERR-9", "ERR-10"),
+        "ERR-13": tuple(f"ERR-{n}" for n in range(1, 11)),
+        "ERR-14": ("ERR-10",),
+        "ERR-15": ("ERR-1", "ERR-2", "ERR-7"),
+    }
+)
+"""Requirements that come before another one in the same case, even if that one has a control which passes."""
+
+_FACTS: Mapping[str, str] = MappingProxyType(
+    {
+        "scale": "gradients",
+        "gradient": "gradients",
+        "keyword argument's gradient": "input gradients",
+        "input gradient": "input gradients",
+        "parameter": "parameters",
+        "ties differ": "parameters",
+        "replicas differ": "gradients",
+        "no norm": "norm",
+        "norm": "norm",
+        "output": "outputs",
+        "no output": "outputs",
+        "number of outputs": "outputs",
+        "boundary": "outputs",
+        "merge": "outputs",
+        "loss": "losses",
+        "no loss": "losses",
+        "number of losses": "losses",
+        "total loss": "losses",
+        "buffer": "buffers",
+        "declared table unreadable": "table",
+        "declared table is incomplete": "table",
+        "declared table of another size": "table",
+        "declared tables differ": "table",
+        "declared and executed differ": "table",
+        "no declared table": "table",
+        "declared table cannot be run": "deadlock",
+        "declared table: deadlock": "deadlock",
+        "not the named order": "order",
+        "too many in flight": "in flight",
+        "activations beyond the bound": "memory",
+        "boundary tensors beyond the bound": "memory",
+    }
+)
+"""By how the kind of a finding begins, what it is about. The longest beginning counts; other kinds are facts of their
+own."""
+
+_FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "outputs": frozenset({"losses", "gradients", "input gradients", "parameters", "norm", "buffers"}),
+        "computations": frozenset({"order", "in flight", "memory", "table", "gradients", "left over"}),
+        "gradients": frozenset({"input gradients", "parameters", "norm"}),
+        "order": frozenset({"in flight", "memory", "table"}),
+        "in flight": frozenset({"memory"}),
+    }
+)
+"""What follows from a fact, besides itself."""
+
+_COMPUTATIONS = (": too many", ": too few")
+_ENDED = frozenset({Status.ERROR, Status.HUNG, Status.CRASHED})
+
+
+def fact_of(outcome: Outcome) -> str:
+    """What a violation is about, in the same word for all requirements: ``gradients``; ``the end`` of a rank."""
+    if outcome.status in _ENDED:
+        return "the end"
+    kind = outcome.finding.kind
+    if kind.endswith(_COMPUTATIONS):
+        return "computations"
+    begins = max((one for one in _FACTS if kind.startswith(one)), key=len, default=None)
+    return kind if begins is None else _FACTS[begins]
+
+
+def explains(cause: Outcome, effect: Outcome) -> bool:
+    """Whether a violation that another requirement found in the same case explains this one."""
+    known, found = fact_of(cause), fact_of(effect)
+    return known == found or found in _FOLLOWS.get(known, frozenset())
+
+
+def earlier_than(requirement: str) -> tuple[str, ...]:
+    """The requirements that come before this one where both see one fact in one case, the most basic first."""
+    if requirement in PRECEDENCE:
+        return PRECEDENCE[: PRECEDENCE.index(requirement)]
+    return tuple(dict.fromkeys((*EARLIER.get(requirement, ()), *PRECEDENCE)))
