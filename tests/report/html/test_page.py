@@ -62,7 +62,8 @@ def test_the_same_violation_under_two_schedules_is_told_once_with_both_places(pa
     (group,) = found.all("details", cls="violation")
 
     assert group.all("summary")[0].text == (
-        "✗ FAIL TRN-1 Gradients gradient value under GPipe, 1F1B · smallest case: step 0 (train), rank 1, stage 1"
+        "✗ FAIL TRN-1 Gradients gradient value silently wrong · under GPipe, 1F1B"
+        " · smallest case: step 0 (train), rank 1, stage 1"
     )
     assert len(group.all("article")) == 2
 
