@@ -119,8 +119,8 @@ def blocked_lines(causes: Sequence[Cause]) -> Iterator[str]:
     found: dict[str, dict[str, list[str]]] = {}
     for cause in causes:
         for one in cause.blocked:
-            schedules = found.setdefault(one.violation.blocked_by, {}).setdefault(one.requirement, [])
-            schedules.append(one.schedule)
+            effects = found.setdefault(one.violation.blocked_by, {})
+            effects.setdefault(one.requirement, []).append(one.schedule)
     for blocker, effects in found.items():
         alike: dict[tuple[str, ...], list[str]] = {}
         for name, schedules in effects.items():

@@ -194,7 +194,10 @@ def verdict(result: Result, *, causes: Sequence[Cause] | None = None) -> Text:
     if wrong:
         text = f"{name} violates {len(wrong)} of {plural(len(judged), 'judged requirement')}"
         text += f" ({plural(len(accusing), 'cause')})" if max(len(wrong), len(accusing)) > 1 else ""
-        return Text(f"{begin}{text}: {', '.join(_ordered(wrong))}", style="bold red")
+        text += f": {', '.join(_ordered(wrong))}"
+        blocked = {name for cause in accusing for name in cause.blocked_requirements} - wrong
+        text += f"; {len(blocked)} more {'is' if len(blocked) == 1 else 'are'} blocked" if blocked else ""
+        return Text(f"{begin}{text}", style="bold red")
     if not judged:
         return Text(f"{begin}nothing was judged", style="bold yellow")
     if known or (entries is not None and entries.problems):

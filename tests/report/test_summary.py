@@ -117,7 +117,7 @@ def test_what_is_blocked_is_no_accusation_and_is_told_in_a_line_for_each_that_bl
     )
     assert text.splitlines()[-3:-1] == [
         "blocked: DPC-6, DPC-9 under GPipe (by FWD-1)",
-        "toy GPipe 1.0 violates 1 of 3 judged requirements: FWD-1",
+        "toy GPipe 1.0 violates 1 of 3 judged requirements: FWD-1; 2 more are blocked",
     ]
 
 

@@ -46,7 +46,8 @@ class Cause:
     own: tuple[Member, ...]
     """The violations that accuse their requirements: those of `requirement` first, and the smallest of each."""
     blocked: tuple[Member, ...]
-    """The violations that are only effects of it, because their control shows it, too; the smallest first."""
+    """The violations that are only effects of it, because their control shows it, too, in the
+    same order."""
     schedules: tuple[str, ...]
     """The schedules under which it was seen, in the order of the result."""
     everywhere: bool

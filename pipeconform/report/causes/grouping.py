@@ -223,14 +223,12 @@ def _cause(
     requirement = requirement or _telling(own, blocked, known, rows)
     seen = {one.schedule for one in told}
     order = {name: at for at, name in enumerate(rows)}
-    ordered = sorted(
-        told,
-        key=lambda one: (
-            one.requirement != requirement,
-            order.get(one.requirement, len(order)),
-            *size_of(one.violation),
-        ),
-    )
+
+    def position(one: Member) -> tuple[object, ...]:
+        place = order.get(one.requirement, len(order))
+        return (one.requirement != requirement, place, *size_of(one.violation))
+
+    ordered = sorted(told, key=position)
     traits = [traits_of(one.violation) for one in ordered]
     factors = [one.factor for one in traits if one.factor]
     return Cause(
@@ -239,7 +237,7 @@ def _cause(
         harm=min(harm_of(one.violation, one.requirement) for one in told),
         violation=ordered[0].violation,
         own=tuple(ordered) if own else (),
-        blocked=tuple(sorted(blocked, key=lambda one: size_of(one.violation))),
+        blocked=tuple(sorted(blocked, key=position)),
         schedules=tuple(name for name in places.schedules if name in seen),
         everywhere=seen == set().union(*(places.judged.get(one.requirement, ()) for one in told)),
         variants=tuple(in_order([one.cell.variant for one in told])),
