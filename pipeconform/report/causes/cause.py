@@ -42,9 +42,10 @@ class Cause:
     harm: Harm
     """The worst harm that any of its violations does."""
     violation: Violation
-    """The violation that shows it best: one of `requirement`, with the smallest case."""
+    """The violation that shows it best: one of `requirement` that does the most harm, with the smallest case."""
     own: tuple[Member, ...]
-    """The violations that accuse their requirements: those of `requirement` first, and the smallest of each."""
+    """The violations that accuse their requirements: those of `requirement` first, then in the order of the standard,
+    the most harmful of each first."""
     blocked: tuple[Member, ...]
     """The violations that are only effects of it, because their control shows it, too, in the
     same order."""

@@ -226,7 +226,8 @@ def _cause(
 
     def position(one: Member) -> tuple[object, ...]:
         place = order.get(one.requirement, len(order))
-        return (one.requirement != requirement, place, *size_of(one.violation))
+        harm = harm_of(one.violation, one.requirement)
+        return (one.requirement != requirement, place, harm, *size_of(one.violation))
 
     ordered = sorted(told, key=position)
     traits = [traits_of(one.violation) for one in ordered]
@@ -249,15 +250,15 @@ def _cause(
 def _telling(
     own: Sequence[Member], blocked: Sequence[Member], known: Sequence[Known], rows: Mapping[str, Requirement]
 ) -> str:
-    """The requirement that controls point to, or that a finding names first, or else the most basic one."""
+    """The requirement that a finding names first, or that controls point to, or else the most basic one."""
     order = list(rows)
     pointed = [one.violation.blocked_by for one in blocked]
     named = [name for entry in known for name in entry.requirements]
 
     def rank(name: str) -> tuple[object, ...]:
         return (
-            -pointed.count(name),
             named.index(name) if name in named else len(named),
+            -pointed.count(name),
             PLAIN.index(name) if name in PLAIN else len(PLAIN),
             _LEVELS[rows[name].level.value] if name in rows else len(_LEVELS),
             order.index(name) if name in rows else len(order),

@@ -176,7 +176,7 @@ def test_a_chain_of_blocked_violations_ends_at_its_root(of):
         ("FWD-1", "GPipe", {}),
     )
 
-    assert (cause.requirements, cause.blocked_requirements) == (("FWD-1",), ("DPC-6", "DPC-1"))
+    assert (cause.requirements, cause.blocked_requirements) == (("FWD-1",), ("DPC-1", "DPC-6"))
 
 
 def test_what_blocks_leads_even_if_another_requirement_is_plainer(of):
@@ -294,3 +294,13 @@ def test_a_result_without_violations_has_no_cause(make):
 
 def test_the_plain_requirements_are_in_the_order_in_which_they_explain_one_another():
     assert PLAIN[: len(PRECEDENCE)] == PRECEDENCE
+
+
+def test_a_violation_that_nobody_notices_shows_a_cause_better_than_a_smaller_error(make):
+    large = make.violation("FWD-2", "GPipe", make.case(p=3), signature="output length")
+    small = make.violation("FWD-2", "1F1B", make.case(p=2), **raised("step"))
+    entry = known("8", "FWD-2", signature="output length|broken")
+
+    (cause,) = grouped([make.cell("FWD-2", "GPipe", large), make.cell("FWD-2", "1F1B", small)], known=[entry])
+
+    assert (cause.violation, cause.harm.name) == (large, "SILENT")
