@@ -91,20 +91,16 @@ def explained(
 
 def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Control | None:
     """One step towards the cause; the last control if none shows the violation; None if there is nothing to execute."""
-    asked, case, outcome = seen.asked, seen.case, seen.outcome
+    asked, case = seen.asked, seen.case
     passed: Control | None = None
+    rows: Sequence[Requirement]
     for words, control in asked.controls(case):
         there = seen._replace(case=control, words=(*seen.words, words))
-        rows = asked.explaining(control)
-        answers = ask(control, (asked.row, *rows) if asked.judges(control) else rows)
-        own = next((one for one in answers.get(asked.row.id, ()) if explains(one, outcome)), None)
-        if own is not None or not asked.judges(control):
-            found = _found(there, rows, answers)
-            if found is not None:
-                return found
-        if own is not None and asked.applies(control):
-            return there._replace(outcome=own)
-        if own is None:
+        rows = (*asked.explaining(control), *((asked.row,) if asked.applies(control) else ()))
+        found = _found(there, rows, ask(control, rows)) if rows else None
+        if found is not None:
+            return found
+        if rows:
             passed = Control(words=words, digest=control.digest)
     rows = asked.earlier(case, controlled=passed is not None)
     found = _found(seen, rows, ask(case, rows)) if rows else None

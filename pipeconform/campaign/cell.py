@@ -23,10 +23,11 @@ from pipeconform.campaign.status import blocked_by, identifier_of, status_of
 from pipeconform.campaign.target import Asked, NotAsked
 from pipeconform.case.any_case import world_sizes
 from pipeconform.errors import NothingJudgedError
+from pipeconform.gate.expectations import StoredCase
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
-from pipeconform.report.result import Cell, Control, Violation
+from pipeconform.report.result import Cell, Control, Violation, line_of
 from pipeconform.spec import Requirement
 
 __all__ = ["judge_cell"]
@@ -175,7 +176,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
                 if key is None and not entry.is_chance:
                     self.stale.append(stored.path)
                 if key is not None:
-                    self.first.setdefault(key, _First(None, "stored", case, shown[key]))
+                    key, outcome = _as_expected(key, shown[key], stored)
+                    self.first.setdefault(key, _First(None, "stored", case, outcome))
 
     def _replay_earlier(self) -> None:
         """Execute the previous run's violations, which are already small; report those that show again unchanged."""
@@ -431,3 +433,14 @@ def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:
     Wrong values do not hide each other: a wrong value that is missing was right this time, whatever else is wrong.
     """
     return key not in shown and any({key.status, other.status} != {Status.FAILED} for other in shown)
+
+
+def _as_expected(key: Key, outcome: Outcome, stored: StoredCase) -> tuple[Key, Outcome]:
+    """The outcome of a stored case; it is not expected if the case showed another violation of the same kind before."""
+    finding = outcome.finding
+    if not stored.text or line_of(finding.message, finding.where()) == stored.text:
+        return key, outcome
+    message = f"{finding.message}\nexpected of {stored.path}: {stored.text}"
+    return key._replace(expected=""), dataclasses.replace(
+        outcome, finding=dataclasses.replace(finding, message=message)
+    )

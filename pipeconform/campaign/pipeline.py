@@ -17,7 +17,7 @@ from pipeconform.case.case import Case
 from pipeconform.case.draw.claimed import reachable
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.sizes import shapes
-from pipeconform.case.draw.traits import traits
+from pipeconform.case.draw.traits import plainer, traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
@@ -308,23 +308,24 @@ class AskedOfPipeline:
         return self._judgement.applies(case)
 
     def controls(self, case: Case) -> tuple[tuple[str, Case], ...]:
-        """The case without each subject of the requirement that it has, as far as that lies within the claims."""
+        """The case without each subject of the requirement that it has, and then without all others.
+
+        A case that has lost one subject may have others left, of which only special requirements judge cases.
+        """
         subjects = [SUBJECTS[focus] for focus in sorted(self._judgement.about & traits(case))]
-        found = dict(pair for subject in subjects for pair in subject.controls_of(case))
+        found: dict[Case, str] = {}
+        for words, control in (pair for subject in subjects for pair in subject.controls_of(case)):
+            found.setdefault(control, words)
+            found.setdefault(*plainer(control, words=words))
         return tuple(
             (words, control)
-            for words, control in found.items()
+            for control, words in found.items()
             if control != case and self._is_claimed(control)
         )
 
     def instead(self, row: Requirement) -> AskedOfPipeline:
         """What another requirement asks under the same schedule."""
         return replace(self, row=row)
-
-    def judges(self, control: Case) -> bool:
-        """Whether the requirement judges what an execution shows, and not how a mistake or a refusal is reported."""
-        judgement = self._judgement
-        return judgement.aftermath is None and not judgement.about <= judgement.tolerates
 
     def explaining(self, control: Case) -> tuple[Requirement, ...]:
         """The basic requirements, and those about what is still special in the control."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from pipeconform.gate.expectations import Expectation
 from pipeconform.report.result import SEVERITY, Cell, Status, Violation
 
 __all__ = ["blocked_by", "identifier_of", "status_of", "with_causes"]
@@ -40,11 +41,14 @@ def blocked_by(violations: Iterable[Violation]) -> str:
     return f"blocked by {', '.join(names)}, which the same case violates without what this requirement adds"
 
 
-def with_causes(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+def with_causes(
+    cells: Iterable[Cell], *, expectations: Iterable[Expectation] = (), device: str = "cpu"
+) -> tuple[Cell, ...]:
     """The cells, each with the violations that controls of other requirements showed and its own cases did not.
 
-    Only cells that were judged are changed.
+    Only cells that were judged are changed. A violation that one of the `expectations` covers is expected.
     """
+    entries = tuple(expectations)
     found = {(one.requirement, one.schedule, one.variant): one for one in cells}
     for cell in tuple(found.values()):
         for effect in cell.violations:
@@ -52,6 +56,7 @@ def with_causes(cells: Iterable[Cell]) -> tuple[Cell, ...]:
             if owner is None or not owner.is_judged:
                 continue
             cause = _cause(effect, owner)
+            cause = msgspec.structs.replace(cause, expected=_label(entries, owner, cause, device=device))
             if (cause.status, cause.signature) not in {
                 (one.status, one.signature) for one in owner.violations
             }:
@@ -85,3 +90,16 @@ def _cause(effect: Violation, owner: Cell) -> Violation:
         replay=effect.replay.replace(effect.id, identifier),
         found_by=effect.id,
     )
+
+
+def _label(entries: Iterable[Expectation], cell: Cell, violation: Violation, *, device: str) -> str:
+    """The label of the expectation that covers a violation of the cell; empty if none does."""
+    case = violation.case
+    for entry in entries:
+        if (
+            entry.is_about(requirement=cell.requirement, schedule=cell.schedule, device=device)
+            and entry.shows(violation.status, violation.signature)
+            and entry.covers_size(num_ranks=case.num_ranks, stages_per_rank=case.stages_per_rank)
+        ):
+            return entry.label
+    return ""

@@ -80,9 +80,6 @@ class Asked(Protocol[CaseT]):
     def instead(self, row: Requirement) -> Asked[CaseT]:
         """What another requirement asks in the same column."""
 
-    def judges(self, control: CaseT) -> bool:
-        """Whether this requirement can judge a control; one about mistakes cannot judge a case without them."""
-
     def explaining(self, control: CaseT) -> Sequence[Requirement]:
         """The other requirements that may explain what a control shows, the most basic first."""
 

@@ -205,10 +205,6 @@ class AskedOfWrapper:
         """What another requirement would ask of the same cases."""
         return replace(self, row=row)
 
-    def judges(self, control: WrapperCase) -> bool:
-        """False: there are no controls."""
-        return False
-
     def explaining(self, control: WrapperCase) -> tuple[Requirement, ...]:
         """Empty: there are no controls."""
         return ()

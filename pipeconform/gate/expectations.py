@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -47,6 +48,8 @@ class StoredCase(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     case: AnyCase
+    text: str = ""
+    """The first line of the violation's message, and its place; empty if that may change."""
 
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +67,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     v: tuple[int, ...] = ()
     device: str = ""
     cases: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    """What each of `cases` shows, as in `StoredCase`: another violation of the same kind is then not expected."""
     seen: str = ""
     """How often the failure showed when the entry was written."""
 
@@ -191,8 +196,11 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
         raise refuse("requirement", str(error)) from error
     if not re.match(r"https?://\S+$", written.issue):
         raise refuse("issue", f"issue {written.issue!r} is not a link; expected https://…")
+    if written.texts and len(written.texts) != len(written.cases):
+        text = f"{len(written.texts)} texts for {len(written.cases)} cases; expected one each, empty if it may change"
+        raise refuse("texts", text)
     stored = []
-    for name in written.cases:
+    for name, shown in itertools.zip_longest(written.cases, written.texts, fillvalue=""):
         try:
             data = file_bytes(
                 path.parent / name, error=BadCaseError, most=MOST_CASE_BYTES, name=f"the case {name}"
@@ -200,7 +208,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
             case = decode_any_case(data, source=name)
         except BadCaseError as error:
             raise refuse("cases", str(error)) from error
-        stored.append(StoredCase(path=name, case=case))
+        stored.append(StoredCase(path=name, case=case, text=shown))
     fields = msgspec.structs.asdict(written) | {"requirement": known}
     return Expectation(**fields, file=path.name, line=line, stored=tuple(stored))
 

@@ -63,11 +63,12 @@ def propose(
             blocks.append(text)
     for chance, shown in _new((result, *others), entries):
         cell, violation = shown[0]
-        paths = []
+        paths: dict[str, str] = {}
         for _, one in shown:
             path = f"{_FOLDER}/{one.id.replace(':', '.')}.json"
-            cases.setdefault(path, one.case)
-            paths.append(path)
+            if cases.setdefault(path, one.case) == one.case:
+                paths.setdefault(path, "" if chance else _steady(one))
+                paths[path] = paths[path] if paths[path] == _steady(one) else ""
         fields: dict[str, object] = {
             "requirement": cell.requirement,
             "schedules": list(dict.fromkeys(c.schedule for c, _ in shown)),
@@ -77,7 +78,8 @@ def propose(
             "issue": issue,
             "owner": owner,
             "expires": "" if expires is None else expires,
-            "cases": list(dict.fromkeys(paths)),
+            "cases": list(paths),
+            **({"texts": list(paths.values())} if any(paths.values()) else {}),
             **({"seen": chance} if chance else {}),
         }
         blocks.append(_toml(fields))
@@ -102,6 +104,12 @@ def write_proposal(proposal: Proposal, path: Path) -> None:
             raise BadExpectationsError(f"cannot write {target}: {error.strerror or error}") from error
 
 
+def _steady(violation: Violation) -> str:
+    """What the case of a violation shows every time, if that does not depend on values or on which rank ends first."""
+    steady = violation.status == "failed" and violation.localisation is None and violation.confirmed
+    return violation.line if steady else ""
+
+
 def _covers(entry: Expectation, cell: Cell, violation: Violation, result: Result) -> bool:
     """Whether the entry covers the violation, by contents and not by line: the file may have been edited since."""
     case = violation.case
@@ -119,8 +127,11 @@ def _new(
     known = tuple(entries)
     found: dict[tuple[str, str, str], list[tuple[Cell, Violation]]] = {}
     for result in results:
+        broken = {(cell.requirement, cell.schedule, cell.variant) for cell in result.cells if cell.violations}
         for cell in result.cells:
             for violation in cell.violations:
+                if (violation.blocked_by, cell.schedule, cell.variant) in broken:
+                    continue  # an entry about the blocker is enough
                 if not any(_covers(entry, cell, violation, result) for entry in known):
                     key = (cell.requirement, violation.status, violation.signature)
                     found.setdefault(key, []).append((cell, violation))
@@ -172,13 +183,13 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str 
         if judged and not shown and not entry.is_chance:
             return None
     stale = {path for cell in cells for path in cell.stale}
-    paths = [stored.path for stored in entry.stored if stored.path not in stale]
+    paths = {stored.path: stored.text for stored in entry.stored if stored.path not in stale}
     held = {schedule_of(stored.case) for stored in entry.stored if stored.path in paths}
     for schedule, violation in shown.items():
         if schedule not in held:
             path = f"{_FOLDER}/{violation.id.replace(':', '.')}.json"
             cases[path] = violation.case
-            paths.append(path)
+            paths[path] = "" if entry.is_chance else _steady(violation)
     fields: dict[str, object] = {
         "requirement": entry.requirement,
         "schedules": schedules,
@@ -191,10 +202,11 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str 
         "issue": entry.issue,
         "owner": entry.owner,
         "expires": entry.expires,
-        "cases": list(dict.fromkeys(paths)),
+        "cases": list(paths),
+        "texts": list(paths.values()) if any(paths.values()) else [],
         "seen": entry.seen,
     }
-    optional = ("schedules", "p", "v", "device", "cases", "seen")
+    optional = ("schedules", "p", "v", "device", "cases", "texts", "seen")
     return _toml({name: value for name, value in fields.items() if value or name not in optional})
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pipeconform.gate.expectations import Expectation, ExpectationsFile
-from pipeconform.report.result import Cell, Result
+from pipeconform.report.result import Cell, Result, Violation
 from pipeconform.spec.selection import select_requirements
 
-__all__ = ["problems"]
+__all__ = ["problems", "unexplained"]
 
 
 def problems(file: ExpectationsFile, result: Result, *, today: datetime.date) -> tuple[str, ...]:
@@ -109,3 +109,19 @@ def _judgements(entry: Expectation, cell: Cell) -> int:
         if found and entry.covers_size(num_ranks=int(found[1]), stages_per_rank=int(found[2])):
             total += count
     return total
+
+
+def unexplained(cells: Iterable[Cell]) -> tuple[Violation, ...]:
+    """The violations that another requirement blocks, unless all that is violated there is expected."""
+    found = {(one.requirement, one.schedule, one.variant): one for one in cells}
+
+    def is_known(violation: Violation, cell: Cell) -> bool:
+        blocker = found.get((violation.blocked_by, cell.schedule, cell.variant))
+        return bool(violation.expected) or (blocker is not None and blocker.is_expected)
+
+    return tuple(
+        violation
+        for cell in found.values()
+        for violation in cell.violations
+        if violation.blocked_by and not is_known(violation, cell)
+    )

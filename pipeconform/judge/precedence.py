@@ -23,7 +23,8 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "SCH-4": ("SCH-8", "SCH-5"),  # a table that cannot be read has no bubble and no deadlock
         "SCH-5": ("SCH-8",),
         "SCH-3": ("SCH-2",),  # another order keeps another number of microbatches
-        "LIF-7": ("SCH-2", "SCH-3"),
+        "LIF-3": ("SPL-2",),
+        "LIF-7": ("SCH-2", "SCH-3", "SPL-2"),
         "LIF-1": ("SCH-9",),  # an evaluation that does not end leaves nothing to look at
         "LIF-2": ("SCH-9", "LIF-1"),
         # under schedules that split the backward, graphs that are hard to take apart are the split's business
@@ -40,6 +41,7 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "TRC-2": ("TRC-1",),
         "TRC-3": ("TRC-1", "TRC-2"),
         "DPC-2": ("DPC-1",),
+        "DPC-4": ("DPC-1", "DPC-2"),
         "DPC-8": ("DPC-1",),
         # how a step ends after a mistake, before what may still be done afterwards
         "ERR-11": ("ERR-1", "ERR-9", "ERR-10"),
@@ -81,6 +83,13 @@ _FACTS: Mapping[str, str] = MappingProxyType(
         "declared table: deadlock": "deadlock",
         "not the named order": "order",
         "too many in flight": "in flight",
+        "left over": "kept",
+        "kept after the weight part": "kept",
+        "graph kept": "kept",
+        "tensors left by every": "kept",
+        "never synchronised": "reductions",
+        "synchronised": "reductions",
+        "hook not called": "reductions",
         "activations beyond the bound": "memory",
         "boundary tensors beyond the bound": "memory",
     }
@@ -92,9 +101,14 @@ _FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "outputs": frozenset({"losses", "gradients", "input gradients", "parameters", "norm", "buffers"}),
         "computations": frozenset({"order", "in flight", "memory", "table", "gradients", "left over"}),
-        "gradients": frozenset({"input gradients", "parameters", "norm"}),
+        "gradients": frozenset({"input gradients", "parameters", "norm", "reductions"}),
+        # after a wrong update, every later step is wrong
+        "parameters": frozenset(
+            {"outputs", "losses", "gradients", "input gradients", "buffers", "norm", "reductions"}
+        ),
         "order": frozenset({"in flight", "memory", "table"}),
         "in flight": frozenset({"memory"}),
+        "kept": frozenset({"memory"}),
     }
 )
 """What follows from a fact, besides itself."""

@@ -35,6 +35,7 @@ __all__ = [
     "Violation",
     "as_json",
     "decode_cell",
+    "line_of",
     "read_result",
     "schema",
     "write_result",
@@ -148,6 +149,11 @@ class Violation(_Data, frozen=True, kw_only=True):
     """The id of the violation of another requirement whose control showed this one; empty if a case of its own did."""
 
     @property
+    def line(self) -> str:
+        """The first line of the message, and the place."""
+        return line_of(self.message, self.where)
+
+    @property
     def blocked_by(self) -> str:
         """The requirement that is violated without what this violation's requirement adds; empty if there is none."""
         return self.control.requirement if self.control is not None else ""
@@ -192,8 +198,9 @@ class Cell(_Data, frozen=True, kw_only=True):
 
     @property
     def is_expected(self) -> bool:
-        """Whether it has violations, all of them covered by expectations."""
-        return bool(self.violations) and all(one.expected for one in self.violations)
+        """Whether it has violations that are covered by expectations, and no others, but for blocked ones."""
+        own = [one for one in self.violations if one.expected or not one.blocked_by]
+        return bool(own) and all(one.expected for one in own)
 
 
 class Environment(_Data, frozen=True, kw_only=True):
@@ -294,6 +301,12 @@ class Result(_Data, frozen=True, kw_only=True):
     rules: dict[str, str] = {}
     """By id, the digest of every requirement of the standard that was used."""
     expectations: Expectations | None = None
+
+
+def line_of(message: str, where: str) -> str:
+    """The first line of a violation's message, and its place."""
+    first = message.strip().partition("\n")[0]
+    return f"{first} ({where})" if where else first
 
 
 class _Versioned(msgspec.Struct, frozen=True):

@@ -96,7 +96,11 @@ class Gathered:
             for digest, count in one.executed.items():
                 executed[digest] = executed.get(digest, 0) + count
         first = told[0]
-        cells = with_causes(self._in_order(first.schedules))
+        cells = with_causes(
+            self._in_order(first.schedules),
+            expectations=() if self._options.expectations is None else self._options.expectations.entries,
+            device=first.environment.device,
+        )
         judged = {cell.requirement for cell in cells}
         options, sized = self._options, self._options.sized()
         found = Result(

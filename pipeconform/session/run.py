@@ -19,6 +19,7 @@ import pytest
 
 from pipeconform.campaign.told import Told, Weight, group_of
 from pipeconform.errors import ContractError, HarnessError, TooFewAgentsError, UsageError
+from pipeconform.gate.strict import unexplained
 from pipeconform.ranks.cores import Cores
 from pipeconform.ranks.prestart import drop_ahead
 from pipeconform.report.bulletins import Bulletins
@@ -306,9 +307,7 @@ class PytestRun:
             record_causes(self.config, self.gathered.last)
         if not self.interrupted and came_through and (failed or self.gathered.unwritten or not judged):
             session.exitstatus = 3
-        elif session.exitstatus == 0 and (
-            any(cell.status == "blocked" for cell in cells) or self._file_is_wrong(complete=complete)
-        ):
+        elif session.exitstatus == 0 and (unexplained(cells) or self._file_is_wrong(complete=complete)):
             session.exitstatus = 1
 
     def _end_worker(self) -> None:

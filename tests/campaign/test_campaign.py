@@ -70,7 +70,9 @@ def cell(monkeypatch):
         asked = []
         CASES.clear()
 
-        def judge(_requirement, execution, _executor, *, thorough=True, anew=True, gauge=None):
+        def judge(row, execution, _executor, *, thorough=True, anew=True, gauge=None):
+            if row.id != "TRN-4":
+                return ()  # only the controls of TRN-4's violations are judged by others
             asked.append((execution.case.digest, thorough))
             if gauge is not None:
                 gauge.count(compared)
@@ -337,6 +339,22 @@ def test_a_stored_case_is_executed_first(cell):
 
     assert asked[0] == (case.digest, True)
     assert (found.violations[0].case, found.violations[0].confirmed, found.stale) == (case, True, ())
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", True), ("established", True), ("something else", False)])
+def test_a_stored_case_that_shows_another_violation_of_its_kind_is_not_expected(cell, text, expected):
+    """A new mistake beside a known one would otherwise be hidden by it."""
+    _, asked = cell(lambda case, thorough: None)
+    case = drawn_case(asked[3][0])
+    entry = msgspec.structs.replace(EXPECTED, stored=(StoredCase(path="one.json", case=case, text=text),))
+
+    found, _ = cell(
+        lambda one, thorough: "gradient value" if one.digest == case.digest else None, expectations=(entry,)
+    )
+
+    assert found.is_expected is expected
+    told = any("expected of one.json: something else" in one.message for one in found.violations)
+    assert told is not expected
 
 
 def test_a_stored_case_that_passes_now_is_told(cell):

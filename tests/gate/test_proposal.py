@@ -9,6 +9,7 @@ import pytest
 from pipeconform.errors import BadExpectationsError
 from pipeconform.gate.expectations import read_expectations
 from pipeconform.gate.proposal import propose, write_proposal
+from pipeconform.report.result import Control
 
 FILLED = {
     "reason": 'it\'s "known" \\ and\x7f odd',
@@ -164,3 +165,24 @@ def test_another_size_than_an_entry_names_gets_an_entry_of_its_own(make, failing
     rows = tomllib.loads(propose(make.result(failing()), narrow, **FILLED).text)["expect"]
 
     assert [row.get("p") for row in rows] == [None]
+
+
+def test_what_a_case_shows_every_time_is_stored_with_it(make, failing, stored):
+    """Where a value is wrong, what is said about it may depend on the machine."""
+    steady = stored(propose(make.result(failing(message="rank 1 ran 0F1\nmore", where="step 0")), **FILLED))
+    chance = stored(propose(make.result(failing(confirmed=False, reruns=5, shown_again=2)), **FILLED))
+
+    assert [case.text for case in steady.entries[0].stored] == ["rank 1 ran 0F1 (step 0)"]
+    assert [case.text for case in chance.entries[0].stored] == [""]
+
+
+def test_a_blocked_violation_needs_no_entry_beside_its_blocker(make, failing):
+    effect = make.violation("TRN-1", "GPipe")
+    control = Control(digest=effect.digest, requirement="TRN-4", status="failed", signature="output value")
+    blocked = make.cell("TRN-1", "GPipe", msgspec.structs.replace(effect, control=control), status="blocked")
+
+    def proposed(*cells):
+        return [row["requirement"] for row in tomllib.loads(propose(make.result(*cells)).text)["expect"]]
+
+    assert proposed(failing(), blocked) == ["TRN-4"]
+    assert proposed(blocked) == ["TRN-1"]

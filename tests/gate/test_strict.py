@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from pipeconform.gate.expectations import Expectation, ExpectationsFile, StoredCase
-from pipeconform.gate.strict import problems
+from pipeconform.gate.strict import problems, unexplained
+from pipeconform.report.result import Control
 
 TODAY = datetime.date(2026, 6, 1)
 ENTRY = Expectation(
@@ -173,3 +174,33 @@ def test_a_cell_that_the_harness_could_not_judge_is_no_unexpected_pass(told, mak
 
     assert told(broken, entry=entry(schedules=("GPipe",))) == ()
     assert told(broken) == ()
+
+
+@pytest.fixture
+def blocked(make):
+    """A cell of TRN-1 that TRN-4 blocks."""
+    violation = make.violation("TRN-1", "GPipe")
+    control = Control(
+        digest=violation.digest, requirement="TRN-4", status="failed", signature="gradient value"
+    )
+    return make.cell("TRN-1", "GPipe", msgspec.structs.replace(violation, control=control), status="blocked")
+
+
+def test_a_blocked_cell_is_known_if_all_that_blocks_it_is_expected(shown, blocked):
+    assert unexplained([shown(), blocked]) == ()
+
+
+def test_a_blocked_cell_is_not_known_if_what_blocks_it_is_not_expected(shown, blocked):
+    assert unexplained([shown(expected=""), blocked]) == blocked.violations
+
+
+def test_a_blocked_cell_is_not_known_if_what_blocks_it_was_not_judged(shown, blocked):
+    assert unexplained([shown("1F1B"), blocked]) == blocked.violations
+
+
+def test_a_cell_whose_other_violations_are_blocked_is_expected(shown, blocked):
+    cell = shown()
+    both = msgspec.structs.replace(cell, violations=(*cell.violations, *blocked.violations))
+
+    assert both.is_expected
+    assert not blocked.is_expected

@@ -7,7 +7,7 @@ from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subject import Subject, group_of
 from pipeconform.case.focus import Focus
 
-__all__ = ["traits"]
+__all__ = ["plainer", "traits"]
 
 _GROUPS: dict[str, list[Subject]] = {}
 for _one in SUBJECTS.values():
@@ -19,3 +19,17 @@ def traits(case: Case) -> frozenset[Focus]:
     found = [one for one in _GROUPS[group_of(case)] if one.is_in(case)]
     rarest = max(one.rarity for one in found)
     return frozenset(one.focus for one in found if one.rarity == rarest)
+
+
+_MOST_SUBJECTS = 4
+
+
+def plainer(case: Case, *, words: str) -> tuple[Case, str]:
+    """The case without any of the subjects that can be taken out, and what was changed, added to `words`."""
+    for _ in range(_MOST_SUBJECTS):
+        pairs = (pair for focus in sorted(traits(case)) for pair in SUBJECTS[focus].controls_of(case))
+        further = next(((more, control) for more, control in pairs if control != case), None)
+        if further is None:
+            break
+        words, case = f"{words}, {further[0]}", further[1]
+    return case, words

@@ -8,7 +8,7 @@ from pipeconform.adapter import placement_of
 from pipeconform.case.case import Optimize, Zero
 from pipeconform.case.draw.changes import changed_model, replaced
 from pipeconform.case.draw.drawing import Drawing
-from pipeconform.case.draw.replicas import in_ddp, replicated
+from pipeconform.case.draw.replicas import in_ddp, replicated, with_one_pipeline
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature, ScheduleClaim
@@ -40,4 +40,5 @@ REPLICA_TIES = Subject(
     program=_tied,
     without=lambda case: changed_model(case, tied=()),
     control="without the tied weights",
+    further=(("with one replica", with_one_pipeline),),
 )
