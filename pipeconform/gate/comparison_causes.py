@@ -48,29 +48,37 @@ def cause_changes(
 
     Which violations a cause blocks makes no difference. Causes that are expected in the new result are not new.
     """
-    before, after = causes_of(old, known=known), causes_of(new, known=known)
-    pairs = [(cause, [one for one in before if _is_same(one, cause)]) for cause in after]
+    before, after = ([_Seen(cause) for cause in causes_of(one, known=known)] for one in (old, new))
+    pairs = [(seen.cause, [one.cause for one in before if one.is_same(seen)]) for seen in after]
     matched = {id(one) for _, several in pairs for one in several}
     judged = {(cell.requirement, cell.schedule, cell.variant) for cell in new.cells if cell.is_judged}
     return (
         *(_change("new", cause) for cause, several in pairs if not several and not cause.expected),
         *(
             _change("fixed" if judged & set(_cells(cause)) else "lost", cause)
-            for cause in before
+            for cause in (one.cause for one in before)
             if id(cause) not in matched
         ),
         *(_change("same", cause, several) for cause, several in pairs if several),
     )
 
 
-def _is_same(old: Cause, new: Cause) -> bool:
-    """Whether two results show the same cause: the same finding, or the same violation of one requirement."""
-    if old.known and new.known:
-        return old.known[0].root == new.known[0].root
-    if set(_violations(old)) & set(_violations(new)):
-        return True
-    likes = [traits_of(one.violation) for one in old.own]
-    return any(traits_of(one.violation).is_like(like) for one in new.own for like in likes)
+class _Seen:
+    """A cause, with what identifies it in another result."""
+
+    def __init__(self, cause: Cause) -> None:
+        self.cause = cause
+        self.root = cause.known[0].root if cause.known else None
+        self.violations = frozenset(_violations(cause))
+        self.traits = frozenset(traits for one in cause.own if (traits := traits_of(one.violation)).place)
+
+    def is_same(self, other: _Seen) -> bool:
+        """Whether two results show the same cause: one finding, or violations that are the same or alike."""
+        if self.root is not None and other.root is not None:
+            return self.root == other.root
+        if self.violations & other.violations:
+            return True
+        return any(mine.is_like(theirs) for mine in self.traits for theirs in other.traits)
 
 
 def _violations(cause: Cause) -> Iterator[tuple[object, ...]]:

@@ -12,13 +12,14 @@ from pipeconform.report.result import Violation
 
 __all__ = ["Traits", "factor_words", "traits_of"]
 
-_RATIO = re.compile(r"(-?[\d.]+(?:e[-+]?\d+)?) times the reference's")
+_OF_THE_REFERENCE = " times the reference's"
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?$")
 _STEP = re.compile(r"\bstep (\d+)")
 _FIRST = re.compile(r"^rank +(\d+) .*<- first failure$", re.MULTILINE)
 _CHAIN = re.compile(r"^ranks? ([\d, ]+) raised at\n((?:  .*\n?)+)", re.MULTILINE)
 _FRAME = re.compile(r"^  (?! )(.+), line \d+, in (.+)$", re.MULTILINE)
 _STACK = re.compile(r'File "([^"]*)", line \d+,? in (.+)')
-_DIED_IN = re.compile(r"^rank +\d+  died +.* in ([^:;]+):\d+ (\S+).*<- first failure$", re.MULTILINE)
+_DIED_IN = re.compile(r"^rank +\d+  died +[^;]* in ([^:;]+):\d+ (\S+).*<- first failure$", re.MULTILINE)
 _WAITING = re.compile(r"distributed_c10d|c10d_logger|threading|/autograd/|torch/_ops|torch/nn/modules/module")
 """Files in which every rank waits, whatever it waits for."""
 
@@ -53,13 +54,20 @@ def traits_of(violation: Violation) -> Traits:
     """The traits of a violation."""
     first = None if violation.localisation is None else violation.localisation.first
     likeness = "" if first is None else first.likeness
-    ratio = _RATIO.search(likeness) or _RATIO.search(violation.message)
+    ratio = _ratio(likeness) or _ratio(violation.message)
     return Traits(
         kind=(violation.status, violation.signature),
         place=_place(violation),
-        factor=frozenset() if ratio is None else frozenset(_factors(float(ratio[1]), violation)),
-        likeness="" if _RATIO.search(likeness) else re.sub(r"\d+", "#", likeness),
+        factor=frozenset(_factors(float(ratio), violation)) if ratio else frozenset(),
+        likeness="" if _ratio(likeness) else re.sub(r"\d+", "#", likeness),
     )
+
+
+def _ratio(text: str) -> str:
+    """The number before the words "times the reference's"; empty if there is none."""
+    before, _, _ = text.partition(_OF_THE_REFERENCE)
+    found = _NUMBER.search(before[-40:]) if len(before) < len(text) else None
+    return found[0] if found else ""
 
 
 def factor_words(factor: frozenset[str]) -> str:
@@ -98,7 +106,7 @@ def _raised_in(violation: Violation) -> str:
 
 def _factors(ratio: float, violation: Violation) -> Iterator[str]:
     """The ratio as a number, and as a power of the case's m, p and number of replicas."""
-    yield f"{ratio:.4g}" if ratio >= 1 or not ratio else f"1/{1 / ratio:.4g}"
+    yield f"{ratio:.4g}" if abs(ratio) >= 1 or not ratio else f"1/{1 / ratio:.4g}"
     case = violation.case
     if not isinstance(case, Case):
         return
