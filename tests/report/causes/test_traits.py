@@ -30,7 +30,7 @@ def test_a_ratio_is_a_function_of_the_case_if_it_can_be(make, ratio, m, p, expec
 
 
 @pytest.mark.parametrize(
-    "message", ["it is many times the reference's", "2 times larger", "", "1e times the reference's"]
+    "message", ["it is many times the reference's", "2 times larger", "1e times the reference's"]
 )
 def test_no_ratio_is_read_where_there_is_none(make, message):
     assert traits_of(make.violation("TRN-1", "GPipe", message=message)).factor == frozenset()
@@ -41,7 +41,8 @@ def test_the_place_of_an_error_is_the_innermost_frame_of_the_rank_that_failed_fi
     message = (
         "rank 1 raised ValueError: no\n"
         "ranks 0, 2 raised at\n  engine/run.py, line 3, in step\n    wait()\n"
-        "rank 1 raised at\n  engine/run.py, line 4, in step\n    go()\n  engine/stage.py, line 9, in forward\n    raise\n"
+        "rank 1 raised at\n  engine/run.py, line 4, in step\n    go()\n"
+        "  engine/stage.py, line 9, in forward\n    raise\n"
         "rank 1 printed\n  other.py, line 5, in nothing\n"
     )
     verdicts = (
