@@ -34,9 +34,9 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[str, ...] = ()
     """The findings that it is known as."""
     also: tuple[str, ...] = ()
-    """Requirements that it violates in the new result only."""
+    """Requirements that it violates in the new result, and neither violates nor blocks in the old one."""
     no_longer: tuple[str, ...] = ()
-    """Requirements that it violates in the old result only."""
+    """Requirements that it violates in the old result, and neither violates nor blocks in the new one."""
     also_under: tuple[str, ...] = ()
     """Schedules under which it shows in the new result only."""
 
@@ -95,6 +95,7 @@ def _cells(cause: Cause) -> Iterator[tuple[str, str, str]]:
 
 def _change(kind: CauseKind, cause: Cause, before: Sequence[Cause] = ()) -> CauseChange:
     names = {name for one in before for name in one.requirements}
+    effects = {name for one in before for name in one.blocked_requirements}
     schedules = {name for one in before for name in one.schedules}
     return CauseChange(
         kind=kind,
@@ -104,7 +105,7 @@ def _change(kind: CauseKind, cause: Cause, before: Sequence[Cause] = ()) -> Caus
         signature=shown_as(cause),
         schedules=cause.schedules,
         known=tuple(f"{entry.id}: {entry.title}" for entry in cause.known),
-        also=tuple(name for name in cause.requirements if name not in names) if before else (),
-        no_longer=tuple(sorted(names - set(cause.requirements))),
+        also=tuple(name for name in cause.requirements if name not in names | effects) if before else (),
+        no_longer=tuple(sorted(names - {*cause.requirements, *cause.blocked_requirements})),
         also_under=tuple(name for name in cause.schedules if name not in schedules) if before else (),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,12 +23,14 @@ _TITLES: dict[Kind, str] = {
     "lost": "lost coverage",
     "sometimes": "flaky, but known",
     "reworded": "reported in other words",
-    "elsewhere": "the same cause as another requirement's violation before",
-    "effect": "blocked, or no longer, with what blocks it",
+    "elsewhere": "shown by another requirement before",
+    "effect": "effects of other violations",
     "fixed": "fixed",
     "added": "judged for the first time, and met",
 }
 _MOST = 50  # entries of one kind; the rest is counted
+_LONGEST_SIGNATURE = 80  # of a cause
+_MANY = 4  # schedules of a cause that are counted, not named
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,13 @@ def _counted(comparison: Comparison) -> str:
 
 def _cause_sentence(cause: CauseChange) -> str:
     word = {"lost": "no longer judged"}.get(cause.kind, cause.kind)
-    text = f"{word}: {cause.requirement} {cause.title}: {cause.signature}{under(*cause.schedules)} ({cause.harm})"
+    signature = textwrap.shorten(cause.signature, _LONGEST_SIGNATURE, placeholder=" …")
+    where = (
+        under(*cause.schedules)
+        if len(cause.schedules) < _MANY
+        else f" under {len(cause.schedules)} schedules"
+    )
+    text = f"{word}: {cause.requirement} {cause.title}: {signature}{where} ({cause.harm})"
     text += f", known as {cause.known[0]}" if cause.known else ""
     text += f"; now also in {', '.join(cause.also)}" if cause.also else ""
     text += f"; no longer in {', '.join(cause.no_longer)}" if cause.no_longer else ""
