@@ -91,7 +91,7 @@ def compare(old: Result, new: Result, *, known: Sequence[Known] | None = None) -
     """
     changes: list[Change] = []
     unchanged = still = 0
-    cells = Changes(old, new)
+    cells = Changes(old, new, known=known)
     for key, (before, after) in aligned([old, new]).items():
         pair = _Pair(old, new, before, after, key, cells)
         found = list(pair.changes())
@@ -146,6 +146,8 @@ class _Pair:
         violation = change.violation
         if violation is None:
             return self._no_longer_judged() if change.kind == "lost" else ""
+        if change.kind == "sometimes" and not violation.reruns:
+            return f"known to show by chance; {_first_line(violation.message)}"
         if change.kind in ("flaky", "sometimes"):
             return f"shown again in {violation.shown_again} of {violation.reruns} executions"
         return _first_line(violation.message)

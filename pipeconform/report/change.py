@@ -6,7 +6,8 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeconform.report.causes import causes_of
+from pipeconform.report.causes import Known, causes_of
+from pipeconform.report.causes.known import entry_of, known_for
 from pipeconform.report.causes.traits import Traits, traits_of
 from pipeconform.report.result import Cell, Result, Status, Violation
 
@@ -18,7 +19,8 @@ Kind = Literal[
 """How a verdict changed.
 
 regressed: a violation in a cell that was judged before and did not show it; new: a violation in a cell that was not
-judged before; flaky: a violation that does not show every time and was not there before; sometimes: one that was;
+judged before; flaky: a violation that does not show every time and was not there before; sometimes: one that was, or
+whose finding was and is known to show by chance;
 reworded: the same hang, death or type of exception with another message; elsewhere: a violation whose cause another
 requirement showed before under the same schedule; effect: a blocked violation, which came or went with what blocks it;
 lost: the cell is no longer judged; fixed: a violation that is gone; added: a cell that is judged for the first time,
@@ -52,12 +54,18 @@ def aligned(results: Sequence[Result]) -> dict[Key, tuple[Cell | None, ...]]:
 class Changes:
     """Compares the cells of two results, knowing the causes of both."""
 
-    def __init__(self, old: Result, new: Result) -> None:
+    def __init__(self, old: Result, new: Result, *, known: Sequence[Known] | None = None) -> None:
+        before, after = causes_of(old, known=known), causes_of(new, known=known)
         self._effects = frozenset(
-            one.violation.id
-            for result in (old, new)
-            for cause in causes_of(result)
-            for one in (cause.blocked if cause.own else ())
+            one.violation.id for cause in (*before, *after) if cause.own for one in cause.blocked
+        )
+        entries = known_for(new.implementation.name, known)
+        seen = {entry.root for cause in before for entry in cause.known}
+        self._chance = frozenset(
+            violation.id
+            for cell in new.cells
+            for violation in cell.violations
+            if (entry := entry_of(cell, violation, entries)) and entry.chance and entry.root in seen
         )
         self._earlier: dict[tuple[str, str], list[Traits]] = {}
         for cell in old.cells:
@@ -67,7 +75,13 @@ class Changes:
     def of(self, before: Cell | None, after: Cell | None) -> Iterator[CellChange]:
         """Compare one cell; None stands for a result that has no such cell."""
         place = ("", "") if after is None else (after.schedule, after.variant)
-        return _cell_changes(before, after, effects=self._effects, earlier=self._earlier.get(place, ()))
+        return _cell_changes(
+            before,
+            after,
+            effects=self._effects,
+            chance=self._chance,
+            earlier=self._earlier.get(place, ()),
+        )
 
 
 def _cell_changes(
@@ -75,13 +89,15 @@ def _cell_changes(
     after: Cell | None,
     *,
     effects: Container[str],
+    chance: Container[str],
     earlier: Collection[Traits],
 ) -> Iterator[CellChange]:
     """Compare one cell of two results; None stands for a result that has no such cell.
 
     Two violations are the same if their status and signature are. Expected violations of `after` are not a change.
-    `effects` has the ids of violations that another one of their result explains; `earlier` are the traits of what the
-    old result shows under the same schedule.
+    `effects` has the ids of violations that another one of their result explains, and `chance` those of violations that
+    are known to show by chance and that the old result has, maybe elsewhere. `earlier` are the traits of what the old
+    result shows under the same schedule.
     """
     was, now = shown(before), shown(after)
     reworded = _reworded(was, now)
@@ -95,6 +111,8 @@ def _cell_changes(
             yield CellChange(kind="effect", violation=violation)
         elif key in reworded:
             yield CellChange(kind="reworded", violation=violation)
+        elif violation.id in chance:
+            yield CellChange(kind="sometimes", violation=violation)
         elif earlier and any(traits_of(violation).is_like(one) for one in earlier):
             yield CellChange(kind="elsewhere", violation=violation)
         elif not violation.confirmed:

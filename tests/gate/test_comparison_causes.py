@@ -181,3 +181,37 @@ def test_markdown_lists_causes_that_changed(results):
     assert "- new: FWD-1 Outputs: output value under GPipe (silently wrong)" in render_comparison(
         comparison, "markdown"
     )
+
+
+@pytest.mark.parametrize(("chance", "kind"), [(True, "sometimes"), (False, "regressed")])
+def test_a_finding_that_shows_by_chance_is_no_regression_where_it_did_not_show_before(results, chance, kind):
+    entry = Known(
+        id="12",
+        title="counted twice",
+        link="a.py",
+        requirements=("SPL-1", "TRN-8"),
+        signature="value",
+        chance=chance,
+        file="mine.toml",
+    )
+    old, new = results(
+        {("SPL-1", "ZBV"): {}, ("TRN-8", "DualPipeV"): None},
+        {("SPL-1", "ZBV"): None, ("TRN-8", "DualPipeV"): {}},
+    )
+
+    comparison = compare(old, new, known=[entry])
+    assert sorted(kinds(comparison)) == [("fixed", "SPL-1"), (kind, "TRN-8")]
+    assert comparison.blocked is not chance
+    assert compare(*results({("TRN-8", "A"): None}, {("TRN-8", "A"): {}}), known=[entry]).blocked
+
+
+def test_what_is_known_to_show_by_chance_says_so(results):
+    entry = Known(
+        id="1", title="t", link="a.py", requirements=("FWD-1",), signature=".", chance=True, file="mine.toml"
+    )
+    old, new = results({("FWD-1", "A"): {}, ("FWD-1", "B"): None}, {("FWD-1", "A"): None, ("FWD-1", "B"): {}})
+
+    text = render_comparison(compare(old, new, known=[entry]), "text")
+
+    assert "flaky, but known (1):" in text
+    assert "known to show by chance; the output of microbatch 0 is not the reference's" in text

@@ -56,6 +56,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A regular expression that is found in their signatures."""
     schedules: tuple[str, ...] = ()
     """The schedules under which it shows; empty for all."""
+    chance: bool = False
+    """Whether it shows in some executions only, or in different ways."""
     same_as: str = ""
     """The id of the finding of the same file that this one is another effect of; empty if none."""
 
