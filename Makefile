@@ -50,15 +50,15 @@ engines:
 	@$(PYTHON) docs/engines/judge.py --environment $(ENGINES)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests
 
 # The tests of the page need Playwright and a separately installed Chromium; without them they are skipped.
 test-full: $(READY) engines
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
-	$(BIN)/python -m pytest -n $(WORKERS) tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
 
 coverage: $(READY)
-	$(BIN)/coverage run -m pytest -n $(WORKERS) -m "not slow" tests
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=cover
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -31,6 +31,9 @@ class Feature(StrEnum):
     """Optional features. An adapter claims what its implementation documents; nothing is on by default."""
 
     OUTPUTS = "outputs"  # run() returns the merged output of the last stage
+    OUTPUTS_ON_REQUEST = (
+        "outputs_on_request"  # a training step returns no output without Batch.returns_outputs
+    )
     MICROBATCH_LOSSES = "microbatch_losses"  # one loss per microbatch, in batch order
     EVAL = "eval"  # run(Mode.EVAL, …): forward only
     INPUT_GRADIENTS = "input_gradients"  # inputs of the first stage that require grad receive it
@@ -138,6 +141,16 @@ def _require_sizes(claim: ScheduleClaim) -> None:
             raise ValueError(f"{claim.name}: {name} is {_told(value)}; expected at most {_MOST_CLAIMED}")
 
 
+def _require_features(claim: ScheduleClaim) -> None:
+    """Refuse a lacking feature that does not exist; other code reports fields of a wrong type."""
+    if isinstance(claim.lacks, frozenset | set | tuple | list):
+        from pipeconform.errors import UnknownNameError
+
+        for one in claim.lacks:
+            if isinstance(one, str) and one not in set(Feature):
+                raise UnknownNameError(f"feature (that {claim.name} lacks)", one, list(Feature))
+
+
 def _told(number: int) -> str:
     return str(number) if number < 10**18 else "more than 10^18"
 
@@ -163,13 +176,22 @@ class ScheduleClaim:
     trains: bool = True
     evaluates: bool = True
     split_backward: bool = False
+    lacks: frozenset[Feature] = frozenset()
+    """Features that the implementation claims and does not offer under this schedule. What needs one of them is not
+    claimed here; see `Capabilities.under`."""
     family: str | None = None
     """pipeconform's name of the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
 
     def __post_init__(self) -> None:
-        """Raise `UnknownNameError` for an unknown family, and ValueError for sizes that are too large."""
+        """Refuse a family or a lacking feature that does not exist, and sizes that are too large.
+
+        Raises:
+            UnknownNameError: the family, or one of the features, is unknown; the message lists the nearest.
+            ValueError: a size is too large.
+        """
         require_line(self.name, "a schedule's name")
         _require_sizes(self)
+        _require_features(self)
         if self.family is not None:
             from pipeconform.errors import UnknownNameError
             from pipeconform.schedule import families
@@ -321,6 +343,7 @@ class Capabilities:
 
     schedules: tuple[ScheduleClaim, ...]
     features: frozenset[Feature] = frozenset()
+    """The optional features, each under every schedule that does not lack it (`ScheduleClaim.lacks`)."""
     boundary: BoundaryClaim = BoundaryClaim()
     scale: GradientScale = GradientScale()
     reductions: tuple[Literal["mean", "sum"], ...] = ("mean",)
@@ -359,6 +382,12 @@ class Capabilities:
     def schedule(self, name: str) -> ScheduleClaim | None:
         """The claim for the schedule called `name`, or None if it is not claimed."""
         return next((claim for claim in self.schedules if claim.name == name), None)
+
+    def under(self, claim: ScheduleClaim | None) -> Capabilities:
+        """What is claimed under one schedule: everything but the features that it lacks."""
+        if claim is None or not self.features & claim.lacks:
+            return self
+        return replace(self, features=self.features - claim.lacks)
 
 
 @dataclass(frozen=True, kw_only=True)

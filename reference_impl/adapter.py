@@ -199,8 +199,9 @@ class ReferencePipeline:
         """The result in the contract's form."""
         m, last = batch.num_microbatches, len(self.placement) - 1 in self.modules
         training = mode is Mode.TRAIN
+        asked = batch.returns_outputs or not training
         return StepResult(
-            output=self.make_output([done.outputs[k] for k in range(m)]) if last else None,
+            output=self.make_output([done.outputs[k] for k in range(m)]) if last and asked else None,
             losses=[done.losses[k] for k in range(m)] if last and training else None,
             input_gradients=self._input_gradients(batch, done) if 0 in self.modules and training else None,
         )

@@ -1,17 +1,28 @@
-"""Promises on which requirements rest, and functions that make them."""
+"""Promises on which requirements rest, and functions that make them.
+
+A promise is something that an implementation, its documentation or its type says, or that follows from being a pipeline
+at all. What nobody promises is no MUST: such a requirement is a SHOULD, and rests on what it would be good for.
+"""
 
 from __future__ import annotations
 
 import re
 
-from pipeconform.spec.catalogue import Promise
+from pipeconform.schedule import families
+from pipeconform.spec.catalogue import CONTRACT, Promise
 
 __all__ = [
     "ASYNCHRONOUS",
     "DECLARED",
     "FULL_MODEL",
-    "NO_PROMISE",
+    "HANDLED",
+    "MISMATCHES",
     "ORDINARY",
+    "PLACEMENTS",
+    "RAISED",
+    "SCHEDULES",
+    "TIME_OUT",
+    "contract",
     "documented",
     "in_source",
     "paper",
@@ -34,11 +45,46 @@ def paper(text: str) -> Promise:
     return Promise(text, f"https://arxiv.org/abs/{number}")
 
 
+def contract(text: str) -> Promise:
+    """A promise that an adapter makes by implementing the contract; the text begins with a name of it."""
+    return Promise(f"{CONTRACT}{text}")
+
+
 FULL_MODEL = paper("GPipe (arXiv:1811.06965): a pipeline computes what the model computes")
 """What every pipeline promises."""
 
-DECLARED = Promise("pipeconform.adapter.ErrorContract: the error that the implementation declares")
+DECLARED = contract("ErrorContract: the error that the implementation declares")
 """What the implementation itself promises."""
+
+RAISED = Promise(
+    "Extending Python, errors and exceptions: a function that fails sets an exception and returns",
+    "https://docs.python.org/3/extending/extending.html#intermezzo-errors-and-exceptions",
+)
+"""What every extension of Python promises: an error is an exception, and does not end the process."""
+
+HANDLED = Promise(
+    "Python tutorial, errors and exceptions: an exception is not unconditionally fatal, a program may handle it",
+    "https://docs.python.org/3/tutorial/errors.html#handling-exceptions",
+)
+"""What a program that catches an exception relies on. No engine promises to work after one."""
+
+TIME_OUT = documented(
+    "torch.distributed.init_process_group documentation, timeout: no operation of a group waits for longer",
+    "distributed.html#torch.distributed.init_process_group",
+)
+"""The only end that torch promises to a rank that waits for another one."""
+
+MISMATCHES = (
+    in_source(
+        "torch.distributed.pipelining, PipeliningMetadataError: raised on metadata mismatches between stages",
+        "distributed/pipelining/_utils.py",
+    ),
+    Promise(
+        "PipeliningShapeError, as it was called in earlier releases: a mismatch between configured and actual shapes",
+        "https://github.com/pytorch/pytorch/blob/v2.6.0/torch/distributed/pipelining/_utils.py",
+    ),
+)
+"""What torch's types promise about shapes and dtypes that are not those that were agreed on."""
 
 ORDINARY = documented(
     "torch.nn.parallel.DistributedDataParallel documentation, note: a wrapped model may be treated as an ordinary one",
@@ -52,5 +98,23 @@ ASYNCHRONOUS = documented(
 )
 """What communication that runs beside the computation promises."""
 
-NO_PROMISE = Promise("no promise known")
-"""For a requirement that has a reason but no promise on which it could rest."""
+_DUALPIPE = Promise("DualPipe repository (DualPipe, DualPipeV)", "https://github.com/deepseek-ai/DualPipe")
+
+
+def _definitions() -> tuple[Promise, ...]:
+    titles: dict[str, list[str]] = {}
+    for family in families():
+        for number in re.findall(r"\d{4}\.\d{4,5}", family.source):
+            titles.setdefault(number, []).append(family.title)
+    papers = (paper(f"arXiv:{number} ({', '.join(found)})") for number, found in titles.items())
+    return (*papers, _DUALPIPE)
+
+
+PLACEMENTS = (
+    paper("Megatron-LM, interleaved schedule (arXiv:2104.04473): stages in a loop over the ranks"),
+    paper("Zero Bubble Pipeline Parallelism (arXiv:2401.10241), section 6: stages in a V"),
+)
+"""What defines where stages are."""
+
+SCHEDULES = _definitions()
+"""The publications that define the schedules, each with its order and its formulas."""

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from tests.warm_servers import WarmServers
+
 # A shell's & lets its children ignore Ctrl-C for good; ours are to hear it however the tests were started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+ABOUT_SERVERS = ("ranks/", "attach/", "session/", "campaign/test_isolation.py")
+"""The tests that are about starting and ending processes."""
+
+
+@pytest.fixture(scope="session")
+def warm_servers():
+    made = WarmServers()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runs_share_servers(request, warm_servers):
+    """Runs in this process fork their ranks from servers that they need not start."""
+    if request.path.relative_to(Path(__file__).parent).as_posix().startswith(ABOUT_SERVERS):
+        yield
+        return
+    with warm_servers.used():
+        yield
 
 
 @pytest.fixture

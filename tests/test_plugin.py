@@ -1,13 +1,19 @@
-"""The pytest plugin: inert for others, the engine of a run for us. Real runs in processes of their own."""
+"""The pytest plugin: inert for others, the engine of a run for us.
+
+Real sessions, in processes of their own or, where one session cannot show what the test is about to another, one after
+another in a process that has imported torch.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +21,8 @@ import pytest
 from pipeconform.report.result import Result, read_result
 from pipeconform.spec import requirements
 
+pytestmark = pytest.mark.xdist_group("plugin")  # they share runs
+SUITES = ("--pyargs", "pipeconform.suites")
 SMALL = (
     "--pipeconform-profile=smoke",
     "--pipeconform-examples=2",
@@ -37,7 +45,41 @@ def _pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
 
 
 def _suites(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return _pytest(folder, "--pyargs", "pipeconform.suites", *arguments)
+    return _pytest(folder, *SUITES, *arguments)
+
+
+SESSIONS = """
+import contextlib, io, json, os, sys, pytest
+answers = sys.stdout
+for line in sys.stdin:
+    folder, arguments = json.loads(line)
+    os.chdir(folder)
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        code = pytest.main(["-p", "no:cacheprovider", "-q", *arguments])
+    print(json.dumps([int(code), shown.getvalue()]), file=answers, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[subprocess.Popen[str]]:
+    """A process that holds pytest sessions one after another."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SESSIONS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def session(process, tmp_path) -> Callable[..., tuple[int, str]]:
+    """Hold a session in an empty folder; return its exit code and what it printed."""
+
+    def hold(*arguments: str) -> tuple[int, str]:
+        print(json.dumps([str(tmp_path), arguments]), file=process.stdin, flush=True)
+        code, shown = json.loads(process.stdout.readline())
+        return code, shown
+
+    return hold
 
 
 def _without_times(result: Result) -> list[tuple[object, ...]]:
@@ -63,26 +105,26 @@ def test_other_peoples_sessions_import_neither_torch_nor_hypothesis(tmp_path) ->
     assert done.returncode == 0, done.stdout
 
 
-def test_every_option_marker_and_fixture_carries_the_prefix(tmp_path) -> None:
-    text = _pytest(tmp_path, "--help").stdout + _pytest(tmp_path, "--markers").stdout
+def test_every_option_marker_and_fixture_carries_the_prefix(session) -> None:
+    text = session("--help")[1] + session("--markers")[1]
     ours = [line for line in text.splitlines() if "conform" in line and line.strip().startswith(("--", "@"))]
 
     assert len(ours) >= 12
     assert all(line.strip().startswith(("--pipeconform-", "@pytest.mark.pipeconform_")) for line in ours)
 
 
-def test_the_suites_ask_for_an_implementation(tmp_path) -> None:
-    done = _suites(tmp_path)
+def test_the_suites_ask_for_an_implementation(session) -> None:
+    code, shown = session(*SUITES)
 
-    assert done.returncode == 4
-    assert (done.stdout + done.stderr).count("give --pipeconform-impl") == 1
+    assert code == 4
+    assert shown.count("give --pipeconform-impl") == 1
 
 
-def test_every_requirement_is_collected_once_where_it_stands(tmp_path) -> None:
-    done = _suites(
-        tmp_path, "--collect-only", "--pipeconform-impl=reference", "--pipeconform-schedules=gpipe"
+def test_every_requirement_is_collected_once_where_it_stands(session) -> None:
+    _, shown = session(
+        *SUITES, "--collect-only", "--pipeconform-impl=reference", "--pipeconform-schedules=gpipe"
     )
-    found = re.findall(r"(\w+/\w+)\.py::(\w+)\[([A-Z]+-\d+):GPipe:default\]", done.stdout)
+    found = re.findall(r"(\w+/\w+)\.py::(\w+)\[([A-Z]+-\d+):GPipe:default\]", shown)
 
     assert ("training/gradients", "gradients_equal_the_references", "TRN-1") in found
     assert sorted(identifier for *_, identifier in found) == sorted(row.id for row in requirements())
@@ -121,13 +163,13 @@ def test_the_end_shows_the_table_and_where_the_results_are(serial) -> None:
     assert any(line.startswith("results: ") and line.endswith("result.json") for line in lines)
 
 
-def test_without_a_folder_the_end_says_that_no_result_is_kept(tmp_path) -> None:
-    done = _suites(
-        tmp_path, *SMALL, "--pipeconform-impl=reference", "--pipeconform-requirements=FWD-1", "-k=GPipe"
+def test_without_a_folder_the_end_says_that_no_result_is_kept(session, tmp_path) -> None:
+    code, shown = session(
+        *SUITES, *SMALL, "--pipeconform-impl=reference", "--pipeconform-requirements=FWD-1", "-k=GPipe"
     )
 
-    assert done.returncode == 0
-    assert "results: not kept; --pipeconform-out DIR keeps them" in done.stdout
+    assert code == 0
+    assert "results: not kept; --pipeconform-out DIR keeps them" in shown
     assert not list(tmp_path.iterdir())
 
 
@@ -191,25 +233,24 @@ USAGE = {
 
 
 @pytest.mark.parametrize(("option", "said"), USAGE.values(), ids=USAGE)
-def test_bad_options_are_refused_in_one_line(tmp_path, option, said) -> None:
-    done = _suites(tmp_path, *SMALL, "--pipeconform-impl=torch", option)
-    shown = done.stdout + done.stderr
+def test_bad_options_are_refused_in_one_line(session, option, said) -> None:
+    code, shown = session(*SUITES, *SMALL, "--pipeconform-impl=torch", option)
 
-    assert done.returncode == 4, shown
+    assert code == 4, shown
     assert said in shown
     assert "Traceback" not in shown
     assert "INTERNALERROR" not in shown
 
 
-def test_a_run_that_judged_nothing_is_never_green(tmp_path) -> None:
-    done = _suites(
-        tmp_path,
+def test_a_run_that_judged_nothing_is_never_green(session) -> None:
+    code, _ = session(
+        *SUITES,
         "--pipeconform-impl=torch",
         "--pipeconform-requirements=TRN-1",
         "--pipeconform-schedules=forwardonly",
     )
 
-    assert done.returncode == 3
+    assert code == 3
 
 
 def test_an_interrupt_keeps_the_results_so_far_and_leaves_no_process(tmp_path) -> None:

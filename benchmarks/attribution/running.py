@@ -22,7 +22,7 @@ from pipeconform.campaign.trial import Fault
 from pipeconform.errors import ContractError, HarnessError
 from pipeconform.ranks.pools import Pools
 from pipeconform.report.result import Cell, Result, Run, Totals
-from pipeconform.spec import STANDARD_VERSION, profile
+from pipeconform.spec import STANDARD_VERSION, Requirement, profile
 from pipeconform.spec.catalogue import requirements
 
 __all__ = ["run"]
@@ -85,7 +85,7 @@ def judged(fault: Fault, pools: Pools) -> Result:
     )
 
 
-def _cell(campaign: Campaign, row: object, schedule: str) -> Cell:
+def _cell(campaign: Campaign, row: Requirement, schedule: str) -> Cell:
     try:
         return judge_cell(campaign, row, schedule)
     except (ContractError, HarnessError) as error:

@@ -17,6 +17,7 @@ Possible fix: run the dry run through forward_maybe_with_nosync.
 
 import logging
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -174,7 +175,9 @@ def main():
             process.join(timeout=200)
             process.kill()
         path = Path(folder, "0.txt")
-        print(path.read_text() if path.exists() else "rank 0: no result\n", end="")
+        if not path.exists():
+            sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+        print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

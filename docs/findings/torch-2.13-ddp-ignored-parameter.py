@@ -12,6 +12,7 @@ Possible fix: look for names as named_parameters() gives them, everywhere.
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -80,7 +81,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

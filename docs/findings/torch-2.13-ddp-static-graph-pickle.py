@@ -12,6 +12,7 @@ Possible fix: set _static_graph_delay_allreduce_enqueued to False in __setstate_
 import copy
 import os
 import pickle
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -76,7 +77,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

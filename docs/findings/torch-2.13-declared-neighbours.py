@@ -15,6 +15,7 @@ Possible fix: send the output's metadata with the vote, and compare them with th
 """
 
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -79,6 +80,9 @@ def main():
                 process.start()
             for process in processes:
                 process.join(timeout=60)
+            ended = [Path(folder, f"{rank}.txt").exists() for rank in range(WORLD)]
+            if not all(ended) and processes[1].exitcode != -6:
+                sys.exit(f"inconclusive: {taken}: a rank gave no result")
             print(f"{taken}:")
             died = processes[1].exitcode == -6
             for rank in range(WORLD):

@@ -16,6 +16,7 @@ Possible fix: as there.
 
 import os
 import queue
+import sys
 import tempfile
 import threading
 import warnings
@@ -136,7 +137,9 @@ def main():
                 process.kill()
             for rank in range(WORLD):
                 path = Path(folder, f"{rank}.txt")
-                found = path.read_text() if path.exists() else "no result"
+                if not path.exists():
+                    sys.exit(f"inconclusive: defer_pp_recv={deferred}: rank {rank} gave no result")
+                found = path.read_text()
                 print(f"defer_pp_recv={deferred}, rank {rank}: expected: ends  actual: {found}")
 
 

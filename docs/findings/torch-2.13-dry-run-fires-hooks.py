@@ -9,13 +9,14 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, PipelineStage._forward_met
 Why: without input_args and output_args a stage learns its shapes by running the real module on real memory.
   The random state is forked for the dry run and FSDP is cleaned up after it, so it is meant to leave no
   trace; hooks and buffers were not thought of.
-Requirement: FWD-17.
+Requirement: FWD-25.
 Schedules: all; not when every stage is given input_args and output_args (last line).
 Possible fix: infer under FakeTensorMode with functional_call on copied buffers and hooks disabled, or
   document that the module is really run.
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -88,7 +89,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

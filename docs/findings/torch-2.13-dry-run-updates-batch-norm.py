@@ -9,12 +9,14 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, PipelineStage._forward_met
   torch.empty_strided). Repeated by schedules.py, _initialize_pp_stages, line 420.
 Why: the dry run calls the real module with its real buffers.
 Requirement: TRN-9.
+Known: https://github.com/pytorch/pytorch/pull/188558 and https://github.com/pytorch/pytorch/pull/188763.
 Schedules: all; not when every stage is given input_args and output_args.
 Possible fix: run inference through torch.func.functional_call with cloned buffers (or FakeTensorMode), and
   zero-fill what is made from metadata.
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -82,7 +84,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

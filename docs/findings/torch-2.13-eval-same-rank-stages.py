@@ -13,6 +13,7 @@ Possible fix: hand over only "if is_prev_stage_on_this_rank and stage.has_backwa
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -87,7 +88,9 @@ def main():
                 process.kill()
             for rank in range(WORLD):
                 path = Path(folder, f"{name}-{rank}.txt")
-                print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+                if not path.exists():
+                    sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+                print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Possible fix: `dtype=flat_param.dtype`, or that of the other ranks' gradients, w
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -72,7 +73,9 @@ def main():
                 continue
             for rank in range(WORLD):
                 path = Path(folder, f"{rank}.txt")
-                print(f"{dtype}, rank {rank}: {path.read_text() if path.exists() else 'no result'}")
+                if not path.exists():
+                    sys.exit(f"inconclusive: {dtype}: rank {rank} gave no result")
+                print(f"{dtype}, rank {rank}: {path.read_text()}")
 
 
 if __name__ == "__main__":

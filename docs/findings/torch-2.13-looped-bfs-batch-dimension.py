@@ -4,7 +4,7 @@ What: every schedule takes args_chunk_spec and kwargs_chunk_spec, which say alon
   but for ScheduleLoopedBFS: TypeError. It takes output_merge_spec, so it can merge where it cannot split.
 Where: torch 2.13.0, distributed/pipelining/schedules.py, ScheduleLoopedBFS.__init__ (line 2674).
 Why: the arguments are in the base class (PipelineScheduleMulti, line 1764) and are not passed on.
-Requirement: FWD-16.
+Requirement: none; FWD-16 and FWD-22 are not claimed under this schedule.
 Schedules: LoopedBFS.
 Possible fix: take and pass on the two arguments.
 """

@@ -9,7 +9,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, _retrieve_recv_activations
   752), forward_one_chunk, backward_one_chunk (self.fwd_cache.pop), get_fwd_recv_ops, get_fwd_send_ops.
 Why: nothing is kept of which chunk has received, run or gone back; _check_chunk_id (line 265) is asked by backwards
   only.
-Requirement: ERR-12.
+Requirement: ERR-12, ERR-17.
 Schedules: none by itself; whoever drives stages by hand, or writes a schedule.
 Known: -
 Possible fix: mark buffers as filled when their receive was waited for, and look up caches behind a check that names
@@ -17,6 +17,7 @@ Possible fix: mark buffers as filled when their receive was waited for, and look
 """
 
 import os
+import sys
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -123,7 +124,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

@@ -122,6 +122,8 @@ def main():
                 process.kill()
             for rank, process in enumerate(processes):
                 path = Path(folder, f"{rank}.txt")
+                if not path.exists() and process.exitcode in (None, 0, -9):  # it was killed above
+                    sys.exit(f"inconclusive: {change}: rank {rank} gave no result")
                 died = f"no result; exit code {process.exitcode} (-6 is SIGABRT)"
                 print(f"{change}, rank {rank}: {path.read_text() if path.exists() else died}")
                 sys.stdout.flush()

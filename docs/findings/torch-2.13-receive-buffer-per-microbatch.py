@@ -7,6 +7,7 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, _setup_forward_recv_info (
   _setup_backward_recv_info (line 322): one _RecvInfo with a buffer of its own per chunk.
 Why: a buffer's index is the microbatch's; buffers are never taken over by a later microbatch.
 Requirement: LIF-7.
+Known: https://github.com/pytorch/pytorch/issues/136380 and https://github.com/pytorch/pytorch/pull/193872.
 Schedules: all; it exceeds the bound under those that have one below m (1F1B, the interleaved and zero-bubble ones).
 Possible fix: as many buffers as the schedule keeps in flight, or allocate when the receive is posted and let
   autograd free what it no longer needs.
@@ -14,6 +15,7 @@ Possible fix: as many buffers as the schedule keeps in flight, or allocate when 
 
 import gc
 import os
+import sys
 import tempfile
 import warnings
 import weakref
@@ -77,7 +79,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ Possible fix: see frozen-first-stage.
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -119,7 +120,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ Possible fix: skip views here too, or drop the stage's references to its outputs
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -85,7 +86,9 @@ def main():
                 process.kill()
             for rank in range(WORLD):
                 path = Path(folder, f"{name}-{rank}.txt")
-                print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+                if not path.exists():
+                    sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+                print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

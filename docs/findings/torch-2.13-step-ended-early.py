@@ -7,7 +7,7 @@ What: one stage, two microbatches, both forwards, the backward of the first; the
 Where: torch 2.13.0, distributed/pipelining/stage.py, clear_runtime_states (lines 604 to 622), scale_grads (765) and
   perform_reduce_grad (1164).
 Why: fwd_cache, which holds a chunk from its forward to its backward, is cleared without a look into it.
-Requirement: ERR-12.
+Requirement: ERR-12, ERR-17.
 Schedules: none by itself; whoever drives stages by hand, or writes a schedule.
 Known: -
 Possible fix: where gradients are scaled or a step's states cleared, raise if fwd_cache still holds chunks of a step

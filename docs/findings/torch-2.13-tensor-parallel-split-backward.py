@@ -14,6 +14,7 @@ Possible fix: skip views in stage_backward_input, as backward_one_chunk does.
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -106,7 +107,9 @@ def main():
                 process.kill()
             for rank in range(PARTS):
                 path = Path(folder, f"{name}-{rank}.txt")
-                print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+                if not path.exists():
+                    sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+                print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ Possible fix: let the second graph hold the first one's parameters without regis
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -82,6 +83,8 @@ def main():
             path = Path(folder, f"{rank}.txt")
             if path.exists():
                 print(path.read_text(), end="")
+            elif process.exitcode in (0, -9):  # it was killed above
+                sys.exit(f"inconclusive: rank {rank} gave no result")
             else:
                 print(f"rank {rank}: no result, exit code {process.exitcode}")
 

@@ -9,13 +9,14 @@ Where: torch 2.13.0, distributed/pipelining/_IR.py, annotate_split_points (c), P
   counted and numbered by what split_module found), Pipe._number_and_count_forward_stages (the assertion that
   would notice (b) is commented out).
 Why: the number of stages is read off the graph and never compared with the number of split points.
-Requirement: TRC-4.
+Requirement: TRC-4, TRC-6.
 Schedules: all (it happens before).
 Possible fix: after splitting, require len(split_spec) + 1 stages numbered from 0, and name the points whose
   submodule was not reached; raise with the whole name in annotate_split_points.
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -93,6 +94,8 @@ def main():
             path = Path(folder, f"{rank}.txt")
             if path.exists():
                 print(path.read_text(), end="")
+            elif process.exitcode in (0, -9):  # it was killed above
+                sys.exit(f"inconclusive: rank {rank} gave no result")
             else:
                 print(f"rank {rank}: no result, exit code {process.exitcode}")
 

@@ -15,6 +15,7 @@ Possible fix: move the exported module in both modes into the stage, or let trai
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -78,6 +79,8 @@ def main():
             path = Path(folder, f"{rank}.txt")
             if path.exists():
                 print(path.read_text(), end="")
+            elif process.exitcode in (0, -9):  # it was killed above
+                sys.exit(f"inconclusive: rank {rank} gave no result")
             else:
                 print(f"rank {rank}: no result, exit code {process.exitcode}")
 

@@ -5,7 +5,7 @@ What: 5 rows in 4 microbatches (2, 1, 1, 1) come back as 8 rows; the surplus was
 Where: torch 2.13.0, distributed/pipelining/stage.py, _setup_forward_recv_info, line 2270: every microbatch's
   receive buffer gets the first microbatch's shape; microbatch.py, _split_tensor, line 239, splits unevenly.
 Why: gloo receives a short message into a long buffer without a word, and nothing compares shapes.
-Requirement: FWD-2.
+Requirement: FWD-2, FWD-24.
 Schedules: _ScheduleForwardOnly (private) and any schedule that runs without a loss function or by eval()
   with a loss that accepts the shapes; two ranks or more. Training steps raise in the loss or the backward.
 Known: https://github.com/pytorch/pytorch/issues/126600 (closed: uneven microbatches are not supported), yet
@@ -14,6 +14,7 @@ Possible fix: raise in _split_tensor (or step()) when sizes differ.
 """
 
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -71,7 +72,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

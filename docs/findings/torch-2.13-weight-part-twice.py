@@ -6,12 +6,13 @@ Where: torch 2.13.0, distributed/pipelining/stage.py, backward_weight_one_chunk,
 Why: without a dw_builder a placeholder in self.dw_runner says that the weight part is due; it is never taken out,
   neither by the weight part (line 1083 pops backward_state only) nor by clear_runtime_states. The check at line
   1069 then lets the call pass, and self.backward_state.pop raises.
-Requirement: SPL-4.
+Requirement: SPL-6.
 Schedules: none by itself; whoever drives stages by hand, or writes a schedule.
 Possible fix: pop dw_runner in both branches, and clear both dictionaries in clear_runtime_states.
 """
 
 import os
+import sys
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -94,7 +95,9 @@ def main():
             process.kill()
         for rank in range(WORLD):
             path = Path(folder, f"{rank}.txt")
-            print(path.read_text() if path.exists() else f"rank {rank}: no result\n", end="")
+            if not path.exists():
+                sys.exit(f"inconclusive: a rank gave no result ({path.name})")
+            print(path.read_text(), end="")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,30 @@ _CLASSES: Mapping[str, Any] = {
     "DualPipeV": schedules.ScheduleDualPipeV,
 }
 
+_SETTINGS: Mapping[str, tuple[Feature, ...]] = {
+    "args_chunk_spec": (Feature.BATCH_DIM,),
+    "kwargs_chunk_spec": (Feature.SPLIT_DIMS,),
+    "output_merge_spec": (Feature.BATCH_DIM, Feature.MERGE_DIMS, Feature.CUSTOM_MERGES),
+}
+"""Parameters of a schedule that not every schedule has, and the features that they are for."""
+
+
+_RETURNED = (
+    (Feature.OUTPUTS_ON_REQUEST,)
+    if "return_outputs" in inspect.signature(schedules.PipelineScheduleSingle.step).parameters
+    else ()
+)
+"""Older releases return the outputs of every step."""
+
+
+def _lacking(name: str) -> frozenset[Feature]:
+    """The features whose parameter a schedule does not have: torch documents parameters schedule by schedule."""
+    taken = inspect.signature(_CLASSES[name]).parameters
+    return frozenset(
+        feature for setting, features in _SETTINGS.items() if setting not in taken for feature in features
+    )
+
+
 _CAPABILITIES = Capabilities(
     schedules=(
         ScheduleClaim(name="ForwardOnly", trains=False, family="forward_only"),
@@ -70,7 +94,12 @@ _CAPABILITIES = Capabilities(
             microbatches=MicrobatchRule.WHOLE_ROUNDS,
             family="interleaved_one_f_one_b",
         ),
-        ScheduleClaim(name="LoopedBFS", stages_per_rank=(1, 2, 3, 4), family="looped_bfs"),
+        ScheduleClaim(
+            name="LoopedBFS",
+            stages_per_rank=(1, 2, 3, 4),
+            lacks=_lacking("LoopedBFS"),
+            family="looped_bfs",
+        ),
         ScheduleClaim(
             name="InterleavedZeroBubble",
             stages_per_rank=(1, 2, 3, 4),
@@ -97,6 +126,7 @@ _CAPABILITIES = Capabilities(
     features=frozenset(
         {
             Feature.OUTPUTS,
+            *_RETURNED,
             Feature.MICROBATCH_LOSSES,
             Feature.EVAL,
             Feature.INPUT_GRADIENTS,
@@ -232,7 +262,9 @@ class _TorchPipeline:
         if mode is Mode.EVAL:
             with torch.no_grad():
                 return StepResult(output=self._schedule.eval(*args, **target, **loss_kwargs, **kwargs))
-        output = self._schedule.step(*args, **target, **loss_kwargs, **kwargs)
+        # torch keeps the last stage's outputs until the next step, unless it is told that nobody wants them
+        quiet = {} if batch.returns_outputs else {"return_outputs": False}
+        output = self._schedule.step(*args, **target, **loss_kwargs, **kwargs, **quiet)
         gradients = tuple(arg.grad for arg in batch.args) if first else None
         return StepResult(output=output, losses=losses if last else None, input_gradients=gradients)
 

@@ -70,6 +70,10 @@ class Executor:
         """What the implementation claims."""
         return self.description.capabilities
 
+    def claimed_for(self, case: Case) -> Capabilities:
+        """What the implementation claims under the case's schedule."""
+        return self.capabilities.under(self.capabilities.schedule(case.schedule))
+
     def execute(self, case: Case, *, observe: Iterable[Watched] = ()) -> Execution:
         """Run `case` in warm processes; `observe` names what the ranks record besides values.
 
@@ -159,7 +163,7 @@ class Executor:
         assert expected is not None
         return Evidence(
             case=execution.case,
-            capabilities=self.capabilities,
+            capabilities=self.claimed_for(execution.case),
             shown=execution.shown,
             expected=expected,
             bounded=self._bounded(execution, flow=flow),
@@ -178,7 +182,7 @@ class Executor:
 
         return Evidence(
             case=case,
-            capabilities=self.capabilities,
+            capabilities=self.claimed_for(case),
             shown=execution.shown,
             expected=bounded("none"),
             bounded=bounded,

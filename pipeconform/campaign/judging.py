@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
 
-from pipeconform.adapter import Feature
+from pipeconform.adapter import Feature, laid_out
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.blame import blamed
 from pipeconform.campaign.executor import Execution, Executor
@@ -21,18 +20,13 @@ from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.lifecycle import repeats_exactly
 from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.judge.refusals import Refusal, texts_of
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.timeline import executed
-from pipeconform.ranks.verdict import Raised, Stuck
+from pipeconform.ranks.verdict import Raised, Returned, Stuck
 from pipeconform.spec import Requirement
 
 __all__ = ["judge", "num_repetitions"]
-
-_PLACED = re.compile(
-    r"\b(placement|places?|placed)\b|\bstages?\b.*\branks?\b|\branks?\b.*\bstages?\b",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Matches a message about stages and ranks."""
 
 _CONTRACT = f"{ContractError.__module__}.{ContractError.__qualname__}"
 
@@ -60,14 +54,16 @@ def judge(
     aftermath = JUDGEMENTS[requirement.id].aftermath
     if aftermath is not None:
         return tuple(aftermath(_aftermath(execution, executor, gauge)))
+    of_refusal = JUDGEMENTS[requirement.id].refused
+    if of_refusal is not None:
+        return tuple(of_refusal(_refusal(execution, executor, gauge)))
     ended = execution.outcome()
     if ended is not None:
         case = execution.case
-        if JUDGEMENTS[requirement.id].refuses & traits(case):
-            gauge.count(len(execution.verdicts))
-            return _refused(execution, ended)
         outside = not _is_claimed(case, executor)
         refused = _raised_everywhere(execution, ended, echoes=JUDGEMENTS[requirement.id].echoes)
+        if JUDGEMENTS[requirement.id].anywhere:
+            refused = refused or _raised_in_time(execution, ended, executor)
         tolerated = requirement.tolerates_errors and (
             ((outside or _may_refuse(requirement, case, executor)) and refused)
             or (outside and _unsupported_everywhere(execution))
@@ -121,8 +117,7 @@ def _with_timeline(finding: Finding, evidence: Evidence, *, observed: bool) -> O
 def _unclear(requirement: Requirement, execution: Execution) -> Iterator[Outcome]:
     """The defects in the message of a refusal."""
     check = JUDGEMENTS[requirement.id].refusal
-    raised = [one for one in execution.verdicts if isinstance(one, Raised)]
-    texts = ["\n".join([one.message, *(cause.message for cause in one.causes)]) for one in raised]
+    texts = texts_of(one for one in execution.verdicts if isinstance(one, Raised))
     for finding in check(execution.case, texts) if check is not None else ():
         yield Outcome(Status.FAILED, finding, verdicts=execution.verdicts.describe())
 
@@ -150,7 +145,7 @@ def _require_engine(execution: Execution, executor: Executor) -> None:
 def _may_refuse(requirement: Requirement, case: Case, executor: Executor) -> bool:
     """Whether the case is about something that the implementation has not claimed and may refuse."""
     found = traits(case) & JUDGEMENTS[requirement.id].tolerates
-    claimed = executor.capabilities.features
+    claimed = executor.claimed_for(case).features
     return bool(found) and not (Focus.UNEVEN in found and Feature.UNEVEN_BATCHES in claimed)
 
 
@@ -168,19 +163,26 @@ def _raised_everywhere(execution: Execution, ended: Outcome, *, echoes: bool) ->
     )
 
 
-def _refused(execution: Execution, ended: Outcome) -> tuple[Outcome, ...]:
-    """The defects in the refusal of a case that must be refused: every rank must raise and say why."""
-    if _unsupported_everywhere(execution):
-        return ()
-    table = execution.verdicts.describe()
-    if not _raised_everywhere(execution, ended, echoes=False):
-        return (replace(ended, verdicts=table),)
-    for rank, one in enumerate(execution.verdicts):
-        if isinstance(one, Raised) and not _PLACED.search(one.message):
-            text = f"rank {rank} raised {one.type}: {one.message.strip()}; expected a message about stages and ranks"
-            finding = Finding(kind="unclear refusal", message=text, rank=rank)
-            return (Outcome(Status.FAILED, finding, verdicts=table),)
-    return ()
+def _raised_in_time(execution: Execution, ended: Outcome, executor: Executor) -> bool:
+    """Whether a pipeline rank raised an error of its own, and no rank that holds outputs returned any."""
+    case, claims = execution.case, executor.claimed_for(execution.case)
+    claim, members = claims.schedule(case.schedule), tuple(case.world.pipeline_ranks)
+    if ended.status is not Status.ERROR or claim is None:
+        return False
+    placed = laid_out(claim.placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
+    holders = placed[-1] if claims.outputs_on == "last_stage" else range(case.num_ranks)
+    own = any(isinstance(one, Raised) and not one.is_echo for one in execution.verdicts)
+    return own and not any(isinstance(execution.verdicts[members[one]], Returned) for one in holders)
+
+
+def _refusal(execution: Execution, executor: Executor, gauge: Gauge) -> Refusal:
+    return Refusal(
+        case=execution.case,
+        capabilities=executor.claimed_for(execution.case),
+        verdicts=execution.verdicts,
+        unsupported=_unsupported_everywhere(execution),
+        gauge=gauge,
+    )
 
 
 def _is_claimed(case: Case, executor: Executor) -> bool:

@@ -352,6 +352,7 @@ class AskedOfPipeline:
             name != self.row.id
             and alike
             and not judgement.repeats
+            and judgement.refused is None
             and judgement.applies(case)
             and bool(judgement.foci(self.claim, self.target.claims))
         )

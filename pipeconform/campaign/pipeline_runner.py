@@ -16,6 +16,7 @@ from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.unclaimed import returned_unclaimed
 from pipeconform.observe.localisation import Localisation
+from pipeconform.observe.observation import Watched
 from pipeconform.ranks.protocols import RankPools
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import Kind
@@ -61,7 +62,10 @@ class PipelineRunner:
 
     def execute(self, case: Case, rows: Iterable[Requirement], *, hung: bool = False) -> Execution:
         """Execute a case, recording what the requirements observe; if it `hung` before, also who waits for whom."""
-        observe = {watched for row in rows for watched in JUDGEMENTS[row.id].observe}
+        each = [JUDGEMENTS[row.id].observe for row in rows]
+        observe = frozenset[Watched]().union(*each)
+        if not all("no outputs" in one for one in each):
+            observe -= {"no outputs"}  # the others compare outputs
         return self.executor.execute(case, observe={*observe, *(("waits",) if hung else ())})
 
     def stored_as(self, case: Case, row: Requirement) -> str:
@@ -74,7 +78,7 @@ class PipelineRunner:
         """Judge an execution by one requirement."""
         gauge = Gauge()
         found = judge(row, execution, self.executor, thorough=thorough, anew=anew, gauge=gauge)
-        unclaimed = returned_unclaimed(self.executor.capabilities, execution.shown)
+        unclaimed = returned_unclaimed(self.executor.claimed_for(case), execution.shown)
         compared = gauge.compared if JUDGEMENTS[row.id].is_met_by(case) else 0
         return Judged(found, gauge.worst, compared, frozenset(one.value for one in unclaimed))
 

@@ -114,7 +114,7 @@ def _lacking_claims(level: CertificationLevel, result: Result) -> Iterator[str]:
 
 _CLAIMED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
     {
-        "outputs": lambda it: Feature.OUTPUTS in it.features,
+        "outputs": lambda it: all(Feature.OUTPUTS in it.under(one).features for one in it.schedules),
         "trains": lambda it: any(one.trains for one in it.schedules),
         "split_backward": lambda it: any(one.trains and one.split_backward for one in it.schedules),
         "family": lambda it: any(one.family is not None for one in it.schedules),
@@ -197,3 +197,7 @@ def _weakening(claims: Capabilities) -> Iterator[str]:
         yield 'kwargs_scope="pipeline": every rank is given the true keyword arguments of all stages'
     if claims.world == "single_process":
         yield 'world="single_process": nothing crosses between ranks that could be seen'
+    for one in claims.schedules:
+        lacking = sorted(feature.value for feature in one.lacks & claims.features)
+        if lacking:
+            yield f"{one.name} lacks {', '.join(lacking)}: what needs it is not judged there"

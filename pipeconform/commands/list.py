@@ -147,6 +147,7 @@ def _schedule_row(claim: ScheduleClaim) -> list[str]:
         *([] if claim.trains else ["does not train"]),
         *([] if claim.evaluates else ["does not evaluate"]),
         *(["splits the backward"] if claim.split_backward else []),
+        *([f"without {', '.join(sorted(one.value for one in claim.lacks))}"] if claim.lacks else []),
     ]
     return [
         claim.name,

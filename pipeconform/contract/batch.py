@@ -46,3 +46,6 @@ class Batch:
     microbatches: tuple[Microbatch, ...]
     kwarg_rules: Mapping[int, Mapping[str, SplitRule]] = field(default_factory=dict)
     """As in the plan."""
+    returns_outputs: bool = True
+    """Whether a training step returns its output; always true unless `Feature.OUTPUTS_ON_REQUEST` is claimed. If not,
+    the implementation need not keep it."""

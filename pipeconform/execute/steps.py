@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,8 +58,13 @@ def run_step(
     pipeline: CheckedPipeline,
     capabilities: contract.Capabilities,
     recorder: ForwardRecorder,
+    *,
+    returns_outputs: bool = True,
 ) -> StepShown:
-    """Run step `index` of the program and return everything that can be seen of it on this rank."""
+    """Run step `index` of the program and return everything that can be seen of it on this rank.
+
+    Unless `returns_outputs`, a training step is asked to return none.
+    """
     step = case.program[index]
     result, answers, batch = StepResult(), tuple[Answered, ...](), None
     rng = torch.get_rng_state()
@@ -66,6 +72,8 @@ def run_step(
         batch = _data_for(case, index, plan, capabilities)
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
+        if isinstance(step, Train):
+            batch = replace(batch, returns_outputs=returns_outputs)
         with data.autocast_of(step, device=plan.ranks.device), _guard(step):
             if isinstance(step, Train) and step.by_hand is not None:
                 answers = by_hand.drive(pipeline, plan, batch, step.by_hand)

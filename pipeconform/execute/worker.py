@@ -11,7 +11,7 @@ import gc
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -229,8 +229,11 @@ def _run(
         recorder.take()
         recorder.events()
         recorder.flow()
+        run = functools.partial(
+            run_step, returns_outputs=not _goes_without_outputs(job, description.capabilities)
+        )
         program = _program(
-            case, plan, pipeline, description.capabilities, recorder, disturber, mistakes, traffic
+            case, plan, pipeline, description.capabilities, recorder, disturber, mistakes, traffic, run
         )
         if reductions is not None:
             reductions.take()
@@ -249,7 +252,7 @@ def _run(
             lived_on = leaks.live_on(
                 pipeline,
                 build=again,
-                run=lambda one: _run_quietly(case, plan, one, description.capabilities, recorder),
+                run=lambda one: _run_quietly(case, plan, one, description.capabilities, recorder, run),
                 group=groups.pipeline,
             )
     except Exception as error:
@@ -275,12 +278,20 @@ def _run(
 
 
 def _asked_of(description: contract.Description, case: Case) -> contract.Description:
-    """The claims, without those that all ranks must be asked about together, if some of them may have failed."""
-    if case.world.misplan is None:
-        return description
-    capabilities = description.capabilities
-    features = capabilities.features - {contract.Feature.GRADIENT_NORM}
+    """The claims under the case's schedule.
+
+    Those that all ranks must be asked about together are left out if some of the ranks may have failed.
+    """
+    capabilities = description.capabilities.under(description.capabilities.schedule(case.schedule))
+    features = capabilities.features
+    if case.world.misplan is not None:
+        features -= {contract.Feature.GRADIENT_NORM}
     return dataclasses.replace(description, capabilities=dataclasses.replace(capabilities, features=features))
+
+
+def _goes_without_outputs(job: Job, capabilities: contract.Capabilities) -> bool:
+    """Whether training steps are asked to return no output."""
+    return "no outputs" in job.observe and contract.Feature.OUTPUTS_ON_REQUEST in capabilities.features
 
 
 def _program(
@@ -292,6 +303,7 @@ def _program(
     disturber: Disturber,
     mistakes: MistakeMaker,
     traffic: TrafficRecorder | None,
+    run: Callable[..., StepShown],
 ) -> Iterator[StepShown]:
     for index, step in enumerate(case.program):
         recorder.step = index
@@ -302,7 +314,7 @@ def _program(
             disturber.during(step),
             mistakes.during(step, pipeline.owned()),
         ):
-            yield run_step(case, index, plan, pipeline, capabilities, recorder)
+            yield run(case, index, plan, pipeline, capabilities, recorder)
     if traffic is not None:
         traffic.begin(len(case.program))
 
@@ -313,10 +325,11 @@ def _run_quietly(
     pipeline: CheckedPipeline,
     capabilities: contract.Capabilities,
     recorder: ForwardRecorder,
+    run: Callable[..., StepShown],
 ) -> None:
     """Run the program's first run once more, clear its gradients and record nothing."""
     index = next(i for i, step in enumerate(case.program) if isinstance(step, Train | Eval))
-    run_step(case, index, plan, pipeline, capabilities, recorder)
+    run(case, index, plan, pipeline, capabilities, recorder)
     pipeline.apply(contract.ZeroGrad())
 
 

@@ -19,15 +19,26 @@ from pipeconform.judge.aftermath import Aftermath
 from pipeconform.judge.conditions import Condition
 from pipeconform.judge.evidence import Evidence, Finding, Judge
 from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.refusals import Refusal
 from pipeconform.observe.observation import Watched
 from pipeconform.spec.catalogue import Level, Promise, Requirement, stated
 
-__all__ = ["LONELINESS", "TIMELINE", "AfterJudge", "Judgement", "after_mistakes", "requirement"]
+__all__ = [
+    "LONELINESS",
+    "TIMELINE",
+    "AfterJudge",
+    "Judgement",
+    "RefusalJudge",
+    "after_mistakes",
+    "of_refusals",
+    "requirement",
+]
 
 TIMELINE: frozenset[Watched] = frozenset({"timeline"})
 LONELINESS: frozenset[Watched] = frozenset({"loneliness"})
 
 AfterJudge = Callable[[Aftermath], Iterator[Outcome]]
+RefusalJudge = Callable[[Refusal], Iterator[Outcome]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +59,10 @@ class Judgement:
     """Whether the requirement is about schedules that split the backward pass."""
     tolerates: frozenset[Focus] = frozenset()
     """Subjects whose cases an implementation may also refuse, with an error on every rank."""
-    refuses: frozenset[Focus] = frozenset()
-    """Subjects whose cases an implementation must refuse, with an error on every rank."""
     echoes: bool = False
     """Whether the error of one rank is enough of a refusal when the others only lose their connection to it."""
+    anywhere: bool = False
+    """Whether an error on one rank is enough of a refusal, if no rank that holds results returned any."""
     repeats: bool = False
     """Whether the case is executed several times and the executions compared."""
     evaluates: bool = False
@@ -62,6 +73,8 @@ class Judgement:
     """What the ranks must record in addition to the values."""
     aftermath: AfterJudge | None = None
     """Judges cases that make a mistake on purpose; `judge` is then not called."""
+    refused: RefusalJudge | None = None
+    """Judges how cases are refused; `judge` is then not called."""
     named: bool = False
     """Whether the schedule's claim must name the family that it belongs to."""
     promised: bool = False
@@ -82,7 +95,7 @@ class Judgement:
     @property
     def line(self) -> int:
         """The line of its file on which the requirement begins."""
-        return inspect.getsourcelines(self.aftermath or self.judge)[1]
+        return inspect.getsourcelines(self.aftermath or self.refused or self.judge)[1]
 
     @property
     def wanted(self) -> frozenset[Focus]:
@@ -111,7 +124,7 @@ class Judgement:
 
     def foci(self, claim: ScheduleClaim, capabilities: Capabilities) -> tuple[Focus, ...]:
         """The foci to draw cases from; empty if something that the requirement needs is not claimed."""
-        if not self.needs <= capabilities.features or (self.trains and not claim.trains):
+        if not self.needs <= capabilities.under(claim).features or (self.trains and not claim.trains):
             return ()
         if self.splits and not claim.split_backward:
             return ()
@@ -137,7 +150,6 @@ def requirement(
     among: Iterable[Focus] = (),
     needs: Iterable[Feature] = (),
     tolerates: Iterable[Focus] = (),
-    refuses: Iterable[Focus] = (),
     draws: Iterable[Focus] = (),
     observe: Iterable[Watched] = (),
     trains: bool = False,
@@ -145,6 +157,7 @@ def requirement(
     evaluates: bool = False,
     repeats: bool = False,
     echoes: bool = False,
+    anywhere: bool = False,
     named: bool = False,
     any_schedule: bool = False,
     costly: bool = False,
@@ -176,7 +189,6 @@ def requirement(
             among=own.union(among),
             needs=frozenset(needs),
             tolerates=frozenset(tolerates),
-            refuses=frozenset(refuses),
             draws=frozenset(draws),
             observe=frozenset(observe),
             trains=trains,
@@ -184,6 +196,7 @@ def requirement(
             evaluates=evaluates,
             repeats=repeats,
             echoes=echoes,
+            anywhere=anywhere,
             named=named,
             any_schedule=any_schedule,
             costly=costly,
@@ -229,5 +242,38 @@ def after_mistakes(
     return judgement
 
 
+def of_refusals(
+    identifier: str,
+    *,
+    title: str,
+    level: Level,
+    promise: Promise | tuple[Promise, ...],
+    about: Iterable[Focus],
+    trains: bool = False,
+    any_schedule: bool = False,
+    costly: bool = False,
+    condition: Condition | None = None,
+    nothing: str = "no case was refused",
+) -> Callable[[RefusalJudge], Judgement]:
+    """State a requirement about how cases are refused: how every rank ended, and what it said, is judged."""
+    own = frozenset(about)
+
+    def judgement(refused: RefusalJudge) -> Judgement:
+        return Judgement(
+            requirement=stated(refused, identifier, title=title, level=level, promise=promise),
+            judge=_unasked,
+            about=own,
+            among=own,
+            refused=refused,
+            trains=trains,
+            any_schedule=any_schedule,
+            costly=costly,
+            condition=condition,
+            nothing=nothing,
+        )
+
+    return judgement
+
+
 def _unasked(evidence: Evidence) -> Iterator[Finding]:
-    raise AssertionError(f"case {evidence.case.digest} has a mistake: only its aftermath is judged")
+    raise AssertionError(f"case {evidence.case.digest}: only how its ranks end is judged")

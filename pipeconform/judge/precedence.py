@@ -14,7 +14,17 @@ from pipeconform.judge.outcome import Outcome, Status
 
 __all__ = ["EARLIER", "PRECEDENCE", "earlier_than", "explains", "fact_of"]
 
-PRECEDENCE: tuple[str, ...] = ("FWD-1", "SCH-1", "TRN-2", "TRN-3", "TRN-1", "SCH-2", "SCH-9", "DPC-1")
+PRECEDENCE: tuple[str, ...] = (
+    "FWD-2",
+    "FWD-1",
+    "SCH-1",
+    "TRN-2",
+    "TRN-3",
+    "TRN-1",
+    "SCH-2",
+    "SCH-9",
+    "DPC-1",
+)
 """The requirements that ask nothing special of a case, the most basic first. Where two of them see one fact, the first
 is accused; every requirement that has no control of its own comes after all of them."""
 
@@ -43,6 +53,12 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "DPC-2": ("DPC-1",),
         "DPC-4": ("DPC-1", "DPC-2"),
         "DPC-8": ("DPC-1",),
+        # how something is refused, after whether it is
+        "FWD-24": ("FWD-2",),
+        "FWD-25": ("FWD-17",),
+        "SPL-6": ("SPL-4",),
+        "TRC-6": ("TRC-4",),
+        "ERR-17": ("ERR-12",),
         # how a step ends after a mistake, before what may still be done afterwards
         "ERR-11": ("ERR-1", "ERR-9", "ERR-10"),
         "ERR-13": tuple(f"ERR-{n}" for n in range(1, 11)),

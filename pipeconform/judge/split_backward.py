@@ -15,6 +15,7 @@ from pipeconform.observe.observation import Answered, Held
 __all__ = [
     "held_by",
     "mistakes_are_refused",
+    "refusals_name_the_microbatch",
     "still_alive",
     "wrongly_counted",
 ]
@@ -66,34 +67,43 @@ def wrongly_counted(evidence: Evidence) -> Iterator[Finding]:
 
 
 def mistakes_are_refused(evidence: Evidence) -> Iterator[Finding]:
-    """An operation that is not due raises an error that says so, and changes nothing (SPL-4, ERR-12)."""
-    for expected in evidence.runs(Train):
-        run = evidence.case.program[expected.step]
-        assert isinstance(run, Train)
-        if run.by_hand is None:
-            continue
-        for one in evidence.owners(run.by_hand.stage):
-            for answer in shown_step(one, expected.step).answers:
-                evidence.compared()
-                told = _unclear(answer)
-                if told is not None:
-                    yield Finding(
-                        kind=f"{answer.call}: {told[0]}",
-                        message=f"stage {answer.stage} was asked for {answer.call} "
-                        f"(microbatch {answer.microbatch}) {told[1]}",
-                        step=expected.step,
-                        rank=one.rank,
-                        stage=answer.stage,
-                        microbatch=answer.microbatch,
-                    )
+    """An operation that is not due raises an error, and changes nothing (SPL-4, ERR-12)."""
+    for step, rank, answer in _answers(evidence):
+        evidence.compared()
+        if answer.error is None:
+            yield _about(answer, step, rank, "accepted", "and did it; expected: an error")
     yield from training.gradients_are_right(evidence.uncounted)
 
 
-def _unclear(answer: Answered) -> tuple[str, str] | None:
-    """What is wrong with an answer, as a short and a long text; None if an error names the microbatch in words."""
-    if answer.error is None:
-        return "accepted", "and did it; expected: an error"
-    names = re.search(rf"(?<![\w.-]){answer.microbatch}(?![\w.])", answer.error)
-    if names and _WORDS.search(answer.error):
-        return None
-    return "unclear error", f"and said only {answer.error[:200]!r}; expected: words that name the microbatch"
+def refusals_name_the_microbatch(evidence: Evidence) -> Iterator[Finding]:
+    """The error about an operation that is not due names the microbatch in words (SPL-6, ERR-17)."""
+    for step, rank, answer in _answers(evidence):
+        if answer.error is None:
+            continue
+        evidence.compared()
+        names = re.search(rf"(?<![\w.-]){answer.microbatch}(?![\w.])", answer.error)
+        if not (names and _WORDS.search(answer.error)):
+            told = f"and said only {answer.error[:200]!r}; expected: words that name the microbatch"
+            yield _about(answer, step, rank, "unclear error", told)
+
+
+def _answers(evidence: Evidence) -> Iterator[tuple[int, int, Answered]]:
+    """The answers to operations that are not due, each with its step and rank."""
+    for expected in evidence.runs(Train):
+        run = evidence.case.program[expected.step]
+        assert isinstance(run, Train)
+        if run.by_hand is not None:
+            for one in evidence.owners(run.by_hand.stage):
+                for answer in shown_step(one, expected.step).answers:
+                    yield expected.step, one.rank, answer
+
+
+def _about(answer: Answered, step: int, rank: int, kind: str, told: str) -> Finding:
+    return Finding(
+        kind=f"{answer.call}: {kind}",
+        message=f"stage {answer.stage} was asked for {answer.call} (microbatch {answer.microbatch}) {told}",
+        step=step,
+        rank=rank,
+        stage=answer.stage,
+        microbatch=answer.microbatch,
+    )

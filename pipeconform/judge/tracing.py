@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeconform.adapter import Feature
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.case import Case, Eval, Train
 from pipeconform.judge import forward, training
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, missing, shown_step
@@ -129,7 +130,7 @@ def shapes_are_told_apart(case: Case, texts: Sequence[str]) -> Iterator[Finding]
                     return
 
 
-def refusal_is_clear(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
+def refusal_is_clear(case: Case, texts: Sequence[str], gauge: Gauge) -> Iterator[Finding]:
     """The error of every rank names the wrong split point; `texts` are the ranks' error messages."""
     from pipeconform.case.build.whole import split_of
 
@@ -137,6 +138,7 @@ def refusal_is_clear(case: Case, texts: Sequence[str]) -> Iterator[Finding]:
     if split is None or plan is None or split.wrong not in ("unknown", "uncalled", "empty"):
         return
     name = plan.points[-1].module
+    gauge.count(len(texts))
     for text in texts:
         if name not in text:
             yield Finding(

@@ -79,6 +79,7 @@ Watched = Literal[
     "gradients",
     "loneliness",
     "memory",
+    "no outputs",
     "recovery",
     "resumption",
     "reductions",
@@ -91,6 +92,7 @@ Watched = Literal[
 
 ``timeline``: the order of all computations. ``memory``: what is kept of a forward when its backward has run
 (needs the timeline). ``rounds``: what stays behind after more steps, and after more pipelines (`LivedOn`).
+``no outputs``: training steps are asked to return none, where that is claimed (`Feature.OUTPUTS_ON_REQUEST`).
 ``recovery``: when a mistaken case has ended on all ranks, the same case runs without its mistake, in the same
 processes; `Observation.steps` are those of the second run. ``resumption``: when the mistaken step has failed on all
 ranks, the same step runs without its mistake on the same pipeline, and is recorded instead. ``loneliness``: a rank that

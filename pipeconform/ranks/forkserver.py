@@ -82,6 +82,14 @@ class Group:
         return self.failure is not None or len(self.exits) == self.size
 
 
+@dataclass
+class _Requested:
+    """What was asked of a server and by whom; it outlives the server's object."""
+
+    controller: int
+    groups: int = 0
+
+
 class ForkServer:
     """A process with ``preload`` imported, under ``environment``, that forks rank processes in milliseconds.
 
@@ -102,7 +110,7 @@ class ForkServer:
         self.environment = Environment() if environment is None else environment
         self._selector = selectors.DefaultSelector()
         self._groups: dict[int, Group] = {}
-        self._counter = 0
+        self._requested = _Requested(controller=os.getpid())
         self._started: Started | None = None
         self._death: str | None = None
         try:
@@ -134,7 +142,7 @@ class ForkServer:
         self._control = Channel(self._connection)
         self._selector.register(self._control, selectors.EVENT_READ, None)
         self._end = weakref.finalize(
-            self, _end, self._process, self._control, self._selector, self.folder, os.getpid()
+            self, _end, self._process, self._control, self._selector, self.folder, self._requested
         )
         with contextlib.suppress(PoolError):  # wait_until_started says it better
             self._command(encode(Hello(preload=tuple(preload), folder=str(self.folder))))
@@ -204,8 +212,8 @@ class ForkServer:
                 undo.enter_context(other)
                 theirs.append(other)
                 channels.append(Channel(mine))
-            self._counter += 1
-            group = Group(number=self._counter, channels=tuple(channels))
+            self._requested.groups += 1
+            group = Group(number=self._requested.groups, channels=tuple(channels))
             self._groups[group.number] = group
             for channel in channels:
                 self._selector.register(channel, selectors.EVENT_READ, channel)
@@ -334,16 +342,17 @@ def _end(
     control: Channel,
     selector: selectors.BaseSelector,
     folder: Path,
-    owner: int,
+    requested: _Requested,
 ) -> None:
     """End a server without its object: at garbage collection and at the interpreter's exit."""
     with deferred_interrupts():
         selector.close()
         control.close()  # the server kills its children when it reads the end of file
-        if os.getpid() != owner:  # a fork of the controller owns none of it
+        if os.getpid() != requested.controller:  # a fork of the controller owns none of it
             return
         try:
-            process.wait(timeout=_END_LIMIT)
+            # A server that never forked has nothing to end, and would first import what it preloads.
+            process.wait(timeout=_END_LIMIT if requested.groups else 0)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

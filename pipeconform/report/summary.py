@@ -13,6 +13,7 @@ from pipeconform.report.causes import Cause, Known, causes_of
 from pipeconform.report.overview import DEFAULT, overview
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.words import COLOURS, WORDS, counted, plural, returned_unclaimed, under
+from pipeconform.spec import Level
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["render_overview", "render_summary", "render_verdict", "slowest", "totals", "verdict"]
@@ -194,7 +195,7 @@ def verdict(result: Result, *, causes: Sequence[Cause] | None = None) -> Text:
     if wrong:
         text = f"{name} violates {len(wrong)} of {plural(len(judged), 'judged requirement')}"
         text += f" ({plural(len(accusing), 'cause')})" if max(len(wrong), len(accusing)) > 1 else ""
-        text += f": {', '.join(_ordered(wrong))}"
+        text += f": {', '.join(_ordered(wrong))}{_only_should(wrong)}"
         blocked = {name for cause in accusing for name in cause.blocked_requirements} - wrong
         text += f"; {len(blocked)} more {'is' if len(blocked) == 1 else 'are'} blocked" if blocked else ""
         return Text(f"{begin}{text}", style="bold red")
@@ -219,3 +220,10 @@ def _ordered(names: Iterable[str]) -> list[str]:
     """Requirements in the order of the standard; those that it does not have come last."""
     order = {row.id: at for at, row in enumerate(all_requirements())}
     return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+
+
+def _only_should(names: Iterable[str]) -> str:
+    """Which of these requirements are not binding."""
+    levels = {row.id: row.level for row in all_requirements()}
+    should = [name for name in _ordered(names) if name in levels and levels[name] is not Level.MUST]
+    return f" (only SHOULD: {', '.join(should)})" if should else ""

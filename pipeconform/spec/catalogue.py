@@ -22,6 +22,7 @@ import msgspec
 from pipeconform.errors import UnknownNameError
 
 __all__ = [
+    "CONTRACT",
     "MUST",
     "SHOULD",
     "STANDARD_VERSION",
@@ -47,6 +48,9 @@ __all__ = [
 
 SUITES = "pipeconform.suites"
 """The package that states the standard."""
+
+CONTRACT = "pipeconform.adapter."
+"""How the text of a promise begins that adapters make by implementing the contract; it needs no link."""
 
 Kind = Literal["pipeline", "wrapper"]
 """The two kinds of implementations: of pipeline parallelism, and wrappers of data-parallel modules."""

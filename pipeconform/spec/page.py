@@ -54,7 +54,8 @@ def _levels() -> Iterator[str]:
     yield ""
     yield (
         "A level is granted by `pipeconform certify` if all its MUST requirements are met under every schedule "
-        "that the implementation claims, in enough cases of every size. What is not claimed never counts as met."
+        "that the implementation claims, in enough cases of every size. What is not claimed never counts as met. "
+        "SHOULD requirements decide about no level; a run reports their violations."
     )
     yield ""
     for level in certification_levels():

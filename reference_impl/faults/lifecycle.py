@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipeconform.adapter import AdamStep, Batch, Mode, Operation, OptimizerStep, Plan, SgdStep, StepResult
 
@@ -56,7 +56,33 @@ class DryRun(Stage):
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 
-@breaks("FWD-17")
+def _run_once_more(module: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) -> None:
+    """Run a module once more, and leave no trace in its buffers."""
+    arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    with torch.no_grad():
+        module(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments), **kwargs)
+        for name, value in module.named_buffers():
+            value.copy_(before[name])
+
+
+@breaks(
+    "FWD-25", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+"
+)
+class HooksInDryRun(Stage):
+    """A dry run before the first microbatch of a step fires the model's hooks; it restores the buffers."""
+
+    def forward(
+        self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
+    ) -> Any:
+        if not microbatch:
+            _run_once_more(self.module, inputs, kwargs)
+        return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+@breaks(
+    "FWD-17", tells=r"the (pre-)?forward hook in stage \d ran \d+ times for \d+ microbatches; expected \d+"
+)
 class ForwardTwice(Stage):
     """Every forward runs twice, and so do the model's hooks.
 
@@ -66,13 +92,28 @@ class ForwardTwice(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
-        arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-        before = {name: value.clone() for name, value in self.module.named_buffers()}
-        with torch.no_grad():
-            self.module(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments), **kwargs)
-            for name, value in self.module.named_buffers():
-                value.copy_(before[name])
+        _run_once_more(self.module, inputs, kwargs)
         return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
+
+
+@breaks("FWD-17", tells=r"the post-accumulate-grad hook in stage \d ran 0 times for \d+ microbatches")
+class GradientsAddedByHand(Stage):
+    """Gradients of parameters are added by hand, so that their post-accumulate-grad hooks never run."""
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if self._dw_builder is not None:
+            return super().backward(microbatch, gradients)
+        saved, roots, starts = self._begin(microbatch, "backward", gradients)
+        leaves = [leaf for leaf in saved.inputs if leaf is not None]
+        trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        wanted = [*leaves, *trained] if roots else []
+        found = torch.autograd.grad(roots, wanted, starts, allow_unused=True) if wanted else ()
+        for parameter, gradient in zip(trained, found[len(leaves) :], strict=bool(found)):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        self._due[microbatch] = "nothing"
+        arrived = iter(found)
+        return [None if leaf is None else next(arrived, None) for leaf in saved.inputs]
 
 
 @breaks("LIF-1")

@@ -79,7 +79,7 @@ class RangeUnchecked(ChunkOperations):
             super()._require_known(microbatch, asked)
 
 
-@breaks("ERR-12", tells=r"the forward .* and said only '\d'; expected: words")
+@breaks("ERR-17", tells=r"the forward .* and said only '\d'; expected: words")
 class NumberOnly(ChunkOperations):
     """The error about a forward that is not due is a bare number."""
 

@@ -109,7 +109,7 @@ class _UnevenRefusedAlone(ReferencePipeline):
         return super().run(mode, batch)
 
 
-@breaks("FWD-2", status="error")
+@breaks("FWD-24", status="error", tells=r"rank 0 raised ValueError.*; rank \d raised no error of its own")
 class UnevenRefusedAlone(ReferenceAdapter):
     """The first rank alone refuses an uneven batch.
 

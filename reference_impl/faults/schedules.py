@@ -103,7 +103,7 @@ class SingleDropped(ReferencePipeline):
         return result
 
 
-@breaks("SCH-7", schedule="ZBVZeroBubble")
+@breaks("SCH-7", schedule="ZBVZeroBubble", tells=r"stage \d ran on pipeline rank \d; it is placed on \d")
 class LoopForV(ReferencePipeline):
     """The stages of a V schedule are laid out as a loop."""
 
@@ -174,7 +174,7 @@ class OppositeOrders(_Declaring):
         return forth if stage % 2 == 0 else forth[::-1]
 
 
-@breaks("SCH-7", schedule="LoopedBFS")
+@breaks("ERR-16", schedule="LoopedBFS", tells=r"was given its stages as a v and ran on rank \d")
 class PlacementIgnored(ReferencePipeline):
     """Stages are laid out as the schedule requires, not as the plan says."""
 

@@ -74,7 +74,7 @@ class DeferredTwice(Stage):
         return found
 
 
-@breaks("SPL-4", schedule="ZB-H1")
+@breaks("SPL-4", schedule="ZB-H1", tells=r"was asked for the weight part .* and did it; expected: an error")
 class NothingToDo(Stage):
     """A weight part that is not due is ignored instead of refused."""
 
@@ -83,7 +83,7 @@ class NothingToDo(Stage):
             super().backward_weight(microbatch)
 
 
-@breaks("SPL-4", schedule="ZB-H1")
+@breaks("SPL-6", schedule="ZB-H1", tells=r"and said only '\d+'; expected: words that name the microbatch")
 class BareKeys(Stage):
     """The error about a call that is not due is a bare key."""
 

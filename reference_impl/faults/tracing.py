@@ -101,7 +101,7 @@ class ModeFrozen(ReferencePipeline):
         return _FrozenModeStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
 
 
-@breaks("TRC-4")
+@breaks("TRC-4", tells="no rank raised an error, although the split point .* names no submodule")
 class NearestPointTaken(ReferencePipeline):
     """A split point that names no submodule is taken for the nearest name."""
 
@@ -119,7 +119,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
 
 
-@breaks("TRC-4")
+@breaks("TRC-6", tells="but the error does not name it")
 class PointNotNamed(ReferencePipeline):
     """The error about a wrong split point does not name it."""
 

@@ -16,7 +16,7 @@ from pipeconform.wrapper import WrapperFeature as F
 from pipeconform.wrappers.judge import WrapperEvidence, is_right
 from pipeconform.wrappers.judgement import requirement, under
 
-from ..promises import documented, in_source
+from ..promises import ORDINARY, documented, in_source
 
 
 def _scaled(claims: WrapperClaims) -> Iterator[WrapperCase]:
@@ -211,8 +211,13 @@ def _penalised(claims: WrapperClaims) -> Iterator[WrapperCase]:
     level=MUST,
     cases=_penalised,
     needs=(F.DOUBLE_BACKWARD,),
-    promise=documented(
-        "torch.autograd.grad documentation, create_graph", "generated/torch.autograd.grad.html"
+    promise=(
+        ORDINARY,
+        documented(
+            "torch.nn.parallel.DistributedDataParallel documentation, warning: works with torch.autograd.grad only if "
+            "gradients are accumulated in the .grad of parameters, as they are here",
+            "generated/torch.nn.parallel.DistributedDataParallel.html",
+        ),
     ),
 )
 def gradients_of_gradients(evidence: WrapperEvidence) -> Iterator[Finding]:

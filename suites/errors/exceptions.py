@@ -25,7 +25,7 @@ from pipeconform.observe.observation import RESUMED
 from pipeconform.ranks.verdict import Raised, Stuck
 from pipeconform.spec.catalogue import MUST, SHOULD
 
-from ..promises import DECLARED, NO_PROMISE
+from ..promises import DECLARED, HANDLED, MISMATCHES, RAISED, TIME_OUT
 
 
 @after_mistakes(
@@ -33,7 +33,7 @@ from ..promises import DECLARED, NO_PROMISE
     title="Exceptions of the model",
     level=MUST,
     about=(Focus.RAISES, Focus.HOOK_RAISES),
-    promise=DECLARED,
+    promise=(DECLARED, RAISED, TIME_OUT),
 )
 def exceptions_of_the_model(aftermath: Aftermath) -> Iterator[Outcome]:
     """An exception inside a stage, in the forward or the backward, in the loss function, for every microbatch
@@ -50,11 +50,11 @@ def exceptions_of_the_model(aftermath: Aftermath) -> Iterator[Outcome]:
 @after_mistakes(
     "ERR-11",
     title="After an error",
-    level=MUST,
+    level=SHOULD,
     about=(Focus.RAISES, Focus.WRONG_SHAPE, Focus.MISPLANNED),
     observe=("recovery",),
     nothing="no rank raised an error after which it could recover",
-    promise=NO_PROMISE,
+    promise=HANDLED,
 )
 def after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
     """Once an error has ended a step, or the building of a pipeline, on all ranks, a new pipeline in the same
@@ -88,7 +88,7 @@ def after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
     observe=("loneliness",),
     condition=SEVERAL_RANKS,
     nothing="no rank raised an error for which another one could wait",
-    promise=NO_PROMISE,
+    promise=TIME_OUT,
 )
 def nobody_waits_for_who_failed(aftermath: Aftermath) -> Iterator[Outcome]:
     """When an exception ends a step on one rank, and its process lives on with its connections open, the step
@@ -106,7 +106,7 @@ def nobody_waits_for_who_failed(aftermath: Aftermath) -> Iterator[Outcome]:
     title="No process dies",
     level=MUST,
     about=MISTAKEN,
-    promise=NO_PROMISE,
+    promise=(RAISED, *MISMATCHES),
 )
 def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
     """None of the mistakes in this chapter ends a process (by an abort, a segmentation fault, or an exit).
@@ -125,7 +125,7 @@ def nobody_dies(aftermath: Aftermath) -> Iterator[Outcome]:
     observe=("resumption",),
     promised=True,
     nothing="no promised error about a batch was raised on all ranks",
-    promise=NO_PROMISE,
+    promise=(DECLARED, HANDLED),
 )
 def the_same_pipeline_after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
     """After a declared error has refused a batch on all ranks, the same pipeline works: once gradients are

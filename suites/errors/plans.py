@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from pipeconform.case.focus import Focus
 from pipeconform.judge.aftermath import Aftermath
-from pipeconform.judge.conditions import SEVERAL_STAGES
-from pipeconform.judge.judgement import LONELINESS, after_mistakes
+from pipeconform.judge.conditions import SEVERAL_RANKS, SEVERAL_STAGES
+from pipeconform.judge.judgement import LONELINESS, after_mistakes, of_refusals
 from pipeconform.judge.misplanned import plans_are_refused
 from pipeconform.judge.outcome import Outcome
-from pipeconform.spec.catalogue import MUST
+from pipeconform.judge.refusals import Refusal, misplaced_stages_are_refused
+from pipeconform.spec.catalogue import MUST, SHOULD
 
-from ..promises import DECLARED, FULL_MODEL, documented, in_source
+from ..promises import DECLARED, FULL_MODEL, HANDLED, PLACEMENTS, documented, in_source
 
 
 @after_mistakes(
@@ -71,3 +72,23 @@ def wrong_plans(aftermath: Aftermath) -> Iterator[Outcome]:
     it.
     """
     yield from plans_are_refused(aftermath)
+
+
+@of_refusals(
+    "ERR-16",
+    title="Misplaced stages",
+    level=SHOULD,
+    about=(Focus.MISPLACED,),
+    trains=True,
+    condition=SEVERAL_RANKS,
+    promise=(*PLACEMENTS, HANDLED),
+)
+def misplaced_stages(refusal: Refusal) -> Iterator[Outcome]:
+    """A schedule that is given its stages in a placement other than its own refuses them: every rank that can
+    know raises an error that mentions the placement, or stages and ranks; none of them hangs, and none dies.
+    The middle one of an odd number of ranks cannot know: a loop and a V give it the same two stages.
+
+    Every rank computes the placement by itself and could compare it with the stages that it was given. No
+    engine promises that it does, so this is no MUST.
+    """
+    yield from misplaced_stages_are_refused(refusal)

@@ -10,7 +10,7 @@ from pipeconform.judge.judgement import after_mistakes
 from pipeconform.judge.outcome import Outcome
 from pipeconform.spec.catalogue import MUST
 
-from ..promises import DECLARED, FULL_MODEL, in_source
+from ..promises import DECLARED, FULL_MODEL, MISMATCHES
 
 
 @after_mistakes(
@@ -21,9 +21,7 @@ from ..promises import DECLARED, FULL_MODEL, in_source
     promise=(
         DECLARED,
         FULL_MODEL,
-        in_source(
-            "torch.distributed.pipelining, TORCH_DISTRIBUTED_DEBUG=DETAIL", "distributed/pipelining/stage.py"
-        ),
+        *MISMATCHES,
     ),
 )
 def wrong_input_shapes(aftermath: Aftermath) -> Iterator[Outcome]:
@@ -46,9 +44,7 @@ def wrong_input_shapes(aftermath: Aftermath) -> Iterator[Outcome]:
     promise=(
         DECLARED,
         FULL_MODEL,
-        in_source(
-            "torch.distributed.pipelining, TORCH_DISTRIBUTED_DEBUG=DETAIL", "distributed/pipelining/stage.py"
-        ),
+        *MISMATCHES,
     ),
 )
 def wrong_input_dtypes(aftermath: Aftermath) -> Iterator[Outcome]:
@@ -62,7 +58,11 @@ def wrong_input_dtypes(aftermath: Aftermath) -> Iterator[Outcome]:
 
 
 @after_mistakes(
-    "ERR-3", title="Outputs that change", level=MUST, about=(Focus.CHANGED,), promise=(DECLARED, FULL_MODEL)
+    "ERR-3",
+    title="Outputs that change",
+    level=MUST,
+    about=(Focus.CHANGED,),
+    promise=(DECLARED, FULL_MODEL, *MISMATCHES),
 )
 def outputs_that_change(aftermath: Aftermath) -> Iterator[Outcome]:
     """A stage whose output has another shape or dtype than in the steps before, whatever changed it (a hook
@@ -82,7 +82,7 @@ def outputs_that_change(aftermath: Aftermath) -> Iterator[Outcome]:
     title="Outputs that change once",
     level=MUST,
     about=(Focus.CHANGED_ONCE,),
-    promise=(DECLARED, FULL_MODEL),
+    promise=(DECLARED, FULL_MODEL, *MISMATCHES),
 )
 def outputs_that_change_once(aftermath: Aftermath) -> Iterator[Outcome]:
     """For every stage but the last, ERR-3 also holds when a single microbatch of a later step changes.

@@ -20,9 +20,9 @@ from pipeconform.judge.forward import (
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.tensor_parallel import as_handed, boundary_cut, placements_kept, values_within_bounds
 from pipeconform.judge.training import gradients_are_right
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import FULL_MODEL, documented, in_source, paper
+from ..promises import FULL_MODEL, MISMATCHES, contract, documented, in_source, paper
 
 _CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
 
@@ -74,10 +74,7 @@ def tensors_without_gradient_arrive_unchanged(evidence: Evidence) -> Iterator[Fi
     about=(Focus.DTYPE,),
     among=_CROSSING,
     condition=SEVERAL_STAGES,
-    promise=Promise(
-        "DeepSpeed pipeline engine, activation buffers",
-        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/pipe/engine.py",
-    ),
+    promise=(FULL_MODEL, contract("BoundaryClaim: the dtypes that the implementation claims"), *MISMATCHES),
 )
 def boundary_dtypes_are_exact(evidence: Evidence) -> Iterator[Finding]:
     """Every dtype that the implementation claims for boundaries is transported exactly, also where one
@@ -224,7 +221,13 @@ def float8_is_exact_or_refused(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.OBJECTS,),
     any_schedule=True,
-    promise=Promise("pipeconform.adapter.Batch: what is no tensor is replicated to every microbatch"),
+    promise=(
+        contract("Batch: what is no tensor is replicated to every microbatch"),
+        in_source(
+            "torch.distributed.pipelining.microbatch, split_args_kwargs_into_chunks: values are sharded or replicated",
+            "distributed/pipelining/microbatch.py",
+        ),
+    ),
 )
 def objects_reach_their_stage_whole(evidence: Evidence) -> Iterator[Finding]:
     """A keyword argument that is not a tensor (a number, a string, None, a list with one entry per sample, or
@@ -245,10 +248,10 @@ def objects_reach_their_stage_whole(evidence: Evidence) -> Iterator[Finding]:
     any_schedule=True,
     promise=(
         documented(
-            "torch.distributed.pipelining documentation, kwargs_chunk_spec",
-            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+            "torch.distributed.pipelining documentation, TensorChunkSpec: the dimension of each argument",
+            "distributed.pipelining.html#torch.distributed.pipelining.microbatch.TensorChunkSpec",
         ),
-        Promise("pipeconform.adapter.Plan.kwarg_rules"),
+        contract("Plan.kwarg_rules: how a keyword argument is split"),
     ),
 )
 def split_rules_of_keyword_arguments(evidence: Evidence) -> Iterator[Finding]:

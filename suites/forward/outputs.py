@@ -16,11 +16,13 @@ from pipeconform.judge.forward import (
     outputs_are_due,
     outputs_are_right,
 )
-from pipeconform.judge.judgement import requirement
+from pipeconform.judge.judgement import of_refusals, requirement
+from pipeconform.judge.outcome import Outcome
+from pipeconform.judge.refusals import Refusal, refused_on_every_rank
 from pipeconform.judge.training import gradients_are_right, losses_and_gradients_are_right, losses_are_right
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST, SHOULD
 
-from ..promises import documented, paper
+from ..promises import FULL_MODEL, HANDLED, TIME_OUT, contract, documented, paper
 
 
 @requirement(
@@ -51,14 +53,20 @@ def outputs_equal_the_unpipelined_models(evidence: Evidence) -> Iterator[Finding
     about=(Focus.PLAIN, Focus.UNEVEN),
     needs=(Feature.OUTPUTS,),
     tolerates=(Focus.UNEVEN,),
+    anywhere=True,  # a rank in the middle sees no batch
     condition=UNEVEN_BATCH,
-    promise=documented(
-        "torch.distributed.pipelining documentation, microbatch utilities", "distributed.pipelining.html"
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.distributed.pipelining documentation, merge_chunks: chunks are merged into the whole value",
+            "distributed.pipelining.html#torch.distributed.pipelining.microbatch.merge_chunks",
+        ),
     ),
 )
 def merged_output_has_the_batchs_order_and_length(evidence: Evidence) -> Iterator[Finding]:
     """The merged output has the batch's length and order for every batch size B, whether or not B is a
-    multiple of m; a batch size that is not supported is refused with an error on every rank.
+    multiple of m. A batch size that is not supported is refused where that is noticed, before any rank that
+    holds outputs returns them; rows are never wrong.
 
     A batch that does not divide evenly must not come back with samples lost, repeated or read from an
     uninitialised buffer.
@@ -67,6 +75,24 @@ def merged_output_has_the_batchs_order_and_length(evidence: Evidence) -> Iterato
     if Focus.UNEVEN in traits(evidence.case) and Feature.UNEVEN_BATCHES in evidence.capabilities.features:
         yield from outputs_are_right(evidence)
         yield from losses_and_gradients_are_right(evidence)
+
+
+@of_refusals(
+    "FWD-24",
+    title="Batches refused alike",
+    level=SHOULD,
+    about=(Focus.UNEVEN,),
+    condition=UNEVEN_BATCH,
+    promise=(HANDLED, TIME_OUT),
+)
+def uneven_batches_end_alike_on_every_rank(refusal: Refusal) -> Iterator[Outcome]:
+    """A batch size that is not a multiple of m ends in the same way on every rank: all raise an error of
+    their own, or none does.
+
+    A rank that refuses alone leaves the others waiting until a time-out. Ranks in the middle see no batch,
+    and no engine promises to tell them, so this is no MUST.
+    """
+    yield from refused_on_every_rank(refusal)
 
 
 @requirement(
@@ -109,10 +135,10 @@ def outputs_appear_where_declared(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.MERGES,),
     promise=(
         documented(
-            "torch.distributed.pipelining schedules, output_merge_spec",
-            "distributed.pipelining.html#torch.distributed.pipelining.schedules.PipelineScheduleSingle",
+            "torch.distributed.pipelining documentation, merge_chunks: merged according to the specification",
+            "distributed.pipelining.html#torch.distributed.pipelining.microbatch.merge_chunks",
         ),
-        Promise("pipeconform.adapter.Plan.output_rules"),
+        contract("Plan.output_rules: how an output is merged"),
     ),
 )
 def outputs_are_merged_by_their_own_rules(evidence: Evidence) -> Iterator[Finding]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeconform.case.focus import Focus
-from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.forward import (
     compilation_is_named,
     containers_are_kept,
     gradients_with_hooks,
     outputs_are_right,
 )
-from pipeconform.judge.judgement import requirement
+from pipeconform.judge.hooks import hooks_that_ran
+from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.training import gradients_are_right, losses_are_right
-from pipeconform.spec.catalogue import MUST
+from pipeconform.spec.catalogue import MUST, SHOULD
 
 from ..promises import FULL_MODEL, documented, in_source
 
@@ -62,43 +63,63 @@ def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
     title="The model's own hooks",
     level=MUST,
     about=(Focus.HOOKS,),
-    promise=documented(
-        "torch.nn.Module documentation, forward hooks",
-        "generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook",
+    observe=TIMELINE,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.nn.Module documentation, forward hooks: called every time after forward() has computed an output",
+            "generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook",
+        ),
+        documented(
+            "torch.Tensor.register_hook documentation: called every time a gradient with respect to it is computed",
+            "generated/torch.Tensor.register_hook.html",
+        ),
+        documented(
+            "torch.Tensor.register_post_accumulate_grad_hook documentation: runs after grad accumulation",
+            "generated/torch.Tensor.register_post_accumulate_grad_hook.html",
+        ),
     ),
 )
 def the_models_own_hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
     """The model's forward and pre-forward hooks run once per microbatch, and its tensor hooks and its
-    parameters' post-accumulate-grad hooks once per backward, in every step alike.
+    parameters' post-accumulate-grad hooks once per backward, in every step alike. Dry runs before a rank's
+    first forward are the subject of FWD-25; they accumulate no gradient.
 
-    Hooks collect statistics, scale gradients and help to debug; a dry run that fires them one more time in
-    the first step corrupts what they count.
+    Hooks collect statistics, scale gradients and help to debug; one that runs twice scales twice, and one
+    that never runs is silently missing.
     """
-    for expected in evidence.runs():
-        for s, right in expected.hook_counts.items():
-            owners = list(evidence.owners(s))
-            counts = [shown_step(one, expected.step).hook_counts.get(s, {}) for one in owners]
-            if evidence.capabilities.loss_over == "batch":
-                # a backward pass over the whole batch adds to each parameter once
-                m = len(evidence.sizes(expected.step))
-                right = {k: n // m if k == "post_accumulate_grad" else n for k, n in right.items()}  # noqa: PLW2901
-            for one in owners[:1]:
-                # several owners of a stage share its microbatches
-                mine = {kind: sum(each.get(kind, 0) for each in counts) for kind in right}
-                for kind, count in right.items():
-                    evidence.compared()
-                    if mine.get(kind, 0) != count:
-                        more = "more" if mine.get(kind, 0) > count else "fewer"
-                        yield Finding(
-                            kind=f"hooks ran {more} often",
-                            message=f"the {kind.replace('_', '-')} hook in stage {s} ran {mine.get(kind, 0)} times "
-                            f"for {len(evidence.sizes(expected.step))} microbatches; expected {count}",
-                            step=expected.step,
-                            rank=one.rank,
-                            stage=s,
-                        )
+    for one in hooks_that_ran(evidence):
+        evidence.compared()
+        if not one.expected <= one.count <= one.expected + one.in_dry_runs:
+            yield one.finding()
     yield from outputs_are_right(evidence)
     yield from gradients_with_hooks(evidence)
+
+
+@requirement(
+    "FWD-25",
+    title="Hooks in dry runs",
+    level=SHOULD,
+    about=(Focus.HOOKS,),
+    observe=TIMELINE,
+    promise=(
+        FULL_MODEL,
+        in_source(
+            "torch.distributed.pipelining, PipelineStage, dynamic mode: metadata is inferred from the first microbatch",
+            "distributed/pipelining/stage.py",
+        ),
+    ),
+)
+def dry_runs_fire_no_hooks(evidence: Evidence) -> Iterator[Finding]:
+    """A dry run of a stage before a rank's first forward, to learn shapes, fires none of the model's hooks.
+
+    A hook that counts or collects sees one microbatch more in the first step. Engines document that they run
+    modules once more, and not that hooks stay out of it, so this is no MUST.
+    """
+    for one in hooks_that_ran(evidence):
+        evidence.compared()
+        if one.expected < one.count <= one.expected + one.in_dry_runs:
+            yield one.finding(kind="hooks ran in a dry run")
 
 
 @requirement(

@@ -11,9 +11,9 @@ from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.schedules import counted_once
 from pipeconform.judge.timeline import executed
 from pipeconform.judge.training import gradients_are_right
-from pipeconform.spec.catalogue import MUST, Promise
+from pipeconform.spec.catalogue import MUST
 
-from ..promises import FULL_MODEL
+from ..promises import FULL_MODEL, in_source
 
 
 @requirement(
@@ -26,9 +26,9 @@ from ..promises import FULL_MODEL
     tolerates_errors=True,
     promise=(
         FULL_MODEL,
-        Promise(
-            "torch.distributed.pipelining issue tracker",
-            "https://github.com/pytorch/pytorch/issues?q=label%3A%22module%3A+pipelining%22",
+        in_source(
+            "torch.distributed.pipelining schedules, ValueError: numbers of microbatches that a schedule refuses",
+            "distributed/pipelining/schedules.py",
         ),
     ),
 )

@@ -17,7 +17,7 @@ from pipeconform.schedule import Rule, lower, to_csv, verify
 from pipeconform.schedule.families import Size
 from pipeconform.spec.catalogue import MUST, Promise
 
-from ..promises import in_source
+from ..promises import SCHEDULES, in_source
 
 
 @requirement(
@@ -29,10 +29,7 @@ from ..promises import in_source
     observe=TIMELINE,
     named=True,
     needs=(Feature.DECLARED_TABLE,),
-    promise=Promise(
-        "the publications named in pipeconform's schedule families, each with its formula and its convention "
-        "(makespan or span)"
-    ),
+    promise=SCHEDULES,
 )
 def the_declared_bubble_is_within_the_formula(evidence: Evidence) -> Iterator[Finding]:
     """The table that an implementation declares, simulated with free communication, leaves no rank idle for

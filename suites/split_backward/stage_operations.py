@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.judgement import requirement
-from pipeconform.judge.split_backward import mistakes_are_refused, wrongly_counted
+from pipeconform.judge.split_backward import (
+    mistakes_are_refused,
+    refusals_name_the_microbatch,
+    wrongly_counted,
+)
 from pipeconform.judge.training import gradients_are_right
-from pipeconform.spec.catalogue import MUST
+from pipeconform.spec.catalogue import MUST, SHOULD
 
 from ..promises import in_source
 
@@ -50,10 +54,30 @@ def deferred_weight_functions_run_once(evidence: Evidence) -> Iterator[Finding]:
 )
 def weight_parts_that_are_not_due_are_refused(evidence: Evidence) -> Iterator[Finding]:
     """A stage that is asked for the weight part of a microbatch before its input part, a second time, or for
-    a microbatch that the step does not have, raises an error whose text names the microbatch in words;
-    nothing changes, and the step can go on.
+    a microbatch that the step does not have, raises an error; nothing changes, and the step can go on.
 
-    People who write a schedule by hand make these mistakes; a bare KeyError, or a gradient that is quietly
-    added twice, costs a day each.
+    People who write a schedule by hand make these mistakes; a gradient that is quietly added twice costs a
+    day.
     """
     yield from mistakes_are_refused(evidence)
+
+
+@requirement(
+    "SPL-6",
+    title="Words about weight parts that are not due",
+    level=SHOULD,
+    about=(Focus.DISORDER,),
+    trains=True,
+    splits=True,
+    nothing="no weight part that is not due was refused",
+    promise=in_source(
+        "torch.distributed.pipelining, backward_weight_one_chunk: the error names the chunk in words",
+        "distributed/pipelining/stage.py",
+    ),
+)
+def weight_parts_that_are_not_due_are_refused_in_words(evidence: Evidence) -> Iterator[Finding]:
+    """The error about a weight part that is not due (SPL-4) names the microbatch in words.
+
+    A bare KeyError says nothing about the schedule.
+    """
+    yield from refusals_name_the_microbatch(evidence)

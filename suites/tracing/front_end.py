@@ -8,7 +8,9 @@ from pipeconform.case.blocks import Shared
 from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.forward import batch_order_is_kept, outputs_are_due
-from pipeconform.judge.judgement import requirement
+from pipeconform.judge.judgement import of_refusals, requirement
+from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.judge.refusals import Refusal, texts_of
 from pipeconform.judge.tracing import (
     aliases_in,
     boundary_agrees,
@@ -19,9 +21,9 @@ from pipeconform.judge.tracing import (
     stages_equal_the_model,
     tensors_in_words,
 )
-from pipeconform.spec.catalogue import MUST
+from pipeconform.spec.catalogue import MUST, SHOULD
 
-from ..promises import FULL_MODEL, documented, in_source
+from ..promises import FULL_MODEL, MISMATCHES, documented
 
 
 @requirement(
@@ -57,7 +59,8 @@ def stages_together_equal_the_model(evidence: Evidence) -> Iterator[Finding]:
     any_schedule=True,
     costly=True,
     promise=documented(
-        "torch.distributed.pipelining documentation, how the pipeline API splits a model, on names",
+        "torch.distributed.pipelining documentation, how the pipeline API splits a model: fully-qualified names of "
+        "submodules and parameters are still valid, and services that rely on them can still run",
         "distributed.pipelining.html#how-does-the-pipeline-api-split-a-model",
     ),
 )
@@ -128,7 +131,6 @@ def what_a_front_end_must_follow(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.WHOLE_WRONG,),
     tolerates=(Focus.WHOLE_WRONG,),
-    refusal=refusal_is_clear,
     any_schedule=True,
     costly=True,
     promise=(
@@ -140,9 +142,9 @@ def what_a_front_end_must_follow(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def what_cannot_be_split(evidence: Evidence) -> Iterator[Finding]:
-    """Control flow that depends on data is followed correctly, or refused with an error on every rank; a
-    split point that names no submodule, is never reached or leaves a stage empty is refused with an error on
-    every rank, which names the split point.
+    """A split point that names no submodule, is never reached or leaves a stage empty is not silently
+    dropped: it is refused with an error on every rank. Control flow that depends on data is followed
+    correctly, or refused with an error on every rank.
 
     A split point that is ignored gives fewer stages than ranks, and some rank waits; a branch that is frozen
     computes the wrong half.
@@ -156,6 +158,30 @@ def what_cannot_be_split(evidence: Evidence) -> Iterator[Finding]:
     yield from stages_equal_the_model(evidence)
 
 
+@of_refusals(
+    "TRC-6",
+    title="Words about split points",
+    level=SHOULD,
+    about=(Focus.WHOLE_WRONG,),
+    any_schedule=True,
+    costly=True,
+    nothing="no wrong split point was refused",
+    promise=documented(
+        "torch.distributed.pipelining.pipeline documentation, split_spec: a dictionary by submodule names",
+        "distributed.pipelining.html#torch.distributed.pipelining.pipeline",
+    ),
+)
+def split_points_are_named(refusal: Refusal) -> Iterator[Outcome]:
+    """The error about a split point that names no submodule, is never reached or leaves a stage empty
+    (TRC-4) names that split point.
+
+    A model has hundreds of submodules, and an error about one of them is mended by its name.
+    """
+    raised = tuple(refusal.raised.values())
+    for finding in refusal_is_clear(refusal.case, texts_of(raised), refusal.gauge):
+        yield Outcome(Status.FAILED, finding, verdicts=refusal.verdicts.describe())
+
+
 @requirement(
     "TRC-5",
     title="Known shapes",
@@ -165,10 +191,7 @@ def what_cannot_be_split(evidence: Evidence) -> Iterator[Finding]:
     refusal=shapes_are_told_apart,
     any_schedule=True,
     costly=True,
-    promise=in_source(
-        "torch.distributed.pipelining, PipeliningMetadataError: raised on metadata mismatches",
-        "distributed/pipelining/_utils.py",
-    ),
+    promise=MISMATCHES,
 )
 def known_shapes(evidence: Evidence) -> Iterator[Finding]:
     """The shape and dtype of what every stage hands on are known before the first step; microbatches of other

@@ -20,7 +20,7 @@ from pipeconform.judge.training import (
 )
 from pipeconform.spec.catalogue import MUST, Promise
 
-from ..promises import documented, in_source, paper
+from ..promises import FULL_MODEL, documented, in_source, paper
 
 _CROSSING = (Focus.BOUNDARY, Focus.NO_GRAD, Focus.DTYPE)
 
@@ -121,9 +121,16 @@ def input_gradients(evidence: Evidence) -> Iterator[Finding]:
     about=(Focus.GRADIENT_LAYOUT, Focus.IGNORED),
     trains=True,
     condition=SEVERAL_STAGES,
-    promise=documented(
-        "torch.Tensor.sum and expand: the gradient of a sum is an expanded tensor",
-        "generated/torch.Tensor.expand.html",
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.Tensor documentation, views: strides belong to a tensor's form and not to its value",
+            "tensor_view.html",
+        ),
+        documented(
+            "torch.autograd documentation, default gradient layouts: promised for .grad of parameters only",
+            "autograd.html#default-gradient-layouts",
+        ),
     ),
 )
 def boundary_gradients_of_any_layout(evidence: Evidence) -> Iterator[Finding]:
@@ -188,9 +195,12 @@ def half_precision_and_bfloat16(evidence: Evidence) -> Iterator[Finding]:
     level=MUST,
     about=(Focus.STATEFUL,),
     trains=True,
-    promise=Promise(
-        "torch.distributed.pipelining tests, custom autograd functions with deferred weight gradients",
-        "https://github.com/pytorch/pytorch/tree/v2.13.0/test/distributed/pipelining",
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.distributed.pipelining documentation, PipelineStage: a stage wraps the given module",
+            "distributed.pipelining.html#torch.distributed.pipelining.stage.PipelineStage",
+        ),
     ),
 )
 def module_state_survives(evidence: Evidence) -> Iterator[Finding]:

@@ -13,6 +13,13 @@ from pipeconform.attach.pools import AttachedPools, Controller
 from tests.attach.sites import GUARD, PRELOAD, TOKEN, Site, controller_of, make_site
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share two agents in one process of pytest-xdist: agents take seconds to start."""
+    for item in items:
+        if "two_agents" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("attach/two agents"))
+
+
 @pytest.fixture
 def site() -> Iterator[Callable[..., Site]]:
     """Make a hub of the test's own; `how` are `Hub`'s limits."""

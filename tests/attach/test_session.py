@@ -16,7 +16,7 @@ from pipeconform.errors import UsageError
 from pipeconform.execute.source import Source
 from pipeconform.ranks.pools import Pools
 from pipeconform.report.result import read_result
-from tests.attach.sites import GUARD, free_port, wait_for
+from tests.attach.sites import GUARD, TOKEN, free_port, wait_for
 
 REFERENCE = "reference_impl.adapter:ReferenceAdapter"
 
@@ -155,12 +155,12 @@ def test_a_run_without_agents_ends_with_3_and_says_what_is_missing(launched, tmp
         (["--attach", "127.0.0.1:0", "--token-file", "nowhere"], "cannot read the token in nowhere"),
     ],
 )
-def test_what_cannot_be_attached_is_a_usage_error(launched, tmp_path, more, said):
-    run = launched(*run_command(None, tmp_path / "out", *more))
-    text, _ = run.communicate(timeout=GUARD)
+def test_what_cannot_be_attached_is_a_usage_error(monkeypatch, typed, tmp_path, more, said):
+    monkeypatch.setenv("PIPECONFORM_TOKEN", TOKEN)
+    code, _, told = typed(*run_command(None, tmp_path / "out", *more)[1:])
 
-    assert said in text
-    assert run.returncode == 2
+    assert said in told
+    assert code == 2
 
 
 def test_devices_of_agents_need_not_be_here():

@@ -8,10 +8,12 @@ import pytest
 
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.ranks.pools import Pools
+from tests.warm_servers import WarmServers
 
 
 @pytest.fixture(scope="session")
-def pools() -> Iterator[Pools]:
-    faults = "pipeconform.reference_impl.faults.faulty_wrappers"
-    with Pools(preload=(*PRELOAD, faults, "pipeconform.adapters.torch_wrappers")) as pools:
-        yield pools
+def pools(warm_servers: WarmServers) -> Iterator[Pools]:
+    with warm_servers.used():
+        made = Pools(preload=PRELOAD)
+    with made:
+        yield made

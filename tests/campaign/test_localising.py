@@ -9,6 +9,7 @@ from pipeconform.campaign.describing import describe
 from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.judging import judge
 from pipeconform.campaign.localising import localise
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.trial import faults
 from pipeconform.case.blocks import BatchNorm, Linear, Mlp
 from pipeconform.case.case import Case, Kwarg, Model, Optimize, Sgd, Split, Stage, Train, World, Zero
@@ -80,7 +81,7 @@ PLACES = {
 
 @pytest.fixture(scope="module")
 def pools():
-    with Pools() as made:
+    with Pools(preload=PRELOAD) as made:
         yield made
 
 

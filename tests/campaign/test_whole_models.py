@@ -67,9 +67,17 @@ def test_a_wrong_point_is_refused_on_every_rank_by_name() -> None:
     case = with_model(small_case(), split=Split(by="points", wrong="unknown"))
 
     assert _judged(case, "TRC-4", NAMED, NAMED) == []
-    assert _judged(case, "TRC-4", NAMED, UNNAMED) == ["failed: unknown split point not named"]
+    assert _judged(case, "TRC-4", NAMED, UNNAMED) == []
     (alone,) = _judged(case, "TRC-4", NAMED, Returned(b""))
     assert alone.startswith("error: raised SplitError")
+
+
+def test_the_words_about_a_wrong_point_are_judged_apart() -> None:
+    case = with_model(small_case(), split=Split(by="points", wrong="unknown"))
+
+    assert _judged(case, "TRC-6", NAMED, NAMED) == []
+    assert _judged(case, "TRC-6", NAMED, UNNAMED) == ["failed: unknown split point not named"]
+    assert _judged(case, "TRC-6", NAMED, Returned(b"")) == []
 
 
 def test_a_plain_split_may_not_be_refused() -> None:

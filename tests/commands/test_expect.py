@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeconform.commands.init import skeleton
+from tests.command_line import type_in
 
+pytestmark = pytest.mark.xdist_group("commands/expect")  # they share a run
 RUN = ("--profile", "smoke", "--ranks", "1-2", "--requirements", "TRN-1,FWD-1", "--schedules", "GPipe")
 WRONG = ("losses[k] / len(losses) if self._mean else losses[k]", "losses[k]")
 FILL = ("--reason", "known", "--issue", "https://example.org/7", "--owner", "us", "--expires", "2031-01-01")
@@ -28,14 +30,7 @@ def folder(tmp_path_factory):
 
 
 def typed(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "pipeconform", *arguments],
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return type_in(folder, arguments)
 
 
 def judged(folder, adapter, *, file="pipeconform-expectations.toml", out="again", extra=()):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import unicodedata
 
 import msgspec
@@ -15,6 +12,7 @@ from pipeconform.certificate.contents import packed
 from pipeconform.certificate.package import write_package
 from pipeconform.report.result import write_result
 from tests.certificate.conftest import sound
+from tests.command_line import type_in
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -159,15 +157,7 @@ def test_what_is_asked_for_is_quoted_as_text(typed, files):
 
 
 def run(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "pipeconform", *arguments],
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
+    return type_in(folder, arguments)
 
 
 def test_a_run_and_its_replay_show_nothing_but_text(tmp_path):

@@ -12,29 +12,42 @@ from pathlib import Path
 import pytest
 
 from pipeconform.commands.init import skeleton
+from tests.command_line import type_in
 
 SMALL = ("--profile", "smoke", "--ranks", "1-2", "--requirements", "FWD-1,TRN-1")
 WRONG = ("losses[k] / len(losses) if self._mean else losses[k]", "losses[k]")
 
 
 @pytest.fixture
-def shell(tmp_path):
-    """Run pipeconform in a folder whose own pytest configuration would break any run."""
+def folder(tmp_path, monkeypatch):
+    """A folder whose own pytest configuration would break any run."""
     (tmp_path / "conftest.py").write_text("raise RuntimeError('not the run’s conftest')", "utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n", "utf-8")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    return tmp_path
+
+
+@pytest.fixture
+def shell(folder):
+    """Run pipeconform there, in a process of its own."""
 
     def run(*arguments):
         return subprocess.run(
             [sys.executable, "-m", "pipeconform", *arguments],
             check=False,
-            cwd=tmp_path,
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=120,
-            env={**os.environ, "PYTEST_ADDOPTS": "--no-such-option"},
         )
 
     return run
+
+
+@pytest.fixture
+def here(folder):
+    """Run pipeconform there, in this process."""
+    return lambda *arguments: type_in(folder, arguments)
 
 
 @pytest.fixture
@@ -65,32 +78,32 @@ def test_the_skeleton_meets_what_it_claims(shell, tmp_path):
     }
 
 
-def test_a_log_gets_one_plain_line_per_requirement(shell, adapter):
-    done = shell("run", "--impl", adapter("mine.py"), *SMALL)
+def test_a_log_gets_one_plain_line_per_requirement(here, adapter):
+    done = here("run", "--impl", adapter("mine.py"), *SMALL)
 
     assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == ["judging", "FWD-1", "TRN-1"]
     assert not set(done.stdout) & {"\x1b", "\r", "\b"}
 
 
 @pytest.mark.slow
-def test_quiet_prints_the_last_word_only(shell, adapter):
-    done = shell("run", "--impl", adapter("wrong.py", *WRONG), *SMALL, "--quiet")
+def test_quiet_prints_the_last_word_only(here, adapter):
+    done = here("run", "--impl", adapter("wrong.py", *WRONG), *SMALL, "--quiet")
 
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == "toy GPipe 1.0 violates 1 of 2 judged requirements: TRN-1\n"
 
 
-def test_json_prints_the_result_file_and_nothing_else(shell, adapter, tmp_path):
-    done = shell("run", "--impl", adapter("wrong.py", *WRONG), *SMALL, "--json")
+def test_json_prints_the_result_file_and_nothing_else(here, adapter, tmp_path):
+    done = here("run", "--impl", adapter("wrong.py", *WRONG), *SMALL, "--json")
 
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (tmp_path / "pipeconform-results/result.json").read_text()
 
 
 @pytest.mark.slow
-def test_a_violation_is_reproduced_until_it_is_fixed(shell, adapter, tmp_path):
+def test_a_violation_is_reproduced_until_it_is_fixed(here, adapter, tmp_path):
     wrong, right = adapter("wrong.py", *WRONG), adapter("right.py")
-    done = shell("run", "--impl", wrong, *SMALL, "--out", "found")
+    done = here("run", "--impl", wrong, *SMALL, "--out", "found")
     cells = json.loads((tmp_path / "found/result.json").read_text())["cells"]
     (violation,) = next(cell for cell in cells if cell["requirement"] == "TRN-1")["violations"]
 
@@ -98,9 +111,9 @@ def test_a_violation_is_reproduced_until_it_is_fixed(shell, adapter, tmp_path):
     assert "1. TRN-1 Gradients (MUST): FAIL under GPipe" in done.stdout
     assert f"pipeconform replay {violation['id']} --impl {wrong} --result found/result.json" in done.stdout
 
-    again = shell("replay", violation["id"], "--impl", wrong, "--result", "found")
+    again = here("replay", violation["id"], "--impl", wrong, "--result", "found")
     (tmp_path / "case.json").write_text(json.dumps(violation["case"]))
-    fixed = shell("replay", "case.json", "--impl", right)
+    fixed = here("replay", "case.json", "--impl", right)
 
     assert (again.returncode, again.stderr) == (1, "")
     assert "\nREPRODUCED:\nTRN-1 failed: gradient value" in again.stdout
@@ -108,17 +121,17 @@ def test_a_violation_is_reproduced_until_it_is_fixed(shell, adapter, tmp_path):
     assert "\nFIXED: " in fixed.stdout
 
 
-def test_a_breach_of_the_contract_is_told_by_method_and_type(shell, adapter):
+def test_a_breach_of_the_contract_is_told_by_method_and_type(here, adapter):
     text = "        return StepResult(output=", "        StepResult(output="
-    done = shell("run", "--impl", adapter("broken.py", *text), *SMALL)
+    done = here("run", "--impl", adapter("broken.py", *text), *SMALL)
 
     assert done.returncode == 3
     assert "run() returned None; expected pipeconform.adapter.StepResult" in done.stdout
     assert done.stderr == "pipeconform: some cells could not be judged; see ERR above for the reason\n"
 
 
-def test_a_schedule_that_is_not_claimed_is_answered_with_those_that_are(shell, adapter):
-    done = shell("run", "--impl", adapter("mine.py"), "--schedules", "GPie", "-n", "2")
+def test_a_schedule_that_is_not_claimed_is_answered_with_those_that_are(here, adapter):
+    done = here("run", "--impl", adapter("mine.py"), "--schedules", "GPie")
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "pipeconform: unknown schedule (of toy GPipe) 'GPie'; nearest: GPipe\n"

@@ -14,6 +14,7 @@ from pipeconform.campaign.preload import PRELOAD
 from pipeconform.export.question import Question
 from pipeconform.export.script import program_of
 from pipeconform.ranks.pools import Pools
+from tests.warm_servers import WarmServers
 
 PATIENCE = 600.0  # seconds; a rank on a busy machine needs long to import torch
 ABSENT = ("pipeconform", "hypothesis", "click", "rich", "jinja2", "cloudpickle", "pytest")
@@ -23,9 +24,11 @@ Shown = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def pools() -> Iterator[Pools]:
-    with Pools(preload=(*PRELOAD, "pipeconform.reference_impl.adapter")) as pools:
-        yield pools
+def pools(warm_servers: WarmServers) -> Iterator[Pools]:
+    with warm_servers.used():
+        made = Pools(preload=PRELOAD)
+    with made:
+        yield made
 
 
 @pytest.fixture

@@ -41,7 +41,8 @@ COUNTED = _in(
 )
 ORDERED = _in("Train", "Event.stage", "Event.call", "Event.kind", "StepShown.events")
 HELD = _in("Train", "StepShown.held", "Held.before")
-ANSWERS = _in("Train", "Answered.error")
+ACCEPTED = frozenset({"Answered.error@Train missing"})
+WORDS = frozenset({"Answered.error@Train other words"})
 REPLICA = OUTPUTS | LOSSES | GRADIENTS | UPDATES
 SHARDS = _in(
     "Train",
@@ -115,9 +116,11 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "SPL-1": GRADIENTS,
     "SPL-2": HELD,
     "SPL-3": GRADIENTS | _in("Train", "StepShown.hook_counts"),
-    "SPL-4": GRADIENTS | ANSWERS,
+    "SPL-4": GRADIENTS | ACCEPTED,
     "SPL-5": HELD,
-    "ERR-12": GRADIENTS | ANSWERS,
+    "SPL-6": WORDS,
+    "ERR-12": GRADIENTS | ACCEPTED,
+    "ERR-17": WORDS,
     "SCH-1": COUNTED,
     "SCH-2": ORDERED,
     "SCH-4": frozenset({"Observation.table"}),
@@ -159,6 +162,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
 """The fields that each requirement judges, with the kind of step if a field belongs to one, and sometimes with how."""
 
 ELSEWHERE: Mapping[str, str] = {
+    "FWD-25": "hooks that run in a dry run: tests/judge/test_hooks.py",
     "FWD-19": "placements of cut tensors: tests/judge/test_tensor_parallel.py",
     "SCH-3": "an order in which too much is in flight: tests/judge/test_schedules.py",
     "SCH-7": "a stage on another rank: tests/judge/test_schedules.py",

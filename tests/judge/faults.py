@@ -101,12 +101,6 @@ def _tied() -> Evidence:
     return _rounded(made, 1, ("steps", 0, "parameters", 1, "tied"))
 
 
-def _misplaced() -> Evidence:
-    made = executions.evidence("0F0 0B0", "1F0 1B0", m=1)
-    world = structs.replace(made.case.world, placement="v")
-    return dataclasses.replace(made, case=structs.replace(made.case, world=world))
-
-
 def _without_weights(name: str = "plain") -> Evidence:
     """The last weight part of the second rank never ran."""
     made = evidence_of(name)
@@ -274,7 +268,6 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
     ),
     "no readable table": (_of("SCH-8"), lambda: _table("0X0")),
     "a table of more ranks": (_of("SCH-8"), lambda: _table("0F0,0B0\n1F0,1B0\n2F0,2B0")),
-    "another placement": (_of("SCH-7"), _misplaced),
     "a stage on another rank": (
         _of("SCH-7"),
         lambda: executions.evidence("0F0 1F0 0B0", "1F0 1B0", m=1),

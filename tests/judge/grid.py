@@ -319,7 +319,7 @@ def pairs() -> Iterator[tuple[str, str]]:
     for name in EVIDENCE:
         made = evidence_of(name)
         for requirement, judgement in JUDGEMENTS.items():
-            if judgement.aftermath is not None or not judgement.applies(made.case):
+            if judgement.aftermath or judgement.refused or not judgement.applies(made.case):
                 continue
             claim = made.capabilities.schedule(made.case.schedule)
             assert claim is not None

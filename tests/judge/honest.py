@@ -404,5 +404,5 @@ def judged(*chapters: str) -> list[tuple[str, str]]:
         (requirement, name)
         for requirement, judgement in JUDGEMENTS.items()
         for name, case in CASES.items()
-        if requirement.startswith(chapters) and judgement.applies(case)
+        if requirement.startswith(chapters) and not judgement.refused and judgement.applies(case)
     ]

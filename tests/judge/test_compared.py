@@ -12,7 +12,7 @@ from pipeconform.observe.observation import Reference
 from tests.case.examples import small_case
 from tests.judge.honest import honest
 
-BY_VALUES = [identifier for identifier, row in JUDGEMENTS.items() if row.aftermath is None]
+BY_VALUES = [identifier for identifier, row in JUDGEMENTS.items() if not (row.aftermath or row.refused)]
 
 
 def unseen():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pipeconform.adapter import GradientScale
+from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.blocks import BatchNorm, Linear, Shared
 from pipeconform.case.case import Case, Eval, Split, Stage, Train
 from pipeconform.judge import tracing
@@ -192,9 +193,12 @@ def test_an_error_must_name_the_point() -> None:
     case = _case(by="points", wrong="unknown")
     clear, unclear = "there is no 'stages.8'", "no attribute '8'"
 
-    assert _kinds(tracing.refusal_is_clear(case, [clear, clear])) == []
-    assert _kinds(tracing.refusal_is_clear(case, [clear, unclear])) == ["unknown split point not named"]
-    assert _kinds(tracing.refusal_is_clear(_case(wrong="branch"), [unclear])) == []
+    def kinds(case, *texts) -> list[str]:
+        return _kinds(tracing.refusal_is_clear(case, texts, Gauge()))
+
+    assert kinds(case, clear, clear) == []
+    assert kinds(case, clear, unclear) == ["unknown split point not named"]
+    assert kinds(_case(wrong="branch"), unclear) == []
 
 
 def test_an_error_about_another_shape_tells_the_two_apart() -> None:

@@ -16,6 +16,7 @@ import pytest
 from pipeconform.ranks.evidence import ended, look, progressed
 
 PAUSE = 0.2  # seconds between two looks
+FEW = 3
 LOOKS = 50  # at most; one window may see nothing on a machine whose host gives its cores to others
 
 
@@ -55,7 +56,13 @@ def _progresses(process: subprocess.Popen[str]) -> bool:
 
 
 def _rests(process: subprocess.Popen[str]) -> bool:
-    return not all(_windows(process))
+    """Whether it rests in most windows; on a busy machine, one that wakes up waits for its turn now and then."""
+    resting = moving = 0
+    for moved in _windows(process):
+        moving, resting = moving + moved, resting + (not moved)
+        if resting >= FEW and resting >= 3 * moving:
+            return True
+    return False
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.errors import PoolError
-from pipeconform.ranks import Crew, ForkServer, Pool
+from pipeconform.ranks import Crew, ForkServer, Pool, forkserver
 
 HERE = Path(__file__).parent
 GUARD = 60.0  # seconds nothing comes near unless it hangs
@@ -90,16 +90,23 @@ def test_a_forgotten_server_ends(survivors):
     assert not folder.exists()
 
 
-def test_a_server_that_still_imports_can_be_closed(start_server, survivors):
-    server = start_server(preload=("torch",))
+def test_a_server_that_still_imports_is_not_waited_for(start_server, survivors, tmp_path, monkeypatch):
+    """A wrong option ends a run before anybody asked for ranks."""
+    (tmp_path / "never_imported.py").write_text("import time\ntime.sleep(3600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(forkserver, "_END_LIMIT", GUARD)
+    server = start_server(preload=("never_imported",))
+    begun = time.monotonic()
     server.close()
+    assert time.monotonic() - begun < GUARD / 2
     assert survivors([server.pid]) == []
+    assert not server.folder.exists()
 
 
 CONTROLLER = """
 import os, sys
 sys.path.insert(0, {here!r})
-from pipeconform.ranks import Crew, ForkServer, Pool
+from pipeconform.ranks import Crew, ForkServer, Pool, forkserver
 
 server = ForkServer(preload={preload!r})
 pool = Pool(Crew(server, size=2, backend={backend!r}), idle_limit=1000.0)

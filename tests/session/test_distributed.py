@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,7 @@ SELECTED = [
 ]
 WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
 GUARD = 600  # seconds
+pytestmark = pytest.mark.xdist_group("session/distributed")  # they share runs
 
 
 def run(folder, *more, impl="reference", **variables):
@@ -67,13 +70,46 @@ def serial(tmp_path_factory):
     return find
 
 
-def test_two_workers_write_the_file_that_one_process_writes(serial, tmp_path):
-    code, _, alone = serial("reference")
-    again, said, shared = run(tmp_path, "-n", "2")
+@dataclass(frozen=True)
+class Shared:
+    """A run of two workers, and what two plugins noted that only watch."""
 
-    assert (again, code) == (0, 0), said
-    assert timeless(shared["cells"]) == timeless(alone["cells"])
-    assert timeless(shared) == timeless(alone)
+    code: int
+    said: str
+    result: dict[str, Any]
+    begun: list[tuple[str, str]]
+    """Which worker began which cell, in order."""
+    loaded: set[str]
+    """The modules of the controller."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shared")
+    code, said, result = run(
+        folder,
+        *("-n", "2", "--", "-p", "ends_workers", "-p", "tells_modules"),
+        ENDS="/never",
+        ENDED=str(folder / "begun"),
+        MODULES=str(folder / "loaded"),
+    )
+    begun = [tuple(line.split()) for line in (folder / "begun").read_text().splitlines()]
+    return Shared(code, said, result, begun, set((folder / "loaded").read_text().split()))
+
+
+def test_two_workers_write_the_file_that_one_process_writes(serial, shared):
+    code, _, alone = serial("reference")
+
+    assert (shared.code, code) == (0, 0), shared.said
+    assert timeless(shared.result["cells"]) == timeless(alone["cells"])
+    assert timeless(shared.result) == timeless(alone)
+
+
+def test_a_controller_imports_nothing_that_judges(shared):
+    assert shared.code == 0, shared.said
+    assert "pipeconform.session.run" in shared.loaded
+    judges = {"torch", "hypothesis", "pipeconform.campaign.campaign", "pipeconform.execute.worker"}
+    assert not shared.loaded & judges
 
 
 def found(result):
@@ -135,12 +171,11 @@ def test_a_wrappers_requirements_are_shared_among_workers(tmp_path):
     assert timeless(found["shared"]) == timeless(found["alone"])
 
 
-def test_workers_execute_no_more_than_one_process_does(serial, tmp_path):
+def test_workers_execute_no_more_than_one_process_does(serial, shared):
     """What one requirement had executed serves the others of its schedule, which are kept together."""
     _, _, alone = serial("reference")
-    _, _, shared = run(tmp_path, "-n", "2")
 
-    assert shared["totals"]["executions"] == alone["totals"]["executions"]
+    assert shared.result["totals"]["executions"] == alone["totals"]["executions"]
     assert alone["totals"]["judgements"] > alone["totals"]["executions"]
 
 
@@ -156,14 +191,13 @@ def ending(tmp_path):
     return run_so
 
 
-def test_the_cells_of_a_schedule_are_judged_by_one_worker(ending):
+def test_the_cells_of_a_schedule_are_judged_by_one_worker(shared):
     """So that what one requirement had executed serves the next, without waiting for anybody."""
-    *_, begun = ending("/never")
     of_schedule = {}
-    for worker, name in begun:
+    for worker, name in shared.begun:
         of_schedule.setdefault(name.split(":")[1], set()).add(worker)
 
-    assert len(begun) == 9
+    assert len(shared.begun) == 9
     assert [len(workers) for workers in of_schedule.values()] == [1, 1, 1]
     assert len(set.union(*of_schedule.values())) == 2
 

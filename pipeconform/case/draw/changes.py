@@ -14,6 +14,7 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft
 
 __all__ = [
+    "ORDINARY_TENSORS",
     "accumulates",
     "appended",
     "changed_blocks",
@@ -30,6 +31,7 @@ __all__ = [
     "sizes_of",
     "two_runs",
     "unfrozen",
+    "with_ordinary_tensors",
     "with_other_blocks",
     "without_blocks",
     "without_passages",
@@ -130,6 +132,16 @@ def without_passages(case: Case) -> Case:
     """The control of a subject about passages: removes them; carried tensors stay."""
     container = case.model.container if case.model.carried else "tensor"
     return changed_model(case, passages=(), container=container)
+
+
+def with_ordinary_tensors(case: Case) -> Case:
+    """The case with a second tensor like the first one between stages, instead of all others."""
+    container = "tuple" if case.model.container == "tensor" else case.model.container
+    return changed_model(case, carried=("stream",), passages=(), container=container)
+
+
+ORDINARY_TENSORS = ("with two ordinary tensors between stages", with_ordinary_tensors)
+"""A further control of subjects that add a special tensor to the boundaries."""
 
 
 def unfrozen(case: Case) -> Case:

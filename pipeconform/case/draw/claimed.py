@@ -13,7 +13,8 @@ __all__ = ["is_claimed", "reachable"]
 
 def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
     """Whether the implementation claims what cases of this focus need under this schedule."""
-    subject, features = SUBJECTS[focus], capabilities.features
+    subject, capabilities = SUBJECTS[focus], capabilities.under(claim)
+    features = capabilities.features
     if not claim.trains and (subject.trains or subject.mistaken or Feature.EVAL not in features):
         return False
     return (

@@ -27,7 +27,7 @@ class Drawing:
 
     def __init__(self, pick: Pick, limits: Limits, claim: ScheduleClaim) -> None:
         self.pick, self.limits, self.claim = pick, limits, claim
-        self.capabilities = limits.capabilities
+        self.capabilities = limits.capabilities.under(claim)
         self.boundary, self.features = self.capabilities.boundary, self.capabilities.features
         self.num_ranks = self.stages_per_rank = self.num_microbatches = 0
         """p, v and m, once they are drawn."""

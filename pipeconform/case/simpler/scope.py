@@ -80,7 +80,7 @@ class Scope:
 
     def _is_laid_out(self, case: Case) -> bool:
         """Whether ties and mistakes by hand are possible with the ranks that own the stages."""
-        model, features = case.model, self.limits.capabilities.features
+        model, features = case.model, self.limits.capabilities.under(self.claim).features
         hands = [step.by_hand for step in case.trains if step.by_hand is not None]
         if not model.tied and not any(hand.mistake for hand in hands):
             return True

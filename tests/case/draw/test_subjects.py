@@ -6,6 +6,7 @@ import itertools
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from pipeconform.reference_impl.adapter import ReferenceAdapter
@@ -20,7 +21,7 @@ from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.registry import SUBJECTS, collected
 from pipeconform.case.draw.strategies import cases
 from pipeconform.case.draw.subject import Subject
-from pipeconform.case.draw.traits import traits
+from pipeconform.case.draw.traits import plainer, traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.scope import MAPS
 from tests.case.examples import EVERYTHING, small_case
@@ -112,13 +113,28 @@ def test_a_subject_has_a_control_or_says_why_not(focus: Focus) -> None:
         assert with_subject(focus)
 
 
+def controls(focus: Focus) -> Iterator[tuple[Case, tuple[str, Case]]]:
+    """Every control of the drawn cases that have the subject."""
+    for case in with_subject(focus):
+        yield from ((case, pair) for pair in SUBJECTS[focus].controls_of(case))
+
+
+@pytest.mark.parametrize("focus", WITH_CONTROL)
+def test_a_control_can_be_made_plain(focus: Focus) -> None:
+    """Whatever else is special in it can be taken out, too, unless that has no control."""
+    for _, (words, control) in controls(focus):
+        plain, changes = plainer(control, words=words)
+
+        assert changes.startswith(words)
+        assert all(SUBJECTS[one].control_of(plain) in (None, plain) for one in traits(plain))
+
+
 @pytest.mark.parametrize("focus", WITH_CONTROL)
 def test_a_control_is_the_same_case_without_the_subject(focus: Focus) -> None:
     subject = SUBJECTS[focus]
-    for case in with_subject(focus):
-        control = subject.control_of(case)
-
-        assert control is not None
+    assert all(subject.control_of(case) is not None for case in with_subject(focus))
+    for case, (words, control) in controls(focus):
+        assert words.startswith("with")
         assert focus not in traits(control)
         assert subject.control_of(control) is None
         assert (control.schedule, control.seed) == (case.schedule, case.seed)
@@ -134,9 +150,7 @@ def test_a_control_is_the_same_case_without_the_subject(focus: Focus) -> None:
 
 @pytest.mark.parametrize("focus", WITH_CONTROL)
 def test_a_control_can_be_run(focus: Focus) -> None:
-    for case in with_subject(focus):
-        control = SUBJECTS[focus].control_of(case)
-
+    for _, (_, control) in controls(focus):
         assert decode_case(encode_case(control)) == control
         assert sizes_of_cases.bounded(control, source="here") is control
         assert not control.is_mistaken

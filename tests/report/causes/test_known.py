@@ -20,8 +20,8 @@ link = "https://example.org/7"
 requirements = ["trn-1"]
 signature = "^gradient"
 """
-UNREPORTED = {"10", "16", "17", "19", "70"}
-"""Findings that no requirement reports when an implementation is judged."""
+UNREPORTED = {"17", "19", "70"}
+"""Findings that no requirement reports when an implementation is judged, besides those whose row says so."""
 
 
 def rows():
@@ -39,7 +39,9 @@ def written(tmp_path, text):
 
 
 def test_the_shipped_file_has_every_finding_about_torch_that_the_suite_reports():
-    assert {entry.id for entry in shipped()} == set(rows()) - UNREPORTED
+    reported = {name for name, (requirements, _) in rows().items() if not requirements.startswith("none")}
+
+    assert reported - UNREPORTED <= {entry.id for entry in shipped()} <= set(rows())
 
 
 @pytest.mark.parametrize("entry", shipped(), ids=lambda entry: entry.id)

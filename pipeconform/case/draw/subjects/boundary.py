@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pipeconform.case.case import Carried, Case, Model
-from pipeconform.case.draw.changes import changed_model, on_model
+from pipeconform.case.draw.changes import ORDINARY_TENSORS, changed_model, on_model
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
@@ -62,4 +62,5 @@ NO_GRAD = Subject(
     contents=on_model(_without_gradient),
     without=_not_carrying,
     control="with one tensor between stages",
+    further=(ORDINARY_TENSORS,),
 )

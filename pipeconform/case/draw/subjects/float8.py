@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeconform.case.draw.changes import without_passages
+from pipeconform.case.draw.changes import ORDINARY_TENSORS, without_passages
 from pipeconform.case.draw.passages import has_passage, passes, to_the_next, with_passages
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
@@ -15,4 +15,5 @@ FLOAT8 = Subject(
     contents=with_passages(lambda d, source: (to_the_next("float8", source),)),
     without=without_passages,
     control="without the float8 tensor between stages",
+    further=(ORDINARY_TENSORS,),
 )

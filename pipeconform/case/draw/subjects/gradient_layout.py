@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.case.case import PassageKind
-from pipeconform.case.draw.changes import without_passages
+from pipeconform.case.draw.changes import ORDINARY_TENSORS, without_passages
 from pipeconform.case.draw.passages import has_passage, passes, to_the_next, with_passages
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
@@ -19,4 +19,5 @@ GRADIENT_LAYOUT = Subject(
     contents=with_passages(lambda d, source: (to_the_next(d.pick(_KINDS), source),)),
     without=without_passages,
     control="without the second tensor between stages, whose gradient is not contiguous",
+    further=(ORDINARY_TENSORS,),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.case.case import Passage
-from pipeconform.case.draw.changes import without_passages
+from pipeconform.case.draw.changes import ORDINARY_TENSORS, without_passages
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.passages import passes, to_the_next, with_passages
 from pipeconform.case.draw.subject import Subject
@@ -26,4 +26,5 @@ IGNORED = Subject(
     contents=with_passages(_drawn),
     without=without_passages,
     control="without the second tensor between stages, so that every tensor is used",
+    further=(ORDINARY_TENSORS,),
 )

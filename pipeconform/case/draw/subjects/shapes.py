@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.case.case import Passage, PassageKind
-from pipeconform.case.draw.changes import without_passages
+from pipeconform.case.draw.changes import ORDINARY_TENSORS, without_passages
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.passages import has_passage, passes, to_the_next, with_passages
 from pipeconform.case.draw.subject import Subject
@@ -40,4 +40,5 @@ SHAPES = Subject(
     contents=with_passages(_drawn),
     without=without_passages,
     control="without the boundary tensors of unusual shapes",
+    further=(ORDINARY_TENSORS,),
 )

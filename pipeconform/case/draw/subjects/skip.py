@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeconform.case.case import Passage
-from pipeconform.case.draw.changes import without_passages
+from pipeconform.case.draw.changes import ORDINARY_TENSORS, without_passages
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.passages import passes, with_passages
 from pipeconform.case.draw.subject import Subject
@@ -24,4 +24,5 @@ SKIP = Subject(
     contents=with_passages(_drawn, reach=2),
     without=without_passages,
     control="without the skip connection",
+    further=(ORDINARY_TENSORS,),
 )
