@@ -153,7 +153,7 @@ def test_several_causes_are_listed_in_the_order_of_harm(make):
   leaks and costs
    3. LIF-3 What stays behind: outputs kept under GPipe
 
-toy GPipe 1.0 violates 3 of 3 judged requirements (3 causes): TRN-1, SCH-7, LIF-3
+toy GPipe 1.0 violates 3 of 3 judged requirements (3 causes): TRN-1, SCH-7, LIF-3 (only SHOULD: LIF-3)
 results: pipeconform-results/result.json""")
 
 
