@@ -74,7 +74,9 @@ def grouped(cells: Iterable[Cell], *, known: Sequence[Known] = ()) -> tuple[Caus
         for number, group in groups.numbered()
     ]
     found += [
-        _cause([], several, requirement=name, places=places, rows=rows)
+        _cause(
+            [], several, requirement=name, known=_known_by_control(several, known), places=places, rows=rows
+        )
         for (name, *_), several in alone.items()
     ]
     return tuple(sorted(found, key=lambda cause: _order(cause, rows)))
@@ -106,6 +108,21 @@ def _blocker(member: Member, of: Mapping[str, Sequence[Member]]) -> Member | Non
         return (not shown, not here, other.violation.found_by != member.violation.id)
 
     return min(of.get(control.requirement, ()), key=distance, default=None)
+
+
+def _known_by_control(members: Sequence[Member], known: Sequence[Known]) -> tuple[Known, ...]:
+    """The finding that describes what the controls of these violations showed."""
+    found = (
+        entry
+        for one in members
+        for entry in known
+        if (control := one.violation.control) is not None
+        and entry.describes(
+            control.requirement, schedule=one.schedule, status=control.status, signature=control.signature
+        )
+    )
+    entry = next(found, None)
+    return () if entry is None else findings([entry], known)
 
 
 # --------------------------------------------------------------------------------- what is alike

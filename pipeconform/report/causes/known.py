@@ -75,12 +75,21 @@ class Known(_Written, frozen=True, kw_only=True):
 
     def shows(self, cell: Cell, violation: Violation) -> bool:
         """Whether this violation is what the finding describes."""
+        return self.describes(
+            cell.requirement,
+            schedule=cell.schedule,
+            status=violation.status,
+            signature=violation.signature,
+        )
+
+    def describes(self, requirement: str, *, schedule: str, status: str, signature: str) -> bool:
+        """Whether the finding describes that a requirement is violated in this way."""
         allowed = (self.status,) if isinstance(self.status, str) else self.status
         return (
-            cell.requirement in self.requirements
-            and violation.status in allowed
-            and (not self.schedules or cell.schedule in self.schedules)
-            and re.search(self.signature, violation.signature) is not None
+            requirement in self.requirements
+            and status in allowed
+            and (not self.schedules or schedule in self.schedules)
+            and re.search(self.signature, signature) is not None
         )
 
 

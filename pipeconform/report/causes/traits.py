@@ -25,6 +25,7 @@ _WAITING = re.compile(r"distributed_c10d|c10d_logger|threading|/autograd/|torch/
 
 _MOST_POWER = 3
 _CLOSE = 1e-4
+_TINY = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ def _raised_in(violation: Violation) -> str:
 
 def _factors(ratio: float, violation: Violation) -> Iterator[str]:
     """The ratio as a number, and as a power of the case's m, p and number of replicas."""
-    yield f"{ratio:.4g}" if abs(ratio) >= 1 or not ratio else f"1/{1 / ratio:.4g}"
+    yield f"1/{1 / ratio:.4g}" if _TINY < abs(ratio) < 1 else f"{ratio:.4g}"
     case = violation.case
     if not isinstance(case, Case):
         return

@@ -245,6 +245,16 @@ def test_a_known_violation_under_a_schedule_that_the_finding_does_not_have_is_an
     assert [(cause.schedules, len(cause.known)) for cause in causes] == [(("GPipe",), 1), (("1F1B",), 0)]
 
 
+def test_what_only_a_control_shows_is_known_by_what_it_showed(of):
+    entries = [known("53", "DPC-1", signature="^died"), known("54", "DPC-1")]
+
+    (cause,) = of(
+        ("ERR-10", "GPipe", blocked("DPC-1", status="crashed", signature="died: SIGSEGV")), known=entries
+    )
+
+    assert (cause.requirement, [entry.id for entry in cause.known]) == ("DPC-1", ["53"])
+
+
 def test_the_more_harmful_cause_comes_first(of):
     causes = of(
         ("TRC-4", "GPipe", {"signature": "unknown split point not named"}),

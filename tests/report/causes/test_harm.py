@@ -14,6 +14,7 @@ ECHO = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:20159"
         ("TRN-1", {"signature": "gradient value"}, Harm.SILENT),
         ("FWD-17", {"signature": "hooks ran more often"}, Harm.SILENT),
         ("ERR-4", {"signature": "output_dtype: accepted"}, Harm.SILENT),
+        ("ERR-12", {"signature": "gradient value"}, Harm.SILENT),
         ("ERR-3", {"signature": "output_shape: silent wrong result"}, Harm.SILENT),
         ("ERR-11", {"signature": "after an error: hang"}, Harm.STOPS),
         ("SCH-7", {"status": "hung", "signature": "hang"}, Harm.STOPS),

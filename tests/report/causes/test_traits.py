@@ -16,6 +16,7 @@ from pipeconform.report.causes.traits import factor_words, traits_of
         ("7", 2, 3, "7"),
         ("-1", 2, 3, "-1"),
         ("1e-05", 2, 3, "1/1e+05"),
+        ("1e-320", 2, 3, "1e-320"),
         ("0", 2, 3, "0"),
         ("1e999", 2, 3, "inf"),
     ],
