@@ -267,17 +267,17 @@ def _cause(
 def _telling(
     own: Sequence[Member], blocked: Sequence[Member], known: Sequence[Known], rows: Mapping[str, Requirement]
 ) -> str:
-    """The requirement that a finding names first, or that controls point to, or else the most basic one."""
+    """A binding requirement: the one that a finding names first, or that controls point to, or the most basic one."""
     order = list(rows)
     pointed = [one.violation.blocked_by for one in blocked]
     named = [name for entry in known for name in entry.requirements]
 
     def rank(name: str) -> tuple[object, ...]:
         return (
+            _LEVELS[rows[name].level.value] if name in rows else len(_LEVELS),
             named.index(name) if name in named else len(named),
             -pointed.count(name),
             PLAIN.index(name) if name in PLAIN else len(PLAIN),
-            _LEVELS[rows[name].level.value] if name in rows else len(_LEVELS),
             order.index(name) if name in rows else len(order),
         )
 
