@@ -44,6 +44,9 @@ class _Executor:
     description = SimpleNamespace(name="nobody", errors=ErrorContract())
     capabilities = CAPABILITIES
 
+    def claimed_for(self, case):
+        return CAPABILITIES
+
     def execute(self, case, *, observe=()):
         return Execution(case=case, verdicts=VerdictVector((Returned(None, 0.0),)))
 
