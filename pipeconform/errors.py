@@ -10,6 +10,7 @@
     │   ├── BadTableError         a schedule table cannot be read or is malformed
     │   ├── BadResultError        a result file is damaged, unwritable or of another version
     │   ├── BadExpectationsError  an expectations file is damaged or incomplete
+    │   ├── BadKnownError         a file of known causes is damaged or incomplete
     │   ├── BadPackageError       a certification package cannot be read, written, merged or signed
     │   ├── TooLargeError         claims that would take too long to draw cases from
     │   └── LevelUnavailableError a level whose requirements the standard does not have yet
@@ -71,6 +72,10 @@ class BadResultError(UsageError):
 
 class BadExpectationsError(UsageError):
     """An expectations file cannot be used; the message names file, line and what to change there."""
+
+
+class BadKnownError(UsageError):
+    """A file of known causes is damaged or incomplete; the message names the line and the required change."""
 
 
 class BadPackageError(UsageError):

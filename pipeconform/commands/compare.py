@@ -9,6 +9,7 @@ from typing import Unpack
 import click
 
 from pipeconform.campaign.options import Options
+from pipeconform.commands.known import known_in, known_option
 from pipeconform.commands.options import Where, device_options, impl_option
 from pipeconform.commands.say import say, say_json
 from pipeconform.errors import BadResultError
@@ -32,17 +33,22 @@ __all__ = ["compare"]
     show_default=True,
     help="Output format; github writes annotations, and a job summary if $GITHUB_STEP_SUMMARY is set.",
 )
+@known_option
 @impl_option(required=False)
 @device_options
-def compare(old: Path, new: Path, style: str, impl: str | None, **where: Unpack[Where]) -> int:
+def compare(
+    old: Path, new: Path, style: str, known_file: Path | None, impl: str | None, **where: Unpack[Where]
+) -> int:
     """Show what changed from the result OLD to the result NEW.
 
     Exit code 1 means that something got worse: a regression, a failure of something that was not judged before, a
-    flaky verdict of a kind that OLD does not show, or lost coverage. With --impl, the case of every regression and of
-    every fix is executed again a few times; if its verdict varies, it is reported as flaky.
+    flaky verdict of a kind that OLD does not show, or lost coverage. What another violation blocks, or another
+    requirement showed before with the same kind, place and factor, is no regression. With --impl, the case of every
+    regression and of every fix is executed again a few times; if its verdict varies, it is reported as flaky.
     """
+    known = known_in(known_file)
     before, after = read_result(old), read_result(new)
-    comparison = compare_results(before, after)
+    comparison = compare_results(before, after, known=known)
     if impl is not None:
         require_supported_torch()
         resolve(impl)

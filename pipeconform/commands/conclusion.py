@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ from pipeconform.commands.engine import Ended
 from pipeconform.commands.report import PAGE_NAME, write_page
 from pipeconform.commands.say import say, say_json
 from pipeconform.errors import HarnessError, NothingJudgedError, UsageError
+from pipeconform.report.causes import Known, causes_of
 from pipeconform.report.console import SafeConsole
 from pipeconform.report.result import Result, as_json, read_result
 from pipeconform.report.summary import render_summary, render_verdict
@@ -26,8 +28,8 @@ Show = Literal["summary", "verdict", "json"]
 _FAILED, _STOPPED = 1, 2  # pytest's exit codes; a distributed run that -x stops has the second
 
 
-def conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
-    """Print what was found and return the exit code.
+def conclude(ended: Ended, written: Path | None, *, show: Show, known: Sequence[Known] | None = None) -> int:
+    """Print what was found and return the exit code; `known` lists findings, as in `causes_of`.
 
     Raises:
         UsageError: names, arguments or the adapter were refused.
@@ -46,9 +48,9 @@ def conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
         if show == "json":
             say_json(as_json(result).decode(), nl=False)
         elif cells:
-            _print_summary(result, ended.kept or written, quiet=show == "verdict")
+            _print_summary(result, ended.kept or written, quiet=show == "verdict", known=known)
         if cells and written is not None and not ended.unwritten:
-            _write_report(result, written, tell=show == "summary")
+            _write_report(result, written, tell=show == "summary", known=known)
     if ended.interrupted:
         kept = ended.unwritten or f"results so far in {written}" if cells else "nothing was judged yet"
         say(f"pipeconform: interrupted; {kept}", err=True)
@@ -62,17 +64,17 @@ def conclude(ended: Ended, written: Path | None, *, show: Show) -> int:
     if not any(cell.is_judged for cell in cells):
         raise NothingJudgedError("nothing was judged: widen --requirements, --schedules, --ranks or -k")
     problems = () if result is None or result.expectations is None else result.expectations.problems
-    violated = bool(problems) or any(not v.expected for cell in cells for v in cell.violations)
+    violated = bool(problems) or (result is not None and any(not one.expected for one in causes_of(result)))
     if ended.code > _FAILED and not (ended.code == _STOPPED and violated):
         raise HarnessError(f"pytest ended with code {ended.code}; run again with --debug")
     return int(violated)
 
 
-def _write_report(result: Result, written: Path, *, tell: bool) -> None:
+def _write_report(result: Result, written: Path, *, tell: bool, known: Sequence[Known] | None) -> None:
     """Write the page beside the result file; an error there is reported and does not change the verdict."""
     page = written.with_name(PAGE_NAME)
     try:
-        write_page([(result, written)], page)
+        write_page([(result, written)], page, known=known)
     except Exception as error:
         with contextlib.suppress(OSError):
             page.unlink(missing_ok=True)  # an older run's page could be mistaken for this one's
@@ -84,14 +86,16 @@ def _write_report(result: Result, written: Path, *, tell: bool) -> None:
             say(f"report: {page}")
 
 
-def _print_summary(result: Result, written: Path | None, *, quiet: bool) -> None:
+def _print_summary(
+    result: Result, written: Path | None, *, quiet: bool, known: Sequence[Known] | None
+) -> None:
     console = SafeConsole(width=_width())
     with contextlib.suppress(SystemExit):  # rich exits when the pipe is closed
         if quiet:
-            render_verdict(result, console)
+            render_verdict(result, console, known=known)
         else:
             say()
-            render_summary(result, console, where=written)
+            render_summary(result, console, where=written, known=known)
 
 
 def _width() -> int | None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
+from pipeconform.commands.known import known_in, known_option
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
+from pipeconform.report.causes import Known
 from pipeconform.report.html import render_page
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.result import Result, read_result
@@ -27,8 +29,9 @@ PAGE_NAME = "report.html"
     type=click.Path(path_type=Path),
     help="The page to write.  [default: report.html beside the first result]",
 )
-def report(results: tuple[Path, ...], out: Path | None) -> None:
-    """Write one self-contained HTML page: the matrix, every violation with pictures, counts, environment.
+@known_option
+def report(results: tuple[Path, ...], out: Path | None, known_file: Path | None) -> None:
+    """Write one self-contained HTML page: the causes, the matrix, every violation with pictures, counts, environment.
 
     Several results are shown side by side, differences first. A folder stands for the result.json in it.
     The page is made from the files alone: nothing is executed, imported from an adapter or downloaded.
@@ -39,17 +42,22 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
         page /= PAGE_NAME
     if page.resolve() in {file.resolve() for file in files}:
         raise UsageError(f"--out {page} is one of the results to read; choose another name")
-    write_page([(read_result(file), file) for file in files], page)
+    known = known_in(known_file)
+    write_page([(read_result(file), file) for file in files], page, known=known)
     say(f"report: {page}")
 
 
-def write_page(results: Sequence[tuple[Result, Path]], page: Path) -> None:
+def write_page(
+    results: Sequence[tuple[Result, Path]], page: Path, *, known: Sequence[Known] | None = None
+) -> None:
     """Make a page from results and the files they were read from, and write it completely or not at all.
+
+    `known` lists findings, as in `causes_of`.
 
     Raises:
         BadResultError: the page cannot be written; the message names it.
     """
-    text = render_page(results)
+    text = render_page(results, known_causes=known)
     try:
         with whole_file(page) as part:
             part.write_text(text, "utf-8")

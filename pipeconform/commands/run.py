@@ -14,6 +14,7 @@ import click
 from pipeconform.campaign.options import Options
 from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.engine import arguments, drive
+from pipeconform.commands.known import known_in, known_option
 from pipeconform.commands.options import device_options, impl_option, names
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
@@ -83,6 +84,7 @@ __all__ = ["run"]
     type=click.Path(path_type=Path),
     help="File of known failures; any other failure, and any entry that does not hold, fails the run.",
 )
+@known_option
 @device_options
 @attach_options
 @click.argument("pytest_args", metavar="[-- PYTEST_ARGS]", nargs=-1, type=click.UNPROCESSED)
@@ -103,6 +105,7 @@ def run(
     exit_first: bool,
     out: Path,
     expectations: Path | None,
+    known_file: Path | None,
     quiet: bool,
     as_json: bool,
     pytest_args: tuple[str, ...],
@@ -137,6 +140,7 @@ def run(
     resolve(impl)
     if expectations is not None:
         read_expectations(expectations)
+    known = known_in(known_file)
     with _claimed(out):
         if sys.stderr.isatty() and not quiet:
             say("starting: importing torch, then the implementation in a process of its own", err=True)
@@ -155,9 +159,10 @@ def run(
             )
         )
         written = path if _stamp(path) != before else None
-        from pipeconform.commands.conclusion import conclude  # noqa: PLC0415 - no run need wait for this to begin
+        from pipeconform.commands.conclusion import Show, conclude  # noqa: PLC0415 - no run need wait for this to begin
 
-        return conclude(ended, written, show="json" if as_json else "verdict" if quiet else "summary")
+        show: Show = "json" if as_json else "verdict" if quiet else "summary"
+        return conclude(ended, written, show=show, known=known)
 
 
 def _check_workers(workers: str | None) -> None:

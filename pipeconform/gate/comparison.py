@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
-from pipeconform.report.change import CellChange, Key, Kind, aligned, cell_changes, is_judged, shown
+from pipeconform.gate.comparison_causes import CauseChange, cause_changes
+from pipeconform.report.causes import Known
+from pipeconform.report.change import CellChange, Changes, Key, Kind, aligned, is_judged, shown
 from pipeconform.report.result import Cell, Result
 
-__all__ = ["BLOCKING", "Cause", "Change", "Comparison", "Kind", "Side", "compare"]
+__all__ = ["BLOCKING", "Cause", "CauseChange", "Change", "Comparison", "Kind", "Side", "compare"]
 
 BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost")
 """The kinds of change that make a gate fail."""
@@ -67,6 +69,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Cells with the same verdict."""
     still_violated: int
     """Violations that both results show."""
+    causes: tuple[CauseChange, ...] = ()
+    """The causes of both results: new ones, those that are gone, and those that are still there."""
 
     @property
     def blocked(self) -> bool:
@@ -78,22 +82,29 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(change for change in self.changes if change.kind == kind)
 
 
-def compare(old: Result, new: Result) -> Comparison:
-    """Compare two results cell by cell.
+def compare(old: Result, new: Result, *, known: Sequence[Known] | None = None) -> Comparison:
+    """Compare two results cell by cell, and their causes.
 
     Two violations are the same if requirement, schedule, variant, status and signature are equal. Expected violations
-    in the new result are not changes.
+    in the new result are not changes. A blocked violation came or went with what blocks it, which is compared itself.
+    `known` lists findings, as in `causes_of`.
     """
     changes: list[Change] = []
     unchanged = still = 0
+    cells = Changes(old, new, known=known)
     for key, (before, after) in aligned([old, new]).items():
-        pair = _Pair(old, new, before, after, key)
+        pair = _Pair(old, new, before, after, key, cells)
         found = list(pair.changes())
         changes += found
         unchanged += not found
         still += pair.still_violated()
     return Comparison(
-        old=_side(old), new=_side(new), changes=tuple(changes), unchanged=unchanged, still_violated=still
+        old=_side(old),
+        new=_side(new),
+        changes=tuple(changes),
+        unchanged=unchanged,
+        still_violated=still,
+        causes=cause_changes(old, new, known=known),
     )
 
 
@@ -115,12 +126,14 @@ def _side(result: Result) -> Side:
 class _Pair:
     """One cell in both results."""
 
-    def __init__(self, old: Result, new: Result, before: Cell | None, after: Cell | None, key: Key) -> None:
-        self.old, self.new, self.before, self.after = old, new, before, after
+    def __init__(
+        self, old: Result, new: Result, before: Cell | None, after: Cell | None, key: Key, cells: Changes
+    ) -> None:
+        self.old, self.new, self.before, self.after, self.cells = old, new, before, after, cells
         self.requirement, self.schedule, self.variant = key
 
     def changes(self) -> Iterator[Change]:
-        for change in cell_changes(self.before, self.after):
+        for change in self.cells.of(self.before, self.after):
             yield self._change(change, detail=self._detail(change))
         if is_judged(self.before) and is_judged(self.after):
             for detail in self._lost():
@@ -133,6 +146,8 @@ class _Pair:
         violation = change.violation
         if violation is None:
             return self._no_longer_judged() if change.kind == "lost" else ""
+        if change.kind == "sometimes" and not violation.reruns:
+            return f"known to show by chance; {_first_line(violation.message)}"
         if change.kind in ("flaky", "sometimes"):
             return f"shown again in {violation.shown_again} of {violation.reruns} executions"
         return _first_line(violation.message)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from pipeconform.gate.comparison import Change, Comparison, Kind, Side
+from pipeconform.gate.comparison import CauseChange, Change, Comparison, Kind, Side
 from pipeconform.report.words import under
 from pipeconform.showing import shown_line
 
@@ -22,10 +23,14 @@ _TITLES: dict[Kind, str] = {
     "lost": "lost coverage",
     "sometimes": "flaky, but known",
     "reworded": "reported in other words",
+    "elsewhere": "shown by another requirement before",
+    "effect": "effects of other violations",
     "fixed": "fixed",
     "added": "judged for the first time, and met",
 }
 _MOST = 50  # entries of one kind; the rest is counted
+_LONGEST_SIGNATURE = 80  # of a cause
+_MANY = 4  # schedules of a cause that are counted, not named
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,46 @@ def _text(comparison: Comparison) -> Iterator[str]:
                     yield f"      {entry.change.replay}"
             if len(entries) > _MOST:
                 yield f"  … and {len(entries) - _MOST} more"
+    yield from _causes(comparison)
     yield ""
     yield _verdict(comparison)
+
+
+def _causes(comparison: Comparison) -> Iterator[str]:
+    """The causes that are new, gone, or seen in other places; how many are as before."""
+    if not comparison.causes:
+        return
+    as_before = 0
+    yield ""
+    yield f"causes ({_counted(comparison)}):"
+    for cause in comparison.causes:
+        if cause.kind == "same" and not (cause.also or cause.no_longer or cause.also_under):
+            as_before += 1
+        else:
+            yield f"  {_cause_sentence(cause)}"
+    if as_before:
+        yield f"  as before: {as_before}"
+
+
+def _counted(comparison: Comparison) -> str:
+    kinds = [cause.kind for cause in comparison.causes]
+    words = {"new": "new", "fixed": "fixed", "lost": "no longer judged", "same": "in both"}
+    return ", ".join(f"{kinds.count(kind)} {word}" for kind, word in words.items() if kind in kinds)
+
+
+def _cause_sentence(cause: CauseChange) -> str:
+    word = {"lost": "no longer judged"}.get(cause.kind, cause.kind)
+    signature = textwrap.shorten(cause.signature, _LONGEST_SIGNATURE, placeholder=" …")
+    where = (
+        under(*cause.schedules)
+        if len(cause.schedules) < _MANY
+        else f" under {len(cause.schedules)} schedules"
+    )
+    text = f"{word}: {cause.requirement} {cause.title}: {signature}{where} ({cause.harm})"
+    text += f", known as {cause.known[0]}" if cause.known else ""
+    text += f"; now also in {', '.join(cause.also)}" if cause.also else ""
+    text += f"; no longer in {', '.join(cause.no_longer)}" if cause.no_longer else ""
+    return text + (f"; now also{under(*cause.also_under)}" if cause.also_under else "")
 
 
 def _markdown(comparison: Comparison) -> Iterator[str]:
@@ -84,6 +127,13 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
             yield "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
         if len(entries) > _MOST:
             yield f"| … | {len(entries) - _MOST} more | | | |"
+    changed = [one for one in comparison.causes if one.kind != "same" or one.also or one.no_longer]
+    if changed:
+        yield ""
+        yield f"**causes** ({_counted(comparison)})"
+        yield ""
+        for cause in changed:
+            yield f"- {_escaped(_cause_sentence(cause))}"
 
 
 def _github(comparison: Comparison) -> Iterator[str]:

@@ -2,68 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from pipeconform.case.wrapper_case import WrapperCase
-from pipeconform.report.case_text import describe_case
-from pipeconform.report.localisation_text import localisation_lines
-from pipeconform.report.location import DEFAULT_RESULT
-from pipeconform.report.overview import DEFAULT, in_order, overview
-from pipeconform.report.result import SEVERITY, Cell, Result, Violation
-from pipeconform.report.timeline_text import timeline_lines
-from pipeconform.report.words import COLOURS, WORDS, counted, plural, reservation, returned_unclaimed, under
-from pipeconform.spec import Level, Requirement
+from pipeconform.report.cause_text import blocked_lines, cause_block, cause_list
+from pipeconform.report.causes import Cause, Known, causes_of
+from pipeconform.report.overview import DEFAULT, overview
+from pipeconform.report.result import Cell, Result
+from pipeconform.report.words import COLOURS, WORDS, counted, plural, returned_unclaimed, under
+from pipeconform.spec import Level
 from pipeconform.spec.wrappers import all_requirements
 
-__all__ = [
-    "Group",
-    "grouped",
-    "render_summary",
-    "render_verdict",
-    "replay_line",
-    "slowest",
-    "totals",
-    "verdict",
-    "violation_block",
-]
+__all__ = ["render_overview", "render_summary", "render_verdict", "slowest", "totals", "verdict"]
 
 _MOST_BLOCKS = 10
-_MOST_LINES = 24  # of one message
-_LONGEST_HEADLINE = 200
+_MOST_LINES = 24  # of one reason
 _LONG_RUN = 5.0  # seconds
 _SLOWEST = 3  # requirements
 _WIDEST = 100  # columns of running text
-_LEVELS = {level.value: index for index, level in enumerate(Level)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """The same violation under one or more schedules, which is reported once."""
-
-    violation: Violation
-    """The violation with the smallest case."""
-    members: tuple[Violation, ...]
-    """All violations, the smallest first."""
-    requirements: tuple[str, ...]
-    schedules: tuple[str, ...]
-    everywhere: bool
-    """Whether these are all the schedules under which the requirements were judged."""
-    occurrences: int
-    variants: tuple[str, ...] = (DEFAULT,)
-    """The environment variants that show it, the default settings first."""
-
-    def under(self) -> str:
-        """``" under …"`` with its schedules, and its variants unless that is only the default."""
-        all_of_them = self.everywhere and len(self.schedules) > 2
-        words = f" under all {len(self.schedules)} schedules" if all_of_them else under(*self.schedules)
-        return words if self.variants == (DEFAULT,) else f"{words} ({' and '.join(self.variants)})"
 
 
 def render_overview(result: Result, console: Console) -> None:
@@ -77,33 +36,45 @@ def render_overview(result: Result, console: Console) -> None:
         _print(console, note)
 
 
-def render_summary(result: Result, console: Console, *, where: Path | None) -> None:
-    """Print the table, the totals, the violations and the verdict; `where` is the result file."""
+def render_summary(
+    result: Result, console: Console, *, where: Path | None, known: Sequence[Known] | None = None
+) -> None:
+    """Print the table, the totals, the causes and the verdict.
+
+    `where` is the result file; `known` lists findings, as in `causes_of`.
+    """
     render_overview(result, console)
-    groups = grouped(result.cells)
+    causes = [cause for cause in causes_of(result, known=known) if not cause.expected]
     slow = slowest(result.cells)
     if slow:
         _print(console, Text(f"slowest: {slow}", style="dim"))
     for line in _expected(result.cells):
         _print(console, line)
-    for number, group in enumerate(groups[:_MOST_BLOCKS], start=1):
+    for number, cause in enumerate(causes[:_MOST_BLOCKS], start=1):
         console.print()
         width = min(console.width, _WIDEST)
-        _print(console, violation_block(group, number=number, width=width, where=where))
+        _print(console, cause_block(cause, number=number, width=width, where=where))
     console.print()
-    if len(groups) > _MOST_BLOCKS:
-        rest = plural(len(groups) - _MOST_BLOCKS, "more violation")
-        _print(console, Text(f"… and {rest} in {where or 'the result file'}"))
-    render_verdict(result, console)
+    if len(causes) > 1:
+        for line in cause_list(causes, width=console.width):
+            _print(console, line)
+        if len(causes) > _MOST_BLOCKS:
+            last = "" if len(causes) == _MOST_BLOCKS + 1 else f" to {len(causes)}"
+            _print(console, Text(f"{_MOST_BLOCKS + 1}{last} in full: {where or 'the result file'}"))
+        console.print()
+    render_verdict(result, console, known=known)
     if where is not None:
         _print(console, Text(f"results: {where}"))
 
 
-def render_verdict(result: Result, console: Console) -> None:
-    """Print the verdict, preceded by required changes to the expectations file."""
+def render_verdict(result: Result, console: Console, *, known: Sequence[Known] | None = None) -> None:
+    """Print the verdict, preceded by required changes to the expectations file and by what is blocked."""
     for line in _problems(result):
         _print(console, line)
-    _print(console, verdict(result))
+    causes = causes_of(result, known=known)
+    for text in blocked_lines(causes):
+        _print(console, Text(text))
+    _print(console, verdict(result, causes=causes))
 
 
 def _print(console: Console, text: Text) -> None:
@@ -202,135 +173,17 @@ def _problems(result: Result) -> Iterator[Text]:
             yield Text(problem, style="bold red")
 
 
-# ------------------------------------------------------------------------------------ violations
+# ------------------------------------------------------------------------------------ the verdict
 
 
-def grouped(cells: Iterable[Cell], *, expected: bool = False) -> list[Group]:
-    """Violations in groups of equal ones, the most useful first: MUST before SHOULD, small before large.
-
-    Wrong values are grouped by requirement. Errors, hangs and crashes are grouped across requirements, since any
-    requirement's case may meet them. `expected` selects the violations that the expectations cover, or the others.
-    """
-    found: dict[tuple[str, ...], list[tuple[Cell, Violation]]] = {}
-    judged: dict[str, set[str]] = {}
-    for cell in cells:
-        if cell.judgements:
-            judged.setdefault(cell.requirement, set()).add(cell.schedule)
-        for violation in cell.violations:
-            if bool(violation.expected) is not expected:
-                continue
-            about = (cell.requirement,) if violation.status == "failed" else ()
-            key = (violation.status, violation.signature, *about)
-            found.setdefault(key, []).append((cell, violation))
-    groups = [
-        Group(
-            violation=min((violation for _, violation in several), key=_size),
-            members=tuple(sorted((violation for _, violation in several), key=_size)),
-            requirements=tuple(dict.fromkeys(cell.requirement for cell, _ in several)),
-            schedules=tuple(dict.fromkeys(cell.schedule for cell, _ in several)),
-            everywhere={cell.schedule for cell, _ in several}
-            == set().union(*(judged.get(cell.requirement, ()) for cell, _ in several)),
-            occurrences=sum(violation.occurrences for _, violation in several),
-            variants=tuple(in_order([cell.variant for cell, _ in several])),
-        )
-        for several in found.values()
-    ]
-    return sorted(groups, key=_usefulness)
-
-
-def _known() -> dict[str, Requirement]:
-    return {row.id: row for row in all_requirements()}
-
-
-def _size(violation: Violation) -> tuple[object, ...]:
-    """The sort key of size: confirmed first, then few ranks, stages and microbatches."""
-    case = violation.case
-    if isinstance(case, WrapperCase):
-        passes = sum(len(step.passes) for step in case.steps)
-        return (not violation.confirmed, case.num_ranks, 1, passes, len(case.steps), 0, violation.digest)
-    return (
-        not violation.confirmed,
-        case.num_ranks,
-        case.num_stages,
-        max(run.num_microbatches for run in case.runs),
-        len(case.program),
-        sum(1 for _ in case.blocks()),
-        violation.digest,
-    )
-
-
-def _usefulness(group: Group) -> tuple[object, ...]:
-    known = _known()
-    level = min(_LEVELS[known[r].level.value] if r in known else len(_LEVELS) for r in group.requirements)
-    order = list(known)
-    position = min(order.index(r) if r in known else len(order) for r in group.requirements)
-    return (level, *_size(group.violation)[:3], SEVERITY.index(group.violation.status), position)
-
-
-def violation_block(group: Group, *, number: int, width: int, where: Path | None) -> Text:
-    """One violation in full: the requirement's sentence, where and how it is broken, the smallest case, replay."""
-    violation, known = group.violation, _known()
-    rows = [known[r] for r in group.requirements if r in known]
-    lines = violation.message.strip("\n").splitlines() or [violation.signature]
-    shown = violation.status if violation.confirmed else "flaky"
-    word = (WORDS[shown], COLOURS[shown])
-    body: list[str] = []
-    if violation.status == "failed":
-        names = ", ".join(f"{row.id} {row.title} ({row.level})" for row in rows) or violation.id
-        head = Text.assemble((f"{number}. {names}: ", "bold"), word, f"{group.under()}\n")
-        body += [line for row in rows for line in textwrap.wrap(row.statement, width - 3)]
-        body += ["", violation.signature + (f" ({violation.where})" if violation.where else "")]
-    else:
-        headline, *lines = lines
-        headline = textwrap.shorten(headline, _LONGEST_HEADLINE, placeholder=" …")
-        head = Text.assemble((f"{number}. ", "bold"), word, f"{group.under()}: ", (f"{headline}\n", "bold"))
-        met = ", ".join(f"{row.id} {row.title} ({row.level})" for row in rows)
-        body += textwrap.wrap(f"in cases of {met}", width - 3) if met else []
-        body.append("")
-    body += [f"  {line}" for line in _cut(lines)]
-    body += [f"  {line}" for line in _verdicts(violation)]
-    spread = localisation_lines(violation.localisation)
-    body += ["", *(f"  {line}" for line in spread)] if spread else []
-    picture = timeline_lines(violation.timeline, first_wrong=violation.first_wrong, width=width - 5)
-    body += ["", *(f"  {line}" for line in picture)] if picture else []
-    note = reservation(violation)
-    body += ["", f"smallest case, {violation.digest}" + (f" ({note}):" if note else ":")]
-    body += [f"  {line}" for line in describe_case(violation.case).splitlines()]
-    body.append(f"shown by {plural(group.occurrences, 'drawn case')}")
-    body.append(replay_line(violation, where=where))
-    return head.append("\n".join(f"   {line}".rstrip() for line in body))
-
-
-def _verdicts(violation: Violation) -> list[str]:
-    """How each rank ended, unless the message says so already."""
-    lines = violation.verdicts.splitlines()
-    if not lines or violation.verdicts in violation.message:
-        return []
-    return ["every rank returned"] if all(line.endswith("  returned") for line in lines) else lines
-
-
-def _cut(lines: list[str]) -> list[str]:
-    """A message, cut to a readable length."""
-    if len(lines) <= _MOST_LINES:
-        return lines
-    cut = len(lines) - _MOST_LINES
-    return [*lines[:_MOST_LINES], f"… ({plural(cut, 'more line')} in the result file)"]
-
-
-def replay_line(violation: Violation, *, where: Path | None) -> str:
-    """The command that executes the case again, with the result file unless that has its default place."""
-    line = violation.replay
-    if where is not None and where != DEFAULT_RESULT:
-        line += f" --result {shlex.quote(str(where))}"
-    return line
-
-
-def verdict(result: Result) -> Text:
-    """The last line: what the run found, or why it found nothing."""
-    wrong = {cell.requirement for cell in result.cells if cell.violations and not cell.is_expected}
+def verdict(result: Result, *, causes: Sequence[Cause] | None = None) -> Text:
+    """The last line: what the run found, or why it found nothing; `causes` are those of the result."""
+    causes = causes_of(result) if causes is None else causes
+    accusing = [cause for cause in causes if not cause.expected]
+    wrong = {name for cause in accusing for name in cause.requirements}
     known = {cell.requirement for cell in result.cells if cell.is_expected} - wrong
     entries = result.expectations
-    judged = {cell.requirement for cell in result.cells if cell.is_judged}
+    judged = {cell.requirement for cell in result.cells if cell.is_judged} | wrong
     errors = [cell for cell in result.cells if cell.status == "error" and not cell.violations]
     if not result.run.complete:
         begin = "stopped early; so far "
@@ -341,15 +194,15 @@ def verdict(result: Result) -> Text:
     name = f"{result.implementation.name} {result.implementation.version}"
     if wrong:
         text = f"{name} violates {len(wrong)} of {plural(len(judged), 'judged requirement')}"
-        order = {identifier: at for at, identifier in enumerate(_known())}
-        named = sorted(wrong, key=lambda identifier: (order.get(identifier, len(order)), identifier))
-        should = [one for one in named if one in order and _known()[one].level is not Level.MUST]
-        only = f" (only SHOULD: {', '.join(should)})" if should else ""
-        return Text(f"{begin}{text}: {', '.join(named)}{only}", style="bold red")
+        text += f" ({plural(len(accusing), 'cause')})" if max(len(wrong), len(accusing)) > 1 else ""
+        text += f": {', '.join(_ordered(wrong))}{_only_should(wrong)}"
+        blocked = {name for cause in accusing for name in cause.blocked_requirements} - wrong
+        text += f"; {len(blocked)} more {'is' if len(blocked) == 1 else 'are'} blocked" if blocked else ""
+        return Text(f"{begin}{text}", style="bold red")
     if not judged:
         return Text(f"{begin}nothing was judged", style="bold yellow")
     if known or (entries is not None and entries.problems):
-        text = f"{name} violates what is expected ({', '.join(sorted(known, key=list(_known()).index))})"
+        text = f"{name} violates what is expected ({', '.join(_ordered(known))})"
         text = f"{text} and nothing else" if known else f"{name} violates nothing"
         if entries is not None and entries.problems:
             number = plural(len(entries.problems), "thing")
@@ -359,5 +212,18 @@ def verdict(result: Result) -> Text:
     text += "" if len(judged) == 1 else "s"
     void = {cell.requirement for cell in result.cells if cell.status == "nothing_compared"} - judged
     if void:
-        text += f"; nothing was compared for {', '.join(sorted(void, key=list(_known()).index))}"
+        text += f"; nothing was compared for {', '.join(_ordered(void))}"
     return Text(f"{begin}{text}", style="bold yellow" if begin or void else "bold green")
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Requirements in the order of the standard; those that it does not have come last."""
+    order = {row.id: at for at, row in enumerate(all_requirements())}
+    return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+
+
+def _only_should(names: Iterable[str]) -> str:
+    """Which of these requirements are not binding."""
+    levels = {row.id: row.level for row in all_requirements()}
+    should = [name for name in _ordered(names) if name in levels and levels[name] is not Level.MUST]
+    return f" (only SHOULD: {', '.join(should)})" if should else ""

@@ -31,9 +31,12 @@ def cell_line(cell: Cell) -> Text:
     """A cell that is not met, on one line: ``FAIL  TRN-4 under GPipe: gradient value``."""
     line = Text.assemble((f"{WORDS[cell.status]:<5}", COLOURS[cell.status]), f"  {cell.requirement}")
     line.append(under(cell.schedule) + ("" if cell.variant == "default" else f" ({cell.variant})"))
-    what = "; ".join(dict.fromkeys(violation.signature for violation in cell.violations)) or cell.reason
+    own = [violation for violation in cell.violations if not violation.blocked_by]
+    what = "; ".join(dict.fromkeys(one.signature for one in own or cell.violations)) or cell.reason
+    blockers = ", ".join(dict.fromkeys(one.blocked_by for one in cell.violations if one.blocked_by))
     first = what.strip().partition("\n")[0]
     line.append(f": {first}" if first else "")
+    line.append(f" (by {blockers})" if cell.status == "blocked" and blockers else "")
     return line
 
 

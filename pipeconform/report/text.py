@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.result import Cell, Violation
-from pipeconform.report.words import reservation
+from pipeconform.report.words import control_words, reservation
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["describe_cell", "describe_violation"]
 
 
 def describe_cell(cell: Cell) -> str:
-    """A failing cell: the requirement's sentence and every violation."""
+    """A failing cell: the requirement's sentence and every violation, those that accuse first."""
     row = any_requirement(cell.requirement)
     head = (
         f"{row.id} {row.title} ({row.level}), schedule {cell.schedule}, variant {cell.variant}: {cell.status}"
@@ -19,7 +19,8 @@ def describe_cell(cell: Cell) -> str:
     parts = [head, f"  {row.statement}"]
     if cell.reason:
         parts.append(f"  {cell.reason}")
-    parts.extend(_indented(describe_violation(violation), 2) for violation in cell.violations)
+    ordered = sorted(cell.violations, key=lambda violation: bool(violation.blocked_by))
+    parts.extend(_indented(describe_violation(violation), 2) for violation in ordered)
     return "\n".join(parts)
 
 
@@ -33,6 +34,7 @@ def describe_violation(violation: Violation) -> str:
         f"the smallest, {violation.digest}:",
         _indented(describe_case(violation.case), 4),
         *([f"  {note}"] if note else []),
+        *([] if violation.control is None else [f"  {control_words(violation.control)}"]),
         f"  replay: {violation.replay}",
     ]
     return "\n".join(lines)

@@ -7,9 +7,19 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from pipeconform.case.any_case import WRAPPER_COLUMN
-from pipeconform.report.result import Cell, Status, Violation
+from pipeconform.report.result import Cell, Control, Status, Violation
 
-__all__ = ["COLOURS", "EXPECTED", "WORDS", "counted", "plural", "reservation", "returned_unclaimed", "under"]
+__all__ = [
+    "COLOURS",
+    "EXPECTED",
+    "WORDS",
+    "control_words",
+    "counted",
+    "plural",
+    "reservation",
+    "returned_unclaimed",
+    "under",
+]
 
 WORDS: Mapping[Status, str] = MappingProxyType(
     {
@@ -89,3 +99,12 @@ def reservation(violation: Violation) -> str:
     if violation.shown_otherwise:
         return f"wrong each time, but not always in the same way: {again}"
     return "" if violation.minimal else "not minimal: the budget for shrinking ran out"
+
+
+def control_words(control: Control) -> str:
+    """What a violation's control showed: ``control: without the delay, the case is right``."""
+    change = f"{control.words}, " if control.words else ""
+    if not control.requirement:
+        return f"control: {change}the case shows nothing wrong"
+    found = f"{control.requirement} is violated ({control.status}: {control.signature})"
+    return f"blocked: {change}{found}, whose business it is"

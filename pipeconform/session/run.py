@@ -27,6 +27,7 @@ from pipeconform.report.result import Cell, decode_cell
 from pipeconform.session.cache_folder import keep_hypothesis_files
 from pipeconform.session.gathered import Gathered
 from pipeconform.session.items import CELL, SuiteItem
+from pipeconform.session.junit import record_causes
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
 from pipeconform.showing import shown, shown_json, shown_line
@@ -302,6 +303,8 @@ class PytestRun:
         complete = came_through and not (self.interrupted or session.shouldfail or session.shouldstop)
         if self.gathered.knows_where:
             self.gathered.write_last(complete=complete)
+        if self.gathered.last is not None:
+            record_causes(self.config, self.gathered.last)
         if not self.interrupted and came_through and (failed or self.gathered.unwritten or not judged):
             session.exitstatus = 3
         elif session.exitstatus == 0 and (unexplained(cells) or self._file_is_wrong(complete=complete)):

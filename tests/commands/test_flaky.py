@@ -63,4 +63,7 @@ def test_what_happens_once_is_executed_again_and_called_flaky(typed, tmp_path):
     assert (violation["reruns"], violation["shown_again"]) == (5, 0)
     assert "1. TRN-1 Gradients (MUST): FLAKY under GPipe" in done.stdout
     assert gate.returncode == 1
-    assert "flaky (1):\n  TRN-1 under GPipe: passed → flaky, failed: gradient value; 0 of 5" in gate.stdout
+    assert (
+        "flaky (1):\n  TRN-1 under GPipe: passed → flaky, failed: gradient value; shown again in 0 of 5"
+        in gate.stdout
+    )

@@ -90,7 +90,10 @@ def test_quiet_prints_the_last_word_only(here, adapter):
     done = here("run", "--impl", adapter("wrong.py", *WRONG), *SMALL, "--quiet")
 
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout == "toy GPipe 1.0 violates 1 of 2 judged requirements: TRN-1\n"
+    assert done.stdout == (
+        "blocked: TRN-1 under GPipe (by TRN-3)\n"
+        "toy GPipe 1.0 violates 1 of 3 judged requirements: TRN-3; 1 more is blocked\n"
+    )
 
 
 def test_json_prints_the_result_file_and_nothing_else(here, adapter, tmp_path):

@@ -9,10 +9,20 @@ import msgspec
 import pytest
 
 from pipeconform.commands.conclusion import conclude
-from pipeconform.report.result import RESULT_FORMAT, read_result, write_result
+from pipeconform.report.result import RESULT_FORMAT, Control, read_result, write_result
 from tests.report.conftest import Make
 
 HEAVY = ("torch", "hypothesis", "pytest")
+KNOWN = """\
+format = 1
+
+[[known]]
+id = "7"
+title = "outputs are lost"
+link = "https://example.org/7"
+requirements = ["TRN-1"]
+signature = "^output value$"
+"""
 
 
 @pytest.fixture
@@ -41,15 +51,40 @@ def test_a_folder_stands_for_the_result_in_it_and_out_may_be_a_new_folders_file(
     assert 'id="differences"' in (tmp_path / "pages/both.html").read_text("utf-8")
 
 
-def test_a_file_of_the_format_before_is_read(typed, result, tmp_path):
+@pytest.mark.parametrize("version", range(1, RESULT_FORMAT))
+def test_a_file_of_an_earlier_format_is_read(typed, result, tmp_path, version):
+    """Files without controls have causes, too."""
     old = msgspec.to_builtins(result)
-    old["format"] = 1
+    old["format"] = version
     for cell in old["cells"]:
         for violation in cell["violations"]:
-            del violation["timeline"], violation["first_wrong"]
+            del violation["control"], violation["found_by"]
+            if version == 1:
+                del violation["timeline"], violation["first_wrong"]
     (tmp_path / "result.json").write_text(json.dumps(old))
 
     assert typed("report", "result.json")[0] == 0
+    assert "1 cause in 1 requirement" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_findings_of_the_users_own_are_linked(typed, result, tmp_path):
+    write_result(result, tmp_path / "result.json")
+    (tmp_path / "known.toml").write_text(KNOWN)
+
+    assert typed("report", "result.json", "--known", "known.toml")[0] == 0
+    assert '<a href="https://example.org/7"' in (tmp_path / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("command", [("report", "result.json"), ("compare", "result.json", "result.json")])
+def test_a_wrong_file_of_findings_is_one_line_that_says_where(typed, result, tmp_path, command):
+    write_result(result, tmp_path / "result.json")
+    (tmp_path / "known.toml").write_text(KNOWN.replace("TRN-1", "TRN-99"))
+
+    code, out, err = typed(*command, "--known", "known.toml")
+
+    assert (code, out) == (2, "")
+    assert err.startswith("pipeconform: known.toml:7: unknown requirement 'TRN-99'; nearest: ")
+    assert not (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -167,6 +202,22 @@ def run_command_ended():
     from pipeconform.commands.engine import Ended
 
     return Ended(code=1)
+
+
+@pytest.mark.parametrize(("expected", "code"), [("known.toml:3", 0), ("", 1)])
+def test_what_an_expected_violation_blocks_does_not_fail_a_run(make, tmp_path, capsys, expected, code):
+    control = Control(
+        words="without the delay", digest="d", requirement="TRN-1", status="failed", signature="output value"
+    )
+    effect = make.violation("DPC-6", "GPipe", control=control)
+    result = make.result(
+        make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", expected=expected)),
+        make.cell("DPC-6", "GPipe", effect, status="blocked"),
+    )
+    write_result(result, tmp_path / "result.json")
+
+    assert conclude(run_command_ended(), tmp_path / "result.json", show="summary") == code
+    assert "blocked: DPC-6 under GPipe (by TRN-1)" in capsys.readouterr().out
 
 
 def test_a_run_leaves_its_page_beside_its_result(result, tmp_path, capsys):

@@ -41,16 +41,18 @@ def done(page, folder):
 
 def test_every_block_is_part_of_what_the_run_prints(page, done):
     code, out, err = done[0]
-    *shown, hang = [steady(block.text) for block in page if block.language == "text"]
+    *shown, scaled, hang = [steady(block.text) for block in page if block.language == "text"]
 
     assert (code, err, len(shown)) == (1, "", 2)
     assert [line for lines in shown for line in lines if line not in steady(out)] == []
+    assert [line for line in scaled if line not in ["…", *steady(done[3][1])]] == []
     assert "waits for receive" in hang[0]  # of another implementation
 
 
 def test_the_other_commands_end_as_the_text_says(done):
-    _, report, again, mended = done
+    _, init, edit, scaled, report, again, mended = done
 
+    assert [ended[0] for ended in (init, edit, scaled)] == [0, 0, 1]
     assert report == (0, "report: page.html\n", "")
     assert (again[0], "REPRODUCED:" in again[1]) == (1, True)
     assert (mended[0], "FIXED: SCH-2 met" in mended[1]) == (0, True)

@@ -44,6 +44,10 @@ lost coverage (1):
 fixed (1):
   FWD-2 under GPipe: failed → passed, failed: output value; the output of microbatch 0 is not the reference's
 
+causes (1 new, 1 fixed):
+  new: TRN-4 Accumulation over steps: output value under GPipe, 1F1B (silently wrong)
+  fixed: FWD-2 Order and length of the merged output: output value under GPipe (silently wrong)
+
 blocked: 2 regressed, 1 lost coverage, 1 fixed, 0 cells unchanged, 0 violations in both"""
     )
 

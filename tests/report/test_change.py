@@ -2,15 +2,16 @@
 
 import pytest
 
-from pipeconform.report.change import aligned, cell_changes, is_judged, shown
+from pipeconform.report.change import Changes, aligned, is_judged, shown
 
 
 @pytest.fixture
 def said(make):
     def changes(before, after):
+        old, new = (make.result(*([cell] if cell else [])) for cell in (before, after))
         return [
             (one.kind, one.violation.signature if one.violation else "")
-            for one in cell_changes(before, after)
+            for one in Changes(old, new).of(before, after)
         ]
 
     return changes

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
+from pipeconform.report.causes import grouped
 from pipeconform.report.overview import overview
-from pipeconform.report.summary import grouped
 
 
 def table(result, *, width=80):

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from pipeconform.report.cause_text import replay_line
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.overview import overview
-from pipeconform.report.result import Expectations, Pairs
-from pipeconform.report.summary import grouped, render_summary, replay_line, totals, verdict
+from pipeconform.report.result import Control, Expectations, Pairs
+from pipeconform.report.summary import render_summary, totals, verdict
 from pipeconform.spec import requirement
 
 
@@ -73,54 +74,104 @@ results: pipeconform-results/result.json"""
     assert printed(result) == expected
 
 
-def test_an_error_met_by_several_requirements_is_one_block_and_accuses_none_of_them(make):
+def test_a_crash_at_one_place_is_one_block_that_names_the_most_basic_requirement(make):
+    ended = "rank 0  returned\nrank 1  died      SIGSEGV in stage.py:7 send  <- first failure"
     crash = {
         "status": "crashed",
         "signature": "died: SIGSEGV",
-        "message": "rank 1 died (SIGSEGV)\nrank 0  returned\nrank 1  died      SIGSEGV  <- first failure",
+        "message": f"rank 1 died (SIGSEGV)\n{ended}",
+        "verdicts": ended,
     }
     result = make.result(
-        make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe", **crash)),
+        make.cell("FWD-9", "GPipe", make.violation("FWD-9", "GPipe", **crash)),
         make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", **crash)),
     )
 
-    block = printed(result).split("\n\n")[2:4]
+    lines = printed(result).splitlines()
 
-    assert block == [
-        "1. CRASH under GPipe: rank 1 died (SIGSEGV)\n   in cases of FWD-1 Outputs (MUST), TRN-1 Gradients (MUST)",
-        "     rank 0  returned\n     rank 1  died      SIGSEGV  <- first failure",
+    begin = lines.index("1. TRN-1 Gradients (MUST): CRASH under GPipe")
+    assert "   rank 1 died (SIGSEGV)" in lines[begin:]
+    assert "   also violates FWD-9 Keyword arguments" in lines[begin:]
+    assert not any(line.startswith("2. ") for line in lines)
+
+
+def blocked(make, requirement, by, **others):
+    control = Control(
+        words="without the delay", digest="d", requirement=by, status="failed", signature="output value"
+    )
+    return make.violation(requirement, "GPipe", control=control, **others)
+
+
+def test_what_is_blocked_is_no_accusation_and_is_told_in_a_line_for_each_that_blocks(make):
+    result = make.result(
+        make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe")),
+        make.cell("DPC-6", "GPipe", blocked(make, "DPC-6", "FWD-1"), status="blocked"),
+        make.cell("DPC-9", "GPipe", blocked(make, "DPC-9", "FWD-1"), status="blocked"),
+    )
+    text = printed(result)
+
+    assert "\n2. " not in text
+    assert (
+        "   blocks DPC-6 Replicas that are late, DPC-9 Synchronised batch norm\n"
+        "   pipeconform replay FWD-1:GPipe" in text
+    )
+    assert text.splitlines()[-3:-1] == [
+        "blocked: DPC-6, DPC-9 under GPipe (by FWD-1)",
+        "toy GPipe 1.0 violates 1 of 3 judged requirements: FWD-1; 2 more are blocked",
     ]
 
 
-def test_the_smallest_violation_of_a_binding_requirement_comes_first(make):
-    cells = (
-        make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe", make.case(p=3))),
-        make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", make.case(p=1))),
-        make.cell("TRN-2", "GPipe", make.violation("TRN-2", "GPipe", make.case(p=1), confirmed=False)),
+def test_a_block_says_what_its_control_showed(make):
+    passed = Control(words="without the delay", digest="d")
+    violation = make.violation("DPC-6", "GPipe", control=passed)
+
+    text = printed(make.result(make.cell("DPC-6", "GPipe", violation)))
+
+    assert "   control: without the delay, the case shows nothing wrong\n" in text
+
+
+def test_several_causes_are_listed_in_the_order_of_harm(make):
+    scaled = (
+        "the gradient of stage 0 is not the reference's\nall of stage 0's values are 2 times the reference's"
+    )
+    result = make.result(
+        make.cell("LIF-3", "GPipe", make.violation("LIF-3", "GPipe", signature="outputs kept")),
+        make.cell("SCH-7", "GPipe", make.violation("SCH-7", "GPipe", status="hung", signature="hang")),
+        make.cell(
+            "TRN-1", "GPipe", make.violation("TRN-1", "GPipe", signature="gradient value", message=scaled)
+        ),
     )
 
-    assert [group.requirements for group in grouped(cells)] == [("TRN-1",), ("FWD-1",), ("TRN-2",)]
+    text = printed(result)
+
+    assert text.endswith("""
+3 causes in 3 requirements, the most harmful first:
+  silently wrong
+   1. TRN-1 Gradients: gradient value, m times the reference's under GPipe
+  hangs and crashes
+   2. SCH-7 Placement: hang under GPipe
+  leaks and costs
+   3. LIF-3 What stays behind: outputs kept under GPipe
+
+toy GPipe 1.0 violates 3 of 3 judged requirements (3 causes): TRN-1, SCH-7, LIF-3 (only SHOULD: LIF-3)
+results: pipeconform-results/result.json""")
 
 
-def test_a_group_counts_all_its_cases_and_shows_the_smallest(make):
-    cells = tuple(
-        make.cell("FWD-1", name, make.violation("FWD-1", name, make.case(p=p)))
-        for name, p in (("GPipe", 3), ("1F1B", 2))
+def test_a_known_cause_is_told_with_its_title_and_links(make):
+    found = make.result(
+        make.cell("TRN-4", "GPipe", make.violation("TRN-4", "GPipe", signature="gradient value"))
+    )
+    torch = make.changed(
+        found, implementation=make.changed(found.implementation, name="torch.distributed.pipelining")
     )
 
-    (group,) = grouped(cells)
-
-    assert (group.schedules, group.occurrences, group.violation.case.num_ranks) == (("GPipe", "1F1B"), 4, 2)
-
-
-def test_a_violation_under_all_judged_schedules_needs_no_list_of_them(make):
-    cells = [
-        *(make.cell("FWD-1", name, make.violation("FWD-1", name)) for name in ("A", "B", "C")),
-        make.cell("FWD-1", "D", status="not_claimed", judgements=0),
-    ]
-
-    assert [group.under() for group in grouped(cells)] == [" under all 3 schedules"]
-    assert [group.under() for group in grouped([*cells, make.cell("FWD-1", "E")])] == [" under A, B, C"]
+    line = (
+        "   known as 3: A step divides the gradients of earlier steps by m again "
+        "(docs/findings/torch-2.13-accumulated-gradients-rescaled.py, "
+        "https://github.com/pytorch/torchtitan/issues/1733)\n"
+    )
+    assert line in printed(torch)
+    assert "known as" not in printed(found)
 
 
 def test_a_headline_is_cut_before_it_fills_the_screen(make):
@@ -169,23 +220,12 @@ def test_what_ran_is_drawn_with_what_is_wrong_first(make):
     ]
 
 
-def test_two_signatures_are_two_groups(make):
-    cell = make.cell(
-        "FWD-1",
-        "GPipe",
-        make.violation("FWD-1", "GPipe"),
-        make.violation("FWD-1", "GPipe", signature="length"),
-    )
-
-    assert len(grouped([cell])) == 2
-
-
-def test_after_ten_blocks_the_rest_is_counted(make):
+def test_after_ten_blocks_the_rest_is_only_listed(make):
     violations = [make.violation("FWD-1", "GPipe", signature=f"kind {i}") for i in range(12)]
     text = printed(make.result(make.cell("FWD-1", "GPipe", *violations)))
 
     assert text.count("smallest case") == 10
-    assert "\n… and 2 more violations in pipeconform-results/result.json\n" in text
+    assert "\n11 to 12 in full: pipeconform-results/result.json\n" in text
 
 
 def test_a_long_message_is_cut_with_a_count(make):

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.progress import Progress
+from pipeconform.report.result import Control
 from pipeconform.report.terminal import LiveView, cell_line, requirement_line
 
 
@@ -155,3 +156,18 @@ def test_a_reader_that_is_gone_ends_the_run_like_an_interruption(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         view_on(Console(file=Closed()))
+
+
+def test_a_blocked_cell_says_what_is_in_the_way(make):
+    control = Control(digest="d", requirement="DPC-1", status="failed", signature="gradient value")
+    cell = make.cell("DPC-6", "GPipe", make.violation("DPC-6", "GPipe", control=control), status="blocked")
+
+    assert str(cell_line(cell)) == "block  DPC-6 under GPipe: output value (by DPC-1)"
+
+
+def test_a_cell_that_is_partly_blocked_names_what_it_accuses(make):
+    control = Control(digest="d", requirement="DPC-1", status="failed", signature="gradient value")
+    effect = make.violation("DPC-9", "GPipe", signature="gradient value", control=control)
+    cell = make.cell("DPC-9", "GPipe", make.violation("DPC-9", "GPipe", signature="buffer value"), effect)
+
+    assert str(cell_line(cell)) == "FAIL   DPC-9 under GPipe: buffer value"

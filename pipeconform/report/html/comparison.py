@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeconform.report.change import Key, Kind, aligned, cell_changes
+from pipeconform.report.change import Changes, Key, Kind, aligned
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import NOT_RUN, StatusView, cell_view
 from pipeconform.report.result import SEVERITY, Cell
 from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 
-__all__ = ["Difference", "Side", "changes_since_first", "differences", "warnings"]
+__all__ = ["Difference", "Side", "changes_since_first", "compared_with_first", "differences", "warnings"]
 
 _GOOD = len(SEVERITY) - 3  # passed, not claimed and skipped come last
 
@@ -50,18 +50,30 @@ def differences(sources: Sequence[Source], *, known: dict[str, Requirement]) -> 
     Changes are those of `pipeconform compare`, except for changes in the number of cases.
     """
     order = {identifier: at for at, identifier in enumerate(known)}
+    compared = compared_with_first(sources)
     found = []
     for key, cells in aligned([source.result for source in sources]).items():
-        changes = changes_since_first(cells)
+        changes = changes_since_first(cells, compared)
         if any(changes):
             weight = (_weight(cells), order.get(key[0], len(order)), key)
             found.append((weight, _difference(key, sources, cells, changes, known.get(key[0]))))
     return tuple(difference for _, difference in sorted(found, key=lambda pair: pair[0]))
 
 
-def changes_since_first(cells: Sequence[Cell | None]) -> tuple[tuple[Kind, ...], ...]:
+def compared_with_first(sources: Sequence[Source]) -> tuple[Changes, ...]:
+    """What compares the cells of each result but the first with those of the first."""
+    first, *others = [source.result for source in sources]
+    return tuple(Changes(first, other) for other in others)
+
+
+def changes_since_first(
+    cells: Sequence[Cell | None], compared: Sequence[Changes]
+) -> tuple[tuple[Kind, ...], ...]:
     """How one cell changed in each result, compared with the first; empty for the first."""
-    kinds = ([change.kind for change in cell_changes(cells[0], cell)] for cell in cells[1:])
+    kinds = (
+        [change.kind for change in one.of(cells[0], cell)]
+        for cell, one in zip(cells[1:], compared, strict=True)
+    )
     return ((), *(tuple(dict.fromkeys(several)) for several in kinds))
 
 

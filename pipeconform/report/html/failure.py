@@ -1,4 +1,4 @@
-"""The page's view of one violation, and of a group of equal ones."""
+"""The page's view of one violation, and of a cause with all its violations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pipeconform.case.any_case import schedule_of
 from pipeconform.case.case import Case
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.case_text import describe_case
+from pipeconform.report.cause_text import replay_line, shown_as
+from pipeconform.report.causes import Cause, Known
+from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.html.case_picture import draw_case
 from pipeconform.report.html.claims import owners_of
 from pipeconform.report.html.gantt import MEANING, Marks, draw_gantt, waits
@@ -23,15 +26,16 @@ from pipeconform.report.html.status import EXPECTED, StatusView, status_view
 from pipeconform.report.html.timeline import Plot, executed_plot, named_plot
 from pipeconform.report.html.waits import WaitsView, waits_view
 from pipeconform.report.html.wrapper_case import where_of, wrapper_facts, wrapper_steps
-from pipeconform.report.result import Implementation, Violation
-from pipeconform.report.summary import Group, replay_line
-from pipeconform.report.words import reservation, under
+from pipeconform.report.result import Control, Implementation, Violation
+from pipeconform.report.words import control_words, reservation, under
 from pipeconform.schedule import Kind
 from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 
-__all__ = ["Chart", "FailureView", "GroupView", "group_view"]
+__all__ = ["CauseView", "Chart", "ControlView", "FailureView", "KnownView", "cause_view"]
 
+_BLOCKED = status_view("blocked")
+_MOST_CONTROL = 24  # lines of what a control showed
 _MOST_PICTURE = 64
 """The most stages in a picture; larger cases are described only in words."""
 
@@ -48,6 +52,27 @@ class Chart:
     waits: bool
     lanes: tuple[tuple[str, str, str], ...]
     """The same in words: each rank's label, its computations in order, and whose results it waits for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlView:
+    """What the execution showed that a violation was held against."""
+
+    words: str
+    lines: tuple[str, ...]
+    """What it found; empty if nothing."""
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownView:
+    """A finding that a cause is known as."""
+
+    words: str
+    links: tuple[str, ...]
+    """Addresses that can be followed."""
+    files: tuple[str, ...]
+    """Paths of files, which cannot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,55 +103,100 @@ class FailureView:
     """The entry of an expectations file that covers it."""
     replay: str
     occurrences: int
+    control: ControlView | None
+    found_by: str
+    """The violation whose control showed this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupView:
-    """The same violation under one schedule or several."""
+class CauseView:
+    """A cause, with the violation that shows it best and all others."""
 
     anchor: str
     status: StatusView
+    harm: str
     heading: str
     signature: str
     under: str
+    chance: str
+    """How often it shows, if not every time."""
+    known: tuple[KnownView, ...]
     requirements: tuple[Requirement, ...]
+    """The requirements that it violates, the telling one first."""
     first: FailureView
     others: tuple[FailureView, ...]
+    blocked: tuple[FailureView, ...]
+    """Violations that are effects of it."""
+    letters: str
+    """Its status and those of what it blocks, for filters."""
     schedules: tuple[str, ...]
     chapters: tuple[str, ...]
     levels: tuple[str, ...]
     search: str
 
 
-def group_view(
-    group: Group,
+def cause_view(
+    cause: Cause,
     *,
     anchors: Mapping[str, str],
     implementation: Implementation,
     known: Mapping[str, Requirement],
     where: Path,
-) -> GroupView:
-    """The view of a group; `anchors` maps a violation's id to its fragment on the page."""
-    rows = tuple(known[name] for name in group.requirements if name in known)
-    views = [
-        _failure(violation, anchor=anchors[violation.id], implementation=implementation, where=where)
-        for violation in group.members
-    ]
-    titles = [f"{row.id} {row.title}" for row in rows] or list(group.requirements)
-    signature = shown(group.violation.signature)
-    return GroupView(
-        anchor=f"{views[0].anchor}-group",
-        status=EXPECTED if group.violation.expected else status_view(group.violation.status),
-        heading=", ".join(titles),
+) -> CauseView:
+    """The view of a cause; `anchors` maps a violation's id to its fragment on the page."""
+
+    def view(violation: Violation) -> FailureView:
+        return _failure(violation, anchor=anchors[violation.id], implementation=implementation, where=where)
+
+    rows = tuple(known[name] for name in cause.requirements if name in known)
+    effects = [one.violation for one in cause.blocked if one.violation is not cause.violation]
+    first, *others = [one.violation for one in cause.own] or [cause.violation]
+    heading = f"{cause.requirement} {cause.title}".rstrip()
+    status = EXPECTED if cause.expected else status_view(cause.violation.status)
+    signature = shown(shown_as(cause))
+    chance = "" if cause.chance is None else f"shown in {cause.chance[0]} of {cause.chance[1]} executions"
+    names = dict.fromkeys((*cause.requirements, *cause.blocked_requirements))
+    words = [*(f"{name} {known[name].title}" if name in known else name for name in names)]
+    words += [f"{entry.id} {entry.title}" for entry in cause.known]
+    return CauseView(
+        anchor=f"{anchors[first.id]}-group",
+        status=status,
+        harm=HARM[cause.harm],
+        heading=heading,
         signature=signature,
-        under=group.under(),
+        under=cause.under(),
+        chance=chance,
+        known=tuple(_known_view(entry) for entry in cause.known),
         requirements=rows,
-        first=views[0],
-        others=tuple(views[1:]),
-        schedules=group.schedules,
-        chapters=tuple(dict.fromkeys(name.partition("-")[0] for name in group.requirements)),
+        first=view(first),
+        others=tuple(map(view, others)),
+        blocked=tuple(map(view, effects)),
+        letters=" ".join([status.letter, *([_BLOCKED.letter] if cause.blocked else [])]),
+        schedules=tuple(dict.fromkeys([*cause.schedules, *(one.schedule for one in cause.blocked)])),
+        chapters=tuple(dict.fromkeys(name.partition("-")[0] for name in names)),
         levels=tuple(dict.fromkeys(row.level.value for row in rows)),
-        search=" ".join([*titles, *group.requirements, signature, *group.schedules]).lower(),
+        search=" ".join([*words, signature, *cause.schedules]).lower(),
+    )
+
+
+def _known_view(entry: Known) -> KnownView:
+    places = tuple(filter(None, (entry.link, entry.thread)))
+    links = tuple(place for place in places if place.startswith(("https://", "http://")))
+    return KnownView(
+        words=f"known as {entry.id}: {entry.title}",
+        links=links,
+        files=tuple(place for place in places if place not in links),
+    )
+
+
+def _control_view(control: Control | None) -> ControlView | None:
+    if control is None:
+        return None
+    text = "\n".join(filter(None, (control.where, control.message))) if control.requirement else ""
+    return ControlView(
+        words=shown(control_words(control)),
+        lines=tuple(shown(text).splitlines()[:_MOST_CONTROL]),
+        digest=control.digest,
     )
 
 
@@ -159,6 +229,8 @@ def _failure(
         expected=violation.expected,
         replay=replay_line(violation, where=where),
         occurrences=violation.occurrences,
+        control=_control_view(violation.control),
+        found_by=violation.found_by,
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeconform.report.html.comparison import changes_since_first
+from pipeconform.report.change import Changes
+from pipeconform.report.html.comparison import changes_since_first, compared_with_first
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import StatusView, cell_view
 from pipeconform.report.overview import DEFAULT, in_order
@@ -137,8 +138,9 @@ def matrix(sources: Sequence[Source], *, known: Mapping[str, Requirement]) -> Ma
     )
     titles = {chapter.id: chapter.title for chapter in all_chapters()}
     rows: dict[str, list[RowView]] = {}
+    compared = compared_with_first(sources)
     for identifier in identifiers:
-        row = _row(identifier, sources, cells, variants, requirement=known.get(identifier))
+        row = _row(identifier, sources, cells, variants, compared, requirement=known.get(identifier))
         rows.setdefault(identifier.partition("-")[0], []).append(row)
     found = (
         ChapterView(identifier=chapter, title=titles.get(chapter, ""), rows=tuple(several))
@@ -152,6 +154,7 @@ def _row(
     sources: Sequence[Source],
     cells: Sequence[Mapping[Key, Cell]],
     variants: Sequence[VariantView],
+    compared: Sequence[Changes],
     *,
     requirement: Requirement | None,
 ) -> RowView:
@@ -159,7 +162,7 @@ def _row(
     first = {(variant.schedules[0], variant.name) for variant in variants[1:]}
     judged = {variant for one in cells for row, _, variant in one if row == identifier} | {DEFAULT}
     boxes = tuple(
-        _box(sources, [one.get((identifier, *column)) for one in cells], begins=column in first)
+        _box(sources, [one.get((identifier, *column)) for one in cells], compared, begins=column in first)
         if column[1] in judged
         else Box(entries=(), differs=False, begins=column in first)
         for column in columns
@@ -185,7 +188,9 @@ def _row(
     )
 
 
-def _box(sources: Sequence[Source], cells: Sequence[Cell | None], *, begins: bool) -> Box:
+def _box(
+    sources: Sequence[Source], cells: Sequence[Cell | None], compared: Sequence[Changes], *, begins: bool
+) -> Box:
     entries = tuple(
         Entry(
             label=source.label,
@@ -194,7 +199,7 @@ def _box(sources: Sequence[Source], cells: Sequence[Cell | None], *, begins: boo
         )
         for source, cell in zip(sources, cells, strict=True)
     )
-    return Box(entries=entries, differs=any(changes_since_first(cells)), begins=begins)
+    return Box(entries=entries, differs=any(changes_since_first(cells, compared)), begins=begins)
 
 
 def _href(source: Source, cell: Cell | None) -> str:

@@ -14,14 +14,17 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeconform.report.cause_text import blocked_lines
+from pipeconform.report.causes import Cause, Known, causes_of
+from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.html.comparison import differences, warnings
-from pipeconform.report.html.failure import GroupView, group_view
+from pipeconform.report.html.failure import CauseView, cause_view
 from pipeconform.report.html.matrix import Matrix, matrix
 from pipeconform.report.html.source import Source, named_sources
 from pipeconform.report.html.status import EXPECTED, NOT_RUN, StatusView, status_view
 from pipeconform.report.result import SEVERITY, Cell, Result
-from pipeconform.report.summary import Group, grouped, totals, verdict
-from pipeconform.report.words import under
+from pipeconform.report.summary import totals, verdict
+from pipeconform.report.words import plural, under
 from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import all_requirements
@@ -29,6 +32,16 @@ from pipeconform.spec.wrappers import all_requirements
 __all__ = ["render_page"]
 
 _PACKAGE = "pipeconform.report.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarmView:
+    """The causes of one class of harm."""
+
+    words: str
+    start: int
+    """The number of the first one."""
+    causes: tuple[CauseView, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +60,19 @@ class ResultView:
     """Cells without a verdict: status, cells and reason."""
     problems: tuple[str, ...]
     """Required changes to the expectations file."""
-    groups: tuple[GroupView, ...]
-    expected: tuple[GroupView, ...]
-    """Groups of violations that the expectations cover."""
+    counted: str
+    """How many causes there are, in how many requirements; empty if there is none."""
+    harms: tuple[HarmView, ...]
+    """The causes by class of harm, the worst first."""
+    expected: tuple[CauseView, ...]
+    """Causes whose violations the expectations cover."""
+    blocked: tuple[str, ...]
+    """Which requirements each one blocks."""
+
+    @property
+    def causes(self) -> tuple[CauseView, ...]:
+        """All causes that are not expected."""
+        return tuple(cause for harm in self.harms for cause in harm.causes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +83,12 @@ class Choice:
     words: str
 
 
-def render_page(results: Sequence[tuple[Result, Path]]) -> str:
+def render_page(
+    results: Sequence[tuple[Result, Path]], *, known_causes: Sequence[Known] | None = None
+) -> str:
     """The page as HTML; each result comes with the file it was read from, which replay lines name.
+
+    `known_causes` lists findings, as in `causes_of`.
 
     Raises:
         ValueError: there is no result.
@@ -84,7 +111,7 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
     return environment.get_template("page.html").render(
         title=" and ".join(_title(source) for source in sources) + f": {_subject(sources)}",
         subject=_subject(sources),
-        views=[_view(source, known=known) for source in sources],
+        views=[_view(source, known=known, entries=known_causes) for source in sources],
         grid=grid,
         differences=differences(sources, known=known) if len(sources) > 1 else (),
         warnings=warnings(sources) if len(sources) > 1 else (),
@@ -138,14 +165,15 @@ def _title(source: Source) -> str:
     return f"{source.result.implementation.name} {source.result.implementation.version}"
 
 
-def _view(source: Source, *, known: dict[str, Requirement]) -> ResultView:
+def _view(source: Source, *, known: dict[str, Requirement], entries: Sequence[Known] | None) -> ResultView:
     result = source.result
+    causes = causes_of(result, known=entries)
+    accusing = [cause for cause in causes if not cause.expected]
     problems = () if result.expectations is None else result.expectations.problems
-    broken = any(not one.expected for cell in result.cells for one in cell.violations)
 
-    def view(group: Group) -> GroupView:
-        return group_view(
-            group,
+    def view(cause: Cause) -> CauseView:
+        return cause_view(
+            cause,
             anchors=source.anchors,
             implementation=result.implementation,
             known=known,
@@ -156,8 +184,8 @@ def _view(source: Source, *, known: dict[str, Requirement]) -> ResultView:
     return ResultView(
         label=source.label,
         name=source.name,
-        verdict=verdict(result).plain,
-        good=judged and result.run.complete and not broken and not problems,
+        verdict=verdict(result, causes=causes).plain,
+        good=judged and result.run.complete and not accusing and not problems,
         totals=tuple(totals(result)),
         facts=tuple(_facts(source)),
         variables=tuple(
@@ -167,9 +195,24 @@ def _view(source: Source, *, known: dict[str, Requirement]) -> ResultView:
         ),
         notes=tuple(_notes(result.cells)),
         problems=problems,
-        groups=tuple(map(view, grouped(result.cells))),
-        expected=tuple(map(view, grouped(result.cells, expected=True))),
+        counted=_counted(accusing),
+        harms=tuple(
+            HarmView(
+                words=HARM[harm],
+                start=1 + sum(cause.harm < harm for cause in accusing),
+                causes=tuple(view(cause) for cause in accusing if cause.harm is harm),
+            )
+            for harm in dict.fromkeys(cause.harm for cause in accusing)
+        ),
+        expected=tuple(view(cause) for cause in causes if cause.expected),
+        blocked=tuple(blocked_lines(causes)),
     )
+
+
+def _counted(causes: Sequence[Cause]) -> str:
+    """``18 causes in 23 requirements``; empty if there is none."""
+    requirements = {name for cause in causes for name in cause.requirements}
+    return f"{plural(len(causes), 'cause')} in {plural(len(requirements), 'requirement')}" if causes else ""
 
 
 def _facts(source: Source) -> Iterator[tuple[str, str]]:

@@ -89,7 +89,7 @@ def parse(text: str) -> Element:
 def page():
     """Render results and read the page."""
 
-    def render(*results, where="found/result.json"):
-        return parse(render_page([(result, Path(where)) for result in results]))
+    def render(*results, where="found/result.json", known=None):
+        return parse(render_page([(result, Path(where)) for result in results], known_causes=known))
 
     return render

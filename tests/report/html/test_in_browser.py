@@ -216,7 +216,7 @@ def test_a_chosen_schedule_is_the_only_column(opened, result):
 
 def test_a_failing_cell_leads_to_its_violation_opened(opened, result):
     tab = opened(result)
-    link = tab.locator(".matrix a.failed")
+    link = tab.locator(".matrix a.flaky")
     article = tab.locator(f"[id='{link.get_attribute('href')[1:]}']")
 
     assert not article.is_visible()

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from pipeconform.report.causes import Known
 from pipeconform.report.html import render_page
 from pipeconform.report.html.source import named_sources
-from pipeconform.report.result import Expectations
+from pipeconform.report.result import Control, Expectations
 
 SAME = {"signature": "gradient value", "where": "step 0, rank 1, stage 1"}
 
@@ -62,7 +63,8 @@ def test_the_same_violation_under_two_schedules_is_told_once_with_both_places(pa
     (group,) = found.all("details", cls="violation")
 
     assert group.all("summary")[0].text == (
-        "✗ FAIL TRN-1 Gradients gradient value under GPipe, 1F1B · smallest case: step 0 (train), rank 1, stage 1"
+        "✗ FAIL TRN-1 Gradients gradient value silently wrong · under GPipe, 1F1B"
+        " · smallest case: step 0 (train), rank 1, stage 1"
     )
     assert len(group.all("article")) == 2
 
@@ -267,3 +269,81 @@ def test_without_variants_no_name_stands_over_the_schedules(page, make):
 def test_a_page_needs_a_result():
     with pytest.raises(ValueError, match="needs a result"):
         render_page([])
+
+
+def blocked(make):
+    """A violation that is an effect of TRN-1's."""
+    control = Control(
+        words="without the delay",
+        digest="0123",
+        requirement="TRN-1",
+        status="failed",
+        signature="gradient value",
+        where="step 0, rank 1",
+        message="the gradient of <w> is wrong",
+    )
+    return make.violation("DPC-6", "GPipe", control=control, id="DPC-6:GPipe:default:2b2b")
+
+
+def test_causes_come_first_in_the_order_of_harm_with_links(page, make):
+    known = (
+        Known(
+            id="9",
+            title="a <finding>",
+            link="https://example.org/9",
+            requirements=("TRN-1",),
+            signature="value",
+            file="mine.toml",
+        ),
+    )
+    found = page(
+        make.result(
+            make.cell("LIF-3", "GPipe", make.violation("LIF-3", "GPipe", signature="outputs kept")),
+            make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", **SAME)),
+            make.cell("DPC-6", "GPipe", blocked(make), status="blocked"),
+        ),
+        known=known,
+    )
+    section = found.one("section", id="causes")
+
+    assert section.one("h2").text == "2 causes in 2 requirements"
+    assert [(harm.one("h3").text, harm.one("li").all("a")[0].text) for harm in section.all("div")] == [
+        ("silently wrong", "TRN-1 Gradients"),
+        ("leaks and costs", "LIF-3 What stays behind"),
+    ]
+    assert [one.attributes["start"] for one in section.all("ol")] == ["1", "2"]
+    assert section.one("span", cls="known").text == "known as 9: a <finding> https://example.org/9"
+    assert "blocked: DPC-6 under GPipe (by TRN-1)" in section.text
+    assert targets(section) - {*ids(found)} == {"https://example.org/9"}
+
+
+def test_a_blocked_cell_leads_to_what_its_control_showed(page, make):
+    found = page(
+        make.result(
+            make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", **SAME)),
+            make.cell("DPC-6", "GPipe", blocked(make), status="blocked"),
+        )
+    )
+    assert matrix(found)["DPC-6"] == ["⊘ block"]
+    (cause,) = found.all("details", cls="violation")
+    card = cause.one("details", id="v-DPC-6-GPipe-default-2b2b")
+    control = card.one("div", cls="control")
+
+    assert control.one("p").text == (
+        "blocked: without the delay, TRN-1 is violated (failed: gradient value), whose business it is case 0123"
+    )
+    assert control.one("pre").text == "step 0, rank 1 the gradient of <w> is wrong"
+    assert cause.attributes["data-statuses"] == "f b"
+
+
+def test_a_violation_that_only_a_control_showed_says_whose(page, make):
+    violation = make.violation("TRN-1", "GPipe", found_by="DPC-6:GPipe:default:2b2b")
+
+    assert (
+        "Found by the control of DPC-6:GPipe:default:2b2b."
+        in page(make.result(make.cell("TRN-1", "GPipe", violation))).text
+    )
+
+
+def test_a_result_without_violations_lists_no_causes(page, make):
+    assert page(make.result(make.cell("TRN-1", "GPipe"))).all("section", id="causes") == []

@@ -17,6 +17,12 @@
   });
   const rows = Array.from(document.querySelectorAll("[data-row]"), (e) => read(e, "row"));
   const groups = Array.from(document.querySelectorAll("[data-group]"), (e) => read(e, "group"));
+  const causes = Array.from(document.querySelectorAll("[data-cause]"), (e) => read(e, "cause"));
+  const harms = Array.from(document.querySelectorAll("[data-harm]"), (element) => ({
+    element,
+    causes: causes.filter((one) => element.contains(one.element)),
+    hidden: false,
+  }));
   const inMatrix = rows.filter((row) => row.element.closest(".matrix"));
   const blocks = Array.from(document.querySelectorAll("[data-block]"), (element) => ({
     element,
@@ -49,6 +55,8 @@
     matrix: { element: document.querySelector("#matrix .nothing"), hidden: true },
     failures: { element: document.querySelector("#failures .nothing"), hidden: true },
   };
+  const list = document.querySelector("#causes .nothing");
+  if (list !== null) nothing.causes = { element: list, hidden: true };
   const hide = (one, hidden) => {
     if (one.hidden === hidden) return;
     one.hidden = hidden;
@@ -101,6 +109,9 @@
     };
     for (const one of rows) hide(one, !matches(one, wanted));
     for (const one of groups) hide(one, !matches(one, wanted));
+    for (const one of causes) hide(one, !matches(one, wanted));
+    for (const harm of harms) hide(harm, harm.causes.every((one) => one.hidden));
+    if (nothing.causes) hide(nothing.causes, causes.some((one) => !one.hidden));
     for (const block of blocks) hide(block, block.rows.every((row) => row.hidden));
     for (const table of tables) showColumn(table, wanted.schedule);
     const seen = inMatrix.filter((row) => !row.hidden).length;
@@ -110,7 +121,7 @@
     const all = seen === inMatrix.length && told === groups.length;
     document.getElementById("shown").textContent = all
       ? ""
-      : `${seen} of ${inMatrix.length} requirements, ${told} of ${groups.length} violations`;
+      : `${seen} of ${inMatrix.length} requirements, ${told} of ${groups.length} causes`;
   };
 
   // Laying out thousands of rows takes longer than typing a letter, so filters then wait for a pause in typing.
