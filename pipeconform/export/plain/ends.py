@@ -1,0 +1,84 @@
+"""The functions `worker` and `main` of a program: its processes, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeconform.export.plain.aspects import Aspect
+
+__all__ = ["ends_text"]
+
+_WAIT = 20
+"""Seconds after which a rank that waits for another is said to wait for ever."""
+
+
+def ends_text(aspect: Aspect) -> list[str]:
+    """The function that each process runs, and the one that starts them and tells the verdict."""
+    named = {"raised": ["\n".join(_cause())]}.get(aspect.kind, [])
+    return [*named, "\n".join(_worker(aspect)), "\n".join(_main(aspect))]
+
+
+def _cause() -> Iterator[str]:
+    yield "def cause_of(error):"
+    yield '    """The type and the first line of the first cause of an error, without numbers."""'
+    yield "    while error.__cause__ or (error.__context__ and not error.__suppress_context__):"
+    yield "        error = error.__cause__ or error.__context__"
+    yield "    line = next(iter(str(error).strip().splitlines()), \"\").strip()"
+    yield '    line = re.sub(r"0x[0-9a-f]+", "#", line)'
+    yield "    return type(error).__name__, re.sub(r\"-?\\d+(\\.\\d+)?(e-?\\d+)?\", \"#\", line)[:120]"
+
+
+def _worker(aspect: Aspect) -> Iterator[str]:
+    compares = bool(aspect.found)
+    yield "def worker(rank, folder):"
+    yield '    warnings.simplefilter("ignore")'
+    yield "    torch.set_num_threads(1)"
+    yield '    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")'
+    limit = f", timeout=timedelta(seconds={_WAIT})" if aspect.kind == "waited" else ""
+    yield '    store, answer = dist.FileStore(f"{folder}/store", WORLD), Path(folder, str(rank))'
+    yield f'    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD{limit})'
+    both = "expected, on_pipeline(rank)" in aspect.found
+    yield "    expected = on_full_model()" if both else "    on_full_model()"
+    yield "    dist.barrier()"
+    yield "    try:"
+    if compares:
+        yield f'        found = next(iter({aspect.found}), "")'
+        yield '        answer.write_text(f"REPRODUCED: {found}" if found else "as expected")'
+    else:
+        yield "        on_pipeline(rank)"
+        yield '        answer.write_text("as expected")'
+    yield "        dist.barrier()  # a rank that left early would be an error for those that still run"
+    yield "    except Exception as error:"
+    yield "        if not answer.exists():"
+    told = {
+        "raised": 'f"REPRODUCED: {error!r}" if cause_of(error) == ERROR else repr(error)',
+        "waited": 'f"REPRODUCED: {error!r}" if "imed out" in str(error) else repr(error)',
+    }.get(aspect.kind, "repr(error)")
+    yield f"            answer.write_text({told})"
+    yield "    os._exit(0)"
+
+
+def _main(aspect: Aspect) -> Iterator[str]:
+    yield "def main():"
+    yield "    with tempfile.TemporaryDirectory() as folder:"
+    yield '        make, told = mp.get_context("spawn").Process, []'
+    yield "        ranks = [make(target=worker, args=(rank, folder)) for rank in range(WORLD)]"
+    yield "        for process in ranks:"
+    yield "            process.start()"
+    yield "        for rank, process in enumerate(ranks):"
+    yield "            process.join(timeout=120)"
+    ended = 'f"exit code {process.exitcode}"'
+    if aspect.kind == "died":
+        yield f'            died = process.exitcode == -signal.{aspect.ended}'
+        ended = f'"REPRODUCED: died of {aspect.ended}" if died else {ended}'
+        yield f"            ended = {ended}"
+        ended = "ended"
+    yield "            answer = Path(folder, str(rank))"
+    yield f"            told.append(answer.read_text() if answer.exists() else {ended})"
+    yield "            process.kill()"
+    yield '            print(f"rank {rank}: {told[-1]}")'
+    yield '    if any(text.startswith("REPRODUCED") for text in told):'
+    yield "        sys.exit(1)"
+    yield '    met = set(told) == {"as expected"}'
+    yield '    print("NOT REPRODUCED" if met else "INCONCLUSIVE: it ended in another way")'
+    yield "    sys.exit(0 if met else 3)"

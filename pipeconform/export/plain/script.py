@@ -1,0 +1,140 @@
+"""Writing a violation of torch's pipelining as one plain script."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from pipeconform.case.case import Case
+from pipeconform.export.plain.aspects import Aspect, aspect_of
+from pipeconform.export.plain.ends import ends_text
+from pipeconform.export.plain.engines import CLASSES, full_model_text, pipeline_text, placed, program_text
+from pipeconform.export.plain.refusal import NotPlainError
+from pipeconform.export.plain.source import call, imports_of, pieces_of
+from pipeconform.export.plain.stages import stages_text
+from pipeconform.export.plain.values import batch_text, loss_text
+from pipeconform.export.question import Question
+from pipeconform.judge.named import accepted
+from pipeconform.schedule.families import Size
+from pipeconform.spec.wrappers import any_requirement
+
+__all__ = ["plain_program"]
+
+_WIDTH = 108
+
+
+def plain_program(question: Question, *, found: str) -> str:
+    """The script for the violation that `question` seeks; `found` are its words, signature first.
+
+    Raises:
+        NotPlainError: the case, or what was found, cannot be written plainly.
+    """
+    case, sought = question.case, question.sought
+    if sought is None:
+        raise NotPlainError("no violation is known that it could show")
+    if not isinstance(case, Case):
+        raise NotPlainError("the case is of a wrapper, not of a pipeline")
+    _refuse(case, question)
+    aspect = aspect_of(case, signature=sought.signature, status=sought.status)
+    classes, built = stages_text(case)
+    functions = [
+        batch_text(case),
+        program_text(case, aspect),
+        full_model_text(case, aspect),
+        pipeline_text(case, aspect),
+        *ends_text(aspect),
+        'if __name__ == "__main__":\n    main()',
+    ]
+    loss = loss_text(case)
+    constants = [*_constants(case, aspect)]
+    if loss.startswith("loss = "):
+        constants.append(loss)
+    else:
+        functions.insert(1, loss)
+    functions = [one for one in functions if one]
+    copied = pieces_of("\n".join([classes, built, *functions]), aspect.changes)
+    modules = [one for one in copied if one.startswith("class ")]
+    helpers = [one for one in copied if not one.startswith("class ")]
+    body = "\n\n\n".join(filter(None, ["\n".join(constants), *modules, classes, built, *helpers, *functions]))
+    head = "\n".join(_head(question, case, found)).replace("\\", "\\\\").replace('"""', "'''")
+    return f'"""{head}\n"""\n\n{imports_of(body, _torchs(case))}\n\n{body}\n'
+
+
+def _refuse(case: Case, question: Question) -> None:
+    reasons = {
+        f"the device is {question.device}": question.device != "cpu",
+        "a front end makes the stages": case.model.split is not None,
+        "there are replicas": case.world.replicas is not None,
+        "stages are cut over ranks": case.world.tensor is not None,
+        "the plan is wrong on purpose": case.world.misplan is not None,
+        "something is done wrong on purpose": bool(case.mistakes),
+        "the stages are driven by hand": any(step.by_hand is not None for step in case.trains),
+        "stages take keyword arguments": bool(case.model.kwargs),
+        "inputs require a gradient": case.model.input_requires_grad,
+        "the batch is in another dimension": bool(case.model.batch_dim),
+        "ranks are perturbed": bool(case.world.perturbations),
+        "the environment is another": question.variant != "default",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise NotPlainError(reason)
+    if len({run.num_microbatches for run in case.runs}) > 1:
+        raise NotPlainError("the number of microbatches changes")
+
+
+def _torchs(case: Case) -> dict[str, str]:
+    """The import statements of the schedule and the stage."""
+    name = CLASSES[case.schedule]
+    where = "torch.distributed.pipelining" + (".schedules" if name.startswith("_") else "")
+    stage = "from torch.distributed.pipelining import PipelineStage"
+    return {name: f"from {where} import {name}", "PipelineStage": stage}
+
+
+def _constants(case: Case, aspect: Aspect) -> Iterator[str]:
+    yield f"WORLD = {case.world.size}  # processes"
+    yield f"PLACED = {placed(case)}  # the stages of every rank"
+    yield f"M = {case.runs[0].num_microbatches}  # microbatches"
+    yield f"SEED, DTYPE = {case.seed}, torch.{case.model.dtype}"
+    if aspect.kind == "raised":
+        kind, _, line = aspect.ended.partition(": ")
+        yield call("ERROR = ", [_quoted(kind.rpartition(".")[2]), _quoted(line)])
+    if aspect.returns == "inputs":
+        yield f"BOUND = {_bounds(case)}  # how many inputs a rank may keep"
+
+
+def _bounds(case: Case) -> dict[int, int]:
+    """How many forwards' inputs each rank may keep, by the named schedule."""
+    names = {"1F1B": "one_f_one_b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_one_f_one_b", "LoopedBFS": "looped_bfs", "InterleavedZeroBubble": "interleaved_zero_bubble", "ZBVZeroBubble": "zb_v", "DualPipeV": "dualpipe_v"}
+    size = Size(case.num_ranks, case.stages_per_rank, case.runs[0].num_microbatches)
+    families = [family for family in accepted(names[case.schedule]) if family.refusal(size) is None]
+    return {
+        rank: max(family.in_flight_weight(position, size) for family in families)
+        for position, rank in enumerate(case.world.pipeline_ranks)
+    }
+
+
+def _quoted(text: str) -> str:
+    if '"' in text and "'" not in text:
+        return "'" + text.replace("\\", "\\\\") + "'"
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _head(question: Question, case: Case, found: str) -> Iterator[str]:
+    assert question.sought is not None
+    row = any_requirement(question.sought.requirement)
+    yield f"{case.schedule} of {question.engine}: {row.title} ({row.id})."
+    yield ""
+    signature, *message = [" ".join(line.split()) for line in found.strip().splitlines()]
+    seen = [signature.partition(": ")[2]] if not message else message[:1]
+    seen += [line for line in message[1:5] if line.startswith(("expected ", "actual "))]
+    yield from _paragraph(f"Seen: {'; '.join(seen)}")
+    expected = " ".join(row.statement.split()).partition(". ")[0].rstrip(".")
+    yield from _paragraph(f"Expected: {expected}.")
+    yield from _paragraph(
+        "Ends with exit code 1 where this is seen again (REPRODUCED), 0 where the pipeline does what the full model "
+        "does (NOT REPRODUCED), and 3 where something else ended it."
+    )
+
+
+def _paragraph(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", max_lines=4, placeholder=" …")
