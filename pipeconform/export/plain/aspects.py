@@ -34,6 +34,8 @@ class Aspect:
     """``values``, ``around`` an evaluation, what is kept ``alive``, or the end: ``raised``, ``died``, ``waited``."""
     ended: str = ""
     """The end of a rank that is sought: an exception's type and normalised message, or a signal."""
+    lives_on: bool = False
+    """Whether a rank that raised goes on living, with its connections open."""
     changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Changes of copied pieces."""
 
@@ -48,8 +50,12 @@ def aspect_of(case: Case, *, signature: str, status: str) -> Aspect:
         return Aspect(kind="raised", ended=signature.removeprefix("raised "))
     if status == "crashed" and signature.startswith("died: SIG"):
         return Aspect(kind="died", ended=signature.removeprefix("died: "))
-    if signature == "hang":
-        return Aspect(kind="waited")
+    if signature in ("hang", "others left waiting"):
+        return Aspect(kind="waited", lives_on=signature != "hang" or case.is_mistaken)
+    if signature == "replicas differ":
+        return Aspect(seen="gradients(stages)", after=(Train,), found="differing(on_pipeline(rank))")
+    if signature.endswith((": unclear error", ": accepted")) and any(step.by_hand for step in case.trains):
+        return Aspect(kind="by hand", ended=signature, found="on_pipeline(rank)")
     found = _of_values(signature) or _of_counts(signature) or _of_states(signature)
     if found is None:
         raise NotPlainError(f"what was found ({signature}) is not seen in the values of a step")
@@ -83,7 +89,10 @@ def _of_counts(signature: str) -> Aspect | None:
     if not signature.startswith("hooks ran ") and not signature.endswith((": too many", ": too few")):
         return None
     more = signature.endswith("many") or "more" in signature
-    counted = {"MORE": "more" if more else "less", "mine.get(name, 0) > count": f"mine.get(name, 0) {'>' if more else '<'} count"}
+    counted = {
+        "MORE": "more" if more else "less",
+        "mine.get(name, 0) > count": f"mine.get(name, 0) {'>' if more else '<'} count",
+    }
     return Aspect(
         seen="counts(stages)",
         after=_RUNS,
@@ -95,7 +104,13 @@ def _of_counts(signature: str) -> Aspect | None:
 def _of_states(signature: str) -> Aspect | None:
     if signature.startswith("evaluation changed a "):
         what = signature.removeprefix("evaluation changed a ")
-        return Aspect(kind="around", seen=_KEPT[what][0], found="on_pipeline(rank)", changes={"changed": {"WHAT": what}})
+        return Aspect(
+            kind="around", seen=_KEPT[what][0], found="on_pipeline(rank)", changes={"changed": {"WHAT": what}}
+        )
     if signature in ("outputs kept", "boundary tensors beyond the bound"):
-        return Aspect(kind="alive", found="on_pipeline(rank)", returns="inputs" if "boundary" in signature else "outputs")
+        return Aspect(
+            kind="alive",
+            found="on_pipeline(rank)",
+            returns="inputs" if "boundary" in signature else "outputs",
+        )
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pipeconform.export.plain.aspects import Aspect
 
@@ -12,10 +12,10 @@ _WAIT = 20
 """Seconds after which a rank that waits for another is said to wait for ever."""
 
 
-def ends_text(aspect: Aspect) -> list[str]:
-    """The function that each process runs, and the one that starts them and tells the verdict."""
+def ends_text(aspect: Aspect, settings: Mapping[str, str]) -> list[str]:
+    """The function that each process runs, and the one that starts them, with `settings`, and tells the verdict."""
     named = {"raised": ["\n".join(_cause())]}.get(aspect.kind, [])
-    return [*named, "\n".join(_worker(aspect)), "\n".join(_main(aspect))]
+    return [*named, "\n".join(_worker(aspect)), "\n".join(_main(aspect, settings))]
 
 
 def _cause() -> Iterator[str]:
@@ -23,9 +23,9 @@ def _cause() -> Iterator[str]:
     yield '    """The type and the first line of the first cause of an error, without numbers."""'
     yield "    while error.__cause__ or (error.__context__ and not error.__suppress_context__):"
     yield "        error = error.__cause__ or error.__context__"
-    yield "    line = next(iter(str(error).strip().splitlines()), \"\").strip()"
+    yield '    line = next(iter(str(error).strip().splitlines()), "").strip()'
     yield '    line = re.sub(r"0x[0-9a-f]+", "#", line)'
-    yield "    return type(error).__name__, re.sub(r\"-?\\d+(\\.\\d+)?(e-?\\d+)?\", \"#\", line)[:120]"
+    yield '    return type(error).__name__, re.sub(r"-?\\d+(\\.\\d+)?(e-?\\d+)?", "#", line)[:120]'
 
 
 def _worker(aspect: Aspect) -> Iterator[str]:
@@ -55,11 +55,16 @@ def _worker(aspect: Aspect) -> Iterator[str]:
         "waited": 'f"REPRODUCED: {error!r}" if "imed out" in str(error) else repr(error)',
     }.get(aspect.kind, "repr(error)")
     yield f"            answer.write_text({told})"
+    if aspect.lives_on:
+        yield '            if "imed out" not in str(error):'
+        yield f"                time.sleep({2 * _WAIT})  # it lives on, and its connections stay open"
     yield "    os._exit(0)"
 
 
-def _main(aspect: Aspect) -> Iterator[str]:
+def _main(aspect: Aspect, settings: Mapping[str, str]) -> Iterator[str]:
     yield "def main():"
+    for name, value in settings.items():
+        yield f'    os.environ["{name}"] = "{value}"'
     yield "    with tempfile.TemporaryDirectory() as folder:"
     yield '        make, told = mp.get_context("spawn").Process, []'
     yield "        ranks = [make(target=worker, args=(rank, folder)) for rank in range(WORLD)]"
@@ -69,7 +74,7 @@ def _main(aspect: Aspect) -> Iterator[str]:
     yield "            process.join(timeout=120)"
     ended = 'f"exit code {process.exitcode}"'
     if aspect.kind == "died":
-        yield f'            died = process.exitcode == -signal.{aspect.ended}'
+        yield f"            died = process.exitcode == -signal.{aspect.ended}"
         ended = f'"REPRODUCED: died of {aspect.ended}" if died else {ended}'
         yield f"            ended = {ended}"
         ended = "ended"

@@ -3,56 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from pipeconform.adapter import Placement, laid_out
 from pipeconform.case import blocks
 from pipeconform.case.case import Adam, Case, Eval, Load, Optimize, Sgd, Train, Zero
 from pipeconform.export.plain.aspects import Aspect
 from pipeconform.export.plain.refusal import NotPlainError
-from pipeconform.export.plain.source import WIDTH, call
 from pipeconform.export.plain.values import num_inputs
 
-__all__ = ["CLASSES", "SINGLE", "full_model_text", "owners", "pipeline_text", "placed", "program_text", "stages_made"]
-
-CLASSES: Mapping[str, str] = {
-    "ForwardOnly": "_ScheduleForwardOnly",
-    "GPipe": "ScheduleGPipe",
-    "1F1B": "Schedule1F1B",
-    "Interleaved1F1B": "ScheduleInterleaved1F1B",
-    "LoopedBFS": "ScheduleLoopedBFS",
-    "InterleavedZeroBubble": "ScheduleInterleavedZeroBubble",
-    "ZBVZeroBubble": "ScheduleZBVZeroBubble",
-    "DualPipeV": "ScheduleDualPipeV",
-}
-SINGLE = ("ForwardOnly", "GPipe", "1F1B")
-"""Schedules with one stage on each rank."""
-_V = ("ZBVZeroBubble", "DualPipeV")
-
-
-def owners(case: Case) -> tuple[frozenset[int], ...]:
-    """The pipeline ranks that own each stage."""
-    natural = Placement.V if case.schedule in _V else Placement.LOOP
-    how = Placement(case.world.placement) if case.world.placement else natural
-    return tuple(map(frozenset, laid_out(how, num_ranks=case.num_ranks, num_stages=case.num_stages)))
-
-
-def placed(case: Case) -> dict[int, list[int]]:
-    """The stages of every rank of the pipelines."""
-    found = {}
-    for ranks in case.world.pipelines:
-        for position, rank in enumerate(ranks):
-            found[rank] = [s for s, several in enumerate(owners(case)) if position in several]
-    return dict(sorted(found.items()))
+__all__ = ["as_run", "autocast", "full_model_text", "mixed", "modes", "program_text", "several_steps"]
 
 
 def program_text(case: Case, aspect: Aspect) -> str:
     """The steps of the case, if there are several; else the one step stands in the functions that do it."""
-    return "\n".join(_program(case, aspect)) if _several(case, aspect) else ""
+    return "\n".join(_program(case, aspect)) if several_steps(case, aspect) else ""
 
 
-def _several(case: Case, aspect: Aspect) -> bool:
-    return len(case.program) > 1 or aspect.kind == "around"
+def several_steps(case: Case, aspect: Aspect) -> bool:
+    by_hand = any(step.by_hand is not None for step in case.trains)
+    return len(case.program) > 1 or aspect.kind == "around" or by_hand
 
 
 def _program(case: Case, aspect: Aspect) -> Iterator[str]:
@@ -84,7 +53,7 @@ def _step(index: int, step: object, case: Case, aspect: Aspect) -> Iterator[str]
     around = aspect.kind == "around" and isinstance(step, Eval)
     match step:
         case Train() | Eval():
-            ran = f"run({index}, training={isinstance(step, Train)})" if _mixed(case) else f"run({index})"
+            ran = f"run({index}, training={isinstance(step, Train)})" if mixed(case) else f"run({index})"
             if around:
                 yield f"before = {aspect.seen}"
             if isinstance(step, Eval) and step.guard:
@@ -105,12 +74,12 @@ def _step(index: int, step: object, case: Case, aspect: Aspect) -> Iterator[str]
         yield f"seen.append({aspect.seen})"
 
 
-def _mixed(case: Case) -> bool:
+def mixed(case: Case) -> bool:
     """Whether some steps train and some evaluate."""
     return len({isinstance(run, Train) for run in case.runs}) > 1
 
 
-def _autocast(case: Case) -> str:
+def autocast(case: Case) -> str:
     return 'torch.autocast("cpu", dtype=torch.bfloat16)' if any(run.autocast for run in case.runs) else ""
 
 
@@ -118,19 +87,19 @@ def full_model_text(case: Case, aspect: Aspect) -> str:
     """The function that does the steps without a pipeline."""
     lines = ["def on_full_model():", '    """The stages one after the other, one microbatch at a time."""']
     lines.append("    stages = {s: build(s) for s in range(len(STAGES))}")
-    return "\n".join([*lines, *_wrapped(_full_run(case, aspect), case, aspect)])
+    return "\n".join([*lines, *as_run(_full_run(case, aspect), case, aspect)])
 
 
-def _wrapped(body: Iterator[str], case: Case, aspect: Aspect) -> Iterator[str]:
+def as_run(body: Iterator[str], case: Case, aspect: Aspect) -> Iterator[str]:
     """The body of a run, inline for a program of one step, else as a function that `program` calls."""
-    if not _several(case, aspect):
+    if not several_steps(case, aspect):
         for line in body:
             yield _inlined(f"    {line}".rstrip())
         if aspect.seen:
             yield f"    return [{aspect.seen}]"
         return
     yield ""
-    yield f"    def run(step{', training' if _mixed(case) else ''}):"
+    yield f"    def run(step{', training' if mixed(case) else ''}):"
     for line in body:
         yield f"        {line}".rstrip()
     yield ""
@@ -143,25 +112,23 @@ def _inlined(line: str) -> str:
     return re.sub(r"^( *return )(.+)$", r"\1[\2]", line)
 
 
-def _modes(case: Case) -> Iterator[str]:
+def modes(case: Case) -> Iterator[str]:
     if not any(isinstance(run, Eval) for run in case.runs):
         return
     yield "for stage in stages.values():"
-    yield f"    stage.train({'training' if _mixed(case) else 'False'})"
+    yield f"    stage.train({'training' if mixed(case) else 'False'})"
 
 
 def _full_run(case: Case, aspect: Aspect) -> Iterator[str]:
     replicas, mean = case.world.num_replicas, case.loss.reduction == "mean"
     dim = ", dim=1" if case.model.batch_dim else ""
-    yield from _modes(case)
-    if aspect.returns == "output":
-        yield "outputs = []"
-    elif aspect.returns == "loss":
-        yield "losses = []"
+    yield from modes(case)
+    if aspect.returns in ("output", "loss"):
+        yield "found = {}" if replicas > 1 else f"{aspect.returns}s = []"
     indent = ""
     evaluates = any(isinstance(run, Eval) for run in case.runs)
-    grad = ("torch.set_grad_enabled(training)" if _mixed(case) else "torch.no_grad()") if evaluates else ""
-    if contexts := [*filter(None, [grad, _autocast(case)])]:
+    grad = ("torch.set_grad_enabled(training)" if mixed(case) else "torch.no_grad()") if evaluates else ""
+    if contexts := [*filter(None, [grad, autocast(case)])]:
         yield f"with {', '.join(contexts)}:"
         indent += "    "
     if replicas > 1:
@@ -169,6 +136,8 @@ def _full_run(case: Case, aspect: Aspect) -> Iterator[str]:
         indent += "    "
     several = num_inputs(case) > 1 or case.model.container != "tensor"
     data = "batch(step, replica)" if replicas > 1 else "batch(step)"
+    if replicas > 1 and aspect.returns in ("output", "loss"):
+        yield f"{indent}{aspect.returns}s = found[replica] = []"
     yield f"{indent}for {'*x' if several else 'x'}, target in zip(*(one.tensor_split(M{dim}) for one in {data})):"
     indent += "    "
     yield f"{indent}for stage in stages.values():"
@@ -176,103 +145,30 @@ def _full_run(case: Case, aspect: Aspect) -> Iterator[str]:
     if aspect.returns == "output":
         yield f"{indent}outputs.append(x.detach())"
     if case.trains:
-        if _mixed(case):
+        if mixed(case):
             yield f"{indent}if training:"
             indent += "    "
         if aspect.returns == "loss":
             yield f"{indent}losses.append(loss(x, target))"
         value = "losses[-1]" if aspect.returns == "loss" else "loss(x, target)"
-        divided = f"({value} / M{f' / {replicas}' if replicas > 1 else ''})" if mean else value
+        divisors = ["M"] * mean + [str(replicas)] * (replicas > 1)
+        divided = f"({' / '.join([value, *divisors])})" if divisors else value
         yield f"{indent}{divided}.backward()"
         if case.has(blocks.Deferred):
             yield f"{indent}for stage in stages.values():"
             yield f"{indent}    for layer in filter(lambda part: isinstance(part, Deferred), stage.modules()):"
             yield f"{indent}        layer.build()()"
-    if aspect.returns == "output":
-        yield f'return {{"the output": torch.cat(outputs{dim})}}'
-    elif aspect.returns == "loss":
-        yield 'return {f"the loss of microbatch {k}": one.detach() for k, one in enumerate(losses)}'
+    yield from _returned(aspect, dim, replicas)
 
 
-def pipeline_text(case: Case, aspect: Aspect) -> str:
-    """The function that does the steps with torch's pipeline, on one rank."""
-    return "\n".join(_pipeline(case, aspect))
-
-
-def stages_made(case: Case, aspect: Aspect) -> Iterator[str]:
-    """The lines that make this rank's `stages` and, of those, its stages in a pipeline, `own`."""
-    group = ""
-    if case.world.pipeline_ranks != tuple(range(case.world.size)):
-        yield f"    group = dist.new_group({list(case.world.pipeline_ranks)})"
-        yield "    if rank not in PLACED:"
-        yield "        return []"
-        group = "group=group"
-    yield "    stages = {s: build(s) for s in PLACED[rank]}"
-    if aspect.kind == "alive":
-        yield "    inputs, outputs = received(stages)"
-        yield "    found = []"
-    deferred = "dw_builder=deferred_weights(stage)" if case.has(blocks.Deferred) else ""
-    made = ["stage", "s", "len(STAGES)", 'torch.device("cpu")', *filter(None, [group, deferred])]
-    yield from _comprehension("own", f"PipelineStage({', '.join(made)})", "for s, stage in stages.items()")
-
-
-def _pipeline(case: Case, aspect: Aspect) -> Iterator[str]:
-    yield "def on_pipeline(rank):"
-    yield from stages_made(case, aspect)
-    options = ["own[0]" if case.schedule in SINGLE else "own", "M"]
-    if case.trains:
-        options += ["loss_fn=loss", *(["scale_grads=False"] if case.loss.reduction == "sum" else [])]
-    yield call(f"    schedule = {CLASSES[case.schedule]}", options)
-    yield from _wrapped(_pipeline_run(case, aspect), case, aspect)
-    if aspect.kind == "alive":
-        yield "    return found"
-
-
-def _pipeline_run(case: Case, aspect: Aspect) -> Iterator[str]:
-    last = case.num_stages - 1
-    lone = num_inputs(case) == 1
-    yield f"{'x' if lone else '*x'}, target = batch(step)"
-    yield from _modes(case)
-    arguments = ["*args"]
-    yield f"args = {'(x,)' if lone else 'x'} if 0 in stages else ()"
-    if case.trains:
-        if aspect.returns == "loss":
-            yield "losses = []"
-        told = '{"target": target, "losses": losses}' if aspect.returns == "loss" else '{"target": target}'
-        yield f"kwargs = {told} if {last} in stages else {{}}"
-        arguments.append("**kwargs")
-    autocast, indent = _autocast(case), ""
-    if autocast:
-        yield f"with {autocast}:"
-        indent = "    "
-    kept = "output = " if aspect.returns == "output" else ""
-    inside = ", ".join(arguments)
-    if _mixed(case):
-        yield f"{indent}with torch.set_grad_enabled(training):"
-        yield f"{indent}    {kept}(schedule.step if training else schedule.eval)({inside})"
-    elif case.trains:
-        yield f"{indent}{kept}schedule.step({inside})"
-    else:
-        yield f"{indent}with torch.no_grad():"
-        yield f"{indent}    {kept}schedule.eval({inside})"
-    if aspect.kind == "alive":
-        yield f"if (kept := alive({aspect.returns})) > {'BOUND[rank]' if aspect.returns == 'inputs' else 0}:"
-        yield f'    found.append(f"{aspect.returns} of {{kept}} forwards are alive when the step has ended")'
-    elif aspect.returns == "output":
-        yield f'return {{"the output": output.detach()}} if {last} in stages else {{}}'
-    elif aspect.returns == "loss":
-        yield 'return {f"the loss of microbatch {k}": one.detach() for k, one in enumerate(losses)}'
-
-
-def _comprehension(name: str, value: str, loop: str) -> Iterator[str]:
-    """A list on one line if it fits, else as ruff breaks it."""
-    if len(short := f"    {name} = [{value} {loop}]") <= WIDTH:
-        yield short
+def _returned(aspect: Aspect, dim: str, replicas: int) -> Iterator[str]:
+    if aspect.returns not in ("output", "loss"):
         return
-    yield f"    {name} = ["
-    if len(inner := f"        {value} {loop}") <= WIDTH:
-        yield inner
+    if replicas > 1:
+        yield f'return {{f"the {aspect.returns} of replica {{d}}": {_joined(aspect, "each", dim)} for d, each in found.items()}}'
     else:
-        yield f"        {value}"
-        yield f"        {loop}"
-    yield "    ]"
+        yield f'return {{"the {aspect.returns}": {_joined(aspect, f"{aspect.returns}s", dim)}}}'
+
+
+def _joined(aspect: Aspect, name: str, dim: str) -> str:
+    return f"torch.cat({name}{dim})" if aspect.returns == "output" else f"torch.stack({name}).detach()"

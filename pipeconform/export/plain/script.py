@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pipeconform.case.case import Case
+from pipeconform.case.perturbations import SlowLink
 from pipeconform.export.plain.aspects import Aspect, aspect_of
 from pipeconform.export.plain.ends import ends_text
-from pipeconform.export.plain.engines import CLASSES, full_model_text, pipeline_text, placed, program_text
+from pipeconform.export.plain.engines import full_model_text, program_text
+from pipeconform.export.plain.hand import hand_changes, mistakes_text
+from pipeconform.export.plain.layout import CLASSES, layout_text, owners
+from pipeconform.export.plain.pipeline import mistake_text, pipeline_text
 from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.export.plain.source import call, imports_of, pieces_of
 from pipeconform.export.plain.stages import stages_text
@@ -39,10 +43,11 @@ def plain_program(question: Question, *, found: str) -> str:
     classes, built = stages_text(case)
     functions = [
         batch_text(case),
+        mistake_text(case),
         program_text(case, aspect),
         full_model_text(case, aspect),
         pipeline_text(case, aspect),
-        *ends_text(aspect),
+        *ends_text(aspect, question.settings),
         'if __name__ == "__main__":\n    main()',
     ]
     loss = loss_text(case)
@@ -52,7 +57,7 @@ def plain_program(question: Question, *, found: str) -> str:
     else:
         functions.insert(1, loss)
     functions = [one for one in functions if one]
-    copied = pieces_of("\n".join([classes, built, *functions]), aspect.changes)
+    copied = pieces_of("\n".join([*constants, classes, built, *functions]), _changes(case, aspect))
     modules = [one for one in copied if one.startswith("class ")]
     helpers = [one for one in copied if not one.startswith("class ")]
     body = "\n\n\n".join(filter(None, ["\n".join(constants), *modules, classes, built, *helpers, *functions]))
@@ -61,25 +66,39 @@ def plain_program(question: Question, *, found: str) -> str:
 
 
 def _refuse(case: Case, question: Question) -> None:
+    delays = all(isinstance(one, SlowLink) or one.what == "delay" for one in case.world.perturbations)
     reasons = {
         f"the device is {question.device}": question.device != "cpu",
         "a front end makes the stages": case.model.split is not None,
-        "there are replicas": case.world.replicas is not None,
         "stages are cut over ranks": case.world.tensor is not None,
-        "the plan is wrong on purpose": case.world.misplan is not None,
-        "something is done wrong on purpose": bool(case.mistakes),
-        "the stages are driven by hand": any(step.by_hand is not None for step in case.trains),
         "stages take keyword arguments": bool(case.model.kwargs),
         "inputs require a gradient": case.model.input_requires_grad,
         "the batch is in another dimension": bool(case.model.batch_dim),
-        "ranks are perturbed": bool(case.world.perturbations),
-        "the environment is another": question.variant != "default",
+        "ranks are stopped or killed": not delays,
+        "the number of microbatches changes": len({run.num_microbatches for run in case.runs}) > 1,
     }
     for reason, holds in reasons.items():
         if holds:
             raise NotPlainError(reason)
-    if len({run.num_microbatches for run in case.runs}) > 1:
-        raise NotPlainError("the number of microbatches changes")
+
+
+def _changes(case: Case, aspect: Aspect) -> dict[str, Mapping[str, str]]:
+    """Changes of copied pieces."""
+    found = dict(aspect.changes)
+    replicas = case.world.replicas
+    if case.world.num_replicas > 1:
+        seed = 'SEED if not replica else zlib.crc32(f"{SEED}/replica/{replica}".encode())'
+        found["seeded"] = {
+            "(*role)": "(*role, replica=0)",
+            "    return": f"    seed = {seed}\n    return",
+            "(SEED, *role)": "(seed, *role)",
+        }
+    if replicas is not None and replicas.wrapper == "fully_shard":
+        found["gradients"] = {"parameter.grad.clone()": "whole(parameter.grad).clone()"}
+        found["parameters"] = {"parameter.detach().clone()": "whole(parameter.detach()).clone()"}
+    if any(step.by_hand is not None for step in case.trains):
+        found |= hand_changes(case)
+    return found
 
 
 def _torchs(case: Case) -> dict[str, str]:
@@ -91,9 +110,10 @@ def _torchs(case: Case) -> dict[str, str]:
 
 
 def _constants(case: Case, aspect: Aspect) -> Iterator[str]:
-    yield f"WORLD = {case.world.size}  # processes"
-    yield f"PLACED = {placed(case)}  # the stages of every rank"
-    yield f"M = {case.runs[0].num_microbatches}  # microbatches"
+    yield from layout_text(case)
+    if any(step.by_hand is not None for step in case.trains):
+        yield f"LAST = {case.num_stages - 1}  # the last stage"
+        yield f"MISTAKES = {{  # by step: what is due, whether the mistake is made before it, the mistake\n{mistakes_text(case, owners(case))}}}"
     yield f"SEED, DTYPE = {case.seed}, torch.{case.model.dtype}"
     if aspect.kind == "raised":
         kind, _, line = aspect.ended.partition(": ")
@@ -104,7 +124,15 @@ def _constants(case: Case, aspect: Aspect) -> Iterator[str]:
 
 def _bounds(case: Case) -> dict[int, int]:
     """How many forwards' inputs each rank may keep, by the named schedule."""
-    names = {"1F1B": "one_f_one_b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_one_f_one_b", "LoopedBFS": "looped_bfs", "InterleavedZeroBubble": "interleaved_zero_bubble", "ZBVZeroBubble": "zb_v", "DualPipeV": "dualpipe_v"}
+    names = {
+        "1F1B": "one_f_one_b",
+        "GPipe": "gpipe",
+        "Interleaved1F1B": "interleaved_one_f_one_b",
+        "LoopedBFS": "looped_bfs",
+        "InterleavedZeroBubble": "interleaved_zero_bubble",
+        "ZBVZeroBubble": "zb_v",
+        "DualPipeV": "dualpipe_v",
+    }
     size = Size(case.num_ranks, case.stages_per_rank, case.runs[0].num_microbatches)
     families = [family for family in accepted(names[case.schedule]) if family.refusal(size) is None]
     return {

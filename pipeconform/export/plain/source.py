@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import ModuleType
 
-from pipeconform.export.plain.pieces import blocks, harness, watched
+from pipeconform.export.plain.pieces import blocks, by_hand, harness, parallel, watched
 
 __all__ = ["WIDTH", "call", "imports_of", "pieces_of"]
 
 WIDTH = 110
-_PIECES = (blocks, harness, watched)
+_PIECES = (blocks, harness, watched, by_hand, parallel)
 
 
 @cache

@@ -57,12 +57,25 @@ def stages_text(case: Case) -> tuple[str, str]:
     if case.model.tied:
         raise NotPlainError("stages share a parameter")
     if _is_sequential(case):
-        return "", _tuple([call("lambda: nn.Sequential", [block_text(one, case) for one in stage.blocks], indent=4, after=_frozen(stage)).lstrip() for stage in case.model.stages])
+        return "", _tuple(
+            [
+                call(
+                    "lambda: nn.Sequential",
+                    [block_text(one, case) for one in stage.blocks],
+                    indent=4,
+                    after=_frozen(stage),
+                ).lstrip()
+                for stage in case.model.stages
+            ]
+        )
     texts: dict[str, int] = {}
     for s in range(case.num_stages):
         texts.setdefault("\n".join(_class(case, s)), s)
     alone = len(texts) == 1
-    names = {text: "Stage" if alone or not number else f"Stage{s}" for number, (text, s) in enumerate(texts.items())}
+    names = {
+        text: "Stage" if alone or not number else f"Stage{s}"
+        for number, (text, s) in enumerate(texts.items())
+    }
     classes = [text.replace("class Stage", f"class {names[text]}", 1) for text in texts]
     built = []
     for s, stage in enumerate(case.model.stages):
@@ -83,7 +96,15 @@ def _tuple(built: list[str]) -> str:
     return f"STAGES = (\n{rows})"
 
 
-_FRESH = (blocks.Linear, blocks.Norm, blocks.Mlp, blocks.Hooked, blocks.Shared, blocks.Accumulating, blocks.Deferred)
+_FRESH = (
+    blocks.Linear,
+    blocks.Norm,
+    blocks.Mlp,
+    blocks.Hooked,
+    blocks.Shared,
+    blocks.Accumulating,
+    blocks.Deferred,
+)
 """Blocks whose result is no view, where there is no sequence."""
 
 
@@ -108,9 +129,18 @@ def _class(case: Case, s: int) -> Iterator[str]:
         yield f"        self.learned = nn.Parameter(torch.empty({model.width}))"
     yield ""
     carried = carried_names(case)
-    names = {one: f"{one.kind}_{number}" if len(arriving) > 1 else one.kind for number, one in enumerate(arriving)}
+    names = {
+        one: f"{one.kind}_{number}" if len(arriving) > 1 else one.kind for number, one in enumerate(arriving)
+    }
     gains = [kwarg for kwarg in model.kwargs if kwarg.stage == s]
-    arguments = ["self", "x", *carried, *names.values(), *(["*"] if gains else []), *(f"gain_{s}" for _ in gains)]
+    arguments = [
+        "self",
+        "x",
+        *carried,
+        *names.values(),
+        *(["*"] if gains else []),
+        *(f"gain_{s}" for _ in gains),
+    ]
     yield f"    def forward({', '.join(arguments)}):"
     embeds = model.tokens and s == 0
     if embeds:
@@ -138,14 +168,18 @@ def _class(case: Case, s: int) -> Iterator[str]:
 def _output(case: Case, x: str) -> Iterator[str]:
     model = case.model
     if model.merged or model.output not in _OUTPUT:
-        raise NotPlainError("several outputs that are merged in different ways" if model.merged else "an output in a dict")
+        raise NotPlainError(
+            "several outputs that are merged in different ways" if model.merged else "an output in a dict"
+        )
     if model.output == "tuple" and x != "x":
         yield f"        x = {x}"
         x = "x"
     yield f"        return {_OUTPUT[model.output].format(x)}"
 
 
-def _boundary(case: Case, s: int, x: str, held: dict[Passage, str], leaving: tuple[Passage, ...]) -> Iterator[str]:
+def _boundary(
+    case: Case, s: int, x: str, held: dict[Passage, str], leaving: tuple[Passage, ...]
+) -> Iterator[str]:
     if x != "x":
         yield f"        x = {x}"
     given = ["x"]

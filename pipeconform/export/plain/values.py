@@ -52,7 +52,9 @@ def _batch(case: Case) -> Iterator[str]:
         return f"    {name} = {f'{inner}.to(DTYPE)' if cast and model.dtype != 'float64' else text}"
 
     if model.tokens:
-        yield kept("x", drawn("torch.randint(0, 11, {shape}, generator={seeded})", shape, '"input"'), cast=False)
+        yield kept(
+            "x", drawn("torch.randint(0, 11, {shape}, generator={seeded})", shape, '"input"'), cast=False
+        )
     else:
         yield kept("x", drawn(_NORMAL, whole, '"input"'), cast=True)
     for position, (kind, name) in enumerate(zip(model.carried, carried_names(case), strict=True)):
@@ -86,7 +88,9 @@ def loss_text(case: Case) -> str:
         return f"loss = {name}({how})"
     lines = ["def loss(output, target):"]
     if not plain:
-        lines.append("    output, squares = output" if case.model.output == "tuple" else "    (output,) = output")
+        lines.append(
+            "    output, squares = output" if case.model.output == "tuple" else "    (output,) = output"
+        )
     value = f"((output - target) ** 2).{reduction}()"
     if not mse:
         how = "" if reduction == "mean" else ', reduction="sum"'

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import tempfile
+import time
 import warnings
 import zlib
 from datetime import timedelta
@@ -91,5 +92,7 @@ def longer(expected, found):
 def changed(before, after):
     """What an evaluation changed."""
     for name, value in after.items():
-        if (value is None) != (before[name] is None) or not (value is None or torch.equal(value, before[name])):
+        if (value is None) != (before[name] is None) or not (
+            value is None or torch.equal(value, before[name])
+        ):
             yield f"WHAT of {name} was {before[name]} before the evaluation and is {value} after it"

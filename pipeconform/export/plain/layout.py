@@ -1,0 +1,92 @@
+"""Which rank has which stages, by torch's names: schedules, placements, groups, and plans that are wrong on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pipeconform.adapter import Placement, laid_out
+from pipeconform.case.case import Case
+from pipeconform.case.planned import planned_for
+
+__all__ = ["CLASSES", "is_lone", "layout_text", "owners", "placed"]
+
+CLASSES: Mapping[str, str] = {
+    "ForwardOnly": "_ScheduleForwardOnly",
+    "GPipe": "ScheduleGPipe",
+    "1F1B": "Schedule1F1B",
+    "Interleaved1F1B": "ScheduleInterleaved1F1B",
+    "LoopedBFS": "ScheduleLoopedBFS",
+    "InterleavedZeroBubble": "ScheduleInterleavedZeroBubble",
+    "ZBVZeroBubble": "ScheduleZBVZeroBubble",
+    "DualPipeV": "ScheduleDualPipeV",
+}
+_LONE = ("ForwardOnly", "GPipe", "1F1B")
+_V = ("ZBVZeroBubble", "DualPipeV")
+
+
+def is_lone(case: Case) -> bool:
+    """Whether the schedule takes one stage, and not a list."""
+    return case.schedule in _LONE
+
+
+def owners(case: Case) -> tuple[frozenset[int], ...]:
+    """The pipeline ranks that own each stage."""
+    natural = Placement.V if case.schedule in _V else Placement.LOOP
+    how = Placement(case.world.placement) if case.world.placement else natural
+    return tuple(map(frozenset, laid_out(how, num_ranks=case.num_ranks, num_stages=case.num_stages)))
+
+
+def placed(case: Case) -> dict[int, list[int]]:
+    """The stages of every rank of the pipelines, as its own plan has them."""
+    found = {}
+    for ranks in case.world.pipelines:
+        for position, rank in enumerate(ranks):
+            layout = owners(planned_for(case, position))
+            found[rank] = [s for s, several in enumerate(layout) if position in several]
+    return dict(sorted(found.items()))
+
+
+def layout_text(case: Case) -> Iterator[str]:
+    """The constants that say which process does what."""
+    world = case.world
+    yield f"WORLD = {world.size}  # processes"
+    if world.replicas is not None:
+        pipelines = [list(ranks) for ranks in world.pipelines]
+        yield f"PIPELINES = {pipelines}  # the ranks of every replica"
+        replicas = {s: [ranks[min(several)] for ranks in pipelines] for s, several in enumerate(owners(case))}
+        yield f"REPLICAS = {replicas}  # the ranks that have each stage"
+    yield f"PLACED = {placed(case)}  # the stages of every rank"
+    plans = {rank: planned_for(case, position) for position, rank in enumerate(world.pipeline_ranks)}
+    sizes = {rank: plan.runs[0].num_microbatches for rank, plan in plans.items()}
+    right = case.runs[0].num_microbatches
+    yield f"M = {right}  # microbatches"
+    if set(sizes.values()) != {right}:
+        yield f"PLANNED = {sizes}  # the microbatches in the plan of every rank"
+    counts = {rank: plan.num_stages for rank, plan in plans.items()}
+    if len(set(counts.values())) > 1:
+        yield f"STAGES_PLANNED = {counts}  # the number of stages in the plan of every rank"
+    if world.misplan is not None and world.misplan.how in ("metadata", "shape", "dtype"):
+        yield from _declared(case)
+
+
+def _declared(case: Case) -> Iterator[str]:
+    """What is declared of the stages: shapes and dtypes of inputs and outputs."""
+    from pipeconform.case.build.declared import declared_of
+
+    rows = []
+    for s, said in declared_of(case).items():
+        sides = []
+        for specs in (said.inputs, said.outputs):
+            shown = [f"example({list(one.shape)}, {one.dtype}, {one.requires_grad})" for one in specs]
+            sides.append(f"({', '.join(shown)}{',' if len(shown) == 1 else ''})")
+        rows.append(f"    {s}: ({', '.join(sides)}),")
+    yield ""
+    yield ""
+    yield "def example(shape, dtype, requires_grad):"
+    yield '    """What PipelineStage takes as input_args and output_args: with it no shapes are exchanged."""'
+    yield '    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=requires_grad)'
+    yield ""
+    yield ""
+    yield "DECLARED = {"
+    yield from rows
+    yield "}"
