@@ -12,26 +12,17 @@ _WAIT = 20
 """Seconds after which a rank that waits for another is said to wait for ever."""
 
 
-def ends_text(aspect: Aspect, settings: Mapping[str, str]) -> list[str]:
-    """The function that each process runs, and the one that starts them, with `settings`, and tells the verdict."""
-    named = {"raised": ["\n".join(_cause())]}.get(aspect.kind, [])
-    return [*named, "\n".join(_worker(aspect)), "\n".join(_main(aspect, settings))]
+def ends_text(aspect: Aspect, settings: Mapping[str, str], *, alone: bool) -> list[str]:
+    """The function that each process runs, and the one that starts them, with `settings`, and tells the verdict.
+
+    A process that is `alone` waits for no other.
+    """
+    return ["\n".join(_worker(aspect, alone=alone)), "\n".join(_main(aspect, settings))]
 
 
-def _cause() -> Iterator[str]:
-    yield "def cause_of(error):"
-    yield '    """The type and the first line of the first cause of an error, without numbers."""'
-    yield "    while error.__cause__ or (error.__context__ and not error.__suppress_context__):"
-    yield "        error = error.__cause__ or error.__context__"
-    yield '    line = next(iter(str(error).strip().splitlines()), "").strip()'
-    yield '    line = re.sub(r"0x[0-9a-f]+", "#", line)'
-    yield '    return type(error).__name__, re.sub(r"-?\\d+(\\.\\d+)?(e-?\\d+)?", "#", line)[:120]'
-
-
-def _worker(aspect: Aspect) -> Iterator[str]:
+def _worker(aspect: Aspect, *, alone: bool) -> Iterator[str]:
     compares = bool(aspect.found)
     yield "def worker(rank, folder):"
-    yield '    warnings.simplefilter("ignore")'
     yield "    torch.set_num_threads(1)"
     yield '    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")'
     limit = f", timeout=timedelta(seconds={_WAIT})" if aspect.kind == "waited" else ""
@@ -39,7 +30,8 @@ def _worker(aspect: Aspect) -> Iterator[str]:
     yield f'    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD{limit})'
     both = "expected, on_pipeline(rank)" in aspect.found
     yield "    expected = on_full_model()" if both else "    on_full_model()"
-    yield "    dist.barrier()"
+    if not alone:
+        yield "    dist.barrier()"
     yield "    try:"
     if compares:
         yield f'        found = next(iter({aspect.found}), "")'
@@ -47,14 +39,19 @@ def _worker(aspect: Aspect) -> Iterator[str]:
     else:
         yield "        on_pipeline(rank)"
         yield '        answer.write_text("as expected")'
-    yield "        dist.barrier()  # a rank that left early would be an error for those that still run"
+    if not alone:
+        yield "        dist.barrier()  # a rank that left early would be an error for those that still run"
     yield "    except Exception as error:"
-    yield "        if not answer.exists():"
+    if aspect.kind == "raised":
+        yield "        same = re.search(ERROR, format_exc(), re.M)"
+    indent = "        " if alone else "            "
+    if not alone:
+        yield "        if not answer.exists():"
     told = {
-        "raised": 'f"REPRODUCED: {error!r}" if cause_of(error) == ERROR else repr(error)',
+        "raised": 'f"REPRODUCED: {error!r}" if same else repr(error)',
         "waited": 'f"REPRODUCED: {error!r}" if "imed out" in str(error) else repr(error)',
     }.get(aspect.kind, "repr(error)")
-    yield f"            answer.write_text({told})"
+    yield f"{indent}answer.write_text({told})"
     if aspect.lives_on:
         yield '            if "imed out" not in str(error):'
         yield f"                time.sleep({2 * _WAIT})  # it lives on, and its connections stay open"

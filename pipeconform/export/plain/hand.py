@@ -89,7 +89,7 @@ def hand_run(case: Case, aspect: Aspect) -> Iterator[str]:
             yield f"            if {of}error is None:"
             yield '                found.append(f"{mistake} was carried out, although it is not due")'
         else:
-            yield f"            if {of}error is not None and not told(error, mistake[2]):"
+            yield f"            if {of}error is not None and not names_microbatch(error, mistake[2]):"
             yield '                found.append(f"{mistake}, which is not due, says only {error!r}")'
     yield "        elif not wrongly:"
     yield "            error = refused(own, *operation, parts, kept)"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pipeconform.adapter import Placement, laid_out
 from pipeconform.case.case import Case
 from pipeconform.case.planned import planned_for
+from pipeconform.export.plain.source import call
 
 __all__ = ["CLASSES", "is_lone", "layout_text", "owners", "placed"]
 
@@ -50,11 +51,12 @@ def layout_text(case: Case) -> Iterator[str]:
     """The constants that say which process does what."""
     world = case.world
     yield f"WORLD = {world.size}  # processes"
-    if world.replicas is not None:
+    if world.num_replicas > 1:
         pipelines = [list(ranks) for ranks in world.pipelines]
         yield f"PIPELINES = {pipelines}  # the ranks of every replica"
         replicas = {s: [ranks[min(several)] for ranks in pipelines] for s, several in enumerate(owners(case))}
-        yield f"REPLICAS = {replicas}  # the ranks that have each stage"
+        yield "# the ranks that have each stage"
+        yield call("REPLICAS = ", [f"{s}: {ranks}" for s, ranks in replicas.items()], ends=("{", "}"))
     yield f"PLACED = {placed(case)}  # the stages of every rank"
     plans = {rank: planned_for(case, position) for position, rank in enumerate(world.pipeline_ranks)}
     sizes = {rank: plan.runs[0].num_microbatches for rank, plan in plans.items()}

@@ -30,7 +30,7 @@ def _by_hand(case: Case) -> bool:
 def _pipeline(case: Case, aspect: Aspect) -> Iterator[str]:
     world, misplan = case.world, case.world.misplan
     yield "def on_pipeline(rank):"
-    group = "group" if world.pipeline_ranks != tuple(range(world.size)) or world.replicas else ""
+    group = "group" if world.pipeline_ranks != tuple(range(world.size)) else ""
     yield from _groups(case)
     yield "    stages = {s: build(s) for s in PLACED[rank]}"
     if aspect.kind == "alive":
@@ -77,30 +77,34 @@ def _pipeline(case: Case, aspect: Aspect) -> Iterator[str]:
 
 
 def _groups(case: Case) -> Iterator[str]:
+    """The process groups of this rank; without a bystander, as little as there is to say."""
     world = case.world
-    if world.replicas is not None:
+    bystanders = len(placed(case)) < world.size
+    if world.num_replicas > 1:
         yield "    groups = [dist.new_group(ranks) for ranks in PIPELINES]"
         yield "    replicas = {s: dist.new_group(ranks) for s, ranks in REPLICAS.items()}"
-        if len(placed(case)) < world.size:
-            yield "    if rank not in PLACED:"
-            yield "        return []"
-        yield "    replica = [rank in ranks for ranks in PIPELINES].index(True)"
-        yield "    group = groups[replica]"
     elif world.pipeline_ranks != tuple(range(world.size)):
         yield f"    group = dist.new_group({list(world.pipeline_ranks)})"
+    if world.replicas is not None and world.num_replicas == 1:
+        yield "    alone = [dist.new_group([one]) for one in range(WORLD)][rank]"
+    if bystanders:
         yield "    if rank not in PLACED:"
         yield "        return []"
+    if world.num_replicas > 1:
+        yield "    replica = [rank in ranks for ranks in PIPELINES].index(True)"
+        yield "    group = groups[replica]"
 
 
 def _wrapped(case: Case) -> Iterator[str]:
     replicas = case.world.replicas
     assert replicas is not None
+    group = "replicas[s]" if case.world.num_replicas > 1 else "alone"
     if replicas.wrapper == "fully_shard":
-        yield from _dict("wrapped", f"sharded(stage, s, replicas[s], nested={replicas.nested})")
+        yield from _dict("wrapped", f"sharded(stage, s, {group}, nested={replicas.nested})")
         return
     if any(stage.frozen for stage in case.model.stages):
         raise NotPlainError("a stage of replicas is frozen")
-    options = ["stage", "process_group=replicas[s]", "broadcast_buffers=False"]
+    options = ["stage", f"process_group={group}", "broadcast_buffers=False"]
     options += ["gradient_as_bucket_view=True"] if replicas.bucket_views else []
     options += ["static_graph=True"] if replicas.static_graph else []
     options += ["find_unused_parameters=True"] if replicas.find_unused else []
@@ -109,7 +113,7 @@ def _wrapped(case: Case) -> Iterator[str]:
         raised = [one.stage for one in case.mistakes if one.where == "reduction"]
         hook = f"raising if s == {raised[0]} else averaged" if raised else "averaged"
         yield "    for s, stage in wrapped.items():"
-        yield f"        stage.register_comm_hook(replicas[s], {hook})"
+        yield f"        stage.register_comm_hook({group}, {hook})"
 
 
 def _made(case: Case, made: list[str], wrapped: str) -> Iterator[str]:
@@ -149,9 +153,17 @@ def _run(case: Case, aspect: Aspect) -> Iterator[str]:
     yield f"{'x' if lone else '*x'}, target = batch(step{', replica' if replicas else ''})"
     yield from modes(case)
     yield from _mistaken(case, aspect)
-    yield f"args = {'(x,)' if lone else 'x'} if 0 in stages else ()"
-    arguments = ["*args"]
-    if case.trains:
+    arguments = ["x" if lone else "*x"]
+    everything = case.world.size == 1
+    if not everything:
+        yield f"args = {'(x,)' if lone else 'x'} if 0 in stages else ()"
+        arguments = ["*args"]
+    if case.trains and everything:
+        arguments.append("target=target")
+        if aspect.returns == "loss":
+            yield "losses = []"
+            arguments.append("losses=losses")
+    elif case.trains:
         if aspect.returns == "loss":
             yield "losses = []"
         told = '{"target": target, "losses": losses}' if aspect.returns == "loss" else '{"target": target}'

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 
+from pipeconform.case import blocks
 from pipeconform.case.case import Case
 from pipeconform.case.perturbations import SlowLink
 from pipeconform.export.plain.aspects import Aspect, aspect_of
@@ -47,7 +49,7 @@ def plain_program(question: Question, *, found: str) -> str:
         program_text(case, aspect),
         full_model_text(case, aspect),
         pipeline_text(case, aspect),
-        *ends_text(aspect, question.settings),
+        *ends_text(aspect, question.settings, alone=case.world.size == 1),
         'if __name__ == "__main__":\n    main()',
     ]
     loss = loss_text(case)
@@ -57,6 +59,8 @@ def plain_program(question: Question, *, found: str) -> str:
     else:
         functions.insert(1, loss)
     functions = [one for one in functions if one]
+    if not classes:
+        constants, built = [*constants, built], ""
     copied = pieces_of("\n".join([*constants, classes, built, *functions]), _changes(case, aspect))
     modules = [one for one in copied if one.startswith("class ")]
     helpers = [one for one in copied if not one.startswith("class ")]
@@ -98,6 +102,11 @@ def _changes(case: Case, aspect: Aspect) -> dict[str, Mapping[str, str]]:
         found["parameters"] = {"parameter.detach().clone()": "whole(parameter.detach()).clone()"}
     if any(step.by_hand is not None for step in case.trains):
         found |= hand_changes(case)
+    if not case.has(blocks.Norm, blocks.BatchNorm, blocks.Unused):
+        found["build"] = {
+            "for name, parameter in stage.named_parameters()": "for parameter in stage.parameters()",
+            '            if name.endswith("weight") and parameter.ndim == 1:\n                parameter.add_(1.0)\n': "",
+        }
     return found
 
 
@@ -116,8 +125,8 @@ def _constants(case: Case, aspect: Aspect) -> Iterator[str]:
         yield f"MISTAKES = {{  # by step: what is due, whether the mistake is made before it, the mistake\n{mistakes_text(case, owners(case))}}}"
     yield f"SEED, DTYPE = {case.seed}, torch.{case.model.dtype}"
     if aspect.kind == "raised":
-        kind, _, line = aspect.ended.partition(": ")
-        yield call("ERROR = ", [_quoted(kind.rpartition(".")[2]), _quoted(line)])
+        pattern = re.escape(aspect.ended).replace("\\ ", " ").replace("\\#", "#").replace("#", r"[-+.\w]+")
+        yield f"ERROR = r{_raw('^' + pattern)}"
     if aspect.returns == "inputs":
         yield f"BOUND = {_bounds(case)}  # how many inputs a rank may keep"
 
@@ -141,10 +150,11 @@ def _bounds(case: Case) -> dict[int, int]:
     }
 
 
-def _quoted(text: str) -> str:
-    if '"' in text and "'" not in text:
-        return "'" + text.replace("\\", "\\\\") + "'"
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _raw(text: str) -> str:
+    """A text as a raw string, as ruff quotes it."""
+    if '"' not in text:
+        return f'"{text}"'
+    return f"'{text}'" if "'" not in text else f'"{text.replace(chr(34), ".")}"'
 
 
 def _head(question: Question, case: Case, found: str) -> Iterator[str]:
@@ -158,11 +168,8 @@ def _head(question: Question, case: Case, found: str) -> Iterator[str]:
     yield from _paragraph(f"Seen: {'; '.join(seen)}")
     expected = " ".join(row.statement.split()).partition(". ")[0].rstrip(".")
     yield from _paragraph(f"Expected: {expected}.")
-    yield from _paragraph(
-        "Ends with exit code 1 where this is seen again (REPRODUCED), 0 where the pipeline does what the full model "
-        "does (NOT REPRODUCED), and 3 where something else ended it."
-    )
+    yield "Exit code: 1 if this is seen again, 0 if the pipeline does as it should, 3 if something else ended it."
 
 
 def _paragraph(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", max_lines=4, placeholder=" …")
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", max_lines=3, placeholder=" …")

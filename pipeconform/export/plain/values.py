@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pipeconform.case.case import Case, Eval, Train
 from pipeconform.export.plain.refusal import NotPlainError
+from pipeconform.export.plain.source import WIDTH, call
 from pipeconform.export.plain.stages import carried_names
 
 __all__ = ["batch_text", "loss_text", "num_inputs"]
@@ -39,7 +40,6 @@ def _batch(case: Case) -> Iterator[str]:
     whole = ", ".join([*rows, str(model.width)])
     replicas = case.world.num_replicas > 1
     yield f"def batch(step{', replica' if replicas else ''}):"
-    yield f'    """The inputs of a step{" on a replica" if replicas else ""}, and its target."""'
     if size == "size":
         yield f"    size = {sizes}[step]"
 
@@ -48,8 +48,14 @@ def _batch(case: Case) -> Iterator[str]:
         return text.format(shape=shape, seeded=seeded)
 
     def kept(name: str, text: str, *, cast: bool) -> str:
-        inner = f"({text})" if "+" in text else text
-        return f"    {name} = {f'{inner}.to(DTYPE)' if cast and model.dtype != 'float64' else text}"
+        line = f"    {name} = {text}"
+        if len(line) > WIDTH:
+            before, _, arguments = text.partition("(")
+            opened = arguments[:-1].partition(", generator=")
+            items = [*opened[0].split(", "), *f"generator={opened[2]}".rsplit(", dtype", 1)]
+            items[-1] = f"dtype{items[-1]}" if items[-1].startswith("=") else items[-1]
+            line = call(f"    {name} = {before}", items)
+        return f"{line}\n    {name} = {name}.to(DTYPE)" if cast and model.dtype != "float64" else line
 
     if model.tokens:
         yield kept(

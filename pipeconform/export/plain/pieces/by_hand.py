@@ -52,7 +52,7 @@ def call(own, what, s, k, parts, kept):
             kept.setdefault(("sent", s), []).append(work) if side == "send" else work.wait()
 
 
-def told(error, k):
+def names_microbatch(error, k):
     """Whether an error, or one of its causes, says which microbatch it is about."""
     text = f"{error}\n{error.__cause__ or ''}\n{error.__cause__ and error.__cause__.__cause__ or ''}"
     return re.search(rf"(?<![\w.-]){k}(?![\w.])", text) and re.search("chunk|micro-?\\s?batch", text, re.I)

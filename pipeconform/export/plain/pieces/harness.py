@@ -12,6 +12,7 @@ import warnings
 import zlib
 from datetime import timedelta
 from pathlib import Path
+from traceback import format_exc
 
 import torch
 import torch.distributed as dist
