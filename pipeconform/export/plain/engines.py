@@ -14,6 +14,9 @@ from pipeconform.export.plain.values import num_inputs
 __all__ = ["as_run", "autocast", "full_model_text", "mixed", "modes", "program_text", "several_steps"]
 
 
+_SEVERAL = {"output": "outputs", "loss": "losses"}
+
+
 def program_text(case: Case, aspect: Aspect) -> str:
     """The steps of the case, if there are several; else the one step stands in the functions that do it."""
     return "\n".join(_program(case, aspect)) if several_steps(case, aspect) else ""
@@ -124,7 +127,7 @@ def _full_run(case: Case, aspect: Aspect) -> Iterator[str]:
     dim = ", dim=1" if case.model.batch_dim else ""
     yield from modes(case)
     if aspect.returns in ("output", "loss"):
-        yield "found = {}" if replicas > 1 else f"{aspect.returns}s = []"
+        yield "found = {}" if replicas > 1 else f"{_SEVERAL[aspect.returns]} = []"
     indent = ""
     evaluates = any(isinstance(run, Eval) for run in case.runs)
     grad = ("torch.set_grad_enabled(training)" if mixed(case) else "torch.no_grad()") if evaluates else ""
@@ -137,7 +140,7 @@ def _full_run(case: Case, aspect: Aspect) -> Iterator[str]:
     several = num_inputs(case) > 1 or case.model.container != "tensor"
     data = "batch(step, replica)" if replicas > 1 else "batch(step)"
     if replicas > 1 and aspect.returns in ("output", "loss"):
-        yield f"{indent}{aspect.returns}s = found[replica] = []"
+        yield f"{indent}{_SEVERAL[aspect.returns]} = found[replica] = []"
     yield f"{indent}for {'*x' if several else 'x'}, target in zip(*(one.tensor_split(M{dim}) for one in {data})):"
     indent += "    "
     yield f"{indent}for stage in stages.values():"
@@ -167,7 +170,7 @@ def _returned(aspect: Aspect, dim: str, replicas: int) -> Iterator[str]:
     if replicas > 1:
         yield f'return {{f"the {aspect.returns} of replica {{d}}": {_joined(aspect, "each", dim)} for d, each in found.items()}}'
     else:
-        yield f'return {{"the {aspect.returns}": {_joined(aspect, f"{aspect.returns}s", dim)}}}'
+        yield f'return {{"the {aspect.returns}": {_joined(aspect, _SEVERAL[aspect.returns], dim)}}}'
 
 
 def _joined(aspect: Aspect, name: str, dim: str) -> str:

@@ -139,11 +139,7 @@ def _comprehension(name: str, value: str, loop: str, ends: str) -> Iterator[str]
         yield inner
     else:
         before, _, arguments = value.partition("(")
-        yield (
-            call(f"        {before}", arguments[:-1].split(", "))
-            if len(value) > WIDTH - 8
-            else f"        {value}"
-        )
+        yield call(before, arguments[:-1].split(", "), indent=8)
         yield f"        {loop}"
     yield f"    {ends[1]}"
 
@@ -245,6 +241,7 @@ def _hook(mistake: Mistake, case: Case) -> Iterator[str]:
     if mistake.where == "forward":
         yield '    raise RuntimeError("raised on purpose")'
     elif mistake.where == "backward":
+        yield ""
         yield "    def raising(gradient):"
         yield '        raise RuntimeError("raised on purpose")'
         yield ""
