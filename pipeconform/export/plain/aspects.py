@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pipeconform.case.case import Case, Eval, Load, Optimize, Train
 from pipeconform.export.plain.refusal import NotPlainError
 
-__all__ = ["Aspect", "aspect_of"]
+__all__ = ["WAIT", "Aspect", "aspect_of"]
+
+WAIT = 20
+"""Seconds after which a rank that waits for another is said to wait for ever."""
 
 _RUNS = (Train, Eval)
 _KEPT: Mapping[str, tuple[str, tuple[type, ...]]] = {

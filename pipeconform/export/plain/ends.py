@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pipeconform.export.plain.aspects import Aspect
+from pipeconform.export.plain.aspects import WAIT, Aspect
 
 __all__ = ["ends_text"]
-
-_WAIT = 20
-"""Seconds after which a rank that waits for another is said to wait for ever."""
 
 
 def ends_text(aspect: Aspect, settings: Mapping[str, str], *, alone: bool) -> list[str]:
@@ -25,7 +22,7 @@ def _worker(aspect: Aspect, *, alone: bool) -> Iterator[str]:
     yield "def worker(rank, folder):"
     yield "    torch.set_num_threads(1)"
     yield '    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")'
-    limit = f", timeout=timedelta(seconds={_WAIT})" if aspect.kind == "waited" else ""
+    limit = f", timeout=timedelta(seconds={WAIT})" if aspect.kind == "waited" else ""
     yield '    store, answer = dist.FileStore(f"{folder}/store", WORLD), Path(folder, str(rank))'
     yield f'    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD{limit})'
     both = "expected, on_pipeline(rank)" in aspect.found
@@ -54,7 +51,7 @@ def _worker(aspect: Aspect, *, alone: bool) -> Iterator[str]:
     yield f"{indent}answer.write_text({told})"
     if aspect.lives_on:
         yield '            if "imed out" not in str(error):'
-        yield f"                time.sleep({2 * _WAIT})  # it lives on, and its connections stay open"
+        yield f"                time.sleep({2 * WAIT})  # it lives on, and its connections stay open"
     yield "    os._exit(0)"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pipeconform.case import blocks
 from pipeconform.case.case import Case
 from pipeconform.case.mistakes import Mistake
-from pipeconform.export.plain.aspects import Aspect
+from pipeconform.export.plain.aspects import WAIT, Aspect
 from pipeconform.export.plain.engines import as_run, autocast, mixed, modes, several_steps
 from pipeconform.export.plain.hand import hand_run
 from pipeconform.export.plain.layout import CLASSES, is_lone, placed
@@ -31,7 +31,8 @@ def _pipeline(case: Case, aspect: Aspect) -> Iterator[str]:
     world, misplan = case.world, case.world.misplan
     yield "def on_pipeline(rank):"
     group = "group" if world.pipeline_ranks != tuple(range(world.size)) else ""
-    yield from _groups(case)
+    limit = f", timeout=timedelta(seconds={WAIT})" if aspect.kind == "waited" else ""
+    yield from _groups(case, limit)
     yield "    stages = {s: build(s) for s in PLACED[rank]}"
     if aspect.kind == "alive":
         yield "    inputs, outputs = received(stages)"
@@ -76,15 +77,15 @@ def _pipeline(case: Case, aspect: Aspect) -> Iterator[str]:
         yield "    return found"
 
 
-def _groups(case: Case) -> Iterator[str]:
+def _groups(case: Case, limit: str) -> Iterator[str]:
     """The process groups of this rank; without a bystander, as little as there is to say."""
     world = case.world
     bystanders = len(placed(case)) < world.size
     if world.num_replicas > 1:
-        yield "    groups = [dist.new_group(ranks) for ranks in PIPELINES]"
+        yield f"    groups = [dist.new_group(ranks{limit}) for ranks in PIPELINES]"
         yield "    replicas = {s: dist.new_group(ranks) for s, ranks in REPLICAS.items()}"
     elif world.pipeline_ranks != tuple(range(world.size)):
-        yield f"    group = dist.new_group({list(world.pipeline_ranks)})"
+        yield f"    group = dist.new_group({list(world.pipeline_ranks)}{limit})"
     if world.replicas is not None and world.num_replicas == 1:
         yield "    alone = [dist.new_group([one]) for one in range(WORLD)][rank]"
     if bystanders:
