@@ -76,8 +76,6 @@ def _main(aspect: Aspect, settings: Mapping[str, str]) -> Iterator[str]:
     yield f"            told.append(answer.read_text() if answer.exists() else {ended})"
     yield "            process.kill()"
     yield '            print(f"rank {rank}: {told[-1]}")'
-    yield '    if any(text.startswith("REPRODUCED") for text in told):'
-    yield "        sys.exit(1)"
-    yield '    met = set(told) == {"as expected"}'
-    yield '    print("NOT REPRODUCED" if met else "INCONCLUSIVE: it ended in another way")'
-    yield "    sys.exit(0 if met else 3)"
+    yield '    seen, met = any("REPRODUCED" in text for text in told), set(told) == {"as expected"}'
+    yield '    print("REPRODUCED" if seen else "NOT REPRODUCED" if met else "INCONCLUSIVE: it ended otherwise")'
+    yield "    sys.exit(1 if seen else 0 if met else 3)"

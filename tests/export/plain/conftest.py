@@ -33,9 +33,8 @@ def question_of(
 
 def written(question: Question, message: str = "") -> str:
     sought = question.sought
-    assert sought is not None
-    found = f"{sought.requirement} {sought.status}: {sought.signature}\n{message}"
-    return plain_program(question, found=found)
+    found = f"{sought.requirement} {sought.status}: {sought.signature}" if sought else "a case"
+    return plain_program(question, found=f"{found}\n{message}")
 
 
 class Programs:

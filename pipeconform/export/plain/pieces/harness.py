@@ -27,7 +27,6 @@ def seeded(*role):
 
 
 def build(s):
-    """Stage s with its parameters."""
     seeded("stage", s)
     stage = STAGES[s]()
     with torch.no_grad():
