@@ -23,6 +23,7 @@ def program_text(case: Case, aspect: Aspect) -> str:
 
 
 def several_steps(case: Case, aspect: Aspect) -> bool:
+    """Whether the steps stand in a function of their own, which calls another one for each run."""
     by_hand = any(step.by_hand is not None for step in case.trains)
     return len(case.program) > 1 or aspect.kind == "around" or by_hand
 
@@ -83,6 +84,7 @@ def mixed(case: Case) -> bool:
 
 
 def autocast(case: Case) -> str:
+    """The context of a run under automatic mixed precision; empty without it."""
     return 'torch.autocast("cpu", dtype=torch.bfloat16)' if any(run.autocast for run in case.runs) else ""
 
 
@@ -116,6 +118,7 @@ def _inlined(line: str) -> str:
 
 
 def modes(case: Case) -> Iterator[str]:
+    """The lines that set the mode of the stages, if any step evaluates."""
     if not any(isinstance(run, Eval) for run in case.runs):
         return
     yield "for stage in stages.values():"
@@ -168,7 +171,8 @@ def _returned(aspect: Aspect, dim: str, replicas: int) -> Iterator[str]:
     if aspect.returns not in ("output", "loss"):
         return
     if replicas > 1:
-        yield f'return {{f"the {aspect.returns} of replica {{d}}": {_joined(aspect, "each", dim)} for d, each in found.items()}}'
+        value = _joined(aspect, "each", dim)
+        yield f'return {{f"the {aspect.returns} of replica {{d}}": {value} for d, each in found.items()}}'
     else:
         yield f'return {{"the {aspect.returns}": {_joined(aspect, _SEVERAL[aspect.returns], dim)}}}'
 

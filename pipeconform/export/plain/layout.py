@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
-from pipeconform.adapter import Placement, laid_out
+from pipeconform.adapter import Capabilities, Placement, ScheduleClaim, laid_out
+from pipeconform.adapters.torch_pipelining import TorchPipelining
+from pipeconform.case.build.declared import declared_of
 from pipeconform.case.case import Case
 from pipeconform.case.planned import planned_for
+from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.export.plain.source import call
+from pipeconform.judge.named import accepted
+from pipeconform.schedule.families import Size
 
-__all__ = ["CLASSES", "is_lone", "layout_text", "owners", "placed"]
+__all__ = ["CLASSES", "bounds_on_inputs", "is_lone", "layout_text", "owners", "placed"]
 
 CLASSES: Mapping[str, str] = {
     "ForwardOnly": "_ScheduleForwardOnly",
@@ -22,7 +28,6 @@ CLASSES: Mapping[str, str] = {
     "DualPipeV": "ScheduleDualPipeV",
 }
 _LONE = ("ForwardOnly", "GPipe", "1F1B")
-_V = ("ZBVZeroBubble", "DualPipeV")
 
 
 def is_lone(case: Case) -> bool:
@@ -30,10 +35,31 @@ def is_lone(case: Case) -> bool:
     return case.schedule in _LONE
 
 
+@cache
+def _claims() -> Capabilities:
+    return TorchPipelining().describe().capabilities
+
+
+def _claim(case: Case) -> ScheduleClaim:
+    claim = _claims().schedule(case.schedule)
+    if claim is None:
+        raise NotPlainError(f"torch has no schedule {case.schedule}")
+    return claim
+
+
+def bounds_on_inputs(case: Case) -> dict[int, int]:
+    """How many forwards' inputs each rank may keep, by the schedule's name."""
+    size = Size(case.num_ranks, case.stages_per_rank, case.runs[0].num_microbatches)
+    families = [one for one in accepted(_claim(case).family or "") if one.refusal(size) is None]
+    return {
+        rank: max(family.in_flight_weight(position, size) for family in families)
+        for position, rank in enumerate(case.world.pipeline_ranks)
+    }
+
+
 def owners(case: Case) -> tuple[frozenset[int], ...]:
     """The pipeline ranks that own each stage."""
-    natural = Placement.V if case.schedule in _V else Placement.LOOP
-    how = Placement(case.world.placement) if case.world.placement else natural
+    how = Placement(case.world.placement) if case.world.placement else _claim(case).placement
     return tuple(map(frozenset, laid_out(how, num_ranks=case.num_ranks, num_stages=case.num_stages)))
 
 
@@ -73,8 +99,6 @@ def layout_text(case: Case) -> Iterator[str]:
 
 def _declared(case: Case) -> Iterator[str]:
     """What is declared of the stages: shapes and dtypes of inputs and outputs."""
-    from pipeconform.case.build.declared import declared_of
-
     rows = []
     for s, said in declared_of(case).items():
         sides = []

@@ -13,15 +13,13 @@ from pipeconform.export.plain.aspects import Aspect, aspect_of
 from pipeconform.export.plain.ends import ends_text
 from pipeconform.export.plain.engines import full_model_text, program_text
 from pipeconform.export.plain.hand import hand_changes, mistakes_text
-from pipeconform.export.plain.layout import CLASSES, layout_text, owners
+from pipeconform.export.plain.layout import CLASSES, bounds_on_inputs, layout_text, owners
 from pipeconform.export.plain.pipeline import mistake_text, pipeline_text
 from pipeconform.export.plain.refusal import NotPlainError
-from pipeconform.export.plain.source import call, imports_of, pieces_of
+from pipeconform.export.plain.source import imports_of, pieces_of
 from pipeconform.export.plain.stages import stages_text
 from pipeconform.export.plain.values import batch_text, loss_text
 from pipeconform.export.question import Question
-from pipeconform.judge.named import accepted
-from pipeconform.schedule.families import Size
 from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["plain_program"]
@@ -42,6 +40,10 @@ def plain_program(question: Question, *, found: str) -> str:
         raise NotPlainError("the case is of a wrapper, not of a pipeline")
     _refuse(case, question)
     aspect = aspect_of(case, signature=sought.signature, status=sought.status)
+    if "expected" in aspect.found and case.draws_masks:
+        raise NotPlainError("dropout draws other masks on the full model")
+    if "expected" in aspect.found and case.has(blocks.BatchNorm) and case.world.num_replicas > 1:
+        raise NotPlainError("every replica has its own running statistics")
     classes, built = stages_text(case)
     functions = [
         batch_text(case),
@@ -79,6 +81,7 @@ def _refuse(case: Case, question: Question) -> None:
         "inputs require a gradient": case.model.input_requires_grad,
         "the batch is in another dimension": bool(case.model.batch_dim),
         "ranks are stopped or killed": not delays,
+        "only some steps are under autocast": len({run.autocast for run in case.runs}) > 1,
         "the number of microbatches changes": len({run.num_microbatches for run in case.runs}) > 1,
     }
     for reason, holds in reasons.items():
@@ -103,9 +106,10 @@ def _changes(case: Case, aspect: Aspect) -> dict[str, Mapping[str, str]]:
     if any(step.by_hand is not None for step in case.trains):
         found |= hand_changes(case)
     if not case.has(blocks.Norm, blocks.BatchNorm, blocks.Unused):
+        added = '            if name.endswith("weight") and parameter.ndim == 1:\n                parameter.add_(1.0)\n'
         found["build"] = {
             "for name, parameter in stage.named_parameters()": "for parameter in stage.parameters()",
-            '            if name.endswith("weight") and parameter.ndim == 1:\n                parameter.add_(1.0)\n': "",
+            added: "",
         }
     return found
 
@@ -122,32 +126,14 @@ def _constants(case: Case, aspect: Aspect) -> Iterator[str]:
     yield from layout_text(case)
     if any(step.by_hand is not None for step in case.trains):
         yield f"LAST = {case.num_stages - 1}  # the last stage"
-        yield f"MISTAKES = {{  # by step: what is due, whether the mistake is made before it, the mistake\n{mistakes_text(case, owners(case))}}}"
+        yield "MISTAKES = {  # by step: what is due, whether the mistake is made before it, the mistake"
+        yield f"{mistakes_text(case, owners(case))}}}"
     yield f"SEED, DTYPE = {case.seed}, torch.{case.model.dtype}"
     if aspect.kind == "raised":
         pattern = re.escape(aspect.ended).replace("\\ ", " ").replace("\\#", "#").replace("#", r"[-+.\w]+")
         yield f"ERROR = r{_raw('^' + pattern)}"
     if aspect.returns == "inputs":
-        yield f"BOUND = {_bounds(case)}  # how many inputs a rank may keep"
-
-
-def _bounds(case: Case) -> dict[int, int]:
-    """How many forwards' inputs each rank may keep, by the named schedule."""
-    names = {
-        "1F1B": "one_f_one_b",
-        "GPipe": "gpipe",
-        "Interleaved1F1B": "interleaved_one_f_one_b",
-        "LoopedBFS": "looped_bfs",
-        "InterleavedZeroBubble": "interleaved_zero_bubble",
-        "ZBVZeroBubble": "zb_v",
-        "DualPipeV": "dualpipe_v",
-    }
-    size = Size(case.num_ranks, case.stages_per_rank, case.runs[0].num_microbatches)
-    families = [family for family in accepted(names[case.schedule]) if family.refusal(size) is None]
-    return {
-        rank: max(family.in_flight_weight(position, size) for family in families)
-        for position, rank in enumerate(case.world.pipeline_ranks)
-    }
+        yield f"BOUND = {bounds_on_inputs(case)}  # how many inputs a rank may keep"
 
 
 def _raw(text: str) -> str:
@@ -168,6 +154,8 @@ def _head(question: Question, case: Case, found: str) -> Iterator[str]:
     yield from _paragraph(f"Seen: {'; '.join(seen)}")
     expected = " ".join(row.statement.split()).partition(". ")[0].rstrip(".")
     yield from _paragraph(f"Expected: {expected}.")
+    if case.world.perturbations:
+        yield "The delays of the case are left out."
     yield "Exit code: 1 if this is seen again, 0 if the pipeline does as it should, 3 if something else ended it."
 
 

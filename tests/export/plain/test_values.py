@@ -99,7 +99,7 @@ CASES = {
 }
 
 
-def names_of(case, monkeypatch):
+def names_of(case):
     """The names that the program's text defines; nothing is run."""
     text = written(question_of(case, "TRN-1", "gradient value"))
     found = {"__name__": "program"}
@@ -108,14 +108,15 @@ def names_of(case, monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_parameters_inputs_and_gradients_are_those_of_the_case(case, monkeypatch):
-    program = names_of(case, monkeypatch)
+def test_parameters_inputs_and_gradients_are_those_of_the_case(case):
+    program = names_of(case)
 
     for s in range(case.num_stages):
         right = [value for _, value in build_stage(case, s).named_parameters()]
         mine = [value for _, value in program["build"](s).named_parameters()]
-        assert len(right) == len(mine)
-        assert all(torch.equal(a, b) and a.requires_grad == b.requires_grad for a, b in zip(right, mine))
+        assert all(
+            torch.equal(a, b) and a.requires_grad == b.requires_grad for a, b in zip(right, mine, strict=True)
+        )
     batch = make_batch(case, 0)
     *args, target = program["batch"](0)
     assert all(torch.equal(a, b) for a, b in zip((*batch.args, batch.target), (*args, target), strict=True))
@@ -131,11 +132,11 @@ def test_parameters_inputs_and_gradients_are_those_of_the_case(case, monkeypatch
             torch.testing.assert_close(mine, right.tensor())
 
 
-def test_every_replica_has_its_own_data(monkeypatch):
+def test_every_replica_has_its_own_data():
     from pipeconform.case.replicas import Replicas
 
     world = Processes(size=2, pipeline_ranks=(0,), replicas=Replicas(others=((1,),)))
-    program = names_of(case_of(model_of(()), world=world), monkeypatch)
+    program = names_of(case_of(model_of(()), world=world))
 
     for replica in (0, 1):
         right = make_batch(case_of(model_of(()), world=world), 0, replica=replica)
