@@ -65,7 +65,9 @@ def export(
             say(f"not as plain torch: {reason}")
         else:
             _write({script: text.encode()})
-            say(f"wrote {script}, {len(text.splitlines())} lines of plain torch; run it with: python {script}")
+            say(
+                f"wrote {script}, {len(text.splitlines())} lines of plain torch; run it with: python {script}"
+            )
             return 0
     return _carried(question, found, options=options, script=script)
 

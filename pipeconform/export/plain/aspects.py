@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pipeconform.case import blocks
 from pipeconform.case.case import Case, Eval, Load, Optimize, Train
 from pipeconform.export.plain.refusal import NotPlainError
 
@@ -14,6 +15,8 @@ WAIT = 20
 """Seconds after which a rank that waits for another is said to wait for ever."""
 
 _RUNS = (Train, Eval)
+_SHARING = (blocks.Shared, blocks.Tied, blocks.Common)
+"""Blocks in which one parameter is used together with several others."""
 _KEPT: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "gradient": ("gradients(stages)", (Train,)),
     "parameter": ("parameters(stages)", (Train, Optimize, Load)),
@@ -34,9 +37,12 @@ class Aspect:
     returns: str = ""
     """``output`` or ``loss``: what a run must return."""
     kind: str = "values"
-    """``values``, ``around`` an evaluation, what is kept ``alive``, or the end: ``raised``, ``died``, ``waited``."""
+    """``values``, ``around`` an evaluation, what is kept ``alive``, the declared ``table``, operations
+    called ``by hand``, or the end: ``raised``, ``died``, ``waited``."""
     ended: str = ""
     """The end of a rank that is sought: an exception's type and normalised message, or a signal."""
+    chance: bool = False
+    """Whether chance decides if a run shows it."""
     lives_on: bool = False
     """Whether a rank that raised goes on living, with its connections open."""
     changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -50,7 +56,7 @@ def aspect_of(case: Case, *, signature: str, status: str) -> Aspect:
         NotPlainError: programs cannot show it.
     """
     if status == "error" and signature.startswith("raised "):
-        return Aspect(kind="raised", ended=signature.removeprefix("raised "))
+        return Aspect(kind="raised", ended=signature.removeprefix("raised "), chance=case.has(*_SHARING))
     if status == "crashed" and signature.startswith("died: SIG"):
         return Aspect(kind="died", ended=signature.removeprefix("died: "))
     if signature in ("hang", "others left waiting"):
@@ -110,6 +116,8 @@ def _of_states(signature: str) -> Aspect | None:
         return Aspect(
             kind="around", seen=_KEPT[what][0], found="on_pipeline(rank)", changes={"changed": {"WHAT": what}}
         )
+    if signature == "declared table is incomplete":
+        return Aspect(kind="table", found="on_pipeline(rank)")
     if signature in ("outputs kept", "boundary tensors beyond the bound"):
         return Aspect(
             kind="alive",

@@ -67,6 +67,10 @@ def _pipeline(case: Case, aspect: Aspect) -> Iterator[str]:
     if misplan is not None and misplan.how == "schedule":
         raise NotPlainError("the plan names a schedule that does not exist")
     yield call(f"    schedule = {name}", options)
+    if aspect.kind == "table":
+        order = "schedule._get_pipeline_order()" if lone else "schedule.pipeline_order"
+        yield f"    return list(undeclared({order}))"
+        return
     if _by_hand(case):
         start = f"schedule._initialize_{'stage' if lone else 'stages'}"
         body: Iterator[str] = (line.replace("START", start) for line in hand_run(case, aspect))

@@ -78,6 +78,9 @@ SHOWN = {
         "SPL-3",
         "deferred weight entry: too many",
     ),
+    "a declared table": question_of(
+        case_of("1F1B", (LINEAR,), program=ONCE), "SCH-4", "declared table is incomplete"
+    ),
     "inputs beyond a bound": question_of(
         case_of("1F1B", (LINEAR,), (LINEAR,), program=ONCE), "LIF-7", "boundary tensors beyond the bound"
     ),

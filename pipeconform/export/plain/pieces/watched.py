@@ -42,3 +42,15 @@ def alive(references):
     """Of how many forwards any tensor is alive."""
     gc.collect()
     return sum(any(one() is not None for one in forward) for forward in references)
+
+
+def undeclared(order):
+    """Forwards that the declared order of every rank lacks, or has although there is no such microbatch."""
+    for rank, actions in order.items():
+        declared = {}
+        for action in actions:
+            if action is not None and action.computation_type.name == "FORWARD":
+                declared.setdefault(action.stage_index, []).append(action.microbatch_index)
+        for s, several in declared.items():
+            if sorted(several) != list(range(M)):
+                yield f"rank {rank} declares the forwards {several} of stage {s}, expected {list(range(M))}"
