@@ -58,28 +58,25 @@ def program_of(one):
         return None
 
 
-def replayed(one):
+def replayed(one, campaign):
     """The kind of verdict of `pipeconform replay`."""
-    sizes = world_sizes(one.case)
-    options = Options(implementation="torch", ranks=(min(sizes), max(sizes)))
-    with campaign_of(options) as campaign:
-        chosen = campaign.judged_by(one.case, name=one.name, asked=None, stored=one.requirement)
-        outcomes = judge_again(one.case, chosen, campaign.runner(one.variant), hung=one.hung)
+    chosen = campaign.judged_by(one.case, name=one.name, asked=None, stored=one.requirement)
+    outcomes = judge_again(one.case, chosen, campaign.runner(one.variant), hung=one.hung)
     return verdict(outcomes, one.sought).kind
 
 
 @pytest.mark.slow
 def test_programs_end_as_replay_does(stored, programs, tmp_path):
-    wrong = []
-    for one in stored:
-        text = program_of(one)
-        if text is None:
-            continue
-        (tmp_path / "shown.py").write_text(text)
-        code, output = programs.run(tmp_path / "shown.py")
-        kind = replayed(one)
-        if code != {"reproduced": 1, "met": 0, "another": 3}[kind]:
-            wrong.append(f"{one.name}: replay {kind}, program {code}\n{output[-500:]}")
+    texts = [(one, text) for one in stored if (text := program_of(one)) is not None]
+    most, wrong = max(max(world_sizes(one.case)) for one, _ in texts), []
+    with campaign_of(Options(implementation="torch", ranks=(1, most))) as campaign:
+        for one, text in texts:
+            (tmp_path / "shown.py").write_text(text)
+            code, output = programs.run(tmp_path / "shown.py")
+            kind = replayed(one, campaign)
+            print(one.name, kind, code, flush=True)
+            if code != {"reproduced": 1, "met": 0, "another": 3}[kind]:
+                wrong.append(f"{one.name}: replay {kind}, program {code}\n{output[-500:]}")
 
     assert not wrong, "\n".join(wrong)
 
