@@ -60,8 +60,9 @@ def replay(
     """Execute a stored case in fresh processes (with --attach, on the agents' hosts) and judge it.
 
     The case is a JSON file, or the ID of a violation in a result file. Prints REPRODUCED (exit code 1), FIXED (0), or
-    that the case shows another violation (1). With --script nothing is executed: a program and an archive beside it are
-    written, which judge the case in the same way without pipeconform being installed.
+    that the case shows another violation (1). With --script nothing is executed: a program is written that
+    shows the violation without pipeconform being installed, in plain torch for torch's own pipelining if possible; else
+    the adapter, and an archive beside it that judges the case in the same way.
     """
     require_supported_torch()
     attach = attach_from(**agents)

@@ -19,12 +19,12 @@ from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.observe.observation import Answered
 from pipeconform.schedule import Action, Kind, Table, lower
 
-__all__ = ["DoneTooEarlyError", "drive", "order"]
+__all__ = ["TOLD", "DoneTooEarlyError", "drive", "order"]
 
 Placed = Sequence[int]
 """The pipeline rank of each stage."""
 
-_TOLD = {
+TOLD = {
     "weight_first": "the weight part before the input part",
     "weight_twice": "the weight part a second time",
     "weight_unknown": "the weight part of a microbatch that the step does not have",
@@ -197,7 +197,7 @@ def _mistake(
             _call(stages[hand.stage], Action(hand.stage, _CALLS[hand.mistake], k))
     except Exception as found:  # any exception is an answer
         error = _text(found)
-    yield Answered(stage=hand.stage, microbatch=k, call=_TOLD[hand.mistake], error=error)
+    yield Answered(stage=hand.stage, microbatch=k, call=TOLD[hand.mistake], error=error)
 
 
 def _is_due(hand: ByHand, action: Action | None, *, before: bool) -> bool:

@@ -241,9 +241,27 @@ def test_a_bare_case_shows_whatever_it_shows():
     ]
 
 
+def test_a_violation_of_torch_is_written_as_plain_torch(typed, tmp_path):
+    found = result(VIOLATION)
+    cell = msgspec.structs.replace(found.cells[0], variant="default")
+    write_result(msgspec.structs.replace(found, cells=(cell,)), tmp_path / "result.json")
+    code, out, err = typed(
+        "replay", VIOLATION.id, "--impl", "torch", "--result", tmp_path, "--script", "shown.py"
+    )
+    assert (code, err) == (0, "")
+
+    text = (tmp_path / "shown.py").read_text()
+    number = len(text.splitlines())
+    assert out == f"wrote shown.py, {number} lines of plain torch; run it with: python shown.py\n"
+    assert "pipeconform" not in text
+    assert not (tmp_path / "shown.zip").exists()
+
+
 def test_a_violation_is_written_as_a_program_with_the_settings_of_its_variant(typed, tmp_path):
+    unseen = msgspec.structs.replace(VIOLATION, signature="output order")
+
     def written(variant):
-        found = result(VIOLATION)
+        found = result(unseen)
         cell = msgspec.structs.replace(found.cells[0], variant=variant)
         write_result(msgspec.structs.replace(found, cells=(cell,)), tmp_path / "result.json")
         return typed("replay", VIOLATION.id, "--impl", "torch", "--result", tmp_path, "--script", "shown.py")
@@ -254,11 +272,15 @@ def test_a_violation_is_written_as_a_program_with_the_settings_of_its_variant(ty
         asked = read_question(archive.read(MEMBER))
 
     assert (code, err) == (0, "")
-    assert out == "wrote shown.py and shown.zip; run it with: python shown.py\n"
+    why = "what was found (output order) is not seen in the values of a step"
+    assert out.splitlines() == [
+        f"not as plain torch: {why}",
+        "wrote shown.py and shown.zip; run it with: python shown.py",
+    ]
     assert text.startswith('"""torch.distributed.pipelining ')
-    assert "FWD-1 failed: output value" in text
+    assert "FWD-1 failed: output order" in text
     assert (asked.variant, asked.settings) == ("validated", {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
-    assert asked.sought == Sought(requirement="FWD-1", status="failed", signature="output value")
+    assert asked.sought == Sought(requirement="FWD-1", status="failed", signature="output order")
 
     code, _, err = written("debug")
     assert code == 2
