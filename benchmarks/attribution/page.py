@@ -6,9 +6,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeconform.report.causes import Cause, causes_of
-
 from pipeconform.campaign.trial import Fault
+from pipeconform.report.causes import Cause, causes_of
 from pipeconform.report.result import Result
 
 __all__ = ["Verdict", "page", "verdict_of"]
