@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import inspect
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,16 +49,20 @@ from pipeconform.adapter import (
 from pipeconform.adapters import torch_stages, torch_tracing
 from pipeconform.stage_wrapping import bare, wrapped
 
-_CLASSES: Mapping[str, Any] = {
-    "ForwardOnly": schedules._ScheduleForwardOnly,
-    "GPipe": schedules.ScheduleGPipe,
-    "1F1B": schedules.Schedule1F1B,
-    "Interleaved1F1B": schedules.ScheduleInterleaved1F1B,
-    "LoopedBFS": schedules.ScheduleLoopedBFS,
-    "InterleavedZeroBubble": schedules.ScheduleInterleavedZeroBubble,
-    "ZBVZeroBubble": schedules.ScheduleZBVZeroBubble,
-    "DualPipeV": schedules.ScheduleDualPipeV,
+_NAMES = {
+    "ForwardOnly": "_ScheduleForwardOnly",
+    "GPipe": "ScheduleGPipe",
+    "1F1B": "Schedule1F1B",
+    "Interleaved1F1B": "ScheduleInterleaved1F1B",
+    "LoopedBFS": "ScheduleLoopedBFS",
+    "InterleavedZeroBubble": "ScheduleInterleavedZeroBubble",
+    "ZBVZeroBubble": "ScheduleZBVZeroBubble",
+    "DualPipeV": "ScheduleDualPipeV",
 }
+_CLASSES: Mapping[str, Any] = {
+    name: getattr(schedules, theirs) for name, theirs in _NAMES.items() if hasattr(schedules, theirs)
+}
+"""The schedules of this release."""
 
 _CAPABILITIES = Capabilities(
     schedules=(
@@ -157,6 +162,25 @@ _CAPABILITIES = Capabilities(
 )
 
 
+def _in_this_release(claims: Capabilities) -> Capabilities:
+    """Leave out what this release of torch lacks, as its own signatures show, and say so."""
+    lacking = [
+        f"schedule {name}: torch {torch.__version__} has no {theirs}"
+        for name, theirs in _NAMES.items()
+        if name not in _CLASSES
+    ]
+    tensor_parallel = claims.tensor_parallel
+    if "get_mesh" not in inspect.signature(pipelining.PipelineStage).parameters:
+        tensor_parallel = None
+        lacking.append(f"tensor parallelism: PipelineStage of torch {torch.__version__} takes no get_mesh")
+    return dataclasses.replace(
+        claims,
+        schedules=tuple(claim for claim in claims.schedules if claim.name in _CLASSES),
+        tensor_parallel=tensor_parallel,
+        elsewhere=tuple(lacking),
+    )
+
+
 # what torch compares before and after each stage when its debug level is DETAIL (stage.py, _runtime_validate)
 _VALIDATED = ErrorContract(
     promises={
@@ -190,7 +214,7 @@ class _TorchPipeline:
                 **_declared(plan, s),
                 group=plan.ranks.pipeline_group,
                 dw_builder=plan.deferred_weights(built[s]),
-                get_mesh=None if plan.ranks.mesh is None else _mesh_of(plan.ranks.mesh),
+                **({} if plan.ranks.mesh is None else {"get_mesh": _mesh_of(plan.ranks.mesh)}),
             )
             for s, module in replicated.items()
         }
@@ -361,7 +385,7 @@ class TorchPipelining:
         return Description(
             name="torch.distributed.pipelining",
             version=str(torch.__version__),
-            capabilities=_CAPABILITIES,
+            capabilities=_in_this_release(_CAPABILITIES),
             errors=_VALIDATED if validates else ErrorContract(),
             variants={"validated": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
         )

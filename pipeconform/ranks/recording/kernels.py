@@ -93,7 +93,10 @@ def _kernels(listener: Listener) -> Iterator[None]:
         for name, places in _operators():
             c10d.impl(name, _call_kernel(listener, name, places), _HERE, with_keyset=True)
         for name, make in (("wait_tensor", _wait_kernel), ("batch_p2p_ops", _batch_kernel)):
-            operator = getattr(torch.ops._c10d_functional, name).default
+            packet = getattr(torch.ops._c10d_functional, name, None)
+            if packet is None:
+                continue  # a release without this operator: nothing can call it
+            operator = packet.default
             functional.impl(name, make(listener, operator), _HERE, with_keyset=True)
         yield
     finally:

@@ -21,7 +21,7 @@ from pipeconform.report.html.source import Source, named_sources
 from pipeconform.report.html.status import EXPECTED, NOT_RUN, StatusView, status_view
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.report.summary import Group, grouped, totals, verdict
-from pipeconform.report.words import under
+from pipeconform.report.words import claimed_elsewhere, under
 from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import all_requirements
@@ -190,6 +190,8 @@ def _facts(source: Source) -> Iterator[tuple[str, str]]:
     unclaimed = sorted({name for cell in result.cells for name in cell.unclaimed})
     if unclaimed:
         yield "returned, not claimed", ", ".join(f"Feature.{name.upper()}" for name in unclaimed)
+    for text in claimed_elsewhere(result.implementation.capabilities):
+        yield "not claimed here", text
     yield "torch", place.torch
     yield "python", place.python
     yield "device", ", ".join([place.device, *dict.fromkeys(place.device_names)]) + f"; {place.backend}"
