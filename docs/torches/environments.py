@@ -1,8 +1,8 @@
 """An environment per release of torch, without the packages that a run on CPU never loads.
 
-Most releases come as wheels for CUDA, whose dependencies are several gigabytes of libraries. ``import torch`` loads some
-of them on any machine, so those are installed; packages in `NEVER_LOADED` are not, and of the others every library that
-a probe does not load is deleted afterwards. What this cost is kept beside the environment, in ``ready.json``.
+Most releases come as wheels for CUDA, whose dependencies are several gigabytes of libraries. ``import torch`` loads
+some of them on any machine, so those are installed; packages in `NEVER_LOADED` are not, and of the others every
+library that a probe does not load is deleted afterwards. What this cost is kept in the environment's ``ready.json``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ import pathlib, torch, torch.distributed.pipelining
 from torch.distributed import fsdp, nn
 from torch.nn.parallel import DistributedDataParallel
 torch.linalg.qr(torch.eye(2))
-print(*{line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "/" in line}, sep="\\n")
+maps = pathlib.Path("/proc/self/maps").read_text()
+print(*{line.split()[-1] for line in maps.splitlines() if "/" in line}, sep="\\n")
 """
 
 
@@ -51,7 +52,7 @@ class Ready:
     """Libraries that the probe did not load."""
 
 
-class NotInstalled(Exception):
+class NotInstalledError(Exception):
     """A release cannot be had here; the message is the reason."""
 
 
@@ -59,7 +60,7 @@ def ready(release: str, *, within: Path, python: str = sys.executable, limit: fl
     """The environment of a release, which is made if it is not there yet.
 
     Raises:
-        NotInstalled: pip cannot get it, or it does not work.
+        NotInstalledError: pip cannot get it, or it does not work.
     """
     folder = within / release
     marker = folder / "ready.json"
@@ -149,7 +150,7 @@ def _do(*command: str, log: Path, limit: float) -> str:
     """Run a command; return its output.
 
     Raises:
-        NotInstalled: it fails, or takes longer than `limit` seconds.
+        NotInstalledError: it fails, or takes longer than `limit` seconds.
     """
     try:
         done = subprocess.run(
@@ -163,10 +164,10 @@ def _do(*command: str, log: Path, limit: float) -> str:
             cwd=ROOT,
         )
     except subprocess.TimeoutExpired as error:
-        raise NotInstalled(f"not done within {limit:.0f} s: {' '.join(command)[:200]}") from error
+        raise NotInstalledError(f"not done within {limit:.0f} s: {' '.join(command)[:200]}") from error
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {' '.join(command)}\n{done.stdout}\n")
     if done.returncode:
         errors = [line for line in done.stdout.splitlines() if "error" in line.lower()]
-        raise NotInstalled((errors or [f"exit code {done.returncode}, see {log}"])[0].strip())
+        raise NotInstalledError((errors or [f"exit code {done.returncode}, see {log}"])[0].strip())
     return done.stdout

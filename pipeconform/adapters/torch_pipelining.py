@@ -214,7 +214,7 @@ class _TorchPipeline:
                 **_declared(plan, s),
                 group=plan.ranks.pipeline_group,
                 dw_builder=plan.deferred_weights(built[s]),
-                **({} if plan.ranks.mesh is None else {"get_mesh": _mesh_of(plan.ranks.mesh)}),
+                **_mesh_for(plan),
             )
             for s, module in replicated.items()
         }
@@ -359,6 +359,11 @@ def _kwarg_specs(plan: Plan, stages: Iterable[int]) -> dict[str, Any]:
     rules = {name: rule for s in stages for name, rule in plan.kwarg_rules.get(s, {}).items()}
     dims = {name: rule.dim for name, rule in rules.items() if isinstance(rule, Along)}
     return {"kwargs_chunk_spec": pipelining.microbatch.TensorChunkSpec.from_dict(dims)} if dims else {}
+
+
+def _mesh_for(plan: Plan) -> dict[str, Any]:
+    """A stage's mesh, where the plan has one; not every release of torch takes one."""
+    return {} if plan.ranks.mesh is None else {"get_mesh": _mesh_of(plan.ranks.mesh)}
 
 
 def _mesh_of(mesh: DeviceMesh) -> Callable[..., DeviceMesh]:

@@ -44,8 +44,6 @@ def impl_option(*, required: bool = True) -> Callable[[Command], Command]:
     return click.option("--impl", metavar="REF", required=required, help=f"The implementation: {_FORMS}.")
 
 
-
-
 def _about_torch(context: click.Context, _: click.Parameter, allowed: bool) -> None:
     """Let an older torch run in every process of this command, and warn about an untested one."""
     before = os.environ.get(ALLOW_UNTESTED)

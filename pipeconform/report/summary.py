@@ -18,7 +18,16 @@ from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.overview import DEFAULT, in_order, overview
 from pipeconform.report.result import SEVERITY, Cell, Result, Violation
 from pipeconform.report.timeline_text import timeline_lines
-from pipeconform.report.words import COLOURS, WORDS, claimed_elsewhere, counted, plural, reservation, returned_unclaimed, under
+from pipeconform.report.words import (
+    COLOURS,
+    WORDS,
+    claimed_elsewhere,
+    counted,
+    plural,
+    reservation,
+    returned_unclaimed,
+    under,
+)
 from pipeconform.spec import Level, Requirement
 from pipeconform.spec.wrappers import all_requirements
 

@@ -10,7 +10,17 @@ from typing import Any
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.report.result import Cell, Status, Violation
 
-__all__ = ["COLOURS", "EXPECTED", "WORDS", "claimed_elsewhere", "counted", "plural", "reservation", "returned_unclaimed", "under"]
+__all__ = [
+    "COLOURS",
+    "EXPECTED",
+    "WORDS",
+    "claimed_elsewhere",
+    "counted",
+    "plural",
+    "reservation",
+    "returned_unclaimed",
+    "under",
+]
 
 WORDS: Mapping[Status, str] = MappingProxyType(
     {
