@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
-from pipeconform.report.html import render_page
+from pipeconform.report.history import Order
+from pipeconform.report.html import render_history, render_page
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.result import Result, read_result
 from pipeconform.writing import whole_file
@@ -27,10 +29,16 @@ PAGE_NAME = "report.html"
     type=click.Path(path_type=Path),
     help="The page to write.  [default: report.html beside the first result]",
 )
-def report(results: tuple[Path, ...], out: Path | None) -> None:
+@click.option(
+    "--by",
+    type=click.Choice(get_args(Order)),
+    help="Show a history instead: a column per result, by the implementation's version or the time of the run.",
+)
+def report(results: tuple[Path, ...], out: Path | None, by: Order | None) -> None:
     """Write one self-contained HTML page: the matrix, every violation with pictures, counts, environment.
 
-    Several results are shown side by side, differences first. A folder stands for the result.json in it.
+    Several results are shown side by side, differences first; with --by, a history of many: in which release a
+    requirement was broken or mended. A folder stands for the result.json in it.
     The page is made from the files alone: nothing is executed, imported from an adapter or downloaded.
     """
     files = tuple(path / RESULT_NAME if path.is_dir() else path for path in results)
@@ -39,7 +47,10 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
         page /= PAGE_NAME
     if page.resolve() in {file.resolve() for file in files}:
         raise UsageError(f"--out {page} is one of the results to read; choose another name")
-    write_page([(read_result(file), file) for file in files], page)
+    if by is None:
+        write_page([(read_result(file), file) for file in files], page)
+    else:
+        _write(render_history([read_result(file) for file in files], by=by), page)
     say(f"report: {page}")
 
 
@@ -49,7 +60,10 @@ def write_page(results: Sequence[tuple[Result, Path]], page: Path) -> None:
     Raises:
         BadResultError: the page cannot be written; the message names it.
     """
-    text = render_page(results)
+    _write(render_page(results), page)
+
+
+def _write(text: str, page: Path) -> None:
     try:
         with whole_file(page) as part:
             part.write_text(text, "utf-8")

@@ -26,7 +26,7 @@ from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import all_requirements
 
-__all__ = ["render_page"]
+__all__ = ["environment", "policy", "render_page", "style_and_script"]
 
 _PACKAGE = "pipeconform.report.html"
 
@@ -71,17 +71,10 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
     known = {row.id: row for row in all_requirements()}
     sources = named_sources(results)
     grid = matrix(sources, known=known)
-    style, script = _asset("page.css"), _asset("page.js")
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_fit,
-    )
-    environment.filters["camel"] = _breakable
-    return environment.get_template("page.html").render(
+    style, script = style_and_script()
+    templates = environment()
+    templates.filters["camel"] = _breakable
+    return templates.get_template("page.html").render(
         title=" and ".join(_title(source) for source in sources) + f": {_subject(sources)}",
         subject=_subject(sources),
         views=[_view(source, known=known) for source in sources],
@@ -92,10 +85,30 @@ def render_page(results: Sequence[tuple[Result, Path]]) -> str:
         schedules=_choices(cell.schedule for source in sources for cell in source.result.cells),
         chapters=_chapters(grid),
         levels=_choices(row.level for chapter in grid.chapters for row in chapter.rows if row.level),
-        style=Markup(style),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
-        policy=_policy(script),
+        style=style,
+        script=script,
+        policy=policy(script),
     )
+
+
+def environment() -> Environment:
+    """Jinja with our templates; text is escaped."""
+    return Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_fit,
+    )
+
+
+def style_and_script() -> tuple[Markup, Markup]:
+    """The contents of our style sheet and of our script."""
+    style, script = (
+        resources.files(_PACKAGE).joinpath("templates", name) for name in ("page.css", "page.js")
+    )
+    return Markup(style.read_text("utf-8")), Markup(script.read_text("utf-8"))  # noqa: S704 - our own files
 
 
 def _fit(value: object) -> object:
@@ -111,11 +124,7 @@ def _breakable(name: str) -> Markup:
     return Markup("<wbr>").join(words if "".join(words) == name else [name])
 
 
-def _asset(name: str) -> str:
-    return resources.files(_PACKAGE).joinpath("templates", name).read_text("utf-8")
-
-
-def _policy(script: str) -> str:
+def policy(script: str) -> str:
     """The content security policy: nothing is loaded, and only our own script runs."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = {
