@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import inspect
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,23 +45,8 @@ from pipeconform.adapter import (
     module_state,
     step_modules,
 )
-from pipeconform.adapters import torch_stages, torch_tracing
+from pipeconform.adapters import torch_release, torch_stages, torch_tracing
 from pipeconform.stage_wrapping import bare, wrapped
-
-_NAMES = {
-    "ForwardOnly": "_ScheduleForwardOnly",
-    "GPipe": "ScheduleGPipe",
-    "1F1B": "Schedule1F1B",
-    "Interleaved1F1B": "ScheduleInterleaved1F1B",
-    "LoopedBFS": "ScheduleLoopedBFS",
-    "InterleavedZeroBubble": "ScheduleInterleavedZeroBubble",
-    "ZBVZeroBubble": "ScheduleZBVZeroBubble",
-    "DualPipeV": "ScheduleDualPipeV",
-}
-_CLASSES: Mapping[str, Any] = {
-    name: getattr(schedules, theirs) for name, theirs in _NAMES.items() if hasattr(schedules, theirs)
-}
-"""The schedules of this release."""
 
 _CAPABILITIES = Capabilities(
     schedules=(
@@ -162,25 +146,6 @@ _CAPABILITIES = Capabilities(
 )
 
 
-def _in_this_release(claims: Capabilities) -> Capabilities:
-    """Leave out what this release of torch lacks, as its own signatures show, and say so."""
-    lacking = [
-        f"schedule {name}: torch {torch.__version__} has no {theirs}"
-        for name, theirs in _NAMES.items()
-        if name not in _CLASSES
-    ]
-    tensor_parallel = claims.tensor_parallel
-    if "get_mesh" not in inspect.signature(pipelining.PipelineStage).parameters:
-        tensor_parallel = None
-        lacking.append(f"tensor parallelism: PipelineStage of torch {torch.__version__} takes no get_mesh")
-    return dataclasses.replace(
-        claims,
-        schedules=tuple(claim for claim in claims.schedules if claim.name in _CLASSES),
-        tensor_parallel=tensor_parallel,
-        elsewhere=tuple(lacking),
-    )
-
-
 # what torch compares before and after each stage when its debug level is DETAIL (stage.py, _runtime_validate)
 _VALIDATED = ErrorContract(
     promises={
@@ -220,8 +185,8 @@ class _TorchPipeline:
         }
         stages = list(self._stages.values())
         # torch must report what is wrong with a plan: an unknown name, or several stages for a schedule of one
-        known = plan.schedule in _CLASSES
-        schedule_class: Any = _CLASSES[plan.schedule] if known else _named(plan.schedule)
+        known = plan.schedule in torch_release.CLASSES
+        schedule_class: Any = torch_release.CLASSES[plan.schedule] if known else _named(plan.schedule)
         several = len(stages) > 1 or issubclass(schedule_class, schedules.PipelineScheduleMulti)
         specs = {
             **_split_along(plan.batch_dim),
@@ -390,8 +355,8 @@ class TorchPipelining:
         return Description(
             name="torch.distributed.pipelining",
             version=str(torch.__version__),
-            capabilities=_in_this_release(_CAPABILITIES),
-            errors=_VALIDATED if validates else ErrorContract(),
+            capabilities=torch_release.claims_here(_CAPABILITIES),
+            errors=torch_release.promises_here(_VALIDATED) if validates else ErrorContract(),
             variants={"validated": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
         )
 

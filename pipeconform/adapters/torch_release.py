@@ -1,0 +1,79 @@
+"""What the installed release of torch's pipelining offers, found out from its own names and signatures.
+
+No version is compared: a nightly, a fork and a release are asked the same questions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.distributed import pipelining
+from torch.distributed.pipelining import _utils, schedules
+
+from pipeconform.adapter import Capabilities, ErrorContract, Feature
+
+__all__ = ["CLASSES", "claims_here", "finish_step", "promises_here", "taken"]
+
+_NAMES = {
+    "ForwardOnly": "_ScheduleForwardOnly",
+    "GPipe": "ScheduleGPipe",
+    "1F1B": "Schedule1F1B",
+    "Interleaved1F1B": "ScheduleInterleaved1F1B",
+    "LoopedBFS": "ScheduleLoopedBFS",
+    "InterleavedZeroBubble": "ScheduleInterleavedZeroBubble",
+    "ZBVZeroBubble": "ScheduleZBVZeroBubble",
+    "DualPipeV": "ScheduleDualPipeV",
+}
+CLASSES: Mapping[str, Any] = {
+    name: getattr(schedules, theirs) for name, theirs in _NAMES.items() if hasattr(schedules, theirs)
+}
+"""The schedules of this release."""
+
+
+def claims_here(claims: Capabilities) -> Capabilities:
+    """Leave out what this release lacks, and say so."""
+    missing = [name for name in _NAMES if name not in CLASSES]
+    lacking = [f"schedule {name}: there is no {_NAMES[name]}" for name in missing]
+    features, tensor_parallel = claims.features, claims.tensor_parallel
+    if "loss_kwargs" not in inspect.signature(schedules.PipelineScheduleMulti.step).parameters:
+        features -= {Feature.LOSS_KWARGS}
+        lacking.append("keyword arguments of the loss: step() takes no loss_kwargs")
+    if "get_mesh" not in inspect.signature(pipelining.PipelineStage).parameters:
+        tensor_parallel = None
+        lacking.append("tensor parallelism: PipelineStage takes no get_mesh")
+    return dataclasses.replace(
+        claims,
+        schedules=tuple(claim for claim in claims.schedules if claim.name in CLASSES),
+        features=features,
+        tensor_parallel=tensor_parallel,
+        elsewhere=tuple(f"{text} in torch {torch.__version__}" for text in lacking),
+    )
+
+
+def promises_here(promises: ErrorContract) -> ErrorContract:
+    """The promises about errors, as far as this release has the exception that is promised."""
+    return dataclasses.replace(
+        promises,
+        promises={
+            kind: kept
+            for kind, names in promises.promises.items()
+            if (kept := tuple(name for name in names if hasattr(_utils, name)))
+        },
+    )
+
+
+def taken(function: Callable[..., None], *arguments: object) -> None:
+    """Call with as many of the arguments as `function` takes: later releases take more."""
+    function(*arguments[: len(inspect.signature(function).parameters)])
+
+
+def finish_step(stage: Any, divisor: int) -> None:
+    """Divide and synchronise a stage's gradients: a method of its own since 2.10, before that the division only."""
+    if hasattr(stage, "perform_reduce_grad"):
+        stage.perform_reduce_grad(divisor)
+    else:
+        stage.scale_grads(divisor)
