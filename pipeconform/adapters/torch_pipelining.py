@@ -255,7 +255,7 @@ class _TorchPipeline:
         if order is None:
             return None
         text = io.StringIO()
-        csv.writer(text).writerows(order[rank] for rank in sorted(order))
+        csv.writer(text).writerows(torch_release.without_waits(order[rank]) for rank in sorted(order))
         return text.getvalue()
 
     def boundaries(self) -> Sequence[Boundary]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.distributed.pipelining import _utils, schedules
 
 from pipeconform.adapter import Capabilities, ErrorContract, Feature
 
-__all__ = ["CLASSES", "claims_here", "finish_step", "promises_here", "taken"]
+__all__ = ["CLASSES", "claims_here", "finish_step", "promises_here", "taken", "without_waits"]
 
 _NAMES = {
     "ForwardOnly": "_ScheduleForwardOnly",
@@ -77,3 +77,11 @@ def finish_step(stage: Any, divisor: int) -> None:
         stage.perform_reduce_grad(divisor)
     else:
         stage.scale_grads(divisor)
+
+
+def without_waits(actions: Iterable[Any]) -> list[Any]:
+    """A rank's actions without waits for what the rank began itself, which some releases write as actions of their own.
+
+    The schedule language has no word for them; when the operation begins is kept.
+    """
+    return [one for one in actions if one is None or not str(one.computation_type.value).startswith("WAIT_")]
