@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import environments
+import replays
 import scripts
 
 HERE = Path(__file__).resolve().parent
@@ -127,15 +128,28 @@ def _causes(causes: Sequence[Mapping]) -> Iterator[str]:
         ("Change", "Requirements", "What", "Shown by", "In torch"),
         (
             (
-                f"{one['change']} {one['release']}",
+                f"{one['change']} in {_minor(one['release'])}",
                 ", ".join(one["requirements"]),
                 one["what"],
-                one["shown"],
+                f"[{one['case']}](torches/cases/{one['case']}.json): {_replayed(one['case'])}",
                 one.get("source", "not found"),
             )
             for one in causes
         ),
     )
+
+
+def _replayed(case: str) -> str:
+    """``violated with 2.11, met with 2.12``: what the case showed with each release that it was run on."""
+    shown = replays.stored().get(case, {})
+    met = [_minor(r) for r in sorted(shown, key=_number) if shown[r] == "met"]
+    violated = [_minor(r) for r in sorted(shown, key=_number) if shown[r] != "met"]
+    parts = [f"violated with {', '.join(violated)}"] if violated else []
+    return "; ".join([*parts, *([f"met with {', '.join(met)}"] if met else [])]) or "not run"
+
+
+def _minor(release: str) -> str:
+    return release.rpartition(".")[0]
 
 
 def _table(key: str, verdicts: Mapping[str, dict]) -> Iterator[str]:
@@ -176,7 +190,7 @@ def story(verdicts: Mapping[str, dict], name: str) -> str:
     judged = [(r, wrong) for r, wrong in states if wrong is not None]
     for release, wrong in judged:
         if before is not None and wrong != before:
-            said.append(f"{'broken' if wrong else 'mended'} in {release.rpartition('.')[0]}")
+            said.append(f"{'broken' if wrong else 'mended'} in {_minor(release)}")
         before = wrong
     return ", ".join(said) or "always"
 
