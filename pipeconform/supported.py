@@ -6,6 +6,7 @@ versions.
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from importlib import metadata
@@ -16,6 +17,8 @@ __all__ = [
     "ALLOW_UNTESTED",
     "TESTED_TORCH",
     "describe_range",
+    "is_release_range",
+    "is_within",
     "require_supported_torch",
     "torch_version",
     "why_unsupported",
@@ -82,6 +85,39 @@ def require_supported_torch() -> None:
     reason = why_unsupported(torch_version())
     if reason is not None:
         raise UsageError(reason)
+
+
+_BOUND = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*")
+_COMPARE = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+def is_release_range(text: str) -> bool:
+    """Whether this is a range of releases: ``>=2.12,<2.14``."""
+    return all(map(_BOUND.fullmatch, text.split(",")))
+
+
+def is_within(version: str, text: str) -> bool:
+    """Whether a version is within a range of releases; nightlies and builds count as their release.
+
+    A bound is compared as far as it goes: 2.14.1 is ``==2.14`` and not ``>2.14``.
+    """
+    numbers = [int(one) for one in re.findall(r"\d+", re.split(r"[^\d.]|\.dev", version)[0])]
+    for one in text.split(","):
+        bound = _BOUND.fullmatch(one)
+        if bound is None:
+            return False
+        wanted = [int(number) for number in bound[2].split(".")]
+        has = (numbers + [0] * len(wanted))[: len(wanted)]
+        if not _COMPARE[bound[1]](has, wanted):
+            return False
+    return True
 
 
 def _release(version: str) -> tuple[int, int] | None:

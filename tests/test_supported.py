@@ -61,3 +61,20 @@ def test_a_missing_torch_is_refused(monkeypatch):
 
 def test_the_installed_torch_is_supported():
     supported.require_supported_torch()
+
+
+@pytest.mark.parametrize(
+    ("version", "range_", "inside"),
+    [
+        ("2.14.1+cu130", ">=2.14", True),
+        ("2.14.1", "==2.14", True),
+        ("2.14.1", ">2.14", False),
+        ("2.9.1", ">=2.10", False),
+        ("2.16.0a0+git1", ">=2.15,<2.17", True),
+        ("2.13.0", "<2.12, >=2.9", False),
+        ("2.13.0", "!=2.13.0", False),
+    ],
+)
+def test_releases_are_compared_by_number_as_far_as_the_bound_goes(version, range_, inside):
+    assert supported.is_release_range(range_)
+    assert supported.is_within(version, range_) is inside

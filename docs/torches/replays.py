@@ -21,6 +21,7 @@ import environments
 HERE = Path(__file__).resolve().parent
 CASES, KEPT = HERE / "cases", HERE / "replays.json"
 LIMIT = 600  # seconds for a case
+NOT_RUN = "not run"
 
 
 def main() -> None:
@@ -41,6 +42,8 @@ def main() -> None:
                 continue
             shown = replayed(case, python=environments.interpreter(folder))
             print(f"{release} {case.stem}: {shown}", flush=True)
+            if shown.startswith(NOT_RUN):
+                continue
             kept = stored()  # several releases may be run at once
             kept.setdefault(case.stem, {})[release] = shown
             KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
@@ -65,11 +68,13 @@ def replayed(case: Path, *, python: Path) -> str:
             cwd=tempfile.gettempdir(),
         )
     except subprocess.TimeoutExpired:
-        return f"did not end within {LIMIT} s"
+        return f"{NOT_RUN}: did not end within {LIMIT} s"
     if done.returncode == 0:
         return "met"
     found = re.search(r"^VIOLATED:\n(.+(?:\n.+)?)", done.stdout, re.MULTILINE)
-    text = found[1] if found else (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    if found is None:
+        return f"{NOT_RUN}: exit code {done.returncode}: {done.stderr.strip()[-200:]}"
+    text = found[1]
     return " ".join(re.sub(r"\[\d+\.\d+\.\d+\.\d+\]:\d+\S*", "[address]", text).split())[:240]
 
 

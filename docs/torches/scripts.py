@@ -1,6 +1,6 @@
 """Run the scripts of docs/findings that are about torch on each installed release, and keep what they print.
 
-    python docs/torches/scripts.py --environments .venv-torches [RELEASE ...]
+    python docs/torches/scripts.py --environments .venv-torches [RELEASE ...] [--only dry-run]
 
 A script's output is compared with the one stored beside it. What was run is kept in ``scripts.json`` and not run again:
 ``as stored``, or what the script printed instead. `verdicts.toml` says what the other outputs mean.
@@ -31,7 +31,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("releases", nargs="*", metavar="RELEASE", default=environments.RELEASES)
     parser.add_argument("--environments", type=Path, default=Path(".venv-torches"))
-    parser.add_argument("--again", metavar="PART", help="run scripts again whose name contains this")
+    parser.add_argument("--only", metavar="PART", default="", help="scripts whose name contains this")
+    parser.add_argument("--again", action="store_true")
     asked = parser.parse_args()
     for release in asked.releases:
         folder = (asked.environments / release).resolve()
@@ -40,7 +41,7 @@ def main() -> None:
             continue
         for script in sorted(FINDINGS.glob("torch-*.py")):
             kept = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
-            if release in kept.get(script.stem, {}) and not (asked.again and asked.again in script.stem):
+            if asked.only not in script.stem or (release in kept.get(script.stem, {}) and not asked.again):
                 continue
             shown = run(script, python=environments.interpreter(folder))
             print(f"{release} {script.stem}: {shown.splitlines()[0][:100]}", flush=True)

@@ -33,6 +33,9 @@ CLASSES: Mapping[str, Any] = {
 }
 """The schedules of this release."""
 
+_WANTS_A_MICROBATCH_PER_STAGE = "or equal to the number of stages"
+"""Until 2.10, the base of all schedules with one stage per rank raised this; since then only 1F1B does."""
+
 
 def claims_here(claims: Capabilities) -> Capabilities:
     """Leave out what this release lacks, and say so."""
@@ -45,9 +48,22 @@ def claims_here(claims: Capabilities) -> Capabilities:
     if "get_mesh" not in inspect.signature(pipelining.PipelineStage).parameters:
         tensor_parallel = None
         lacking.append("tensor parallelism: PipelineStage takes no get_mesh")
+    found = [claim for claim in claims.schedules if claim.name in CLASSES]
+    if _WANTS_A_MICROBATCH_PER_STAGE in inspect.getsource(schedules.PipelineScheduleSingle.__init__):
+        single = [
+            one.name
+            for one in found
+            if issubclass(CLASSES[one.name], schedules.PipelineScheduleSingle)
+            and not one.min_microbatches_per_stage
+        ]
+        found = [
+            dataclasses.replace(one, min_microbatches_per_stage=1) if one.name in single else one
+            for one in found
+        ]
+        lacking.append(f"fewer microbatches than stages: refused under {', '.join(single)}")
     return dataclasses.replace(
         claims,
-        schedules=tuple(claim for claim in claims.schedules if claim.name in CLASSES),
+        schedules=tuple(found),
         features=features,
         tensor_parallel=tensor_parallel,
         elsewhere=tuple(f"{text} in torch {torch.__version__}" for text in lacking),

@@ -128,7 +128,11 @@ print("elsewhere", *(re.match(".+?:", one)[0] for one in TorchPipelining().descr
 _BEFORE_2_13 = ("2.9.1", "2.10.0", "2.11.0", "2.12.1")
 _LACKING = {
     **dict.fromkeys(_BEFORE_2_13, "keyword arguments of the loss:"),
-    **dict.fromkeys(_BEFORE_2_13[:3], "keyword arguments of the loss: tensor parallelism:"),
+    **dict.fromkeys(
+        _BEFORE_2_13[:2],
+        "keyword arguments of the loss: tensor parallelism: fewer microbatches than stages:",
+    ),
+    "2.11.0": "keyword arguments of the loss: tensor parallelism:",
 }
 
 
