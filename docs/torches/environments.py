@@ -169,5 +169,6 @@ def _do(*command: str, log: Path, limit: float) -> str:
         file.write(f"$ {' '.join(command)}\n{done.stdout}\n")
     if done.returncode:
         errors = [line for line in done.stdout.splitlines() if "error" in line.lower()]
-        raise NotInstalledError((errors or [f"exit code {done.returncode}, see {log}"])[0].strip())
+        reason = (errors or [f"exit code {done.returncode}, see {log}"])[0].strip()
+        raise NotInstalledError(reason.partition(" (from versions")[0])
     return done.stdout
