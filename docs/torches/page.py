@@ -100,8 +100,9 @@ def page() -> str:
         "Which release of torch's pipelining meets what, and where a requirement was broken or mended. Made by "
         "`docs/torches/page.py` from the results of `make torches`, which judges each release in an environment of "
         "its own (CPU, gloo). A verdict is about the cases that were drawn: *smoke* draws few, so a defect that needs "
-        "a rare case may be seen in one release and not in the next. The changes below were therefore confirmed: the "
-        "case that shows one was run with `pipeconform replay` on both sides.",
+        "a rare case may be seen in one release and not in the next. The changes in the first table were confirmed: "
+        "the case that shows one was run with `pipeconform replay` on every release named there, at least on both "
+        "sides of the change. The last column of the other tables only compares what was drawn.",
         *_causes(causes),
         *(
             block
@@ -228,7 +229,7 @@ def _scripts() -> Iterator[str]:
     yield "## The findings' scripts, run on each release"
     yield (
         "Each script shows one [finding](findings/README.md) on plain torch. *Shown*: it prints what it prints "
-        "on 2.13.0. *Differs*: it prints something else, which the last column explains."
+        "on 2.13.0; – was not run. *Differs*: it prints something else, which the last column explains."
     )
     yield _rows(
         ("Script", *releases, ""),
