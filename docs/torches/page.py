@@ -226,7 +226,7 @@ def _scripts() -> Iterator[str]:
     kept = json.loads(scripts.KEPT.read_text("utf-8"))
     known = tomllib.loads(CAUSES.read_text("utf-8")).get("script", {}) if CAUSES.exists() else {}
     releases = sorted({r for one in kept.values() for r in one}, key=_number)
-    yield "## The findings' scripts, run on each release"
+    yield "## The findings' scripts on other releases"
     yield (
         "Each script shows one [finding](findings/README.md) on plain torch. *Shown*: it prints what it prints "
         "on 2.13.0; – was not run. *Differs*: it prints something else, which the last column explains."
