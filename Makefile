@@ -5,15 +5,17 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 ENGINES = .venv-engines
+TORCHES = .venv-torches
 PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines test test-full coverage check format bench kill-matrix mutants standard docs clean
+.PHONY: help setup demo engines torches test test-full coverage check format bench kill-matrix mutants standard docs clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
 	@echo "make engines    judge DeepSpeed, megatron-core and torchgpipe, in an environment of their own"
+	@echo "make torches    judge torch 2.9 to 2.15, in an environment each (25 GB)"
 	@echo "make test       pipeconform's own tests"
 	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
 	@echo "make coverage   which lines the tests reach (without those that only rank processes run)"
@@ -48,6 +50,12 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt docs/engines/constraints.txt
 # Fails on what two runs both show and docs/engines does not expect; skips engines that cannot be installed.
 engines:
 	@$(PYTHON) docs/engines/judge.py --environment $(ENGINES)
+
+# Releases of torch, one after the other; RELEASES and PROFILE choose. What is judged already is not judged again.
+RELEASES ?=
+PROFILE ?= smoke
+torches:
+	@$(PYTHON) docs/torches/judge.py --environments $(TORCHES) --profile $(PROFILE) $(RELEASES)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests
@@ -97,4 +105,4 @@ docs: $(READY) standard
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(ENGINES) build dist *.egg-info pipeconform-results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINES) $(TORCHES) build dist *.egg-info pipeconform-results .pytest_cache .mypy_cache .ruff_cache

@@ -371,6 +371,8 @@ class Capabilities:
     """Replicas of the pipeline; None: there is one."""
     tensor_parallel: TensorParallelClaim | None = None
     """Stages that are cut over ranks, and tensors between stages that are; None: neither."""
+    elsewhere: tuple[str, ...] = ()
+    """What the adapter claims with other releases of the engine only, each with what this release lacks for it."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for numbers beyond any implementation's."""

@@ -128,7 +128,7 @@ class Shard:
         """Request the whole, and go on; does nothing if it is there or requested."""
         if self._whole is None and self._gathering is None and self.groups.over is not None:
             whole = torch.empty(self.size * self.groups.parts, dtype=self.param_dtype, device=self.device)
-            work = dist.all_gather_single(whole, self.given(), group=self.groups.over, async_op=True)
+            work = dist.all_gather_into_tensor(whole, self.given(), group=self.groups.over, async_op=True)
             self._gathering = (whole, work)
 
     def given(self) -> Tensor:
@@ -180,7 +180,7 @@ class Shard:
         part = gradient.contiguous()
         if self.groups.over is not None:
             part = torch.empty(self.size, dtype=gradient.dtype, device=gradient.device)
-            dist.reduce_scatter_single(part, gradient.contiguous(), group=self.groups.over)
+            dist.reduce_scatter_tensor(part, gradient.contiguous(), group=self.groups.over)
         if self.groups.across is not None:
             dist.all_reduce(part, group=self.groups.across)
         return part / self.groups.ranks
@@ -207,7 +207,7 @@ class Shard:
         if self.groups.over is None:
             return part
         whole = torch.empty(self.size * self.groups.parts, dtype=part.dtype, device=self.device)
-        dist.all_gather_single(whole, part.to(self.device), group=self.groups.over)
+        dist.all_gather_into_tensor(whole, part.to(self.device), group=self.groups.over)
         return whole
 
     def named(self, whole: Tensor) -> Iterator[tuple[str, Tensor]]:

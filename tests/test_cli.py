@@ -1,6 +1,7 @@
 """The command line as a user types it: what is wrong is said in one line, at once, with the right exit code."""
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from pipeconform import cli
+from pipeconform.commands.doctor import Check
+from pipeconform.supported import ALLOW_UNTESTED
 
 HEAVY = ("torch", "hypothesis", "pytest", "rich", "msgspec", "numpy")
 
@@ -155,14 +158,27 @@ def test_two_runs_do_not_share_a_folder(typed, tmp_path):
     assert (code, err) == (2, "pipeconform: another run is writing to out; choose another --out\n")
 
 
-def test_an_unsupported_torch_is_refused_at_the_start(typed, monkeypatch):
-    monkeypatch.setattr("pipeconform.supported.torch_version", lambda: "2.9.1")
+def test_an_older_torch_is_refused_at_the_start(typed, monkeypatch):
+    monkeypatch.setattr("pipeconform.supported.torch_version", lambda: "2.8.0")
 
     assert typed("run", "--impl", "torch")[0::2] == (
         2,
-        "pipeconform: torch 2.9.1 is not supported: this version needs torch>=2.13,<2.14; "
-        "pip install 'torch>=2.13,<2.14'\n",
+        "pipeconform: torch 2.8.0 is older than the releases that pipeconform is tested with; "
+        "pip install 'torch>=2.9,<2.16', or try --allow-untested-torch\n",
     )
+
+
+def test_an_older_torch_that_is_allowed_is_only_warned_about(typed, monkeypatch):
+    for place in ("pipeconform.supported", "pipeconform.commands.options"):
+        monkeypatch.setattr(f"{place}.torch_version", lambda: "2.8.0")
+    code, _, err = typed("run", "--impl", "torch", "--profile", "gigantic", "--allow-untested-torch")
+
+    assert (code, err.splitlines()[0]) == (
+        2,
+        "warning: torch 2.8.0: not tested with this release (tested with torch>=2.9,<2.16)",
+    )
+    assert "gigantic" in err
+    assert ALLOW_UNTESTED not in os.environ
 
 
 def test_a_traceback_is_shown_on_request_only(typed):
@@ -226,15 +242,27 @@ def test_doctor_really_forms_a_group(typed):
 
 
 def test_doctor_names_the_remedy_for_a_torch_that_is_not_supported(typed, monkeypatch):
-    monkeypatch.setattr("pipeconform.commands.doctor.torch_version", lambda: "2.9.1")
+    monkeypatch.setattr("pipeconform.commands.doctor.torch_version", lambda: "2.8.0")
     code, out, _ = typed("doctor")
 
     assert code == 3
     assert (
-        "FAIL  torch             torch 2.9.1 is not supported: this version needs torch>=2.13,<2.14\n" in out
+        "FAIL  torch             torch 2.8.0 is older than the releases that pipeconform is tested with\n"
+        in out
     )
-    assert "-> pip install 'torch>=2.13,<2.14'\n" in out
+    assert "-> pip install 'torch>=2.9,<2.16', or try --allow-untested-torch\n" in out
     assert "rank processes" not in out
+
+
+def test_doctor_warns_about_a_torch_that_is_not_tested(typed, monkeypatch):
+    monkeypatch.setattr("pipeconform.commands.doctor.torch_version", lambda: "2.16.0.dev20261101")
+    monkeypatch.setattr(
+        "pipeconform.commands.doctor._rank_processes", lambda: Check(name="x", state="ok", text="")
+    )
+    code, out, _ = typed("doctor")
+
+    assert code == 0
+    assert "warn  torch             2.16.0.dev20261101: not tested with this release" in out
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,39 @@ def test_the_range_is_the_one_the_package_declares():
     assert f"torch{supported.describe_range()}" in project["dependencies"]
 
 
-@pytest.mark.parametrize("version", ["2.13.0", "2.13.1+cpu", "2.13.0a0+git1234"])
-def test_a_version_inside_the_range_is_supported(version):
+@pytest.mark.parametrize("version", ["2.9.0", "2.11.0+cu130", "2.13.1+cpu", "2.15.0+cu132"])
+def test_a_release_inside_the_range_is_tested(version):
     assert supported.why_unsupported(version) is None
+    assert supported.why_untested(version) is None
 
 
-@pytest.mark.parametrize("version", ["2.12.9", "2.14.0", "1.13.0", "3.0.0", "nightly"])
-def test_a_version_outside_the_range_is_named_with_the_remedy(version):
-    assert supported.why_unsupported(version) == (
-        f"torch {version} is not supported: this version needs torch>=2.13,<2.14; pip install 'torch>=2.13,<2.14'"
+@pytest.mark.parametrize(
+    "version", ["2.16.0", "3.0.0", "2.16.0.dev20261101+cpu", "2.13.0a0+git1234", "2.15.0rc2"]
+)
+def test_a_later_release_and_a_pre_release_run_with_a_warning(version):
+    assert supported.why_unsupported(version) is None
+    assert supported.why_untested(version) == (
+        f"torch {version}: not tested with this release (tested with torch>=2.9,<2.16)"
     )
+
+
+@pytest.mark.parametrize("version", ["2.8.0", "2.8.9+cpu", "1.13.0"])
+def test_an_older_release_is_refused_with_the_reason_and_two_remedies(version):
+    assert supported.why_unsupported(version) == (
+        f"torch {version} is older than the releases that pipeconform is tested with; "
+        "pip install 'torch>=2.9,<2.16', or try --allow-untested-torch"
+    )
+
+
+def test_an_older_release_that_is_allowed_runs_with_a_warning(monkeypatch):
+    monkeypatch.setenv(supported.ALLOW_UNTESTED, "1")
+
+    assert supported.why_unsupported("2.8.0") is None
+    assert supported.why_untested("2.8.0") is not None
+
+
+def test_a_version_without_a_number_is_refused():
+    assert "is no release that can be compared" in supported.why_unsupported("nightly")
 
 
 def test_a_missing_torch_is_refused(monkeypatch):
@@ -38,3 +61,20 @@ def test_a_missing_torch_is_refused(monkeypatch):
 
 def test_the_installed_torch_is_supported():
     supported.require_supported_torch()
+
+
+@pytest.mark.parametrize(
+    ("version", "range_", "inside"),
+    [
+        ("2.14.1+cu130", ">=2.14", True),
+        ("2.14.1", "==2.14", True),
+        ("2.14.1", ">2.14", False),
+        ("2.9.1", ">=2.10", False),
+        ("2.16.0a0+git1", ">=2.15,<2.17", True),
+        ("2.13.0", "<2.12, >=2.9", False),
+        ("2.13.0", "!=2.13.0", False),
+    ],
+)
+def test_releases_are_compared_by_number_as_far_as_the_bound_goes(version, range_, inside):
+    assert supported.is_release_range(range_)
+    assert supported.is_within(version, range_) is inside

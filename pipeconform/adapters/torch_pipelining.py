@@ -45,43 +45,8 @@ from pipeconform.adapter import (
     module_state,
     step_modules,
 )
-from pipeconform.adapters import torch_stages, torch_tracing
+from pipeconform.adapters import torch_release, torch_stages, torch_tracing
 from pipeconform.stage_wrapping import bare, wrapped
-
-_CLASSES: Mapping[str, Any] = {
-    "ForwardOnly": schedules._ScheduleForwardOnly,
-    "GPipe": schedules.ScheduleGPipe,
-    "1F1B": schedules.Schedule1F1B,
-    "Interleaved1F1B": schedules.ScheduleInterleaved1F1B,
-    "LoopedBFS": schedules.ScheduleLoopedBFS,
-    "InterleavedZeroBubble": schedules.ScheduleInterleavedZeroBubble,
-    "ZBVZeroBubble": schedules.ScheduleZBVZeroBubble,
-    "DualPipeV": schedules.ScheduleDualPipeV,
-}
-
-_SETTINGS: Mapping[str, tuple[Feature, ...]] = {
-    "args_chunk_spec": (Feature.BATCH_DIM,),
-    "kwargs_chunk_spec": (Feature.SPLIT_DIMS,),
-    "output_merge_spec": (Feature.BATCH_DIM, Feature.MERGE_DIMS, Feature.CUSTOM_MERGES),
-}
-"""Parameters of a schedule that not every schedule has, and the features that they are for."""
-
-
-_RETURNED = (
-    (Feature.OUTPUTS_ON_REQUEST,)
-    if "return_outputs" in inspect.signature(schedules.PipelineScheduleSingle.step).parameters
-    else ()
-)
-"""Older releases return the outputs of every step."""
-
-
-def _lacking(name: str) -> frozenset[Feature]:
-    """The features whose parameter a schedule does not have: torch documents parameters schedule by schedule."""
-    taken = inspect.signature(_CLASSES[name]).parameters
-    return frozenset(
-        feature for setting, features in _SETTINGS.items() if setting not in taken for feature in features
-    )
-
 
 _CAPABILITIES = Capabilities(
     schedules=(
@@ -97,7 +62,6 @@ _CAPABILITIES = Capabilities(
         ScheduleClaim(
             name="LoopedBFS",
             stages_per_rank=(1, 2, 3, 4),
-            lacks=_lacking("LoopedBFS"),
             family="looped_bfs",
         ),
         ScheduleClaim(
@@ -126,7 +90,7 @@ _CAPABILITIES = Capabilities(
     features=frozenset(
         {
             Feature.OUTPUTS,
-            *_RETURNED,
+            Feature.OUTPUTS_ON_REQUEST,
             Feature.MICROBATCH_LOSSES,
             Feature.EVAL,
             Feature.INPUT_GRADIENTS,
@@ -220,14 +184,14 @@ class _TorchPipeline:
                 **_declared(plan, s),
                 group=plan.ranks.pipeline_group,
                 dw_builder=plan.deferred_weights(built[s]),
-                get_mesh=None if plan.ranks.mesh is None else _mesh_of(plan.ranks.mesh),
+                **_mesh_for(plan),
             )
             for s, module in replicated.items()
         }
         stages = list(self._stages.values())
         # torch must report what is wrong with a plan: an unknown name, or several stages for a schedule of one
-        known = plan.schedule in _CLASSES
-        schedule_class: Any = _CLASSES[plan.schedule] if known else _named(plan.schedule)
+        known = plan.schedule in torch_release.CLASSES
+        schedule_class: Any = torch_release.CLASSES[plan.schedule] if known else _named(plan.schedule)
         several = len(stages) > 1 or issubclass(schedule_class, schedules.PipelineScheduleMulti)
         specs = {
             **_split_along(plan.batch_dim),
@@ -298,7 +262,7 @@ class _TorchPipeline:
         if order is None:
             return None
         text = io.StringIO()
-        csv.writer(text).writerows(order[rank] for rank in sorted(order))
+        csv.writer(text).writerows(torch_release.without_waits(order[rank]) for rank in sorted(order))
         return text.getvalue()
 
     def boundaries(self) -> Sequence[Boundary]:
@@ -369,6 +333,11 @@ def _kwarg_specs(plan: Plan, stages: Iterable[int]) -> dict[str, Any]:
     return {"kwargs_chunk_spec": pipelining.microbatch.TensorChunkSpec.from_dict(dims)} if dims else {}
 
 
+def _mesh_for(plan: Plan) -> dict[str, Any]:
+    """A stage's mesh, where the plan has one; not every release of torch takes one."""
+    return {} if plan.ranks.mesh is None else {"get_mesh": _mesh_of(plan.ranks.mesh)}
+
+
 def _mesh_of(mesh: DeviceMesh) -> Callable[..., DeviceMesh]:
     """The axis of a stage's mesh over which tensors between stages are cut: torch asks for it by name and size."""
     assert mesh.mesh_dim_names is not None
@@ -393,8 +362,8 @@ class TorchPipelining:
         return Description(
             name="torch.distributed.pipelining",
             version=str(torch.__version__),
-            capabilities=_CAPABILITIES,
-            errors=_VALIDATED if validates else ErrorContract(),
+            capabilities=torch_release.claims_here(_CAPABILITIES),
+            errors=torch_release.promises_here(_VALIDATED) if validates else ErrorContract(),
             variants={"validated": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
         )
 

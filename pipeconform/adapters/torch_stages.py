@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from pipeconform.adapter import Batch, Loss, StageOperations
+from pipeconform.adapters import torch_release
 
 __all__ = ["TorchStage", "open_stages"]
 
@@ -64,7 +65,7 @@ class TorchStage:
         while self._sent:
             self._sent.pop().wait()
         self._losses.clear()
-        self._stage.perform_reduce_grad(self._divisor)
+        torch_release.finish_step(self._stage, self._divisor)
         self._stage.clear_runtime_states()
 
     def _receive(self, operations: list[dist.P2POp]) -> None:
@@ -92,7 +93,9 @@ def open_stages(
     for stage in stages.values():
         stage.has_backward = True
         stage.clear_runtime_states()
-    initialise(first.args if 0 in stages else (), kwargs, first.target, dict(batch.loss_kwargs))
+    torch_release.taken(
+        initialise, first.args if 0 in stages else (), kwargs, first.target, dict(batch.loss_kwargs)
+    )
     return {
         s: TorchStage(stage, batch, neighbours=stages, loss=loss, scale_grads=scale_grads)
         for s, stage in stages.items()

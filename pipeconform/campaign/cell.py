@@ -29,6 +29,7 @@ from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell, Control, Violation, line_of
 from pipeconform.spec import Requirement
+from pipeconform.supported import torch_version
 
 __all__ = ["judge_cell"]
 
@@ -95,7 +96,12 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         self.expected = tuple(
             entry
             for entry in campaign.expectations
-            if entry.is_about(requirement=self.requirement, schedule=self.column, device=campaign.device)
+            if entry.is_about(
+                requirement=self.requirement,
+                schedule=self.column,
+                device=campaign.device,
+                torch=torch_version() or "",
+            )
         )
         self.first: dict[Key, _First[CaseT]] = {}
         self.occurrences: Counter[Key] = Counter()

@@ -35,6 +35,8 @@ _LEAST_RANKS, _MOST_RANKS = 2, 3
 """The ranks of cases that must expose an implementation that is wrong on purpose."""
 _MOST_WITH_SEVERAL = 4
 """The largest number of ranks if every stage is on several ranks."""
+_COMMUNICATION = frozenset({"traffic", "reductions"})
+"""What ranks record with the recorder of operations."""
 _CASES = 12
 _SEEDS = (0, 1)
 """The second seed adds cases for defects that need something which no case of the first has."""
@@ -138,6 +140,8 @@ class PipelineTarget:
             return "not_claimed", f"{self.name} does not claim what {row.id} needs under {claim.name}"
         if judgement.promised and not promises():
             return "not_claimed", f"{self.name} promises no errors, which {row.id} is about"
+        if not judgement.observe.isdisjoint(_COMMUNICATION) and (parts := _unseen()):
+            return "skipped", f"not seen: the recorder does not know {', '.join(parts)} of this torch"
         if not any(reachable(self.limits, claim, focus) for focus in foci):
             most = self.limits.max_ranks
             return "skipped", f"{row.id} needs more stages than {most} ranks have under {claim.name}"
@@ -392,3 +396,10 @@ class AskedOfPipeline:
     def why_nothing_was_compared(self, cases: Iterable[Case]) -> str:
         """The requirement's condition that none of the cases met."""
         return self._judgement.why_nothing_was_compared(cases)
+
+
+def _unseen() -> tuple[str, ...]:
+    """What the installed torch does that the recorder of operations cannot see."""
+    from pipeconform.ranks.recording.kernels import unseen  # imports torch
+
+    return unseen()

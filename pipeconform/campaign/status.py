@@ -42,11 +42,16 @@ def blocked_by(violations: Iterable[Violation]) -> str:
 
 
 def with_causes(
-    cells: Iterable[Cell], *, expectations: Iterable[Expectation] = (), device: str = "cpu"
+    cells: Iterable[Cell],
+    *,
+    expectations: Iterable[Expectation] = (),
+    device: str = "cpu",
+    torch: str = "",
 ) -> tuple[Cell, ...]:
     """The cells, each with the violations that controls of other requirements showed and its own cases did not.
 
-    Only cells that were judged are changed. A violation that one of the `expectations` covers is expected.
+    Only cells that were judged are changed. A violation that one of the `expectations` covers, on this `device` with
+    this release of `torch`, is expected.
     """
     entries = tuple(expectations)
     found = {(one.requirement, one.schedule, one.variant): one for one in cells}
@@ -56,7 +61,9 @@ def with_causes(
             if owner is None or not owner.is_judged:
                 continue
             cause = _cause(effect, owner)
-            cause = msgspec.structs.replace(cause, expected=_label(entries, owner, cause, device=device))
+            cause = msgspec.structs.replace(
+                cause, expected=_label(entries, owner, cause, device=device, torch=torch)
+            )
             if (cause.status, cause.signature) not in {
                 (one.status, one.signature) for one in owner.violations
             }:
@@ -92,12 +99,14 @@ def _cause(effect: Violation, owner: Cell) -> Violation:
     )
 
 
-def _label(entries: Iterable[Expectation], cell: Cell, violation: Violation, *, device: str) -> str:
+def _label(
+    entries: Iterable[Expectation], cell: Cell, violation: Violation, *, device: str, torch: str
+) -> str:
     """The label of the expectation that covers a violation of the cell; empty if none does."""
     case = violation.case
     for entry in entries:
         if (
-            entry.is_about(requirement=cell.requirement, schedule=cell.schedule, device=device)
+            entry.is_about(requirement=cell.requirement, schedule=cell.schedule, device=device, torch=torch)
             and entry.shows(violation.status, violation.signature)
             and entry.covers_size(num_ranks=case.num_ranks, stages_per_rank=case.stages_per_rank)
         ):

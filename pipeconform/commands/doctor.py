@@ -22,7 +22,7 @@ from pipeconform.ranks.crew import Crew
 from pipeconform.ranks.devices import Machine, probe
 from pipeconform.ranks.forkserver import ForkServer
 from pipeconform.ranks.pool import Pool
-from pipeconform.supported import describe_range, torch_version, why_unsupported
+from pipeconform.supported import describe_range, torch_version, why_unsupported, why_untested
 
 __all__ = ["Check", "doctor", "report"]
 
@@ -91,8 +91,16 @@ def _python() -> Check:
 def _torch() -> Check:
     version = torch_version()
     reason = why_unsupported(version)
+    untested = why_untested(version)
+    if reason is None and untested is not None:
+        return Check(
+            name="torch",
+            state="warn",
+            text=untested.removeprefix("torch "),
+            remedy="verdicts may blame the release for what an adapter or the recorder does not know of it",
+        )
     if reason is None:
-        return Check(name="torch", state="ok", text=f"{version} (supported: {describe_range()})")
+        return Check(name="torch", state="ok", text=f"{version} (tested with {describe_range()})")
     what, _, remedy = reason.partition("; ")
     return Check(name="torch", state="FAIL", text=what, remedy=remedy)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar
 
 import click
+
+from pipeconform.commands.say import say
+from pipeconform.supported import ALLOW_UNTESTED, torch_version, why_unsupported, why_untested
 
 __all__ = ["Where", "all_of", "device_options", "impl_option", "names"]
 
@@ -40,6 +44,25 @@ def impl_option(*, required: bool = True) -> Callable[[Command], Command]:
     return click.option("--impl", metavar="REF", required=required, help=f"The implementation: {_FORMS}.")
 
 
+def _about_torch(context: click.Context, _: click.Parameter, allowed: bool) -> None:
+    """Let an older torch run in every process of this command, and warn about an untested one."""
+    before = os.environ.get(ALLOW_UNTESTED)
+    if allowed and before != "1":
+        os.environ[ALLOW_UNTESTED] = "1"
+        context.call_on_close(lambda: _restore(before))
+    version = torch_version()
+    warning = why_untested(version)
+    if warning is not None and why_unsupported(version) is None:
+        say(f"warning: {warning}", err=True)
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(ALLOW_UNTESTED, None)
+    else:
+        os.environ[ALLOW_UNTESTED] = before
+
+
 device_options = all_of(
     click.option(
         "--device",
@@ -63,8 +86,16 @@ device_options = all_of(
         show_default=True,
         help="Number of ranks that may share a device.",
     ),
+    click.option(
+        "--allow-untested-torch",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_about_torch,
+        help="Try a torch that is older than the releases pipeconform is tested with.",
+    ),
 )
-"""``--device``, ``--backend`` and ``--ranks-per-device``: where the ranks run."""
+"""``--device``, ``--backend`` and ``--ranks-per-device``: where the ranks run; ``--allow-untested-torch``."""
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from pipeconform.errors import BadCaseError, BadExpectationsError, UnknownNameEr
 from pipeconform.reading import MOST_CASE_BYTES, REFUSALS, file_bytes, unreadable
 from pipeconform.spec import standard_versions
 from pipeconform.spec.wrappers import any_requirement
+from pipeconform.supported import is_release_range, is_within
 
 __all__ = [
     "FIELDS",
@@ -66,6 +67,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     p: tuple[int, ...] = ()
     v: tuple[int, ...] = ()
     device: str = ""
+    torch: str = ""
+    """A range of releases: ``>=2.14``."""
     cases: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     """What each of `cases` shows, as in `StoredCase`: another violation of the same kind is then not expected."""
@@ -74,7 +77,7 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Expectation(_Written, frozen=True, kw_only=True):
-    """One expected failure, limited to `schedules`, `p`, `v` and `device` where they are not empty."""
+    """One expected failure, limited to `schedules`, `p`, `v`, `device` and `torch` where they are not empty."""
 
     file: str
     line: int
@@ -104,13 +107,17 @@ class Expectation(_Written, frozen=True, kw_only=True):
         """The statuses and the signature in words: ``failed or hung 'gradient value'``."""
         return f"{' or '.join(one for one in self.statuses if one not in _CHANCE)} '{self.signature}'"
 
-    def is_about(self, *, requirement: str, schedule: str, device: str) -> bool:
-        """Whether the entry applies to this requirement under this schedule on this device."""
+    def is_about(self, *, requirement: str, schedule: str, device: str, torch: str) -> bool:
+        """Whether the entry applies to this requirement under this schedule on this device with this torch."""
         return (
             requirement == self.requirement
             and (not self.schedules or schedule in self.schedules)
-            and self.device in ("", device)
+            and self.is_for(device=device, torch=torch)
         )
+
+    def is_for(self, *, device: str, torch: str) -> bool:
+        """Whether the entry applies to runs on this device with this version of torch."""
+        return self.device in ("", device) and (not self.torch or is_within(torch, self.torch))
 
     def covers_size(self, *, num_ranks: int, stages_per_rank: int) -> bool:
         """Whether the entry applies to this p and v."""
@@ -199,6 +206,10 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
     if written.texts and len(written.texts) != len(written.cases):
         text = f"{len(written.texts)} texts for {len(written.cases)} cases; expected one each, empty if it may change"
         raise refuse("texts", text)
+    if written.torch and not is_release_range(written.torch):
+        raise refuse(
+            "torch", f"torch {written.torch!r} is no range of releases; expected '>=2.14' or '>=2.12,<2.14'"
+        )
     stored = []
     for name, shown in itertools.zip_longest(written.cases, written.texts, fillvalue=""):
         try:

@@ -112,9 +112,11 @@ def _steady(violation: Violation) -> str:
 
 def _covers(entry: Expectation, cell: Cell, violation: Violation, result: Result) -> bool:
     """Whether the entry covers the violation, by contents and not by line: the file may have been edited since."""
-    case = violation.case
+    case, place = violation.case, result.environment
     return (
-        entry.is_about(requirement=cell.requirement, schedule=cell.schedule, device=result.environment.device)
+        entry.is_about(
+            requirement=cell.requirement, schedule=cell.schedule, device=place.device, torch=place.torch
+        )
         and entry.shows(violation.status, violation.signature)
         and entry.covers_size(num_ranks=case.num_ranks, stages_per_rank=case.stages_per_rank)
     )
@@ -167,7 +169,9 @@ def _chance(cell: Cell, violation: Violation, results: Sequence[Result]) -> str:
 def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str | None:
     """An existing entry with the schedules and cases that still show it; None if there are none."""
     cells = [cell for cell in result.cells if cell.requirement == entry.requirement]
-    judged = {cell.schedule for cell in cells if cell.is_judged}
+    place = result.environment
+    here = entry.is_for(device=place.device, torch=place.torch)  # what is known elsewhere is kept
+    judged = {cell.schedule for cell in cells if cell.is_judged and here}
     shown: dict[str, Violation] = {}
     for cell in cells:
         for violation in cell.violations:
@@ -196,6 +200,7 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str 
         "p": list(entry.p),
         "v": list(entry.v),
         "device": entry.device,
+        "torch": entry.torch,
         "status": entry.status,
         "signature": entry.signature,
         "reason": entry.reason,
@@ -206,7 +211,7 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str 
         "texts": list(paths.values()) if any(paths.values()) else [],
         "seen": entry.seen,
     }
-    optional = ("schedules", "p", "v", "device", "cases", "texts", "seen")
+    optional = ("schedules", "p", "v", "device", "torch", "cases", "texts", "seen")
     return _toml({name: value for name, value in fields.items() if value or name not in optional})
 
 

@@ -30,10 +30,11 @@ def problems(file: ExpectationsFile, result: Result, *, today: datetime.date) ->
 def _about(entry: Expectation, result: Result, *, today: datetime.date) -> Iterator[str]:
     if today > entry.expires:
         yield f"expired on {entry.expires}: fix {entry.requirement}, or give a new date and the reason for it"
-    device = result.environment.device
+    place = result.environment
     selection = tuple(filter(None, result.run.selection.split(",")))
     asked = select_requirements(selection, kind=result.implementation.kind)
-    if entry.requirement not in asked or entry.device not in ("", device) or not result.run.complete:
+    here = entry.is_for(device=place.device, torch=place.torch)
+    if entry.requirement not in asked or not here or not result.run.complete:
         return
     cells = [cell for cell in result.cells if cell.requirement == entry.requirement]
     wanted = entry.schedules or tuple(dict.fromkeys(cell.schedule for cell in cells))

@@ -7,7 +7,7 @@ left alone. Integers and flags are not recorded: replicas may agree on something
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,7 +71,7 @@ class ReductionRecorder:
     def polled(self, work: dist.Work, complete: bool) -> None:
         """Ignore the poll."""
 
-    def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
+    def waited_for_tensors(self, tensors: Sequence[torch.Tensor], wait: Callable[[], Any]) -> Any:
         """Wait."""
         return wait()
 

@@ -12,7 +12,15 @@ from pipeconform.report.cause_text import blocked_lines, cause_block, cause_list
 from pipeconform.report.causes import Cause, Known, causes_of
 from pipeconform.report.overview import DEFAULT, overview
 from pipeconform.report.result import Cell, Result
-from pipeconform.report.words import COLOURS, WORDS, counted, plural, returned_unclaimed, under
+from pipeconform.report.words import (
+    COLOURS,
+    WORDS,
+    claimed_elsewhere,
+    counted,
+    plural,
+    returned_unclaimed,
+    under,
+)
 from pipeconform.spec import Level
 from pipeconform.spec.wrappers import all_requirements
 
@@ -107,6 +115,7 @@ def totals(result: Result) -> list[str]:
         *_pairs(result),
         *_nearest(result),
         *returned_unclaimed(result.cells),
+        *(f"not claimed here: {one}" for one in claimed_elsewhere(result.implementation.capabilities)),
     ]
 
 

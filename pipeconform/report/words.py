@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from pipeconform.case.any_case import WRAPPER_COLUMN
 from pipeconform.report.result import Cell, Control, Status, Violation
@@ -13,6 +14,7 @@ __all__ = [
     "COLOURS",
     "EXPECTED",
     "WORDS",
+    "claimed_elsewhere",
     "control_words",
     "counted",
     "plural",
@@ -80,6 +82,12 @@ def returned_unclaimed(cells: Iterable[Cell]) -> tuple[str, ...]:
     """A sentence for each feature that is returned but not claimed; only what is claimed is judged fully."""
     found = sorted({name for cell in cells for name in cell.unclaimed})
     return tuple(f"returns {name.replace('_', ' ')}, does not claim Feature.{name.upper()}" for name in found)
+
+
+def claimed_elsewhere(capabilities: Any) -> tuple[str, ...]:
+    """What the adapter claims with other releases of the engine only, each with what this one lacks."""
+    found = capabilities.get("elsewhere") if isinstance(capabilities, dict) else None
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
 
 
 def plural(number: int, noun: str) -> str:

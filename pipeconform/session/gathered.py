@@ -100,6 +100,7 @@ class Gathered:
             self._in_order(first.schedules),
             expectations=() if self._options.expectations is None else self._options.expectations.entries,
             device=first.environment.device,
+            torch=first.environment.torch,
         )
         judged = {cell.requirement for cell in cells}
         options, sized = self._options, self._options.sized()

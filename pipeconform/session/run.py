@@ -31,7 +31,7 @@ from pipeconform.session.junit import record_causes
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
 from pipeconform.showing import shown, shown_json, shown_line
-from pipeconform.supported import require_supported_torch
+from pipeconform.supported import require_supported_torch, torch_version, why_untested
 
 if TYPE_CHECKING:
     from pipeconform.report.progress import Progress
@@ -156,6 +156,12 @@ class PytestRun:
         """End processes and remove temporary files."""
         drop_ahead()
         self._stack.close()
+
+    @staticmethod
+    def pytest_report_header() -> str | None:
+        """Warn about a torch that is not tested; a live run has said so already."""
+        warning = why_untested(torch_version())
+        return None if warning is None else f"pipeconform: {warning}"
 
     # ------------------------------------------------------------------ judging
 

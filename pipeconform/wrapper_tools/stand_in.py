@@ -142,6 +142,12 @@ class _StandIn(_Base):  # type: ignore[misc]  # torch's base is untyped here
             self.reduce_scatter_single(output, value, opts)
         return _Done(outputs)
 
+    # what torch called these before 2.13
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
     def send(self, *arguments: Any) -> None:
         raise UsageError("a stand-in process group has no other rank to send to")
 

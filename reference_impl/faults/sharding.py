@@ -293,7 +293,7 @@ class _UnfinishedShard(Shard):
         part = self._own(gradient) * self.groups.parts  # right as long as replicas are equal
         given = gradient.contiguous()
         result = torch.empty_like(part)
-        work = dist.reduce_scatter_single(result, given, group=self.groups.over, async_op=True)
+        work = dist.reduce_scatter_tensor(result, given, group=self.groups.over, async_op=True)
         self.works = [*getattr(self, "works", [])[-8:], (work, given, result)]
         if work is not None and work.is_completed():
             part = result

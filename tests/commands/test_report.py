@@ -51,6 +51,23 @@ def test_a_folder_stands_for_the_result_in_it_and_out_may_be_a_new_folders_file(
     assert 'id="differences"' in (tmp_path / "pages/both.html").read_text("utf-8")
 
 
+def test_a_history_says_in_which_release_a_requirement_was_mended(typed, make, tmp_path):
+    given = {"1.9": make.violation("TRN-1", "GPipe", signature="<b>wrong</b>"), "1.10": None}
+    for version, violation in given.items():
+        cell = make.cell("TRN-1", "GPipe", *([violation] if violation else []))
+        result = make.result(cell)
+        named = msgspec.structs.replace(result.implementation, version=version)
+        write_result(
+            msgspec.structs.replace(result, implementation=named), tmp_path / version / "result.json"
+        )
+
+    assert typed("report", "1.10", "1.9", "--by", "version", "--out", "history.html")[0] == 0
+    page = (tmp_path / "history.html").read_text("utf-8")
+    assert page.index('scope="col">1.9<') < page.index('scope="col">1.10<')
+    assert "mended in 1.10" in page
+    assert "GPipe: failed, &lt;b&gt;wrong&lt;/b&gt;" in page
+
+
 @pytest.mark.parametrize("version", range(1, RESULT_FORMAT))
 def test_a_file_of_an_earlier_format_is_read(typed, result, tmp_path, version):
     """Files without controls have causes, too."""

@@ -41,18 +41,31 @@ def test_an_entry_knows_its_line_and_its_requirement(read):
 def test_filters_that_are_left_out_mean_everywhere(read):
     (entry,) = read(f"format = 1\n{ENTRY}").entries
 
-    assert entry.is_about(requirement="TRN-4", schedule="GPipe", device="cuda")
-    assert not entry.is_about(requirement="TRN-3", schedule="GPipe", device="cuda")
+    assert entry.is_about(requirement="TRN-4", schedule="GPipe", device="cuda", torch="2.13.0")
+    assert not entry.is_about(requirement="TRN-3", schedule="GPipe", device="cuda", torch="2.13.0")
     assert entry.covers_size(num_ranks=3, stages_per_rank=2)
+
+
+def test_an_entry_may_be_about_a_range_of_releases_of_torch(read):
+    (entry,) = read(f'format = 1\n{ENTRY}torch = ">=2.12,<2.14"\n').entries
+    versions = ("2.11.0", "2.12.0+cpu", "2.13.1", "2.14.0.dev20260601", "2.14.0")
+
+    about = {"requirement": "TRN-4", "schedule": "GPipe", "device": "cpu"}
+    assert [entry.is_about(**about, torch=one) for one in versions] == [False, True, True, False, False]
+
+
+def test_a_range_of_releases_that_is_none_is_refused(read):
+    with pytest.raises(BadExpectationsError, match=r"toml:10: torch 'nightly' is no range of releases"):
+        read(f'format = 1\n{ENTRY}torch = "nightly"\n')
 
 
 def test_filters_narrow_an_entry(read):
     text = f'format = 1\n{ENTRY}schedules = ["GPipe"]\np = [2, 4]\nv = [1]\ndevice = "cpu"\n'
     (entry,) = read(text).entries
 
-    assert entry.is_about(requirement="TRN-4", schedule="GPipe", device="cpu")
-    assert not entry.is_about(requirement="TRN-4", schedule="1F1B", device="cpu")
-    assert not entry.is_about(requirement="TRN-4", schedule="GPipe", device="cuda")
+    assert entry.is_about(requirement="TRN-4", schedule="GPipe", device="cpu", torch="2.13.0")
+    assert not entry.is_about(requirement="TRN-4", schedule="1F1B", device="cpu", torch="2.13.0")
+    assert not entry.is_about(requirement="TRN-4", schedule="GPipe", device="cuda", torch="2.13.0")
     assert entry.covers_size(num_ranks=4, stages_per_rank=1)
     assert not entry.covers_size(num_ranks=3, stages_per_rank=1)
     assert not entry.covers_size(num_ranks=2, stages_per_rank=2)

@@ -148,6 +148,13 @@ def test_another_device_is_left_alone(told, make):
     assert told(make.cell("TRN-4", "GPipe", counts=COUNTS), entry=entry(device="cuda")) == ()
 
 
+def test_another_torch_is_left_alone(told, make):
+    cell = make.cell("TRN-4", "GPipe", counts=COUNTS)  # of a result with torch 2.13.0
+
+    assert told(cell, entry=entry(torch=">=2.14")) == ()
+    assert told(cell, entry=entry(torch="<2.14")) != ()
+
+
 def test_an_entry_expires_after_its_day(told, shown):
     last = ENTRY.expires
 

@@ -26,7 +26,7 @@ def _constructed(rank: int) -> dict:
         total = torch.ones(1)
         dist.all_reduce(total)
         part = torch.empty(1)
-        dist.reduce_scatter_single(part, torch.arange(4.0))
+        dist.reduce_scatter_tensor(part, torch.arange(4.0))
         pairs = init_device_mesh("cpu", (2, 2))
         return {
             "shapes": shapes,

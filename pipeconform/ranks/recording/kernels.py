@@ -10,8 +10,11 @@ reduce, gather, scatter, all-to-all and any-source receives, torch 2.13; and the
 while it is in use.)
 
 Waiting is no operator: ``Work.wait`` and ``Work.is_completed`` are wrapped on the class, which leaves the objects
-unchanged, and so is ``_c10d_functional::wait_tensor``, which waits in C++. A wait for a collective's future
-(as in DDP's reducer) is not seen.
+unchanged, and so are the operators ``_c10d_functional::wait_tensor`` and ``wait_tensors``, which wait in C++. A wait
+for a collective's future (as in DDP's reducer) is not seen.
+
+Releases of torch differ in their operators. What this release has is found here; `unseen` names what it has in a form
+that cannot be wrapped.
 """
 
 from __future__ import annotations
@@ -24,9 +27,14 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-__all__ = ["Call", "Listener", "listening"]
+__all__ = ["Call", "Listener", "listening", "unseen"]
 
 _HERE = "BackendSelect"
+_GROUP = "process_group"
+_LEAST = frozenset({"send", "recv_", "recv_any_source_", "allreduce_", "broadcast_", "barrier"})
+"""Operators that every release has; one that is missing has another name."""
+_WAITS = {"wait_tensor": "Tensor", "wait_tensors": "List[Tensor]"}
+"""The operators that wait, with the type of their only argument."""
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
@@ -72,8 +80,8 @@ class Listener(Protocol):
     def polled(self, work: dist.Work, complete: bool) -> None:
         """`Work.is_completed` was called, and returned `complete`."""
 
-    def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
-        """Run a wait for the operations on a tensor's memory, and return what it returns."""
+    def waited_for_tensors(self, tensors: Sequence[torch.Tensor], wait: Callable[[], Any]) -> Any:
+        """Run a wait for the operations on these tensors' memory, and return what it returns."""
 
 
 @contextmanager
@@ -92,9 +100,11 @@ def _kernels(listener: Listener) -> Iterator[None]:
     try:
         for name, places in _operators():
             c10d.impl(name, _call_kernel(listener, name, places), _HERE, with_keyset=True)
-        for name, make in (("wait_tensor", _wait_kernel), ("batch_p2p_ops", _batch_kernel)):
-            operator = getattr(torch.ops._c10d_functional, name).default
-            functional.impl(name, make(listener, operator), _HERE, with_keyset=True)
+        makers = {**dict.fromkeys(_WAITS, _wait_kernel), "batch_p2p_ops": _batch_kernel}
+        for name, make in makers.items():
+            packet = getattr(torch.ops._c10d_functional, name, None)
+            if packet is not None:  # nothing can call an operator that this release does not have
+                functional.impl(name, make(listener, packet.default), _HERE, with_keyset=True)
         yield
     finally:
         c10d._destroy()
@@ -104,14 +114,44 @@ def _kernels(listener: Listener) -> Iterator[None]:
 @functools.cache
 def _operators() -> tuple[tuple[str, dict[str, int]], ...]:
     """Every ``c10d`` operator on a group, with the positions of its arguments by name."""
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")]
-    found = []
-    for name in sorted(names):
-        schema = torch._C._get_schema(name, "")
-        places = {argument.name: place for place, argument in enumerate(schema.arguments)}
-        if "process_group" in places:
-            found.append((name.partition("::")[2], places))
-    return tuple(found)
+    return tuple(
+        (name, {argument: place for place, argument in enumerate(types)})
+        for name, types in _schemas("c10d").items()
+        if _GROUP in types and "." not in name
+    )
+
+
+@functools.cache
+def unseen() -> tuple[str, ...]:
+    """What this release of torch has for communication and waiting that cannot be listened to; usually nothing.
+
+    A verdict about communication would blame an implementation for what was not seen, or pass it.
+    """
+    known = dict(_operators())
+    missing = [f"c10d::{name} (missing)" for name in sorted(_LEAST - known.keys())]
+    foreign = [
+        f"c10d::{name}"
+        for name, types in _schemas("c10d").items()
+        if name not in known and any("ProcessGroup" in one for one in types.values())
+    ]
+    waits = [
+        f"_c10d_functional::{name}"
+        for name, types in _schemas("_c10d_functional").items()
+        if name.startswith("wait") and (name not in _WAITS or list(types.values()) != [_WAITS[name]])
+    ]
+    return (*missing, *foreign, *waits)
+
+
+@functools.cache
+def _schemas(namespace: str) -> dict[str, dict[str, str]]:
+    """The operators of a namespace, with the types of their arguments by name; overloads are operators of their own."""
+    found = {}
+    for whole in sorted(torch._C._dispatch_get_all_op_names()):
+        if whole.startswith(f"{namespace}::"):
+            name, _, overload = whole.partition(".")
+            arguments = torch._C._get_schema(name, overload).arguments
+            found[whole.partition("::")[2]] = {one.name: str(one.type) for one in arguments}
+    return found
 
 
 def _call_kernel(listener: Listener, name: str, places: dict[str, int]) -> Callable[..., Any]:
@@ -138,8 +178,10 @@ def _call_kernel(listener: Listener, name: str, places: dict[str, int]) -> Calla
 
 
 def _wait_kernel(listener: Listener, operator: Any) -> Callable[..., Any]:
-    def waited(keys: Any, tensor: torch.Tensor) -> Any:
-        return listener.waited_for_tensor(tensor, lambda: operator.redispatch(keys & _BELOW, tensor))
+    def waited(keys: Any, given: torch.Tensor | list[torch.Tensor]) -> Any:
+        return listener.waited_for_tensors(
+            tensors_in([given]), lambda: operator.redispatch(keys & _BELOW, given)
+        )
 
     return waited
 

@@ -165,13 +165,22 @@ class Recorder:
             self._end(opened)
             del self._open[work]
 
-    def waited_for_tensor(self, tensor: torch.Tensor, wait: Callable[[], Any]) -> Any:
-        """Wait, and end the operations on the tensor's memory."""
-        storage = tensor.untyped_storage()._cdata
-        for work, opened in list(self._open.items()):
-            if storage in opened.storages:
-                return self._wait(work, opened, wait)
-        return wait()
+    def waited_for_tensors(self, tensors: Sequence[torch.Tensor], wait: Callable[[], Any]) -> Any:
+        """Wait, and end the first operation on each tensor's memory."""
+        found: dict[dist.Work, _Open] = {}
+        for storage in (tensor.untyped_storage()._cdata for tensor in tensors):
+            for work, opened in list(self._open.items()):
+                if storage in opened.storages:
+                    found[work] = opened
+                    break
+        if not found:
+            return wait()
+        (first, *others) = found.items()
+        result = self._wait(*first, wait)
+        for work, opened in others:
+            self._end(opened)
+            self._open.pop(work, None)
+        return result
 
     def _wait(self, work: dist.Work, opened: _Open, wait: Callable[[], Any]) -> Any:
         self._batch_frame = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeconform.report.html.history import render_history
 from pipeconform.report.html.page import render_page
 
-__all__ = ["render_page"]
+__all__ = ["render_history", "render_page"]

@@ -24,12 +24,12 @@ from pipeconform.report.html.source import Source, named_sources
 from pipeconform.report.html.status import EXPECTED, NOT_RUN, StatusView, status_view
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.report.summary import totals, verdict
-from pipeconform.report.words import plural, under
+from pipeconform.report.words import claimed_elsewhere, plural, under
 from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import all_requirements
 
-__all__ = ["render_page"]
+__all__ = ["environment", "policy", "render_page", "style_and_script"]
 
 _PACKAGE = "pipeconform.report.html"
 
@@ -98,17 +98,10 @@ def render_page(
     known = {row.id: row for row in all_requirements()}
     sources = named_sources(results)
     grid = matrix(sources, known=known)
-    style, script = _asset("page.css"), _asset("page.js")
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_fit,
-    )
-    environment.filters["camel"] = _breakable
-    return environment.get_template("page.html").render(
+    style, script = style_and_script()
+    templates = environment()
+    templates.filters["camel"] = _breakable
+    return templates.get_template("page.html").render(
         title=" and ".join(_title(source) for source in sources) + f": {_subject(sources)}",
         subject=_subject(sources),
         views=[_view(source, known=known, entries=known_causes) for source in sources],
@@ -119,10 +112,30 @@ def render_page(
         schedules=_choices(cell.schedule for source in sources for cell in source.result.cells),
         chapters=_chapters(grid),
         levels=_choices(row.level for chapter in grid.chapters for row in chapter.rows if row.level),
-        style=Markup(style),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
-        policy=_policy(script),
+        style=style,
+        script=script,
+        policy=policy(script),
     )
+
+
+def environment() -> Environment:
+    """Jinja with our templates; text is escaped."""
+    return Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_fit,
+    )
+
+
+def style_and_script() -> tuple[Markup, Markup]:
+    """The contents of our style sheet and of our script."""
+    style, script = (
+        resources.files(_PACKAGE).joinpath("templates", name) for name in ("page.css", "page.js")
+    )
+    return Markup(style.read_text("utf-8")), Markup(script.read_text("utf-8"))  # noqa: S704 - our own files
 
 
 def _fit(value: object) -> object:
@@ -138,11 +151,7 @@ def _breakable(name: str) -> Markup:
     return Markup("<wbr>").join(words if "".join(words) == name else [name])
 
 
-def _asset(name: str) -> str:
-    return resources.files(_PACKAGE).joinpath("templates", name).read_text("utf-8")
-
-
-def _policy(script: str) -> str:
+def policy(script: str) -> str:
     """The content security policy: nothing is loaded, and only our own script runs."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = {
@@ -233,6 +242,8 @@ def _facts(source: Source) -> Iterator[tuple[str, str]]:
     unclaimed = sorted({name for cell in result.cells for name in cell.unclaimed})
     if unclaimed:
         yield "returned, not claimed", ", ".join(f"Feature.{name.upper()}" for name in unclaimed)
+    for text in claimed_elsewhere(result.implementation.capabilities):
+        yield "not claimed here", text
     yield "torch", place.torch
     yield "python", place.python
     yield "device", ", ".join([place.device, *dict.fromkeys(place.device_names)]) + f"; {place.backend}"

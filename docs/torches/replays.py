@@ -1,0 +1,82 @@
+"""Run the stored cases of the changes on each installed release, and keep what they show.
+
+    python docs/torches/replays.py --environments .venv-torches [RELEASE ...]
+
+A case is in ``cases/`` and named after its requirement: ``trn-9-gpipe-1f3a9c.json``. What ``pipeconform replay`` says
+of it with each release is kept in ``replays.json``: ``met``, or what is violated. What is kept is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import environments
+
+HERE = Path(__file__).resolve().parent
+CASES, KEPT = HERE / "cases", HERE / "replays.json"
+LIMIT = 600  # seconds for a case
+NOT_RUN = "not run"
+
+
+def main() -> None:
+    """Run what is missing, and store it after each case."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("releases", nargs="*", metavar="RELEASE", default=environments.RELEASES)
+    parser.add_argument("--environments", type=Path, default=Path(".venv-torches"))
+    parser.add_argument("--only", metavar="PART", default="", help="cases whose name contains this")
+    parser.add_argument("--again", action="store_true")
+    asked = parser.parse_args()
+    for release in asked.releases:
+        folder = (asked.environments / release).resolve()
+        if not (folder / "ready.json").exists():
+            print(f"{release}: skipped, no environment; make torches installs it", flush=True)
+            continue
+        for case in sorted(CASES.glob("*.json")):
+            if asked.only not in case.stem or (release in stored().get(case.stem, {}) and not asked.again):
+                continue
+            shown = replayed(case, python=environments.interpreter(folder))
+            print(f"{release} {case.stem}: {shown}", flush=True)
+            if shown.startswith(NOT_RUN):
+                continue
+            kept = stored()  # several releases may be run at once
+            kept.setdefault(case.stem, {})[release] = shown
+            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def stored() -> dict[str, dict[str, str]]:
+    """By case and release, what was shown."""
+    return json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
+
+
+def replayed(case: Path, *, python: Path) -> str:
+    """``met``, or what the case shows."""
+    chapter, number, _ = case.stem.split("-", 2)
+    command = [str(python), "-W", "ignore", "-m", "pipeconform", "replay", str(case), "--impl", "torch"]
+    try:
+        done = subprocess.run(
+            [*command, "--requirement", f"{chapter.upper()}-{number}"],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+            cwd=tempfile.gettempdir(),
+        )
+    except subprocess.TimeoutExpired:
+        return f"{NOT_RUN}: did not end within {LIMIT} s"
+    if done.returncode == 0:
+        return "met"
+    found = re.search(r"^VIOLATED:\n(.+(?:\n.+)?)", done.stdout, re.MULTILINE)
+    if found is None:
+        return f"{NOT_RUN}: exit code {done.returncode}: {done.stderr.strip()[-200:]}"
+    text = found[1]
+    return " ".join(re.sub(r"\[\d+\.\d+\.\d+\.\d+\]:\d+\S*", "[address]", text).split())[:240]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

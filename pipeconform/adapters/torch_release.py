@@ -1,0 +1,125 @@
+"""What the installed release of torch's pipelining offers, found out from its own names and signatures.
+
+No version is compared: a nightly, a fork and a release are asked the same questions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.distributed import pipelining
+from torch.distributed.pipelining import _utils, schedules
+
+from pipeconform.adapter import Capabilities, ErrorContract, Feature
+
+__all__ = ["CLASSES", "claims_here", "finish_step", "promises_here", "taken", "without_waits"]
+
+_NAMES = {
+    "ForwardOnly": "_ScheduleForwardOnly",
+    "GPipe": "ScheduleGPipe",
+    "1F1B": "Schedule1F1B",
+    "Interleaved1F1B": "ScheduleInterleaved1F1B",
+    "LoopedBFS": "ScheduleLoopedBFS",
+    "InterleavedZeroBubble": "ScheduleInterleavedZeroBubble",
+    "ZBVZeroBubble": "ScheduleZBVZeroBubble",
+    "DualPipeV": "ScheduleDualPipeV",
+}
+CLASSES: Mapping[str, Any] = {
+    name: getattr(schedules, theirs) for name, theirs in _NAMES.items() if hasattr(schedules, theirs)
+}
+"""The schedules of this release."""
+
+_SETTINGS: Mapping[str, tuple[Feature, ...]] = {
+    "args_chunk_spec": (Feature.BATCH_DIM,),
+    "kwargs_chunk_spec": (Feature.SPLIT_DIMS,),
+    "output_merge_spec": (Feature.BATCH_DIM, Feature.MERGE_DIMS, Feature.CUSTOM_MERGES),
+}
+"""Parameters of a schedule that not every schedule has, and the features that they are for."""
+
+_WANTS_A_MICROBATCH_PER_STAGE = "or equal to the number of stages"
+"""Until 2.10, the base of all schedules with one stage per rank raised this; since then only 1F1B does."""
+
+
+def claims_here(claims: Capabilities) -> Capabilities:
+    """Leave out what this release lacks, and say so."""
+    missing = [name for name in _NAMES if name not in CLASSES]
+    lacking = [f"schedule {name}: there is no {_NAMES[name]}" for name in missing]
+    features, tensor_parallel = claims.features, claims.tensor_parallel
+    if "loss_kwargs" not in inspect.signature(schedules.PipelineScheduleMulti.step).parameters:
+        features -= {Feature.LOSS_KWARGS}
+        lacking.append("keyword arguments of the loss: step() takes no loss_kwargs")
+    if "return_outputs" not in inspect.signature(schedules.PipelineScheduleSingle.step).parameters:
+        features -= {Feature.OUTPUTS_ON_REQUEST}
+        lacking.append("steps without outputs: step() takes no return_outputs")
+    if "get_mesh" not in inspect.signature(pipelining.PipelineStage).parameters:
+        tensor_parallel = None
+        lacking.append("tensor parallelism: PipelineStage takes no get_mesh")
+    found = [
+        dataclasses.replace(claim, lacks=claim.lacks | _lacking(claim.name))
+        for claim in claims.schedules
+        if claim.name in CLASSES
+    ]
+    if _WANTS_A_MICROBATCH_PER_STAGE in inspect.getsource(schedules.PipelineScheduleSingle.__init__):
+        single = [
+            one.name
+            for one in found
+            if issubclass(CLASSES[one.name], schedules.PipelineScheduleSingle)
+            and not one.min_microbatches_per_stage
+        ]
+        found = [
+            dataclasses.replace(one, min_microbatches_per_stage=1) if one.name in single else one
+            for one in found
+        ]
+        lacking.append(f"fewer microbatches than stages: refused under {', '.join(single)}")
+    return dataclasses.replace(
+        claims,
+        schedules=tuple(found),
+        features=features,
+        tensor_parallel=tensor_parallel,
+        elsewhere=tuple(f"{text} in torch {torch.__version__}" for text in lacking),
+    )
+
+
+def _lacking(schedule: str) -> frozenset[Feature]:
+    """The features whose parameter a schedule does not have: torch documents parameters schedule by schedule."""
+    known = inspect.signature(CLASSES[schedule]).parameters
+    return frozenset(
+        feature for setting, features in _SETTINGS.items() if setting not in known for feature in features
+    )
+
+
+def promises_here(promises: ErrorContract) -> ErrorContract:
+    """The promises about errors, as far as this release has the exception that is promised."""
+    return dataclasses.replace(
+        promises,
+        promises={
+            kind: kept
+            for kind, names in promises.promises.items()
+            if (kept := tuple(name for name in names if hasattr(_utils, name)))
+        },
+    )
+
+
+def taken(function: Callable[..., None], *arguments: object) -> None:
+    """Call with as many of the arguments as `function` takes: later releases take more."""
+    function(*arguments[: len(inspect.signature(function).parameters)])
+
+
+def finish_step(stage: Any, divisor: int) -> None:
+    """Divide and synchronise a stage's gradients: a method of its own since 2.10, before that the division only."""
+    if hasattr(stage, "perform_reduce_grad"):
+        stage.perform_reduce_grad(divisor)
+    else:
+        stage.scale_grads(divisor)
+
+
+def without_waits(actions: Iterable[Any]) -> list[Any]:
+    """A rank's actions without waits for what the rank began itself, which some releases write as actions of their own.
+
+    The schedule language has no word for them; when the operation begins is kept.
+    """
+    return [one for one in actions if one is None or not str(one.computation_type.value).startswith("WAIT_")]

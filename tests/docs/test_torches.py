@@ -1,0 +1,161 @@
+"""`make torches`: an environment per release of torch, verdicts that are kept, and a page of what was run."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from pipeconform.supported import TESTED_TORCH
+
+NAMES = ("environments", "judge", "page", "replays", "scripts")
+
+
+@pytest.fixture
+def torches(pytestconfig, monkeypatch):
+    """The folder of the scripts, from which they can be imported."""
+    folder = pytestconfig.rootpath / "docs/torches"
+    monkeypatch.syspath_prepend(str(folder))
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield folder
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def module(torches):
+    return importlib.import_module
+
+
+def test_every_minor_version_that_is_supported_has_an_environment(module):
+    minors = [tuple(map(int, one.split(".")[:2])) for one in module("environments").RELEASES]
+    (major, low), (_, below) = TESTED_TORCH
+
+    assert minors == [(major, minor) for minor in range(low, below)]
+
+
+def test_what_was_downloaded_is_read_from_pips_words(module):
+    log = (
+        "Collecting torch==2.15.0\n  Downloading torch-2.15.0-cp311.whl (539.1 MB)\n"
+        "Collecting x\n  Downloading x-1-py3-none-any.whl (500 kB)\nProcessing /wheels/y-1.whl\n"
+    )
+
+    assert module("environments")._downloaded(log) == 539.6
+
+
+def test_a_result_that_is_there_is_kept_and_one_of_a_cut_off_run_is_not(module, tmp_path):
+    judge = module("judge")
+    cells = [
+        {"requirement": "TRN-4", "status": "failed"},
+        {"requirement": "TRN-4", "status": "hung"},
+        {"requirement": "TRN-4", "status": "failed"},
+        {"requirement": "FWD-1", "status": "passed"},
+    ]
+    (tmp_path / "result.json").write_text(json.dumps({"run": {"complete": True}, "cells": cells}))
+    how = {"profile": "smoke", "python": tmp_path / "none", "out": tmp_path, "limit": 5, "again": False}
+
+    assert judge.judged("torch", **how) == ("torch: TRN-4 failed (0 s)", True)
+    assert judge.judged("reference", **how)[1] is False
+    (tmp_path / "result.json").write_text(json.dumps({"run": {"complete": False}, "cells": cells}))
+    with pytest.raises(FileNotFoundError):
+        judge.judged("torch", **how)
+
+
+def test_the_page_is_made_from_what_is_stored(module, pytestconfig):
+    assert module("page").page() == (pytestconfig.rootpath / "docs/releases.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ({"2.9.1": True, "2.10.0": False}, "mended in 2.10"),
+        ({"2.10.0": False, "2.9.1": True, "2.11.0": True}, "mended in 2.10, broken in 2.11"),
+        ({"2.9.1": True, "2.10.0": None, "2.11.0": True}, "always"),
+    ],
+)
+def test_a_change_is_found_between_the_releases_that_judged_it(module, states, said):
+    verdicts = {
+        release: {
+            "rows": {"TRN-1": {"wrong": {"failed": ["GPipe"]} if wrong else {}, "met": int(wrong is False)}}
+        }
+        for release, wrong in states.items()
+    }
+
+    assert module("page").story(verdicts, "TRN-1") == said
+
+
+def test_every_change_was_shown_by_its_case_on_both_sides(module, torches):
+    releases = list(module("environments").RELEASES)
+    shown = module("replays").stored()
+    for one in tomllib.loads((torches / "causes.toml").read_text("utf-8"))["cause"]:
+        assert (torches / "cases" / f"{one['case']}.json").exists()
+        at, case = releases.index(one["release"]), shown[one["case"]]
+        before, after = case[releases[at - 1]], case[releases[at]]
+
+        assert (before == "met", after == "met") == (one["change"] == "broken", one["change"] == "mended")
+
+
+def test_every_case_that_is_stored_is_of_use(module, torches):
+    causes = tomllib.loads((torches / "causes.toml").read_text("utf-8"))["cause"]
+
+    assert {path.stem for path in (torches / "cases").glob("*.json")} == {one["case"] for one in causes}
+
+
+# ------------------------------------------------------------------ with the environments that make torches made
+
+
+def _environments(torches):
+    """The environments that are there: in PIPECONFORM_TORCHES, or where `make torches` puts them."""
+    return os.environ.get("PIPECONFORM_TORCHES") or torches.parents[1] / ".venv-torches"
+
+
+_ASKED = """
+import re
+from importlib.metadata import requires, version
+from packaging.requirements import Requirement
+pin = next(one for one in map(Requirement, requires("pipeconform")) if one.name == "torch")
+print("pin", pin.specifier.contains(version("torch").partition("+")[0]))
+from pipeconform.ranks.recording.kernels import unseen
+print("unseen", *unseen())
+from pipeconform.adapters.torch_pipelining import TorchPipelining
+print("elsewhere", *(re.match(".+?:", one)[0] for one in TorchPipelining().describe().capabilities.elsewhere))
+"""
+_BEFORE_2_13 = ("2.9.1", "2.10.0", "2.11.0", "2.12.1")
+_LACKING = {
+    **dict.fromkeys(_BEFORE_2_13, "keyword arguments of the loss:"),
+    **dict.fromkeys(
+        _BEFORE_2_13[:2],
+        "keyword arguments of the loss: tensor parallelism: fewer microbatches than stages:",
+    ),
+    "2.11.0": "keyword arguments of the loss: tensor parallelism:",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.14.1", "2.15.0"])
+def test_a_release_is_seen_and_claimed_as_far_as_it_goes(module, torches, release, tmp_path):
+    environments = module("environments")
+    folder = environments.ROOT / _environments(torches) / release
+    if not (folder / "ready.json").exists():
+        pytest.skip(f"no environment for torch {release} in {folder.parent}; make torches makes it")
+    command = [str(environments.interpreter(folder)), "-W", "ignore"]
+    done = subprocess.run(
+        [*command, "-c", _ASKED], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300
+    )
+    assert done.stdout.splitlines() == [
+        "pin True",
+        "unseen",
+        f"elsewhere {_LACKING.get(release, '')}".rstrip(),
+    ], done.stderr
+
+    run = [*command, "-m", "pipeconform", "run", "--impl", "torch", "--profile", "smoke", "--quiet"]
+    asked = ["--requirements", "FWD-1,TRN-1,COM-5", "--schedules", "GPipe", "--examples", "3"]
+    done = subprocess.run(
+        [*run, *asked], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=600
+    )
+    assert re.search(r"pipelining 2\.\d+\.\d+\S* meets all 3 judged requirements", done.stdout), done.stdout
