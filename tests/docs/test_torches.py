@@ -155,6 +155,8 @@ def test_a_release_is_seen_and_claimed_as_far_as_it_goes(module, torches, releas
 
     run = [*command, "-m", "pipeconform", "run", "--impl", "torch", "--profile", "smoke", "--quiet"]
     asked = ["--requirements", "FWD-1,TRN-1,COM-5", "--schedules", "GPipe", "--examples", "3"]
+    if release == "2.9.1":  # two ranks abort in its warm-up: docs/releases.md
+        asked = ["--requirements", "FWD-1,TRN-1,TRN-2", "--schedules", "GPipe", "--ranks", "1"]
     done = subprocess.run(
         [*run, *asked], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=600
     )
