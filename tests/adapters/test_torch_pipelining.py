@@ -5,7 +5,8 @@ import inspect
 import pytest
 
 from pipeconform.adapter import Feature
-from pipeconform.adapters.torch_pipelining import _CLASSES, TorchPipelining
+from pipeconform.adapters.torch_pipelining import TorchPipelining
+from pipeconform.adapters.torch_release import CLASSES
 
 CLAIMED = TorchPipelining().describe().capabilities
 
@@ -21,6 +22,6 @@ CLAIMED = TorchPipelining().describe().capabilities
     ],
 )
 def test_a_schedule_without_the_parameter_lacks_the_feature(claim, setting, feature):
-    taken = setting in inspect.signature(_CLASSES[claim.name]).parameters
+    taken = setting in inspect.signature(CLASSES[claim.name]).parameters
 
     assert (feature in CLAIMED.under(claim).features) == taken

@@ -21,10 +21,13 @@ def _judged(name: str, *asked: str, schedule: str = "GPipe") -> dict[str, str]:
     return {cell.requirement: cell.status for cell in cells}
 
 
-@pytest.mark.parametrize("asked", ["FWD-1", "TRN-1"])
-def test_what_a_rank_computes_of_another_rank_s_stages_is_wrong(asked):
-    """The values of foreign stages, inputs and targets are others, although all are claimed to be consumed."""
-    assert _judged("NeverCommunicates", asked) == {asked: "failed"}
+@pytest.mark.parametrize(("asked", "status"), [("FWD-1", "failed"), ("TRN-1", "blocked")])
+def test_what_a_rank_computes_of_another_rank_s_stages_is_wrong(asked, status):
+    """The values of foreign stages, inputs and targets are others, although all are claimed to be consumed.
+
+    Wrong outputs explain wrong gradients.
+    """
+    assert _judged("NeverCommunicates", asked) == {asked: status}
 
 
 def test_nothing_crosses():
