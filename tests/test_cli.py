@@ -210,7 +210,7 @@ def test_requirements_are_listed(typed):
     code, out, _ = typed("list")
 
     assert code == 0
-    assert "  FWD-1   MUST  Outputs\n" in out
+    assert "  FWD-1   MUST    Outputs\n" in out
 
 
 def test_a_requirement_is_shown_whatever_the_case_of_its_letters(typed):

@@ -15,7 +15,6 @@ from pipeconform.judge.outcome import Outcome, Status
 __all__ = ["EARLIER", "PRECEDENCE", "earlier_than", "explains", "fact_of"]
 
 PRECEDENCE: tuple[str, ...] = (
-    "FWD-2",
     "FWD-1",
     "SCH-1",
     "TRN-2",
