@@ -26,7 +26,8 @@ def _constructed(rank: int) -> dict:
         total = torch.ones(1)
         dist.all_reduce(total)
         part = torch.empty(1)
-        dist.reduce_scatter_tensor(part, torch.arange(4.0))
+        named = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+        getattr(dist, named)(part, torch.arange(4.0))
         pairs = init_device_mesh("cpu", (2, 2))
         return {
             "shapes": shapes,

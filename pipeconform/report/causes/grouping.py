@@ -22,7 +22,7 @@ from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["PLAIN", "causes_of", "grouped"]
 
-PLAIN = ("FWD-2", "FWD-1", "SCH-1", "TRN-2", "TRN-3", "TRN-1", "SCH-2", "SCH-9", "DPC-1", "DPW-1")
+PLAIN = ("FWD-1", "SCH-1", "TRN-2", "TRN-3", "TRN-1", "SCH-2", "SCH-9", "DPC-1", "DPW-1")
 """Requirements about the plainest cases. Of several violations with one cause, theirs says best what is wrong."""
 
 _LEVELS = {level.value: index for index, level in enumerate(Level)}
