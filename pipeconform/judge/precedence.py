@@ -53,7 +53,6 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "DPC-4": ("DPC-1", "DPC-2"),
         "DPC-8": ("DPC-1",),
         # how something is refused, after whether it is
-        "FWD-24": ("FWD-2",),
         "FWD-25": ("FWD-17",),
         "SPL-6": ("SPL-4",),
         "TRC-6": ("TRC-4",),
