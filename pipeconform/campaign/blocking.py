@@ -7,12 +7,13 @@ that adds nothing, or whose case makes no sense without it, is blocked by an ear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pipeconform.campaign.runner import CaseT
 from pipeconform.campaign.target import Asked
+from pipeconform.case.any_case import AnyCase
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.precedence import explains
 from pipeconform.report.result import Control
@@ -22,8 +23,19 @@ __all__ = ["Answers", "Ask", "Explained", "explained"]
 
 Answers: TypeAlias = Mapping[str, Sequence[Outcome]]
 """The violations that one execution shows, by requirement id."""
-Ask: TypeAlias = Callable[[CaseT, Sequence[Requirement]], Answers]
-"""Executes a case once and judges it by several requirements."""
+
+_Case_contra = TypeVar("_Case_contra", bound=AnyCase, contravariant=True)
+
+
+class Ask(Protocol[_Case_contra]):
+    """Executes a case once and judges it by several requirements; answers are kept, unless `anew`."""
+
+    def __call__(self, case: _Case_contra, rows: Sequence[Requirement], *, anew: bool = False) -> Answers:
+        """The violations that the execution shows, by requirement id."""
+
+
+_TRIES = 4
+"""Executions of a case that shows its violation by chance, until it shows it."""
 
 _LONGEST = 4
 """Steps from a violation to the one that explains it, such as from delayed replicas to replicas to one pipeline."""
@@ -103,8 +115,14 @@ def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Contro
         if rows and passed is None:
             passed = Control(words=words, digest=control.digest)
     rows = asked.earlier(case, controlled=passed is not None)
-    found = _found(seen, rows, ask(case, rows)) if rows else None
-    return found or passed
+    for _ in range(_TRIES if rows else 0):
+        answers = ask(case, (asked.row, *rows), anew=True)
+        found = _found(seen, rows, answers)
+        if found is not None:
+            return found
+        if any(explains(one, seen.outcome) for one in answers.get(asked.row.id, ())):
+            break  # what does not show the violation itself says nothing about its cause
+    return passed
 
 
 def _found(there: _Seen[CaseT], rows: Sequence[Requirement], answers: Answers) -> _Seen[CaseT] | None:

@@ -293,8 +293,9 @@ class _CellRun(Generic[CaseT, ExecutionT]):
     def _explained(self, smallest: Smallest[CaseT]) -> Explained[CaseT]:
         """Execute the controls of a violation."""
 
-        def ask(case: CaseT, rows: Sequence[Requirement]) -> Answers:
-            known = self.campaign.answers.setdefault((self.variant, case.digest), {})
+        def ask(case: CaseT, rows: Sequence[Requirement], *, anew: bool = False) -> Answers:
+            kept = self.campaign.answers.setdefault((self.variant, case.digest), {})
+            known = {} if anew else kept
             new = [row for row in rows if row.id not in known]
             if new:
                 self._tell("controlling")

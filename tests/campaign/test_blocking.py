@@ -5,11 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pipeconform.campaign.blocking import explained
 from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of
 from pipeconform.campaign.status import blocked_by, status_of, with_causes
 from pipeconform.campaign.trial import faults
+from pipeconform.judge.finding import Finding
+from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.spec import requirement
 
 ENGINES = f"{Path(__file__).with_name('blocked_engines.py')}:"
@@ -115,3 +118,23 @@ def test_a_cell_that_was_not_judged_is_left_as_it_is(undivided):
     skipped = msgspec.structs.replace(scale, status="skipped", violations=(), judgements=0, compared=0)
 
     assert with_causes([skipped, layouts]) == (skipped, layouts)
+
+
+def test_a_case_that_shows_its_violation_by_chance_is_executed_until_it_does():
+    """An execution that shows nothing says nothing about whose business the violation is."""
+    shown = Outcome(Status.FAILED, Finding(kind="gradient value", message=""))
+    executions = []
+
+    def ask(case, rows, *, anew=False):
+        executions.append([row.id for row in rows])
+        return {"TRN-1": [shown], "COM-1": [shown]} if len(executions) == 3 else {}
+
+    options = Options(implementation="reference", profile="smoke", ranks=(1, 2))
+    with campaign_of(options) as campaign:
+        asked = campaign.ask(requirement("COM-1"), "GPipe", "default")
+        case = next(iter(asked.corpora[0].drawn()))
+        found = explained(asked, case, shown, ask=ask)
+
+    assert found.control.requirement == "TRN-1"
+    assert len(executions) >= 3
+    assert all(rows[0] == "COM-1" for rows in executions[:3])
