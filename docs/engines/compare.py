@@ -23,12 +23,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 DISTRIBUTIONS = {"deepspeed": "deepspeed", "megatron": "megatron-core", "torchgpipe": "torchgpipe"}
-WORST_FIRST = ("crashed", "hung", "error", "failed", "nothing_compared", "passed", "not_claimed")
+WORST_FIRST = ("crashed", "hung", "error", "failed", "blocked", "nothing_compared", "passed", "not_claimed")
 SHOWN = {
     "crashed": "CRASH",
     "hung": "HANG",
     "error": "ERR",
     "failed": "FAIL",
+    "blocked": "block",
     "nothing_compared": "NONE",
     "passed": "ok",
     "not_claimed": "–",

@@ -162,10 +162,15 @@ def complaints_of(result: dict, *, stored: frozenset[str] = frozenset()) -> froz
         f"{cell['requirement']} under {cell['schedule']}: {violation['status']} '{violation['signature']}'"
         for cell in result["cells"]
         for violation in cell["violations"]
-        if violation["confirmed"] and not violation["expected"]
+        if violation["confirmed"] and not violation["expected"] and not is_blocked(violation)
     }
     problems = {one for one in problems_of(result) if _is_due(one, stored)}
     return frozenset(shown | problems)
+
+
+def is_blocked(violation: dict) -> bool:
+    """Whether another requirement is to blame, which then has a violation of its own."""
+    return bool((violation.get("control") or {}).get("requirement"))
 
 
 def _is_due(problem: str, stored: frozenset[str]) -> bool:
@@ -192,7 +197,7 @@ def summary(result: dict) -> str:
 
 def worst_of(result: dict) -> dict[str, str]:
     """The worst status of each requirement over all schedules."""
-    order = ("crashed", "hung", "failed", "error", "flaky")
+    order = ("crashed", "hung", "failed", "error", "flaky", "blocked")
     order += ("nothing_compared", "passed", "not_claimed", "skipped")
     worst: dict[str, str] = {}
     for cell in result["cells"]:
