@@ -36,6 +36,7 @@ CASE = Case(
 OF_TORCH = structs.replace(
     CASE, schedule="GPipe", model=structs.replace(CASE.model, input_requires_grad=True)
 )
+MORE_EXECUTIONS = 2
 DIVIDED_WRONGLY = Sought(requirement="TRN-1", status="failed", signature="gradient value")
 
 
@@ -49,17 +50,25 @@ def runner(pools: Pools, reference: str) -> Runner:
 
 
 def shown_by(fault: Fault, pools: Pools) -> Question:
-    """The first of the suite's cases on which a fault is caught, and what `replay` says of it."""
+    """The first of the suite's cases on which a fault is always caught, and what `replay` says of it.
+
+    A fault that answers to a delay may be caught by chance on a case whose delay is too short for it.
+    """
     one = runner(pools, fault.reference)
-    row = any_requirement(fault.requirement)
     for case in cases_of(fault, describe(pools, fault.reference)):
-        hung = fault.expected_status == "hung"
-        for outcome in judge_again(case, (row,), one, hung=hung)[row.id]:
-            if outcome.status == fault.expected_status and re.search(fault.tells, outcome.finding.message):
-                return question(
-                    case, Sought(requirement=row.id, status=outcome.status, signature=outcome.finding.kind)
-                )
+        first = seen_in(case, fault, one)
+        if first is not None and all(seen_in(case, fault, one) == first for _ in range(MORE_EXECUTIONS)):
+            return question(case, first)
     pytest.fail(f"{fault.name} was not caught")
+
+
+def seen_in(case: AnyCase, fault: Fault, one: Runner) -> Sought | None:
+    """What one execution of a case shows of a fault."""
+    row, hung = any_requirement(fault.requirement), fault.expected_status == "hung"
+    for outcome in judge_again(case, (row,), one, hung=hung)[row.id]:
+        if outcome.status == fault.expected_status and re.search(fault.tells, outcome.finding.message):
+            return Sought(requirement=row.id, status=outcome.status, signature=outcome.finding.kind)
+    return None
 
 
 def honest(fault: Fault) -> str:
