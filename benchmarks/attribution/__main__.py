@@ -29,14 +29,18 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     parser.add_argument("--fresh", action="store_true", help="forget what was judged")
     parser.add_argument("--number", type=int, default=None, help="how many faults to judge; all if left out")
+    parser.add_argument(
+        "--part", default="1/1", help="of several processes beside each other: the first of two is 1/2"
+    )
     parser.add_argument("--only-page", action="store_true", help="judge nothing, write the page")
     given = parser.parse_args()
     if given.fresh:
         shutil.rmtree(given.out, ignore_errors=True)
     labels = dict(sorted(faults().items(), key=lambda one: hashlib.sha256(one[0].encode()).hexdigest()))
     if not given.only_page:
+        part, parts = map(int, given.part.split("/"))
         with Pools(preload=PRELOAD) as pools:
-            run(list(labels.values())[: given.number], pools, given.out)
+            run(list(labels.values())[: given.number][part - 1 :: parts], pools, given.out)
     files = {name: given.out / f"{name}.json" for name in labels}
     results = {name: read_result(file) for name, file in files.items() if file.exists()}
     given.page.write_text(page(labels, results))

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeconform.adapter import Description
 from pipeconform.campaign.executor import Executor
+from pipeconform.campaign.known_bounds import KnownBounds
 from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.runner import Runner
 from pipeconform.campaign.wrapper_runner import WrapperRunner
@@ -56,13 +57,27 @@ def describe(pools: RankPools, implementation: str, *, time_limit: float = 120.0
     return found.kind.description
 
 
-def runner_of(description: AnyDescription, *, implementation: str, pools: RankPools) -> Runner[Any, Any]:
+def runner_of(
+    description: AnyDescription,
+    *,
+    implementation: str,
+    pools: RankPools,
+    known_bounds: KnownBounds | None = None,
+) -> Runner[Any, Any]:
     """The runner for an implementation with this description, in these processes.
 
-    Sets the processes' idle limit to the patience that the implementation claims.
+    Sets the processes' idle limit to the patience that the implementation claims. Runners of pipelines may share
+    `known_bounds`.
     """
     if isinstance(description, WrapperDescription):
         pools.idle_limit = description.claims.patience
         return WrapperRunner(implementation=implementation, description=description, pools=pools)
     pools.idle_limit = description.capabilities.patience
-    return PipelineRunner(Executor(implementation=implementation, description=description, pools=pools))
+    return PipelineRunner(
+        Executor(
+            implementation=implementation,
+            description=description,
+            pools=pools,
+            known_bounds=known_bounds or KnownBounds(),
+        )
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ import msgspec
 
 from pipeconform.adapter import Capabilities, Description
 from pipeconform.bounds.gauge import Gauge
+from pipeconform.campaign.known_bounds import KnownBounds
 from pipeconform.case.case import Case
 from pipeconform.errors import HarnessError
 from pipeconform.execute.job import Job
@@ -28,7 +28,6 @@ __all__ = ["Execution", "Executor"]
 
 RANK_TASK = "pipeconform.execute.worker:execute"
 ORACLE_TASK = "pipeconform.oracle.full_model:answer"
-_MOST_BOUNDS_KNOWN = 128
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +59,7 @@ class Executor:
     description: Description
     pools: RankPools
     time_limit: float = 60.0
-    _bounds_known: OrderedDict[bytes, bytes] = field(
-        default_factory=OrderedDict, init=False, repr=False, compare=False
-    )
-    """The oracle's answers with bounds, by question: several requirements ask the same."""
+    known_bounds: KnownBounds = field(default_factory=KnownBounds, repr=False, compare=False)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -198,14 +194,11 @@ class Executor:
         return bounded
 
     def _bounded_answer(self, question: bytes, case: Case) -> bytes:
-        known = self._bounds_known
-        if question not in known:
+        def ask() -> bytes:
             pending = self.pools.oracle.start(ORACLE_TASK, question, time_limit=10 * self.time_limit)
-            known[question] = _answer(pending.wait(), case)
-            if len(known) > _MOST_BOUNDS_KNOWN:
-                known.popitem(last=False)
-        known.move_to_end(question)
-        return known[question]
+            return _answer(pending.wait(), case)
+
+        return self.known_bounds.answer(question, ask=ask)
 
     def _world_size(self, case: Case) -> int:
         return 1 if self.capabilities.world == "single_process" else case.world.size

@@ -37,6 +37,7 @@ def failed_by(error: Exception, *, step: int | None) -> Failed:
         message=raised.message,
         causes=tuple((cause.type, cause.message) for cause in raised.causes),
         step=step,
+        frames=raised.frames,
     )
 
 

@@ -20,6 +20,7 @@ from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.observation import Failed
+from pipeconform.ranks.frames import raised_at
 from pipeconform.ranks.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
 
 __all__ = [
@@ -212,13 +213,15 @@ def _kept(aftermath: Aftermath, step: int, mistake: Mistake, promised: tuple[str
     for rank, failed in mine.items():
         said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
         if failed.type.rpartition(".")[2] not in {name.rpartition(".")[2] for name in promised}:
-            yield finding(f"raised {failed.type}", f"{said}; promised: {names}", rank)
+            yield finding(
+                f"raised {failed.type}", f"{said}; promised: {names}{raised_by(rank, failed)}", rank
+            )
             return
         lacking = wording.lacking(
             aftermath.case, step, mistake, failed, rank=rank, expected=_clean(aftermath)
         )
         if lacking is not None:
-            yield finding(lacking.kind, f"{said}; it does not {lacking.text}", rank)
+            yield finding(lacking.kind, f"{said}; it does not {lacking.text}{raised_by(rank, failed)}", rank)
             return
     yield from _of_others(aftermath, mistake, owners, finding)
     sent = wording.sent_wrongly(aftermath.evidence, step, mistake) if aftermath.evidence else None
@@ -241,9 +244,15 @@ def _of_others(
     for rank, failed in aftermath.failed.items():
         if rank not in owners and not wording.names_stage(failed.text, stage):
             said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
-            said += f"; its message does not name stage {stage}"
+            said += f"; its message does not name stage {stage}{raised_by(rank, failed)}"
             yield finding("cause not told to others", said, rank)
             return
+
+
+def raised_by(rank: int, failed: Failed) -> str:
+    """Where an error was raised, on lines of its own below a message; empty if that is not known."""
+    where = raised_at({rank: failed.frames})
+    return f"\n{where}" if where else ""
 
 
 def worded(finding: Finding, *, kind: str, message: str) -> Finding:

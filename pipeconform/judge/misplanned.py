@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE, Misplan
 from pipeconform.case.planned import right_cases
 from pipeconform.judge import forward, training
-from pipeconform.judge.aftermath import Aftermath, deaths_and_hangs, outcome_of
+from pipeconform.judge.aftermath import Aftermath, deaths_and_hangs, outcome_of, raised_by
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.wording import names_stage
@@ -61,10 +61,10 @@ def _wrong_values(evidence: Evidence) -> Iterator[Finding]:
 def _kept(aftermath: Aftermath, misplan: Misplan, promised: tuple[str, ...]) -> Iterator[Finding]:
     names = " or ".join(promised)
 
-    def finding(kind: str, text: str, rank: int | None = None) -> Finding:
+    def finding(kind: str, text: str, rank: int | None = None, *, below: str = "") -> Finding:
         return Finding(
             kind=f"{misplan.how}: {kind}",
-            message=f"{misplan.in_words()}; {text}; promised: {names}",
+            message=f"{misplan.in_words()}; {text}; promised: {names}{below}",
             rank=rank,
         )
 
@@ -79,10 +79,10 @@ def _kept(aftermath: Aftermath, misplan: Misplan, promised: tuple[str, ...]) -> 
             return
         said = f"rank {rank} raised {failed.type}: {failed.message.strip()}"
         if failed.type.rpartition(".")[2] not in {name.rpartition(".")[2] for name in promised}:
-            yield finding(f"raised {failed.type}", said, rank)
+            yield finding(f"raised {failed.type}", said, rank, below=raised_by(rank, failed))
             return
         for kind, text in _lacking(aftermath, misplan, failed):
-            yield finding(kind, f"{said}; it does not {text}", rank)
+            yield finding(kind, f"{said}; it does not {text}", rank, below=raised_by(rank, failed))
             return
 
 

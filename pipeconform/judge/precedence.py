@@ -53,10 +53,12 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "DPC-4": ("DPC-1", "DPC-2"),
         "DPC-8": ("DPC-1",),
         # how something is refused, after whether it is
+        "FWD-24": ("FWD-2",),
         "FWD-25": ("FWD-17",),
         "SPL-6": ("SPL-4",),
         "TRC-6": ("TRC-4",),
         "ERR-17": ("ERR-12",),
+        "ERR-4": ("ERR-3",),  # which microbatch it was, after whether it is noticed
         # how a step ends after a mistake, before what may still be done afterwards
         "ERR-11": ("ERR-1", "ERR-9", "ERR-10"),
         "ERR-13": tuple(f"ERR-{n}" for n in range(1, 11)),

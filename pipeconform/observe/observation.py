@@ -12,6 +12,7 @@ import msgspec
 
 from pipeconform.observe.array import Array
 from pipeconform.observe.traffic.records import Traffic
+from pipeconform.ranks.frames import Frame
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -304,6 +305,8 @@ class Failed(_Data, frozen=True, kw_only=True):
     """Types and messages, from the direct cause to the root."""
     step: int | None = None
     """The program's step in which it was raised; None: while the pipeline was built."""
+    frames: tuple[Frame, ...] = ()
+    """From the first call outside the harness to the line that raised the root cause."""
 
     @property
     def text(self) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 import msgspec
 
-__all__ = ["Frame", "chain_lines", "frames_of", "is_harness"]
+__all__ = ["Frame", "chain_lines", "frames_of", "is_harness", "raised_at", "ranks_in_words"]
 
 _MOST_KEPT = 48
 _MOST_SHOWN = 12
@@ -73,6 +73,24 @@ def _walked(error: BaseException) -> Iterator[Frame]:
 
 def _same(one: Frame, other: Frame) -> bool:
     return (one.file, one.function) == (other.file, other.function)
+
+
+def raised_at(chains: Mapping[int, tuple[Frame, ...]]) -> str:
+    """Where ranks raised, by rank, each chain of frames once for all ranks that took it; empty if none is known."""
+    ranks: dict[tuple[Frame, ...], list[int]] = {}
+    for rank, frames in chains.items():
+        if frames:
+            ranks.setdefault(frames, []).append(rank)
+    return "\n".join(
+        "\n".join([f"{ranks_in_words(members)} raised at", *(f"  {line}" for line in chain_lines(frames))])
+        for frames, members in ranks.items()
+    )
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """The ranks in words: ``rank 0``, ``ranks 0, 2``."""
+    several = [str(rank) for rank in ranks]
+    return f"rank{'s' * (len(several) > 1)} {', '.join(several)}"
 
 
 def chain_lines(frames: Iterable[Frame]) -> list[str]:

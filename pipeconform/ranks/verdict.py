@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pipeconform.ranks.frames import Frame, chain_lines
+from pipeconform.ranks.frames import Frame, raised_at, ranks_in_words
 from pipeconform.ranks.output_tail import crashed_in, last_line
 from pipeconform.ranks.waiting import Place, circle_of, waiting_of
 
@@ -189,13 +189,8 @@ class VerdictVector(msgspec.Struct, frozen=True):
     @property
     def raised_at(self) -> str:
         """Where ranks raised, each chain of frames once for all ranks that took it; empty if unknown."""
-        ranks: dict[tuple[Frame, ...], list[int]] = {}
-        for rank, one in enumerate(self.verdicts):
-            if isinstance(one, Raised) and one.frames:
-                ranks.setdefault(one.frames, []).append(rank)
-        return "\n".join(
-            "\n".join([f"{_ranks(members)} raised at", *(f"  {line}" for line in chain_lines(frames))])
-            for frames, members in ranks.items()
+        return raised_at(
+            {rank: one.frames for rank, one in enumerate(self.verdicts) if isinstance(one, Raised)}
         )
 
     @property
@@ -206,7 +201,7 @@ class VerdictVector(msgspec.Struct, frozen=True):
             if not isinstance(one, Returned) and one.output.strip():
                 ranks.setdefault(one.output.strip(), []).append(rank)
         return "\n".join(
-            "\n".join([f"{_ranks(members)} printed", *(f"  {line}" for line in output.splitlines())])
+            "\n".join([f"{ranks_in_words(members)} printed", *(f"  {line}" for line in output.splitlines())])
             for output, members in ranks.items()
         )
 
@@ -232,10 +227,6 @@ class VerdictVector(msgspec.Struct, frozen=True):
         verdict = self.verdicts[root]
         first = f"rank {root} {_word(verdict)}: {_detail(verdict)}"
         return "\n\n".join(filter(None, (first, self.describe(), self.waiting, _remains(verdict))))
-
-
-def _ranks(members: list[int]) -> str:
-    return f"rank{'s' * (len(members) > 1)} {', '.join(map(str, members))}"
 
 
 def _remains(verdict: Verdict) -> str:

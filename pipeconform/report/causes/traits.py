@@ -23,6 +23,9 @@ _DIED_IN = re.compile(r"^rank +\d+  died +[^;]* in ([^:;]+):\d+ (\S+).*<- first 
 _WAITING = re.compile(r"distributed_c10d|c10d_logger|threading|/autograd/|torch/_ops|torch/nn/modules/module")
 """Files in which every rank waits, whatever it waits for."""
 
+_OF_A_MISTAKE = re.compile(r"^[a-z_]+: ")
+"""How the signature begins of an error that a mistake of the user's must raise: with the mistake."""
+
 _MOST_POWER = 3
 _CLOSE = 1e-4
 _TINY = 1e-6
@@ -37,6 +40,8 @@ class Traits:
     place: str
     """The innermost frame of what raised, hung or died, without its line; for a wrong value where it begins; empty if
     unknown."""
+    raised: bool
+    """Whether the place is that of an error, of whatever status."""
     factor: frozenset[str]
     """What the ratio to the reference's value may be, such as ``1/m`` or ``1/2``; empty if there is no ratio."""
     likeness: str
@@ -46,7 +51,7 @@ class Traits:
         """Whether kind, place and factor say that violations of two requirements have one cause."""
         if self.kind != other.kind or not self.place or self.place != other.place:
             return False
-        if self.kind[0] != "failed":
+        if self.raised or self.kind[0] != "failed":
             return True
         return bool(self.factor & other.factor) or bool(self.likeness and self.likeness == other.likeness)
 
@@ -56,9 +61,13 @@ def traits_of(violation: Violation) -> Traits:
     first = None if violation.localisation is None else violation.localisation.first
     likeness = "" if first is None else first.likeness
     ratio = _ratio(likeness) or _ratio(violation.message)
+    raised = _raised_in(violation) if violation.status in ("error", "failed") else ""
+    signature = violation.signature
     return Traits(
-        kind=(violation.status, violation.signature),
-        place=_place(violation),
+        # the same check may answer to several mistakes
+        kind=(violation.status, _OF_A_MISTAKE.sub("", signature) if raised else signature),
+        place=raised or _place(violation),
+        raised=bool(raised),
         factor=frozenset(_factors(float(ratio), violation)) if ratio else frozenset(),
         likeness="" if _ratio(likeness) else re.sub(r"\d+", "#", likeness),
     )
@@ -82,8 +91,6 @@ def _place(violation: Violation) -> str:
     if violation.status == "crashed":
         died = _DIED_IN.search(violation.verdicts)
         return f"{died[1]}: {died[2]}" if died else ""
-    if violation.status == "error":
-        return _raised_in(violation)
     first = None if violation.localisation is None else violation.localisation.first
     return "" if first is None else first.direction
 
