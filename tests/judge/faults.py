@@ -33,6 +33,7 @@ from tests.judge.honest import (
     plain_case,
 )
 from tests.judge.spoiling import Path, at, nudged, replaced
+from tests.judge.test_hooks import with_dry_run
 from tests.judge.test_tensor_parallel import crossing
 from tests.judge.test_tensor_parallel import evidence as cut
 from tests.judge.test_tracing import honest as traced
@@ -208,6 +209,10 @@ FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
     "a wrong gradient of uneven microbatches": (
         _of("FWD-2"),
         lambda: _moved(honest(CASES["uneven"]), 1, ("steps", 0, "gradients", 1, "blocks.0.weight")),
+    ),
+    "hooks in a dry run": (
+        _of("FWD-25"),
+        lambda: with_dry_run(honest(CASES["hooks"]), step=0, counts={"forward": 4}),
     ),
     "samples in another order": (_of("FWD-2"), _uneven),
     "microbatches in another order": (

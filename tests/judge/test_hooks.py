@@ -10,7 +10,7 @@ FIRST = 1000
 """A number of a call that no other has."""
 
 
-def _with_dry_run(made, *, step, counts):
+def with_dry_run(made, *, step, counts):
     """The first rank runs its stage once more before the first microbatch, on inputs that belong to none."""
     shown = made.shown[0].steps[step]
     first = shown.forwards[0]
@@ -33,7 +33,7 @@ def _other(array):
 
 
 def test_hooks_that_run_in_a_dry_run_are_told_apart_from_those_that_run_too_often():
-    made = _with_dry_run(honest(CASES["hooks"]), step=0, counts={"pre_forward": 4, "forward": 4})
+    made = with_dry_run(honest(CASES["hooks"]), step=0, counts={"pre_forward": 4, "forward": 4})
 
     assert told("FWD-17", made) == []
     assert told("FWD-25", made) == [("hooks ran in a dry run", 0, 0, 0, None)] * 2
@@ -41,7 +41,7 @@ def test_hooks_that_run_in_a_dry_run_are_told_apart_from_those_that_run_too_ofte
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_a_dry_run_excuses_one_more_call_and_none_less(count):
-    made = _with_dry_run(honest(CASES["hooks"]), step=0, counts={"forward": count})
+    made = with_dry_run(honest(CASES["hooks"]), step=0, counts={"forward": count})
 
     (finding,) = found("FWD-17", made)
 
