@@ -4,57 +4,26 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from benchmarks.attribution.verdicts import Verdict
 from pipeconform.campaign.trial import Fault
-from pipeconform.report.causes import Cause, causes_of
-from pipeconform.report.result import Result
 
-__all__ = ["Verdict", "page", "verdict_of"]
+__all__ = ["page"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What a result says about a fault."""
-
-    fault: Fault
-    causes: tuple[Cause, ...]
-    failed: tuple[str, ...]
-    """Requirements whose cells the harness could not judge."""
-
-    @property
-    def top(self) -> str:
-        """The requirement of the first cause; empty if nothing was found."""
-        return self.causes[0].requirement if self.causes else ""
-
-    @property
-    def verdict(self) -> str:
-        """``right``: the first cause accuses the labelled requirement; ``other``: another one; ``unseen``: no cause."""
-        if not self.causes:
-            return "unseen"
-        return "right" if self.fault.requirement in self.causes[0].requirements else "other"
+def page(labels: Mapping[str, Fault], verdicts: Mapping[str, Verdict]) -> str:
+    """The page, from the verdicts on the faults that were judged."""
+    judged = [(fault, verdicts[name]) for name, fault in labels.items() if name in verdicts]
+    return "\n".join([*_head(len(labels), judged), *_rows(judged), ""])
 
 
-def verdict_of(fault: Fault, result: Result) -> Verdict:
-    """What a result says about a fault, without findings about other implementations."""
-    failed = [cell.requirement for cell in result.cells if cell.status == "error" and not cell.violations]
-    return Verdict(fault=fault, causes=causes_of(result, known=()), failed=tuple(failed))
-
-
-def page(labels: Mapping[str, Fault], results: Mapping[str, Result]) -> str:
-    """The page, from the results of the faults that were judged."""
-    verdicts = [verdict_of(labels[name], result) for name, result in results.items()]
-    return "\n".join([*_head(len(labels), verdicts), *_rows(verdicts), ""])
-
-
-def _head(known: int, verdicts: list[Verdict]) -> Iterator[str]:
-    seen = [one for one in verdicts if one.causes]
-    right = sum(one.verdict == "right" for one in seen)
-    counts = [len(one.causes) for one in seen]
+def _head(known: int, judged: list[tuple[Fault, Verdict]]) -> Iterator[str]:
+    seen = [(fault, one) for fault, one in judged if one.causes]
+    days = sorted(one.judged[:10] for _, one in judged)
     yield "# Whom the suite accuses"
     yield ""
     yield (
-        f"Written by `python -m benchmarks.attribution`. {len(verdicts)} of the {known} faults of the reference, in an "
+        f"Written by `python -m benchmarks.attribution`. {len(judged)} of the {known} faults of the reference, in an "
         "order drawn by a hash, were judged by all requirements at profile smoke, under the schedule with which they "
         "show. Smoke draws few cases, so some faults are not seen: each is detected by its own requirement in the "
         "[kill matrix](kill-matrix.md). Requirements about errors (ERR) are asked of faults labelled with one."
@@ -62,32 +31,40 @@ def _head(known: int, verdicts: list[Verdict]) -> Iterator[str]:
     yield ""
     if not seen:
         return
+    right = sum(one.of(fault) == "right" for fault, one in seen)
+    share = f"{right} of {len(seen)} ({right / len(seen):.1%})"
+    counts = [len(one.causes) for _, one in seen]
+    accused = [len({name for cause in one.causes for name in cause.requirements}) for _, one in seen]
+    blocked = [len({name for cause in one.causes for name in cause.blocked}) for _, one in seen]
     yield "| | |"
     yield "|---|---|"
-    yield f"| faults judged | {len(verdicts)} |"
+    yield f"| judged | from {days[0]} to {days[-1]} |"
+    yield f"| faults judged | {len(judged)} |"
     yield f"| seen at smoke | {len(seen)} |"
-    yield f"| first cause accuses the labelled requirement | {right} of {len(seen)} ({right / len(seen):.0%}) |"
+    yield f"| first cause accuses a requirement of the fault's label | {share} |"
     yield f"| causes per fault, median and most | {statistics.median(counts):g} and {max(counts)} |"
-    accused = [len({name for cause in one.causes for name in cause.requirements}) for one in seen]
-    blocked = [len({name for cause in one.causes for name in cause.blocked_requirements}) for one in seen]
     yield f"| requirements accused per fault, median and most | {statistics.median(accused):g} and {max(accused)} |"
     yield f"| requirements blocked per fault, median and most | {statistics.median(blocked):g} and {max(blocked)} |"
-    broken = sum(bool(one.failed) for one in verdicts)
-    yield f"| faults for which a cell could not be judged | {broken} |"
+    yield f"| faults for which a cell could not be judged | {sum(bool(one.failed) for _, one in judged)} |"
     yield ""
 
 
-def _rows(verdicts: list[Verdict]) -> Iterator[str]:
+def _rows(judged: list[tuple[Fault, Verdict]]) -> Iterator[str]:
     yield "| fault | label | schedule | first cause | causes | accused | blocked |"
     yield "|---|---|---|---|---|---|---|"
     order = {"other": 0, "right": 1, "unseen": 2}
-    for one in sorted(
-        verdicts, key=lambda each: (order[each.verdict], each.fault.requirement, each.fault.name)
-    ):
+
+    def place(each: tuple[Fault, Verdict]) -> tuple[int, str, str]:
+        fault, one = each
+        return order[one.of(fault)], fault.requirement, fault.name
+
+    for fault, one in sorted(judged, key=place):
         accused = dict.fromkeys(name for cause in one.causes for name in cause.requirements)
-        blocked = {name for cause in one.causes for name in cause.blocked_requirements} - accused.keys()
-        top = {"right": one.top, "other": f"**{one.top}**", "unseen": "not seen at smoke"}[one.verdict]
+        blocked = {name for cause in one.causes for name in cause.blocked} - accused.keys()
+        top = one.causes[0].requirements[0] if one.causes else ""
+        first = {"right": top, "other": f"**{top}**", "unseen": "not seen at smoke"}[one.of(fault)]
+        label = " or ".join((fault.requirement, *fault.also))
         yield (
-            f"| {one.fault.name} | {one.fault.requirement} | {one.fault.schedule} | {top} | {len(one.causes)} | "
+            f"| {fault.name} | {label} | {fault.schedule} | {first} | {len(one.causes)} | "
             f"{', '.join(accused)} | {len(blocked)} |"
         )

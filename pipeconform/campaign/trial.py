@@ -41,6 +41,10 @@ class Fault(Protocol):
         """The requirement that it breaks."""
 
     @property
+    def also(self) -> tuple[str, ...]:
+        """Requirements that it breaks as plainly."""
+
+    @property
     def schedule(self) -> str:
         """A schedule under which it shows."""
 

@@ -34,6 +34,8 @@ class Fault:
     """What is done wrong, in a sentence."""
     requirement: str
     """The requirement that it breaks."""
+    also: tuple[str, ...] = ()
+    """Requirements that it breaks as plainly: a report that begins with one of them says what is wrong, too."""
     schedule: str = "1F1B"
     """A schedule under which it shows; ``Wrapper`` for data-parallel wrappers."""
     expected_status: Status = "failed"
@@ -48,6 +50,7 @@ class Fault:
 def breaks(
     requirement: str,
     *,
+    also: tuple[str, ...] = (),
     schedule: str = "1F1B",
     status: Status = "failed",
     tells: str = "",
@@ -66,6 +69,7 @@ def breaks(
             name=name,
             summary=_summary(adapter),
             requirement=requirement,
+            also=also,
             schedule=schedule,
             expected_status=status,
             reference=f"{adapter.__module__}:{adapter.__name__}",

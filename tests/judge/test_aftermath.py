@@ -13,6 +13,7 @@ from pipeconform.judge.aftermath import Aftermath, answers_are_right
 from pipeconform.judge.outcome import Status
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.observe.observation import RESUMED, Failed
+from pipeconform.ranks.frames import Frame
 from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
 from tests.judge.honest import honest_example
 
@@ -28,11 +29,13 @@ CASE = Case(
     ),
 )
 
+A_VALUE_ERROR = ErrorContract(promises={CASE.trains[0].mistake.kind: ("ValueError",)})
 
-def _aftermath(*verdicts, failed=None):
+
+def _aftermath(*verdicts, failed=None, errors=ErrorContract()):  # noqa: B008 - it cannot be changed
     return Aftermath(
         case=CASE,
-        errors=ErrorContract(),
+        errors=errors,
         verdicts=VerdictVector(verdicts),
         failed=failed or {},
         evidence=None,
@@ -57,6 +60,20 @@ def test_a_rank_that_waits_for_one_that_failed_is_a_hang():
     assert (found.status, found.finding.kind, found.finding.rank) == (Status.HUNG, "others left waiting", 0)
     assert "and rank 1 raised" in found.finding.message
     assert "rank 1  raised    ValueError: bad" in found.verdicts
+
+
+def test_another_error_than_the_promised_one_is_told_with_the_line_that_raised_it():
+    where = Frame("engine", "/opt/engine/check.py", 7, "check", "raise KeyError(name)")
+    failed = {rank: Failed(type="KeyError", message="'w'", step=0, frames=(where,)) for rank in (0, 1)}
+    made = _aftermath(Returned(None), Returned(None), failed=failed, errors=A_VALUE_ERROR)
+
+    (found,) = answers_are_right(made)
+
+    assert found.finding.message.splitlines()[1:] == [
+        "rank 1 raised at",
+        "  engine/check.py, line 7, in check",
+        "    raise KeyError(name)",
+    ]
 
 
 def test_where_nothing_is_promised_any_error_will_do():

@@ -56,6 +56,27 @@ def blocked(by, *, status="failed", signature="output value", requirement="DPC-6
     return {"control": control, "id": f"{requirement}:GPipe:default:77aa"}
 
 
+def mistaken(kind, function):
+    """A rank that raised another error than the promised one."""
+    return {"signature": f"{kind}: raised IndexError", "message": chain(function), "verdicts": ROOT}
+
+
+def test_one_check_that_answers_to_several_mistakes_is_one_cause(of):
+    (one,) = of(
+        ("ERR-1", "GPipe", mistaken("input_shape", "check")), ("ERR-7", "GPipe", mistaken("batch", "check"))
+    )
+
+    assert one.requirements == ("ERR-1", "ERR-7")
+
+
+def test_two_checks_that_raise_the_same_error_are_two_causes(of):
+    found = of(
+        ("ERR-1", "GPipe", mistaken("input_shape", "check")), ("ERR-7", "GPipe", mistaken("batch", "split"))
+    )
+
+    assert [one.requirements for one in found] == [("ERR-1",), ("ERR-7",)]
+
+
 def test_one_violation_under_several_schedules_is_one_cause(of):
     (cause,) = of(("TRN-1", "GPipe", {}), ("TRN-1", "1F1B", {}))
 
