@@ -19,6 +19,7 @@ from pipeconform.case.any_case import AnyCase, decode_any_case
 from pipeconform.entries import Entry, read_entries
 from pipeconform.errors import BadCaseError, BadExpectationsError, UnknownNameError
 from pipeconform.reading import MOST_CASE_BYTES, file_bytes
+from pipeconform.report.result import Cell, Violation
 from pipeconform.spec import standard_versions
 from pipeconform.spec.wrappers import any_requirement
 from pipeconform.supported import is_release_range, is_within
@@ -96,9 +97,19 @@ class Expectation(_Written, frozen=True, kw_only=True):
         """Whether the failure is expected to show only sometimes, so that a pass is no surprise."""
         return bool(_CHANCE & {*self.statuses})
 
-    def shows(self, status: str, signature: str) -> bool:
-        """Whether the entry expects a violation with this status and signature."""
-        return status in {*self.statuses} - _CHANCE and signature == self.signature
+    def covers(self, cell: Cell, violation: Violation, *, device: str, torch: str) -> bool:
+        """Whether the entry expects a violation of a cell that was judged on this device with this torch."""
+        return self.is_about(
+            requirement=cell.requirement, schedule=cell.schedule, device=device, torch=torch
+        ) and self.shows(violation.status, violation.signature, case=violation.case)
+
+    def shows(self, status: str, signature: str, *, case: AnyCase) -> bool:
+        """Whether the entry expects `case` to show a violation with this status and signature."""
+        return (
+            status in {*self.statuses} - _CHANCE
+            and signature == self.signature
+            and self.covers_size(num_ranks=case.num_ranks, stages_per_rank=case.stages_per_rank)
+        )
 
     @property
     def told(self) -> str:

@@ -71,6 +71,30 @@ def test_filters_narrow_an_entry(read):
     assert not entry.covers_size(num_ranks=2, stages_per_rank=2)
 
 
+@pytest.mark.parametrize(
+    ("cell", "violation", "place", "covered"),
+    [
+        ({}, {}, {}, True),
+        ({"requirement": "TRN-3"}, {}, {}, False),
+        ({"schedule": "1F1B"}, {}, {}, False),
+        ({}, {"status": "hung"}, {}, False),
+        ({}, {"signature": "gradient missing"}, {}, False),
+        ({}, {"p": 3}, {}, False),
+        ({}, {}, {"device": "cuda"}, False),
+        ({}, {}, {"torch": "2.11.0"}, False),
+    ],
+)
+def test_an_entry_covers_a_violation_that_all_of_it_is_about(read, make, cell, violation, place, covered):
+    text = f'format = 1\n{ENTRY}schedules = ["GPipe"]\np = [2]\ndevice = "cpu"\ntorch = ">=2.12"\n'
+    (entry,) = read(text).entries
+    where = {"requirement": "TRN-4", "schedule": "GPipe"} | cell
+    shown = {"status": "failed", "signature": "gradient value", "p": 2} | violation
+    found = make.violation(**where, case=make.case(p=shown.pop("p")), **shown)
+
+    place = {"device": "cpu", "torch": "2.13.0"} | place
+    assert entry.covers(make.cell(**where), found, **place) is covered
+
+
 def test_a_stored_case_is_read_with_its_entry(read, make, tmp_path):
     case = make.case()
     (tmp_path / "one.json").write_bytes(msgspec.json.encode(case))
