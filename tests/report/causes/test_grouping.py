@@ -2,11 +2,9 @@
 
 import pytest
 
-from pipeconform.judge.precedence import PRECEDENCE
 from pipeconform.observe.localisation import Deviation, Localisation
 from pipeconform.ranks.waiting import Place
 from pipeconform.report.causes import Known, causes_of, grouped
-from pipeconform.report.causes.grouping import PLAIN
 from pipeconform.report.result import Control
 
 ROOT = "rank 0  raised    RuntimeError: broken  <- first failure"
@@ -300,10 +298,6 @@ def test_all_schedules_are_those_under_which_the_requirements_were_judged(make):
 
 def test_a_result_without_violations_has_no_cause(make):
     assert causes_of(make.result(make.cell("FWD-1", "GPipe"))) == ()
-
-
-def test_the_plain_requirements_are_in_the_order_in_which_they_explain_one_another():
-    assert PLAIN[: len(PRECEDENCE)] == PRECEDENCE
 
 
 def test_a_violation_that_nobody_notices_shows_a_cause_better_than_a_smaller_error(make):
