@@ -217,7 +217,7 @@ class _Groups:
         return self._number[id(member)]
 
 
-# ----------------------------------------------------------------------------------- what is told
+# ------------------------------------------------------------------------------- what a cause says
 
 
 @dataclass(frozen=True, kw_only=True)

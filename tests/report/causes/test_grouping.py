@@ -300,7 +300,7 @@ def test_a_result_without_violations_has_no_cause(make):
     assert causes_of(make.result(make.cell("FWD-1", "GPipe"))) == ()
 
 
-def test_a_violation_that_nobody_notices_shows_a_cause_better_than_a_smaller_error(make):
+def test_a_silent_violation_shows_a_cause_better_than_a_smaller_error(make):
     large = make.violation("FWD-2", "GPipe", make.case(p=3), signature="output length")
     small = make.violation("FWD-2", "1F1B", make.case(p=2), **raised("step"))
     entry = known("8", "FWD-2", signature="output length|broken")
