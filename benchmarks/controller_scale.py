@@ -4,7 +4,7 @@
 
 All agents are simulated by one more process over loopback: they speak the real protocol with the real handshake, say
 that they fork ranks, and answer cases with what four real ranks of the reference have answered before, byte for
-byte. What is measured is the controller alone; its processor time is told apart from the clock, which the
+byte. What is measured is the controller alone; its processor time is printed apart from the clock, which the
 simulation shares. Two shapes: many worlds of four ranks at the same time, and one world of all agents.
 """
 

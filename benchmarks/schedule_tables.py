@@ -4,7 +4,7 @@
     python benchmarks/schedule_tables.py --ranks 256    # one size (with --stages V --microbatches M), without torch
 
 Entries count every row, communication included. Rates are of processor time, so one core's. The large size
-runs in a process of its own, whose wall time and peak memory are told. The ratio to torch's
+runs in a process of its own, whose wall time and peak memory are printed. The ratio to torch's
 `_simulate_comms_compute` is taken block by block, on one table.
 """
 

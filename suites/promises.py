@@ -1,7 +1,7 @@
 """Promises on which requirements rest, and functions that make them.
 
 A promise is something that an implementation, its documentation or its type says, or that follows from being a pipeline
-at all. What nobody promises is no MUST: such a requirement is a SHOULD, and rests on what it would be good for.
+at all. A requirement that no promise covers is a SHOULD, never a MUST, and rests on the reason why it would be useful.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ A gate for continuous integration, which must not depend on chance. It fails on 
 show and deepspeed.toml beside it does not expect, and on nothing else:
 
 - packages that cannot be had, built or imported are skipped with the reason;
-- what only one of two runs shows is told as flaky;
-- an engine that is not judged within the limit is told and passed over;
-- an expectation that no case shows is told: the releases are pinned, so only other cases were drawn. One with stored
-  cases must be shown by them: they are executed first, and a judge that is blind for them fails here;
+- what only one of two runs shows is reported as flaky;
+- an engine that is not judged within the limit is reported and left out;
+- an expectation that no case shows is reported: the releases are pinned, so only other cases were drawn. One with
+  stored cases must be shown by them: they are executed first, and a judge that is blind for them fails here;
 - requirements.txt names what the engines are held to: a requirement that is new in the standard is added by whoever
   has looked at its verdicts.
 """

@@ -4,11 +4,11 @@ What: in the second step stage 0 (a) hands on a tensor whose last dimension is l
   ends by SIGABRT, as it does when stage 0 is given a sample more; (b) hands on bfloat16 instead of float32: stage 1
   computes on the bytes read as float32, half of them those of the step before, and train_batch() returns on both
   ranks without an error; (c) hands on None or raises in its forward, is given integers, or has a hook that makes a
-  gradient longer: the error is told on its own rank, and stage 1 waits until the group's time-out; (d) hands on a
-  second tensor: nobody raises, and both ranks wait.
+  gradient longer: the error is raised on its own rank, and stage 1 waits until the group's time-out; (d) hands on a
+  second tensor: no rank raises, and both ranks wait.
 Where: DeepSpeed 0.19.8, runtime/pipe/engine.py, _exec_send_activations and _exec_recv_activations: the shapes and
   dtypes of a boundary travel once, before the first message (`first_output_send`), and are taken for granted later.
-Why: nothing compares what is sent with what was announced, and nobody tells the other ranks of an error. gloo ends the
+Why: nothing compares what is sent with what was announced, and the other ranks do not learn of an error. gloo ends the
   process when a message is longer than the buffer, and receives a shorter one without a word.
 Requirement: ERR-3, ERR-4, ERR-10, ERR-11, ERR-13, ERR-14; ERR-1, ERR-2, ERR-5 and ERR-6 where another input, or a
   hook, is the cause.
@@ -64,7 +64,7 @@ INPUTS = {  # what it is given in the second step
 
 
 class Changing(nn.Linear):
-    """A linear map, until it is told what to make of its output."""
+    """A linear map, until `change` says what to make of its output."""
 
     change = None
 

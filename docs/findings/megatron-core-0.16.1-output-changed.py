@@ -3,13 +3,13 @@
 What: in the second step stage 0 (a) hands on a tensor whose last dimension is longer by one: the process of stage 1
   ends by SIGABRT, as it does when stage 0 is given a sample more; (b) hands on bfloat16 instead of float32: stage 1
   computes on the bytes read as float32, and the schedule returns on both ranks without an error; (c) hands on two
-  tensors or raises in its forward, or is given integers: the error is told on its own rank, and stage 1 waits until
-  the group's time-out; (d) hands on None: nobody raises, nothing is sent, and both ranks wait. (A hook that makes a
+  tensors or raises in its forward, or is given integers: the error is raised on its own rank, and stage 1 waits until
+  the group's time-out; (d) hands on None: no rank raises, nothing is sent, and both ranks wait. (A hook that makes a
   gradient longer is an error on its own rank, and the other one ends.)
 Where: megatron-core 0.16.1, core/pipeline_parallel/p2p_communication.py, _communicate: receive buffers are made from
   `tensor_shape` (from seq_length, micro_batch_size and hidden_size) and `pipeline_dtype`; what the stage returns is
   sent as it is.
-Why: nothing compares what is sent with the configuration, and nobody tells the other ranks of an error. gloo ends the
+Why: nothing compares what is sent with the configuration, and the other ranks do not learn of an error. gloo ends the
   process when a message is longer than the buffer, and receives a shorter one without a word. With
   `variable_seq_lengths` the shape is sent before, the dtype is not.
 Requirement: ERR-3, ERR-4, ERR-11, ERR-13, ERR-14; ERR-1 where another input is the cause.

@@ -1,4 +1,4 @@
-"""LoopedBFS cannot be told in which dimension the batch is.
+"""LoopedBFS has no argument for the dimension of the batch.
 
 What: every schedule takes args_chunk_spec and kwargs_chunk_spec, which say along which dimension inputs are split,
   but for ScheduleLoopedBFS: TypeError. It takes output_merge_spec, so it can merge where it cannot split.

@@ -2,10 +2,10 @@
 
 What: stages laid out in a V under a schedule that lays them out as a loop, or the other way round, on three ranks.
   Here shapes are declared (input_args and output_args), and the first step hangs: all ranks wait until the group's
-  time-out, 5 seconds in this script and half an hour by default. No error speaks of the placement.
+  time-out, 5 seconds in this script and half an hour by default. No error names the placement.
 Where: torch 2.13.0, distributed/pipelining/schedules.py, PipelineScheduleMulti.__init__ (stage_index_to_group_rank).
 Why: every schedule computes which rank owns which stage from its own rule and never looks at the stages it was
-  given, so the ranks wait for messages that nobody sends.
+  given, so the ranks wait for messages that no rank sends.
 Otherwise: on two ranks with declared shapes, one raises a bare KeyError and the other waits. Where shapes are
   inferred, it is chance: a receive of one int64 that meets an int32 leaves its upper half as the memory was, so that
   the same case hangs, asks for some 90 terabytes or aborts (SIGABRT) from run to run; it never ends well.
@@ -79,7 +79,7 @@ def step(name, rank, group):
         waited = time.monotonic() - begun > SECONDS - 1
         placed = re.search("placement|stage.* rank|rank.* stage", str(error))
         text = "waited until the time-out" if waited else f"raised {type(error).__name__}"
-        return f"{text}, and is told about the placement" if placed else text
+        return f"{text}, and its message names the placement" if placed else text
     return "ended without an error"
 
 

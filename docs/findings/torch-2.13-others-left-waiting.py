@@ -1,4 +1,4 @@
-"""An exception in a stage is told on its own rank only: the others wait until the group's time-out.
+"""An exception in a stage is raised on its own rank only: the others wait until the group's time-out.
 
 What: in the second step the forward of stage 0 raises. Its rank gets the error from step(); the process lives on, with
   its connections open, as one does that catches the error to skip a batch. The rank of stage 1 is still waiting for
@@ -30,7 +30,7 @@ PATIENCE = 5
 
 
 class Broken(nn.Linear):
-    """A linear map that raises when it is told to."""
+    """A linear map that raises while `broken` is set."""
 
     broken = False
 

@@ -33,7 +33,7 @@ M = 2
 
 
 class Changing(nn.Module):
-    """The identity, until it is told what to return instead."""
+    """The identity, until `change` says what to return instead."""
 
     def __init__(self):
         super().__init__()

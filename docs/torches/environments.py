@@ -1,4 +1,4 @@
-"""An environment per release of torch, without the packages that a run on CPU never loads.
+"""An environment per release of torch, without the packages that a run on CPU never loads; and runs in each of them.
 
 Most releases come as wheels for CUDA, whose dependencies are several gigabytes of libraries. ``import torch`` loads
 some of them on any machine, so those are installed; packages in `NEVER_LOADED` are not, and of the others every
@@ -7,6 +7,7 @@ library that a probe does not load is deleted afterwards. What this cost is kept
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -100,6 +102,46 @@ def ready(release: str, *, within: Path, python: str = sys.executable, limit: fl
 def interpreter(folder: Path) -> Path:
     """The Python of an environment."""
     return folder / "bin" / "python"
+
+
+def run_on_each(
+    files: Iterable[Path], *, doc: str, kept: Path, run: Callable[..., str], is_result: Callable[[str], bool]
+) -> None:
+    """Run files on the installed releases that the command line names, and keep what each shows.
+
+    Args:
+        files: what is run, in order.
+        doc: the docstring of the script, whose first line describes it.
+        kept: the JSON file of what was shown, by the file's name and release; what is in it is not run again.
+        run: called as ``run(file, python=…)``; returns what the file showed with this Python.
+        is_result: whether what was shown is kept.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("releases", nargs="*", metavar="RELEASE", default=RELEASES)
+    parser.add_argument("--environments", type=Path, default=Path(".venv-torches"))
+    parser.add_argument("--only", metavar="PART", default="", help="files whose name contains this")
+    parser.add_argument("--again", action="store_true")
+    asked = parser.parse_args()
+    chosen = [file for file in files if asked.only in file.stem]
+    for release in asked.releases:
+        folder = (asked.environments / release).resolve()
+        if not (folder / "ready.json").exists():
+            print(f"{release}: skipped, no environment; make torches installs it", flush=True)
+            continue
+        for file in chosen:
+            if release in stored(kept).get(file.stem, {}) and not asked.again:
+                continue
+            shown = run(file, python=interpreter(folder))
+            print(f"{release} {file.stem}: {shown.splitlines()[0][:240]}", flush=True)
+            if is_result(shown):
+                found = stored(kept)  # several releases may be run at once
+                found.setdefault(file.stem, {})[release] = shown
+                kept.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def stored(kept: Path) -> dict[str, dict[str, str]]:
+    """By file and release, what was shown."""
+    return json.loads(kept.read_text("utf-8")) if kept.exists() else {}
 
 
 def _project() -> dict:

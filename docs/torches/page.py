@@ -221,9 +221,9 @@ def _cell(one: Mapping, name: str) -> str:
 
 
 def _scripts() -> Iterator[str]:
-    if not scripts.KEPT.exists():
+    kept = environments.stored(scripts.KEPT)
+    if not kept:
         return
-    kept = json.loads(scripts.KEPT.read_text("utf-8"))
     known = tomllib.loads(CAUSES.read_text("utf-8")).get("script", {}) if CAUSES.exists() else {}
     releases = sorted({r for one in kept.values() for r in one}, key=_number)
     yield "## The findings' scripts on other releases"

@@ -8,8 +8,6 @@ of it with each release is kept in ``replays.json``: ``met``, or what is violate
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import subprocess
 import sys
@@ -26,32 +24,18 @@ NOT_RUN = "not run"
 
 def main() -> None:
     """Run what is missing, and store it after each case."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("releases", nargs="*", metavar="RELEASE", default=environments.RELEASES)
-    parser.add_argument("--environments", type=Path, default=Path(".venv-torches"))
-    parser.add_argument("--only", metavar="PART", default="", help="cases whose name contains this")
-    parser.add_argument("--again", action="store_true")
-    asked = parser.parse_args()
-    for release in asked.releases:
-        folder = (asked.environments / release).resolve()
-        if not (folder / "ready.json").exists():
-            print(f"{release}: skipped, no environment; make torches installs it", flush=True)
-            continue
-        for case in sorted(CASES.glob("*.json")):
-            if asked.only not in case.stem or (release in stored().get(case.stem, {}) and not asked.again):
-                continue
-            shown = replayed(case, python=environments.interpreter(folder))
-            print(f"{release} {case.stem}: {shown}", flush=True)
-            if shown.startswith(NOT_RUN):
-                continue
-            kept = stored()  # several releases may be run at once
-            kept.setdefault(case.stem, {})[release] = shown
-            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
+    environments.run_on_each(
+        sorted(CASES.glob("*.json")),
+        doc=__doc__ or "",
+        kept=KEPT,
+        run=replayed,
+        is_result=lambda shown: not shown.startswith(NOT_RUN),
+    )
 
 
 def stored() -> dict[str, dict[str, str]]:
     """By case and release, what was shown."""
-    return json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
+    return environments.stored(KEPT)
 
 
 def replayed(case: Path, *, python: Path) -> str:

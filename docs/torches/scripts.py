@@ -3,13 +3,11 @@
     python docs/torches/scripts.py --environments .venv-torches [RELEASE ...] [--only dry-run]
 
 A script's output is compared with the one stored beside it. What was run is kept in ``scripts.json`` and not run again:
-``as stored``, or what the script printed instead. `verdicts.toml` says what the other outputs mean.
+``as stored``, or what the script printed instead. ``causes.toml`` says what the other outputs mean.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import subprocess
 import sys
@@ -28,28 +26,13 @@ LONGEST = 1500  # characters that are kept of an output
 
 def main() -> None:
     """Run what is missing, and store it after each script."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("releases", nargs="*", metavar="RELEASE", default=environments.RELEASES)
-    parser.add_argument("--environments", type=Path, default=Path(".venv-torches"))
-    parser.add_argument("--only", metavar="PART", default="", help="scripts whose name contains this")
-    parser.add_argument("--again", action="store_true")
-    asked = parser.parse_args()
-    for release in asked.releases:
-        folder = (asked.environments / release).resolve()
-        if not (folder / "ready.json").exists():
-            print(f"{release}: skipped, no environment; make torches installs it", flush=True)
-            continue
-        for script in sorted(FINDINGS.glob("torch-*.py")):
-            kept = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
-            if asked.only not in script.stem or (release in kept.get(script.stem, {}) and not asked.again):
-                continue
-            shown = run(script, python=environments.interpreter(folder))
-            print(f"{release} {script.stem}: {shown.splitlines()[0][:100]}", flush=True)
-            if "no result" in shown:  # the script gives its processes a minute: this machine is too busy
-                continue
-            kept = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
-            kept.setdefault(script.stem, {})[release] = shown
-            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
+    environments.run_on_each(
+        sorted(FINDINGS.glob("torch-*.py")),
+        doc=__doc__ or "",
+        kept=KEPT,
+        run=run,
+        is_result=lambda shown: "no result" not in shown,  # processes get a minute: this machine is too busy
+    )
 
 
 def run(script: Path, *, python: Path) -> str:

@@ -226,7 +226,7 @@ class _TorchPipeline:
         if mode is Mode.EVAL:
             with torch.no_grad():
                 return StepResult(output=self._schedule.eval(*args, **target, **loss_kwargs, **kwargs))
-        # torch keeps the last stage's outputs until the next step, unless it is told that nobody wants them
+        # torch keeps the last stage's outputs until the next step, unless the step is asked to return none
         quiet = {} if batch.returns_outputs else {"return_outputs": False}
         output = self._schedule.step(*args, **target, **loss_kwargs, **kwargs, **quiet)
         gradients = tuple(arg.grad for arg in batch.args) if first else None

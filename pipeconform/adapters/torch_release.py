@@ -16,9 +16,9 @@ from torch.distributed.pipelining import _utils, schedules
 
 from pipeconform.adapter import Capabilities, ErrorContract, Feature
 
-__all__ = ["CLASSES", "claims_here", "finish_step", "promises_here", "taken", "without_waits"]
+__all__ = ["CLASSES", "CLASS_NAMES", "claims_here", "finish_step", "promises_here", "taken", "without_waits"]
 
-_NAMES = {
+CLASS_NAMES: Mapping[str, str] = {
     "ForwardOnly": "_ScheduleForwardOnly",
     "GPipe": "ScheduleGPipe",
     "1F1B": "Schedule1F1B",
@@ -28,8 +28,10 @@ _NAMES = {
     "ZBVZeroBubble": "ScheduleZBVZeroBubble",
     "DualPipeV": "ScheduleDualPipeV",
 }
+"""Torch's names of the schedules' classes."""
+
 CLASSES: Mapping[str, Any] = {
-    name: getattr(schedules, theirs) for name, theirs in _NAMES.items() if hasattr(schedules, theirs)
+    name: getattr(schedules, theirs) for name, theirs in CLASS_NAMES.items() if hasattr(schedules, theirs)
 }
 """The schedules of this release."""
 
@@ -46,8 +48,8 @@ _WANTS_A_MICROBATCH_PER_STAGE = "or equal to the number of stages"
 
 def claims_here(claims: Capabilities) -> Capabilities:
     """Leave out what this release lacks, and say so."""
-    missing = [name for name in _NAMES if name not in CLASSES]
-    lacking = [f"schedule {name}: there is no {_NAMES[name]}" for name in missing]
+    missing = [name for name in CLASS_NAMES if name not in CLASSES]
+    lacking = [f"schedule {name}: there is no {CLASS_NAMES[name]}" for name in missing]
     features, tensor_parallel = claims.features, claims.tensor_parallel
     if "loss_kwargs" not in inspect.signature(schedules.PipelineScheduleMulti.step).parameters:
         features -= {Feature.LOSS_KWARGS}

@@ -200,11 +200,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
     def _key(self, case: CaseT, outcome: Outcome) -> Key:
         """The key of an outcome; it names the expectation that covers the outcome, if any does."""
         status, signature = outcome.status, outcome.finding.kind
-        p, v = case.num_ranks, case.stages_per_rank
-        for entry in self.expected:
-            if entry.shows(status.value, signature) and entry.covers_size(num_ranks=p, stages_per_rank=v):
-                return Key(status, signature, entry.label)
-        return Key(status, signature)
+        covering = (one.label for one in self.expected if one.shows(status.value, signature, case=case))
+        return Key(status, signature, next(covering, ""))
 
     def _judge_drawn(self, corpus: Drawable[CaseT], case: CaseT) -> None:
         """Judge a case of the corpus, reusing the execution of an earlier requirement if there is one."""

@@ -22,11 +22,12 @@ from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.scope import Scope
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 from pipeconform.judge.outcome import Outcome
-from pipeconform.judge.precedence import EARLIER, PRECEDENCE, earlier_than
+from pipeconform.judge.precedence import EARLIER, earlier_than
 from pipeconform.judge.registry import JUDGEMENTS, Judgement
 from pipeconform.report.result import Status
 from pipeconform.spec import Profile, Requirement, requirement, requirements
 from pipeconform.spec.levels import batch_class
+from pipeconform.spec.precedence import PRECEDENCE
 from pipeconform.spec.wrappers import Kind
 
 __all__ = ["AskedOfPipeline", "PipelineTarget"]

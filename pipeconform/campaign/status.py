@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from pipeconform.gate.expectations import Expectation
-from pipeconform.report.result import SEVERITY, Cell, Status, Violation
+from pipeconform.report.result import SEVERITY, Cell, Control, Status, Violation
 
 __all__ = ["blocked_by", "identifier_of", "status_of", "with_causes"]
 
@@ -57,27 +57,28 @@ def with_causes(
     found = {(one.requirement, one.schedule, one.variant): one for one in cells}
     for cell in tuple(found.values()):
         for effect in cell.violations:
+            control = effect.control
             owner = found.get((effect.blocked_by, cell.schedule, cell.variant))
-            if owner is None or not owner.is_judged:
+            if control is None or owner is None or not owner.is_judged or _shows(owner, control):
                 continue
-            cause = _cause(effect, owner)
-            cause = msgspec.structs.replace(
-                cause, expected=_label(entries, owner, cause, device=device, torch=torch)
-            )
-            if (cause.status, cause.signature) not in {
-                (one.status, one.signature) for one in owner.violations
-            }:
-                violations = (*owner.violations, cause)
-                key = (owner.requirement, owner.schedule, owner.variant)
-                status = status_of(violations, compared=owner.compared)
-                found[key] = msgspec.structs.replace(owner, violations=violations, status=status, reason="")
+            cause = _cause(effect, control, owner)
+            covering = (one.label for one in entries if one.covers(owner, cause, device=device, torch=torch))
+            cause = msgspec.structs.replace(cause, expected=next(covering, ""))
+            violations = (*owner.violations, cause)
+            key = (owner.requirement, owner.schedule, owner.variant)
+            status = status_of(violations, compared=owner.compared)
+            found[key] = msgspec.structs.replace(owner, violations=violations, status=status, reason="")
     return tuple(found.values())
 
 
-def _cause(effect: Violation, owner: Cell) -> Violation:
+def _shows(cell: Cell, control: Control) -> bool:
+    """Whether a cell has the violation that a control showed."""
+    shown = (control.status, control.signature)
+    return any((one.status, one.signature) == shown for one in cell.violations)
+
+
+def _cause(effect: Violation, control: Control, owner: Cell) -> Violation:
     """The violation of the requirement that blocks another one, as the control of the other showed it."""
-    control = effect.control
-    assert control is not None
     where = f"{owner.requirement}:{owner.schedule}:{owner.variant}"
     identifier = identifier_of(where, f"{control.status}/{control.signature}")
     case = effect.case if control.case is None else control.case
@@ -97,18 +98,3 @@ def _cause(effect: Violation, owner: Cell) -> Violation:
         replay=effect.replay.replace(effect.id, identifier),
         found_by=effect.id,
     )
-
-
-def _label(
-    entries: Iterable[Expectation], cell: Cell, violation: Violation, *, device: str, torch: str
-) -> str:
-    """The label of the expectation that covers a violation of the cell; empty if none does."""
-    case = violation.case
-    for entry in entries:
-        if (
-            entry.is_about(requirement=cell.requirement, schedule=cell.schedule, device=device, torch=torch)
-            and entry.shows(violation.status, violation.signature)
-            and entry.covers_size(num_ranks=case.num_ranks, stages_per_rank=case.stages_per_rank)
-        ):
-            return entry.label
-    return ""

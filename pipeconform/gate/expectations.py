@@ -10,15 +10,16 @@ import datetime
 import hashlib
 import itertools
 import re
-import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from pipeconform.case.any_case import AnyCase, decode_any_case
+from pipeconform.entries import Entry, read_entries
 from pipeconform.errors import BadCaseError, BadExpectationsError, UnknownNameError
-from pipeconform.reading import MOST_CASE_BYTES, REFUSALS, file_bytes, unreadable
+from pipeconform.reading import MOST_CASE_BYTES, file_bytes
+from pipeconform.report.result import Cell, Violation
 from pipeconform.spec import standard_versions
 from pipeconform.spec.wrappers import any_requirement
 from pipeconform.supported import is_release_range, is_within
@@ -32,12 +33,10 @@ __all__ = [
     "require_sane_clock",
 ]
 
-_FORMAT = 1
 _MOST_BYTES = 16 << 20
 FIELDS = ("requirement", "status", "signature", "reason", "issue", "owner", "expires")
 """The fields that every entry must have."""
 
-_HEADER = re.compile(r"\s*\[\[\s*expect\s*\]\]\s*(#.*)?$")
 _SLACK = datetime.timedelta(days=1)  # for time zones
 
 ExpectedStatus = Literal["failed", "hung", "crashed", "error", "passed", "flaky"]
@@ -98,9 +97,19 @@ class Expectation(_Written, frozen=True, kw_only=True):
         """Whether the failure is expected to show only sometimes, so that a pass is no surprise."""
         return bool(_CHANCE & {*self.statuses})
 
-    def shows(self, status: str, signature: str) -> bool:
-        """Whether the entry expects a violation with this status and signature."""
-        return status in {*self.statuses} - _CHANCE and signature == self.signature
+    def covers(self, cell: Cell, violation: Violation, *, device: str, torch: str) -> bool:
+        """Whether the entry expects a violation of a cell that was judged on this device with this torch."""
+        return self.is_about(
+            requirement=cell.requirement, schedule=cell.schedule, device=device, torch=torch
+        ) and self.shows(violation.status, violation.signature, case=violation.case)
+
+    def shows(self, status: str, signature: str, *, case: AnyCase) -> bool:
+        """Whether the entry expects `case` to show a violation with this status and signature."""
+        return (
+            status in {*self.statuses} - _CHANCE
+            and signature == self.signature
+            and self.covers_size(num_ranks=case.num_ranks, stages_per_rank=case.stages_per_rank)
+        )
 
     @property
     def told(self) -> str:
@@ -141,28 +150,9 @@ def read_expectations(path: Path) -> ExpectationsFile:
             names the line and what to change there.
     """
     data = file_bytes(path, error=BadExpectationsError, most=_MOST_BYTES)
-    try:
-        text = data.decode()
-        table = tomllib.loads(text)
-    except REFUSALS as error:
-        raise BadExpectationsError(f"{path}: not TOML: {unreadable(error)}") from error
-    if table.get("format") != _FORMAT:
-        raise BadExpectationsError(
-            f"{path}:1: format {table.get('format')!r}; this version reads 'format = {_FORMAT}'"
-        )
-    rows = table.get("expect", [])
-    unknown = sorted(set(table) - {"format", "expect"})
-    if unknown or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        name = unknown[0] if unknown else "expect"
-        raise BadExpectationsError(
-            f"{path}:{_line_of(text, name)}: {name!r} is unknown; write entries as [[expect]]"
-        )
-    places = [n for n, line in enumerate(text.splitlines(), start=1) if _HEADER.match(line)]
-    if len(places) != len(rows):
-        raise BadExpectationsError(f"{path}: write every entry under a line [[expect]] of its own")
     entries = tuple(
-        _entry(row, path=path, lines=text.splitlines(), line=line)
-        for row, line in zip(rows, places, strict=True)
+        _expectation(entry, path=path)
+        for entry in read_entries(data, name="expect", source=str(path), error=BadExpectationsError)
     )
     return ExpectationsFile(name=path.name, digest=hashlib.sha256(data).hexdigest(), entries=entries)
 
@@ -181,35 +171,24 @@ def require_sane_clock(today: datetime.date) -> None:
         )
 
 
-def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> Expectation:
-    def refuse(field: str, text: str) -> BadExpectationsError:
-        return BadExpectationsError(f"{path}:{_line_of_field(lines, line, field)}: {text}")
-
-    absent = [field for field in FIELDS if row.get(field) in (None, "")]
-    if absent:
-        raise refuse(absent[0], f"the entry lacks {', '.join(absent)}; every entry needs {', '.join(FIELDS)}")
-    try:
-        written = msgspec.convert(row, _Written)
-    except REFUSALS as error:
-        named = re.search(r"`\$\.(\w+)|field `(\w+)`", str(error))
-        raise refuse((named[1] or named[2]) if named else "", unreadable(error)) from error
+def _expectation(entry: Entry, *, path: Path) -> Expectation:
+    written = entry.decoded(_Written, required=FIELDS)
     statuses = (written.status,) if isinstance(written.status, str) else written.status
     if not {*statuses} - _CHANCE:
         text = f"status {list(statuses)} names no violation; expected failed, hung, crashed or error in it"
-        raise refuse("status", text)
+        raise entry.refusal("status", text)
     try:
         known = any_requirement(written.requirement).id
     except UnknownNameError as error:
-        raise refuse("requirement", str(error)) from error
+        raise entry.refusal("requirement", str(error)) from error
     if not re.match(r"https?://\S+$", written.issue):
-        raise refuse("issue", f"issue {written.issue!r} is not a link; expected https://…")
+        raise entry.refusal("issue", f"issue {written.issue!r} is not a link; expected https://…")
     if written.texts and len(written.texts) != len(written.cases):
         text = f"{len(written.texts)} texts for {len(written.cases)} cases; expected one each, empty if it may change"
-        raise refuse("texts", text)
+        raise entry.refusal("texts", text)
     if written.torch and not is_release_range(written.torch):
-        raise refuse(
-            "torch", f"torch {written.torch!r} is no range of releases; expected '>=2.14' or '>=2.12,<2.14'"
-        )
+        text = f"torch {written.torch!r} is no range of releases; expected '>=2.14' or '>=2.12,<2.14'"
+        raise entry.refusal("torch", text)
     stored = []
     for name, shown in itertools.zip_longest(written.cases, written.texts, fillvalue=""):
         try:
@@ -218,24 +197,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
             )
             case = decode_any_case(data, source=name)
         except BadCaseError as error:
-            raise refuse("cases", str(error)) from error
+            raise entry.refusal("cases", str(error)) from error
         stored.append(StoredCase(path=name, case=case, text=shown))
     fields = msgspec.structs.asdict(written) | {"requirement": known}
-    return Expectation(**fields, file=path.name, line=line, stored=tuple(stored))
-
-
-def _line_of_field(lines: list[str], begin: int, field: str) -> int:
-    """The line of `field` in the entry that begins on line `begin`; `begin` if the entry lacks the field."""
-    for number in range(begin, len(lines)):
-        if _HEADER.match(lines[number]):
-            break
-        if field and re.match(rf"\s*{re.escape(field)}\s*=", lines[number]):
-            return number + 1
-    return begin
-
-
-def _line_of(text: str, name: str) -> int:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if re.match(rf"\s*\[*\s*{re.escape(name)}\b", line):
-            return number
-    return 1
+    return Expectation(**fields, file=path.name, line=entry.line, stored=tuple(stored))

@@ -112,14 +112,8 @@ def _steady(violation: Violation) -> str:
 
 def _covers(entry: Expectation, cell: Cell, violation: Violation, result: Result) -> bool:
     """Whether the entry covers the violation, by contents and not by line: the file may have been edited since."""
-    case, place = violation.case, result.environment
-    return (
-        entry.is_about(
-            requirement=cell.requirement, schedule=cell.schedule, device=place.device, torch=place.torch
-        )
-        and entry.shows(violation.status, violation.signature)
-        and entry.covers_size(num_ranks=case.num_ranks, stages_per_rank=case.stages_per_rank)
-    )
+    place = result.environment
+    return entry.covers(cell, violation, device=place.device, torch=place.torch)
 
 
 def _new(

@@ -11,21 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pipeconform.judge.outcome import Outcome, Status
+from pipeconform.spec.precedence import PRECEDENCE
 
-__all__ = ["EARLIER", "PRECEDENCE", "earlier_than", "explains", "fact_of"]
-
-PRECEDENCE: tuple[str, ...] = (
-    "FWD-1",
-    "SCH-1",
-    "TRN-2",
-    "TRN-3",
-    "TRN-1",
-    "SCH-2",
-    "SCH-9",
-    "DPC-1",
-)
-"""The requirements that ask nothing special of a case, the most basic first. Where two of them see one fact, the first
-is accused; every requirement that has no control of its own comes after all of them."""
+__all__ = ["EARLIER", "earlier_than", "explains", "fact_of"]
 
 EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

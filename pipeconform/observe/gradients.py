@@ -15,8 +15,6 @@ directly, or a second time, reports nothing, or the same gradient again; see `pi
 from __future__ import annotations
 
 import functools
-import itertools
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -25,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeconform.observe.array import Array
+from pipeconform.observe.forwards import Forwards
 from pipeconform.observe.observation import Flow
 
 __all__ = ["Gradients", "tensors_of"]
@@ -36,36 +35,22 @@ def _value(tensor: Tensor) -> tuple[Array, Array | None]:
     return Array.of(tensor), None
 
 
-class Gradients:
+class Gradients(Forwards):
     """The gradients that passed since the last `take`, as a `pipeconform.case.build.modules.Watcher`.
 
     `read` reads a value, and its bound if one is known.
     """
 
     def __init__(self, read: Read = _value) -> None:
+        super().__init__()
         self._read = read
         self._flow: list[Flow] = []
-        self._calls = itertools.count()
-        self._here = threading.local()
-
-    def __deepcopy__(self, memo: object) -> Gradients:
-        """Keep watching when an engine copies a stage."""
-        return self
-
-    @property
-    def call(self) -> int:
-        """The number of the forward that runs in this thread, −1 outside of any."""
-        found: int = getattr(self._here, "call", -1)
-        return found
 
     @contextmanager
     def forward(self, module: nn.Module, stage: int, inputs: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         """Surround one forward of `stage`; the module must work on the inputs that this yields."""
-        outer, self._here.call = self.call, next(self._calls)
-        try:
+        with self.numbered():
             yield tuple(self._alias(stage, position, value) for position, value in enumerate(inputs))
-        finally:
-            self._here.call = outer
 
     def passed(self, stage: int, output: Any) -> None:
         """Record the `output` of the forward that runs in this thread."""

@@ -24,8 +24,6 @@ graph is longer by one node per tensor, so the timeline is observed only if it i
 from __future__ import annotations
 
 import functools
-import itertools
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,58 +32,46 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pipeconform.observe.forwards import Forwards
 from pipeconform.observe.memory import Memory
 from pipeconform.observe.observation import Event, Held, Kept
 
 __all__ = ["Timeline"]
 
 
-class Timeline:
+class Timeline(Forwards):
     """The events of one rank since the last `take`, in the order in which they happened.
 
     With a `memory`, it also records what is kept of forwards whose backward has run, whenever another forward begins.
     """
 
     def __init__(self, memory: Memory | None = None) -> None:
+        super().__init__()
         self._memory = memory
         self._events: list[Event] = []
-        self._calls = itertools.count()
-        self._here = threading.local()
-
-    def __deepcopy__(self, memo: object) -> Timeline:
-        """Keep watching when an engine copies a stage."""
-        return self
-
-    @property
-    def call(self) -> int:
-        """The number of the forward that runs in this thread, −1 outside of any."""
-        found: int = getattr(self._here, "call", -1)
-        return found
 
     @contextmanager
     def forward(self, module: nn.Module, stage: int, inputs: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         """Surround one forward of `stage`; the module must work on the inputs that this yields."""
-        outer, call = self.call, next(self._calls)
-        seen, swapped, parts = inputs, [], ""
-        if torch.is_grad_enabled():
-            passed = functools.partial(self._pass, "I", stage, call)
-            seen = tuple(_alias(value, passed) for value in inputs)
-            swapped = list(_aliased_parameters(module, functools.partial(self._pass, "W", stage, call)))
-            parts = "I" if any(a is not b for a, b in zip(inputs, seen, strict=True)) else ""
-            parts += "W" if swapped else ""
-        if self._memory is not None:
-            self._memory.note(self._done(), before=call)
-        self._note("F", stage, call, parts)
-        self._here.call = call
-        try:
-            for holder, name, alias, _ in swapped:
-                holder[name] = alias
-            with nullcontext() if self._memory is None else self._memory.saving(call):
-                yield seen
-        finally:
-            for holder, name, _, parameter in swapped:
-                holder[name] = parameter
-            self._here.call = outer
+        with self.numbered() as call:
+            seen, swapped, parts = inputs, [], ""
+            if torch.is_grad_enabled():
+                passed = functools.partial(self._pass, "I", stage, call)
+                seen = tuple(_alias(value, passed) for value in inputs)
+                swapped = list(_aliased_parameters(module, functools.partial(self._pass, "W", stage, call)))
+                parts = "I" if any(a is not b for a, b in zip(inputs, seen, strict=True)) else ""
+                parts += "W" if swapped else ""
+            if self._memory is not None:
+                self._memory.note(self._done(), before=call)
+            self._note("F", stage, call, parts)
+            try:
+                for holder, name, alias, _ in swapped:
+                    holder[name] = alias
+                with nullcontext() if self._memory is None else self._memory.saving(call):
+                    yield seen
+            finally:
+                for holder, name, _, parameter in swapped:
+                    holder[name] = parameter
 
     @property
     def count(self) -> int:

@@ -40,6 +40,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Under how many schedules, 1 or 2, to judge what does not depend on the schedule; None: under all."""
 
 
+_FULL = Profile(
+    name="full",
+    summary="for a night: as many cases as it allows",
+    corpus=60,
+    search=60,
+    costly=60,
+    wrapper_search=60,
+    shrink_seconds=60.0,
+    shrink_executions=2000,
+    cell_seconds=180.0,
+    later_seconds=180.0,
+    varied=None,
+)
+
 _PROFILES = (
     Profile(
         name="smoke",
@@ -82,31 +96,11 @@ _PROFILES = (
         cell_seconds=10.0,
         later_seconds=10.0,
     ),
-    Profile(
-        name="full",
-        summary="for a night: as many cases as it allows",
-        corpus=60,
-        search=60,
-        costly=60,
-        wrapper_search=60,
-        shrink_seconds=60.0,
-        shrink_executions=2000,
-        cell_seconds=180.0,
-        later_seconds=180.0,
-        varied=None,
-    ),
-    Profile(
+    _FULL,
+    msgspec.structs.replace(
+        _FULL,
         name="exhaustive",
         summary="for hours: like full, with every combination of a sharding wrapper's options",
-        corpus=60,
-        search=60,
-        costly=60,
-        wrapper_search=60,
-        shrink_seconds=60.0,
-        shrink_executions=2000,
-        cell_seconds=180.0,
-        later_seconds=180.0,
-        varied=None,
         whole_grids=True,
     ),
 )

@@ -20,6 +20,6 @@ class _Waiting(ReferencePipeline):
 
 
 class Circular(ReferenceAdapter):
-    """Before every run each rank receives from the one before it, and nobody sends."""
+    """Before every run each rank receives from the one before it, and no rank sends."""
 
     pipeline = _Waiting

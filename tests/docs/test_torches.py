@@ -66,6 +66,36 @@ def test_a_result_that_is_there_is_kept_and_one_of_a_cut_off_run_is_not(module, 
         judge.judged("torch", **how)
 
 
+def test_what_is_not_kept_is_run_on_each_installed_release(module, monkeypatch, tmp_path, capsys):
+    environments, kept = module("environments"), tmp_path / "kept.json"
+    (tmp_path / "2.13.0").mkdir()
+    (tmp_path / "2.13.0/ready.json").touch()
+    kept.write_text(json.dumps({"a": {"2.12.1": "met"}, "b": {"2.13.0": "met"}}))
+    files, ran = [tmp_path / name for name in ("a.py", "b.py", "c.py")], []
+
+    def run(file, *, python):
+        ran.append((file.stem, python))
+        return f"{file.stem} is\nnew"
+
+    def on_each(*options):
+        arguments = ["script", "2.12.1", "2.13.0", "--environments", str(tmp_path), *options]
+        monkeypatch.setattr(sys, "argv", arguments)
+        environments.run_on_each(
+            files, doc="What it does.", kept=kept, run=run, is_result=lambda shown: not shown.startswith("c")
+        )
+        return [name for name, _ in ran]
+
+    assert on_each() == ["a", "c"]
+    assert ran[0][1] == tmp_path.resolve() / "2.13.0/bin/python"
+    assert capsys.readouterr().out == (
+        "2.12.1: skipped, no environment; make torches installs it\n2.13.0 a: a is\n2.13.0 c: c is\n"
+    )
+    found = {"a": {"2.12.1": "met", "2.13.0": "a is\nnew"}, "b": {"2.13.0": "met"}}
+    assert environments.stored(kept) == found
+    assert on_each("--only", "b", "--again") == ["a", "c", "b"]
+    assert environments.stored(kept) == found | {"b": {"2.13.0": "b is\nnew"}}
+
+
 def test_the_page_is_made_from_what_is_stored(module, pytestconfig):
     assert module("page").page() == (pytestconfig.rootpath / "docs/releases.md").read_text("utf-8")
 

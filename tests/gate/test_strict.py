@@ -116,8 +116,8 @@ def test_what_shows_by_chance_may_pass_and_other_violations_may_not_hide_behind_
     assert told(met, entry=chance) == ()
     assert told(met, entry=everywhere) == ()
     assert "unexpected pass" in told(met, entry=entry(schedules=("GPipe",), status=("failed", "hung")))[0]
-    assert not chance.shows("failed", "another kind")
-    assert not chance.shows("hung", chance.signature)
+    assert not chance.shows("failed", "another kind", case=make.case())
+    assert not chance.shows("hung", chance.signature, case=make.case())
 
 
 def test_what_compared_nothing_does_not_pass(told, make):

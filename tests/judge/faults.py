@@ -164,8 +164,8 @@ WEIGHT = ("gradients", 0, "stages.0.blocks.0.weight")
 
 FAULTS: Mapping[str, tuple[Judge, Callable[[], Evidence]]] = {
     "a circle of waits": (_of("COM-3"), lambda: recorded("s1 r1 w0 w1", "s0 r0 w0 w1")),
-    "a send that nobody receives": (_of("COM-1"), lambda: recorded("s1", "")),
-    "a receive that nobody sends to": (_of("COM-1"), lambda: recorded("r1", "")),
+    "a send without a receive": (_of("COM-1"), lambda: recorded("s1", "")),
+    "a receive without a send": (_of("COM-1"), lambda: recorded("r1", "")),
     "a send to itself": (_of("COM-5"), lambda: recorded("S0 R0", "")),
     "a group with a rank outside the pipeline": (_of("COM-2"), _another_group),
     "a wrong output after a delay": (

@@ -6,8 +6,9 @@ import pytest
 
 from pipeconform.judge.finding import Finding
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.judge.precedence import EARLIER, PRECEDENCE, earlier_than, explains, fact_of
+from pipeconform.judge.precedence import EARLIER, earlier_than, explains, fact_of
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.spec.precedence import PRECEDENCE
 
 
 def shown(kind, status=Status.FAILED):

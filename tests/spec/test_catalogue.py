@@ -58,7 +58,7 @@ def _in_contract(names):
 
 
 @pytest.mark.parametrize("identifier", ["ERR-11", "ERR-14", "ERR-15", "ERR-16", "FWD-24", "FWD-25", "LIF-3"])
-def test_what_nobody_promises_is_no_must(identifier):
+def test_what_no_promise_covers_is_no_must(identifier):
     assert requirement(identifier).level is Level.SHOULD
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 
 from pipeconform.adapter import Capabilities, Placement, ScheduleClaim, laid_out
@@ -15,18 +15,8 @@ from pipeconform.export.plain.source import call
 from pipeconform.judge.named import accepted
 from pipeconform.schedule.families import Size
 
-__all__ = ["CLASSES", "bounds_on_inputs", "is_lone", "layout_text", "owners", "placed"]
+__all__ = ["bounds_on_inputs", "is_lone", "layout_text", "owners", "placed"]
 
-CLASSES: Mapping[str, str] = {
-    "ForwardOnly": "_ScheduleForwardOnly",
-    "GPipe": "ScheduleGPipe",
-    "1F1B": "Schedule1F1B",
-    "Interleaved1F1B": "ScheduleInterleaved1F1B",
-    "LoopedBFS": "ScheduleLoopedBFS",
-    "InterleavedZeroBubble": "ScheduleInterleavedZeroBubble",
-    "ZBVZeroBubble": "ScheduleZBVZeroBubble",
-    "DualPipeV": "ScheduleDualPipeV",
-}
 _LONE = ("ForwardOnly", "GPipe", "1F1B")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipeconform.adapters.torch_release import CLASS_NAMES
 from pipeconform.case import blocks
 from pipeconform.case.case import Case
 from pipeconform.case.mistakes import Mistake
 from pipeconform.export.plain.aspects import WAIT, Aspect
 from pipeconform.export.plain.engines import as_run, autocast, mixed, modes, several_steps
 from pipeconform.export.plain.hand import hand_run
-from pipeconform.export.plain.layout import CLASSES, is_lone, placed
+from pipeconform.export.plain.layout import is_lone, placed
 from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.export.plain.source import WIDTH, call
 from pipeconform.export.plain.values import num_inputs
@@ -63,7 +64,7 @@ def _pipeline(case: Case, aspect: Aspect) -> Iterator[str]:
     options = [chosen, planned]
     if case.trains:
         options += ["loss_fn=loss", *(["scale_grads=False"] if case.loss.reduction == "sum" else [])]
-    name = CLASSES[case.schedule]
+    name = CLASS_NAMES[case.schedule]
     if misplan is not None and misplan.how == "schedule":
         raise NotPlainError("the plan names a schedule that does not exist")
     yield call(f"    schedule = {name}", options)

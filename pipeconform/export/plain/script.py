@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 
+from pipeconform.adapters.torch_release import CLASS_NAMES
 from pipeconform.case import blocks
 from pipeconform.case.case import Case
 from pipeconform.case.perturbations import SlowLink
@@ -13,7 +14,7 @@ from pipeconform.export.plain.aspects import Aspect, aspect_of
 from pipeconform.export.plain.ends import ends_text
 from pipeconform.export.plain.engines import full_model_text, program_text
 from pipeconform.export.plain.hand import hand_changes, mistakes_text
-from pipeconform.export.plain.layout import CLASSES, bounds_on_inputs, layout_text, owners
+from pipeconform.export.plain.layout import bounds_on_inputs, layout_text, owners
 from pipeconform.export.plain.pipeline import mistake_text, pipeline_text
 from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.export.plain.source import imports_of, pieces_of
@@ -116,7 +117,7 @@ def _changes(case: Case, aspect: Aspect) -> dict[str, Mapping[str, str]]:
 
 def _torchs(case: Case) -> dict[str, str]:
     """The import statements of the schedule and the stage."""
-    name = CLASSES[case.schedule]
+    name = CLASS_NAMES[case.schedule]
     where = "torch.distributed.pipelining" + (".schedules" if name.startswith("_") else "")
     stage = "from torch.distributed.pipelining import PipelineStage"
     return {name: f"from {where} import {name}", "PipelineStage": stage}

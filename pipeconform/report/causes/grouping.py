@@ -18,11 +18,12 @@ from pipeconform.report.causes.traits import Traits, factor_words, traits_of
 from pipeconform.report.overview import in_order
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.spec import Level, Requirement
+from pipeconform.spec.precedence import PRECEDENCE
 from pipeconform.spec.wrappers import all_requirements
 
-__all__ = ["PLAIN", "causes_of", "grouped"]
+__all__ = ["causes_of", "grouped"]
 
-PLAIN = ("FWD-1", "SCH-1", "TRN-2", "TRN-3", "TRN-1", "SCH-2", "SCH-9", "DPC-1", "DPW-1")
+_PLAIN = (*PRECEDENCE, "DPW-1")
 """Requirements about the plainest cases. Of several violations with one cause, theirs says best what is wrong."""
 
 _LEVELS = {level.value: index for index, level in enumerate(Level)}
@@ -216,7 +217,7 @@ class _Groups:
         return self._number[id(member)]
 
 
-# ----------------------------------------------------------------------------------- what is told
+# ------------------------------------------------------------------------------- what a cause says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +278,7 @@ def _telling(
             _LEVELS[rows[name].level.value] if name in rows else len(_LEVELS),
             named.index(name) if name in named else len(named),
             -pointed.count(name),
-            PLAIN.index(name) if name in PLAIN else len(PLAIN),
+            _PLAIN.index(name) if name in _PLAIN else len(_PLAIN),
             order.index(name) if name in rows else len(order),
         )
 

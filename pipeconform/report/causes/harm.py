@@ -81,7 +81,7 @@ def harm_of(violation: Violation, requirement: str) -> Harm:
 def _raised_everywhere(verdicts: str) -> bool:
     """Whether every rank raised an error of its own, or all returned what was refused.
 
-    A rank that is stuck, returned, or says only that its connection is closed was not told what is wrong.
+    A rank that is stuck, returned, or says only that its connection is closed does not say what is wrong.
     """
     ends = _RANK.findall(verdicts)
     raised = [word == "raised" and not _ECHO.search(detail) for word, detail in ends]

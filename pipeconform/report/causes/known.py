@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from pipeconform.entries import Entry, read_entries
 from pipeconform.errors import BadKnownError, UnknownNameError
-from pipeconform.reading import REFUSALS, file_bytes, unreadable
+from pipeconform.reading import file_bytes
 from pipeconform.report.result import Cell, Violation
 from pipeconform.spec.wrappers import any_requirement
 
@@ -28,10 +27,8 @@ FIELDS = ("id", "title", "link", "requirements", "signature")
 SHIPPED = "torch.toml"
 """The file of the package, beside this module."""
 
-_FORMAT = 1
 _MOST_BYTES = 4 << 20
 _LONGEST_PATTERN = 1000
-_HEADER = re.compile(r"\s*\[\[\s*known\s*\]\]\s*(#.*)?$")
 _STATUSES = ("failed", "hung", "crashed", "error")
 
 
@@ -114,8 +111,8 @@ def known_for(implementation: str, entries: Sequence[Known] | None = None) -> tu
 @functools.cache
 def shipped() -> tuple[Known, ...]:
     """The entries of the package's own file."""
-    text = resources.files(__package__).joinpath(SHIPPED).read_text("utf-8")
-    return _entries(text, source=SHIPPED)
+    data = resources.files(__package__).joinpath(SHIPPED).read_bytes()
+    return _entries(data, source=SHIPPED)
 
 
 def read_known(path: Path) -> tuple[Known, ...]:
@@ -126,91 +123,54 @@ def read_known(path: Path) -> tuple[Known, ...]:
             line and what to change there.
     """
     data = file_bytes(path, error=BadKnownError, most=_MOST_BYTES)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise BadKnownError(f"{path}: not TOML: {unreadable(error)}") from error
-    return _entries(text, source=str(path))
+    return _entries(data, source=str(path))
 
 
-def _entries(text: str, *, source: str) -> tuple[Known, ...]:
-    try:
-        table = tomllib.loads(text)
-    except REFUSALS as error:
-        raise BadKnownError(f"{source}: not TOML: {unreadable(error)}") from error
-    if table.get("format") != _FORMAT:
-        raise BadKnownError(
-            f"{source}:1: format {table.get('format')!r}; this version reads 'format = {_FORMAT}'"
-        )
-    rows, lines = table.get("known", []), text.splitlines()
-    unknown = sorted(set(table) - {"format", "known"})
-    if unknown or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        name = unknown[0] if unknown else "known"
-        raise BadKnownError(f"{source}: {name!r} is unknown; write entries as [[known]]")
-    places = [number for number, line in enumerate(lines, start=1) if _HEADER.match(line)]
-    if len(places) != len(rows):
-        raise BadKnownError(f"{source}: write every entry under a line [[known]] of its own")
-    seen: dict[str, int] = {}
+def _entries(data: bytes, *, source: str) -> tuple[Known, ...]:
+    seen: dict[str, Entry] = {}
     found: list[Known] = []
-    for row, place in zip(rows, places, strict=True):
-        entry = _entry(row, source=source, lines=lines, line=place)
-        if entry.id in seen:
-            raise BadKnownError(f"{source}:{place}: the id {entry.id!r} was taken on line {seen[entry.id]}")
-        seen[entry.id] = place
-        found.append(entry)
-    roots = {entry.id for entry in found if not entry.same_as}
-    for entry in found:
-        if entry.same_as and entry.same_as not in roots:
-            place = _line_of_field(lines, seen[entry.id], "same_as")
+    for written in read_entries(data, name="known", source=source, error=BadKnownError):
+        known = _known(written)
+        if known.id in seen:
             raise BadKnownError(
-                f"{source}:{place}: same_as {entry.same_as!r} is not the id of an entry without a same_as"
+                f"{source}:{written.line}: the id {known.id!r} was taken on line {seen[known.id].line}"
+            )
+        seen[known.id] = written
+        found.append(known)
+    roots = {known.id for known in found if not known.same_as}
+    for known in found:
+        if known.same_as and known.same_as not in roots:
+            raise seen[known.id].refusal(
+                "same_as", f"same_as {known.same_as!r} is not the id of an entry without a same_as"
             )
     return tuple(found)
 
 
-def _entry(row: dict[str, Any], *, source: str, lines: list[str], line: int) -> Known:
-    def refuse(field: str, text: str) -> BadKnownError:
-        return BadKnownError(f"{source}:{_line_of_field(lines, line, field)}: {text}")
-
-    absent = [field for field in FIELDS if row.get(field) in (None, "", [])]
-    if absent:
-        raise refuse(absent[0], f"the entry lacks {', '.join(absent)}; every entry needs {', '.join(FIELDS)}")
-    try:
-        entry = msgspec.convert(row, _Written)
-    except REFUSALS as error:
-        named = re.search(r"`\$\.(\w+)|field `(\w+)`", str(error))
-        raise refuse((named[1] or named[2]) if named else "", unreadable(error)) from error
-    statuses = (entry.status,) if isinstance(entry.status, str) else entry.status
+def _known(entry: Entry) -> Known:
+    written = entry.decoded(_Written, required=FIELDS)
+    statuses = (written.status,) if isinstance(written.status, str) else written.status
     for status in statuses:
         if status not in _STATUSES:
-            raise refuse("status", f"status {status!r} is not one of {', '.join(_STATUSES)}")
-    if entry.thread and not _is_address(entry.thread):
-        raise refuse("thread", f"thread {entry.thread!r} is not a link; expected https://…")
-    if not _is_address(entry.link) and not re.fullmatch(r"[\w./-]+", entry.link):
-        raise refuse("link", f"link {entry.link!r} is neither a link (https://…) nor the path of a file")
+            raise entry.refusal("status", f"status {status!r} is not one of {', '.join(_STATUSES)}")
+    if written.thread and not _is_address(written.thread):
+        raise entry.refusal("thread", f"thread {written.thread!r} is not a link; expected https://…")
+    if not _is_address(written.link) and not re.fullmatch(r"[\w./-]+", written.link):
+        text = f"link {written.link!r} is neither a link (https://…) nor the path of a file"
+        raise entry.refusal("link", text)
     try:
-        names = tuple(any_requirement(name).id for name in entry.requirements)
+        names = tuple(any_requirement(name).id for name in written.requirements)
     except UnknownNameError as error:
-        raise refuse("requirements", str(error)) from error
+        raise entry.refusal("requirements", str(error)) from error
     try:
-        if len(entry.signature) > _LONGEST_PATTERN:
-            raise refuse("signature", f"a pattern of more than {_LONGEST_PATTERN} characters")
-        re.compile(entry.signature)
+        if len(written.signature) > _LONGEST_PATTERN:
+            raise entry.refusal("signature", f"a pattern of more than {_LONGEST_PATTERN} characters")
+        re.compile(written.signature)
     except (re.error, OverflowError, RecursionError) as error:
-        raise refuse("signature", f"{entry.signature!r} is not a regular expression: {error}") from error
-    fields = msgspec.structs.asdict(entry) | {"requirements": names}
-    return Known(**fields, file=source)
+        text = f"{written.signature!r} is not a regular expression: {error}"
+        raise entry.refusal("signature", text) from error
+    fields = msgspec.structs.asdict(written) | {"requirements": names}
+    return Known(**fields, file=entry.source)
 
 
 def _is_address(text: str) -> bool:
     return re.fullmatch(r"https?://\S+", text) is not None
-
-
-def _line_of_field(lines: list[str], begin: int, field: str) -> int:
-    """The line of `field` in the entry that begins on line `begin`; `begin` if the entry lacks the field."""
-    for number in range(begin, len(lines)):
-        if _HEADER.match(lines[number]):
-            break
-        if field and re.match(rf"\s*{re.escape(field)}\s*=", lines[number]):
-            return number + 1
-    return begin

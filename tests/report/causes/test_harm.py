@@ -1,4 +1,4 @@
-"""How harmful a violation is: what nobody notices before what stops, and that before what is only said."""
+"""How harmful a violation is: what goes unnoticed before what stops a run, and that before wrong words."""
 
 import pytest
 

@@ -25,7 +25,7 @@ def operations(own):
 
 
 def call(own, what, s, k, parts, kept):
-    """One operation of a stage; `kept` has losses, and sends that nobody has waited for."""
+    """One operation of a stage; `kept` has losses, and sends that were not waited for yet."""
     stage = own[s]
     if what == "forward":
         output = stage.forward_one_chunk(k, parts[k][:-1] if s == 0 and k < M else (), {})
