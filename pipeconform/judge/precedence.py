@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.spec.precedence import PRECEDENCE
+from pipeconform.spec.precedence import PRECEDENCE, fact_of_kind, follows
 
 __all__ = ["EARLIER", "earlier_than", "explains", "fact_of"]
 
@@ -56,86 +56,17 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Requirements that come before another one in the same case, even if that one has a control which passes."""
 
-_FACTS: Mapping[str, str] = MappingProxyType(
-    {
-        "scale": "gradients",
-        "gradient": "gradients",
-        "keyword argument's gradient": "input gradients",
-        "input gradient": "input gradients",
-        "parameter": "parameters",
-        "ties differ": "parameters",
-        "replicas differ": "gradients",
-        "no norm": "norm",
-        "norm": "norm",
-        "output": "outputs",
-        "no output": "outputs",
-        "number of outputs": "outputs",
-        "boundary": "outputs",
-        "merge": "outputs",
-        "loss": "losses",
-        "no loss": "losses",
-        "number of losses": "losses",
-        "total loss": "losses",
-        "buffer": "buffers",
-        "declared table unreadable": "table",
-        "declared table is incomplete": "table",
-        "declared table of another size": "table",
-        "declared tables differ": "table",
-        "declared and executed differ": "table",
-        "no declared table": "table",
-        "declared table cannot be run": "deadlock",
-        "declared table: deadlock": "deadlock",
-        "not the named order": "order",
-        "too many in flight": "in flight",
-        "left over": "kept",
-        "kept after the weight part": "kept",
-        "graph kept": "kept",
-        "tensors left by every": "kept",
-        "never synchronised": "reductions",
-        "synchronised": "reductions",
-        "hook not called": "reductions",
-        "activations beyond the bound": "memory",
-        "boundary tensors beyond the bound": "memory",
-    }
-)
-"""By how the kind of a finding begins, what it is about. The longest beginning counts; other kinds are facts of their
-own."""
-
-_FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "outputs": frozenset({"losses", "gradients", "input gradients", "parameters", "norm", "buffers"}),
-        "computations": frozenset({"order", "in flight", "memory", "table", "gradients", "left over"}),
-        "gradients": frozenset({"input gradients", "parameters", "norm", "reductions"}),
-        # after a wrong update, every later step is wrong
-        "parameters": frozenset(
-            {"outputs", "losses", "gradients", "input gradients", "buffers", "norm", "reductions"}
-        ),
-        "order": frozenset({"in flight", "memory", "table"}),
-        "in flight": frozenset({"memory"}),
-        "kept": frozenset({"memory"}),
-    }
-)
-"""What follows from a fact, besides itself."""
-
-_COMPUTATIONS = (": too many", ": too few")
 _ENDED = frozenset({Status.ERROR, Status.HUNG, Status.CRASHED})
 
 
 def fact_of(outcome: Outcome) -> str:
     """What a violation is about, in the same word for all requirements: ``gradients``; ``the end`` of a rank."""
-    if outcome.status in _ENDED:
-        return "the end"
-    kind = outcome.finding.kind
-    if kind.endswith(_COMPUTATIONS):
-        return "computations"
-    begins = max((one for one in _FACTS if kind.startswith(one)), key=len, default=None)
-    return kind if begins is None else _FACTS[begins]
+    return fact_of_kind(outcome.finding.kind, ended=outcome.status in _ENDED)
 
 
 def explains(cause: Outcome, effect: Outcome) -> bool:
     """Whether a violation that another requirement found in the same case explains this one."""
-    known, found = fact_of(cause), fact_of(effect)
-    return known == found or found in _FOLLOWS.get(known, frozenset())
+    return follows(fact_of(effect), fact_of(cause))
 
 
 def earlier_than(requirement: str) -> tuple[str, ...]:

@@ -1,8 +1,18 @@
-"""The order of the requirements that every pipeline is judged by."""
+"""Data about requirements that see the same defect: their order, and what violations are about.
+
+What a violation is about is its `fact`; a fact explains itself and what follows from it, as wrong outputs explain wrong
+gradients.
+"""
 
 from __future__ import annotations
 
-__all__ = ["PRECEDENCE"]
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["PRECEDENCE", "THE_END", "fact_of_kind", "follows"]
+
+THE_END = "the end"
+"""The fact of a rank that did not end its step: by an error, a hang or a crash."""
 
 PRECEDENCE: tuple[str, ...] = (
     "FWD-1",
@@ -16,3 +26,81 @@ PRECEDENCE: tuple[str, ...] = (
 )
 """The requirements that ask nothing special of a case, the most basic first. Where two of them see one fact, the first
 is accused; every requirement that has no control of its own comes after all of them."""
+
+_FACTS: Mapping[str, str] = MappingProxyType(
+    {
+        "scale": "gradients",
+        "gradient": "gradients",
+        "keyword argument's gradient": "input gradients",
+        "input gradient": "input gradients",
+        "parameter": "parameters",
+        "ties differ": "parameters",
+        "replicas differ": "gradients",
+        "no norm": "norm",
+        "norm": "norm",
+        "output": "outputs",
+        "no output": "outputs",
+        "number of outputs": "outputs",
+        "boundary": "outputs",
+        "merge": "outputs",
+        "loss": "losses",
+        "no loss": "losses",
+        "number of losses": "losses",
+        "total loss": "losses",
+        "buffer": "buffers",
+        "declared table unreadable": "table",
+        "declared table is incomplete": "table",
+        "declared table of another size": "table",
+        "declared tables differ": "table",
+        "declared and executed differ": "table",
+        "no declared table": "table",
+        "declared table cannot be run": "deadlock",
+        "declared table: deadlock": "deadlock",
+        "not the named order": "order",
+        "too many in flight": "in flight",
+        "left over": "kept",
+        "kept after the weight part": "kept",
+        "graph kept": "kept",
+        "tensors left by every": "kept",
+        "never synchronised": "reductions",
+        "synchronised": "reductions",
+        "hook not called": "reductions",
+        "activations beyond the bound": "memory",
+        "boundary tensors beyond the bound": "memory",
+    }
+)
+"""By how the kind of a finding begins, what it is about. The longest beginning counts; other kinds are facts of their
+own."""
+
+_FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "outputs": frozenset({"losses", "gradients", "input gradients", "parameters", "norm", "buffers"}),
+        "computations": frozenset({"order", "in flight", "memory", "table", "gradients", "left over"}),
+        "gradients": frozenset({"input gradients", "parameters", "norm", "reductions"}),
+        # after a wrong update, every later step is wrong
+        "parameters": frozenset(
+            {"outputs", "losses", "gradients", "input gradients", "buffers", "norm", "reductions"}
+        ),
+        "order": frozenset({"in flight", "memory", "table"}),
+        "in flight": frozenset({"memory"}),
+        "kept": frozenset({"memory"}),
+    }
+)
+"""What follows from a fact, besides itself."""
+
+_COMPUTATIONS = (": too many", ": too few")
+
+
+def fact_of_kind(kind: str, *, ended: bool = False) -> str:
+    """What a violation of this kind is about; ``the end`` if a rank `ended` by an error, a hang or a crash."""
+    if ended:
+        return THE_END
+    if kind.endswith(_COMPUTATIONS):
+        return "computations"
+    begins = max((one for one in _FACTS if kind.startswith(one)), key=len, default=None)
+    return kind if begins is None else _FACTS[begins]
+
+
+def follows(effect: str, cause: str) -> bool:
+    """Whether one fact follows from another, or is the same."""
+    return effect == cause or effect in _FOLLOWS.get(cause, frozenset())

@@ -15,7 +15,7 @@ from ..runtime import Work, Yield
 from .fault import breaks
 
 
-@breaks("FWD-2")
+@breaks("FWD-2", also=("FWD-1",))
 class OutputsSwapped(ReferencePipeline):
     """The first two microbatches change places in the output."""
 

@@ -126,7 +126,7 @@ class BatchSkipped(ReferencePipeline):
 # -------------------------------------------------------------------------------------- exceptions
 
 
-@breaks("ERR-10", tells="raised .*DeliberateError: .*promised: StageError")
+@breaks("ERR-10", also=("ERR-3", "ERR-4", "ERR-6"), tells="raised .*DeliberateError: .*promised: StageError")
 class ExceptionsNotWrapped(Step):
     """The model's own exception is raised unchanged, without saying where; other ranks get the notice."""
 

@@ -102,7 +102,7 @@ class SynchronisedTwice(Step):
         super()._average(s)
 
 
-@breaks("DPC-2", tells="before the stage's last backward has begun")
+@breaks("DPC-2", also=("DPC-1",), tells="before the stage's last backward has begun")
 class BeforeTheLastBackward(Step):
     """Gradients are averaged after the last backward but one."""
 

@@ -76,7 +76,7 @@ class SkipsDetached(ReferencePipeline):
         return pipe and _outputs_changed(pipe, lambda s, node: node.op == "placeholder")
 
 
-@breaks("TRC-3", source="https://github.com/pytorch/PiPPy/issues/32")
+@breaks("TRC-3", also=("TRN-8",), source="https://github.com/pytorch/PiPPy/issues/32")
 class TiesNotAdded(ReferencePipeline):
     """Ranks that share a parameter keep their own gradients."""
 
@@ -101,7 +101,9 @@ class ModeFrozen(ReferencePipeline):
         return _FrozenModeStage(module, index=index, info=self.traced.info, batch_dim=self.plan.batch_dim)
 
 
-@breaks("TRC-4", tells="no rank raised an error, although the split point .* names no submodule")
+@breaks(
+    "TRC-4", also=("TRC-6",), tells="no rank raised an error, although the split point .* names no submodule"
+)
 class NearestPointTaken(ReferencePipeline):
     """A split point that names no submodule is taken for the nearest name."""
 

@@ -29,13 +29,11 @@ CASE = Case(
     ),
 )
 
-A_VALUE_ERROR = ErrorContract(promises={CASE.trains[0].mistake.kind: ("ValueError",)})
 
-
-def _aftermath(*verdicts, failed=None, errors=ErrorContract()):  # noqa: B008 - it cannot be changed
+def _aftermath(*verdicts, failed=None):
     return Aftermath(
         case=CASE,
-        errors=errors,
+        errors=ErrorContract(),
         verdicts=VerdictVector(verdicts),
         failed=failed or {},
         evidence=None,
@@ -60,20 +58,6 @@ def test_a_rank_that_waits_for_one_that_failed_is_a_hang():
     assert (found.status, found.finding.kind, found.finding.rank) == (Status.HUNG, "others left waiting", 0)
     assert "and rank 1 raised" in found.finding.message
     assert "rank 1  raised    ValueError: bad" in found.verdicts
-
-
-def test_another_error_than_the_promised_one_is_told_with_the_line_that_raised_it():
-    where = Frame("engine", "/opt/engine/check.py", 7, "check", "raise KeyError(name)")
-    failed = {rank: Failed(type="KeyError", message="'w'", step=0, frames=(where,)) for rank in (0, 1)}
-    made = _aftermath(Returned(None), Returned(None), failed=failed, errors=A_VALUE_ERROR)
-
-    (found,) = answers_are_right(made)
-
-    assert found.finding.message.splitlines()[1:] == [
-        "rank 1 raised at",
-        "  engine/check.py, line 7, in check",
-        "    raise KeyError(name)",
-    ]
 
 
 def test_where_nothing_is_promised_any_error_will_do():
@@ -121,12 +105,25 @@ RIGHT = honest_example("plain")
 WRONG = dataclasses.replace(RIGHT, expected=honest_example("sum").expected)
 
 
-def _refused(*verdicts, failed=REFUSED, errors=PROMISED, evidence=RIGHT):
+def test_another_error_than_the_promised_one_is_shown_with_the_line_that_raised_it():
+    where = Frame("engine", "/opt/engine/check.py", 7, "check", "raise KeyError(name)")
+    raised = {rank: Failed(type="KeyError", message="'w'", step=0, frames=(where,)) for rank in (0, 1)}
+    (found,) = _refused(failed=raised, judged_by=answers_are_right)
+
+    assert found.finding.kind == "batch: raised KeyError"
+    assert found.finding.message.splitlines()[1:] == [
+        "rank 0 raised at",
+        "  engine/check.py, line 7, in check",
+        "    raise KeyError(name)",
+    ]
+
+
+def _refused(*verdicts, failed=REFUSED, errors=PROMISED, evidence=RIGHT, judged_by=pipelines_recover):
     mistake = Mistake(where="batch", how="scarce")
     case = structs.replace(CASE, program=(Train(batch_size=4, num_microbatches=2, mistake=mistake),))
     found = _aftermath(*(verdicts or (Returned(None), Returned(None))), failed=failed)
     found = dataclasses.replace(found, case=case, errors=errors, evidence=evidence)
-    return list(pipelines_recover(found))
+    return list(judged_by(found))
 
 
 def test_a_pipeline_that_goes_on_after_a_refused_batch_is_right():

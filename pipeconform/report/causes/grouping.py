@@ -1,7 +1,9 @@
 """Groups the violations of a result by what is behind them.
 
 1. A blocked violation belongs to the cause of the violation that blocks it, as its control showed it.
-2. Violations of one requirement with the same status, signature and factor have one cause, under all schedules.
+2. Violations of one requirement with the same status, signature and factor have one cause, under all schedules; so
+   have those under one schedule of which one is about what follows from the other, as wrong gradients do from wrong
+   outputs.
 3. Violations of different requirements have one cause if kind, place and factor agree, or if both are known as the same
    finding. Violations that are known as different findings never have one cause.
 """
@@ -18,7 +20,7 @@ from pipeconform.report.causes.traits import Traits, factor_words, traits_of
 from pipeconform.report.overview import in_order
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.spec import Level, Requirement
-from pipeconform.spec.precedence import PRECEDENCE
+from pipeconform.spec.precedence import PRECEDENCE, THE_END, follows
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["causes_of", "grouped"]
@@ -137,6 +139,7 @@ class _Group:
         self.known = [] if known is None else [known]
         self.factor = traits.factor
         self.likes = [traits]
+        self.facts = {(member.requirement, member.schedule, traits.fact)}
 
     def takes(self, traits: Traits) -> bool:
         """Whether a violation of the same requirement, status, signature and finding has the same factor."""
@@ -153,9 +156,26 @@ class _Group:
         """Whether both have one cause."""
         if self.known and other.known:
             return self.known[0].root == other.known[0].root
+        if not (self.known or other.known) and self._is_about_the_same_as(other):
+            return True
         if self.factor and other.factor and not self.factor & other.factor:
             return False
         return any(mine.is_like(theirs) for mine in self.likes for theirs in other.likes)
+
+    def _is_about_the_same_as(self, other: _Group) -> bool:
+        """Whether one requirement sees in both, under one schedule, what is the same or follows from it.
+
+        Ranks may end for any reason: that they do is not the same.
+        """
+        named = [{one for one in group.factor if one[-1].isalpha() or "^" in one} for group in (self, other)]
+        if all(named) and not named[0] & named[1]:
+            return False
+        return any(
+            mine == theirs and (follows(fact, cause) or follows(cause, fact))
+            for *mine, fact in self.facts
+            for *theirs, cause in other.facts
+            if THE_END not in (fact, cause)
+        )
 
     def take_over(self, other: _Group) -> None:
         """Add all of another group."""
@@ -163,6 +183,7 @@ class _Group:
         self.known += [entry for entry in other.known if entry not in self.known]
         self.factor = (self.factor & other.factor) or self.factor or other.factor
         self.likes += [traits for traits in other.likes if traits not in self.likes]
+        self.facts |= other.facts
 
 
 class _Groups:
@@ -295,13 +316,14 @@ def _judged(cells: Iterable[Cell]) -> dict[str, set[str]]:
 
 
 def _order(cause: Cause, rows: Mapping[str, Requirement]) -> tuple[object, ...]:
-    """The sort key of harm; then MUST before SHOULD, small before large."""
+    """The sort key of harm; then MUST before SHOULD, what blocks much before what blocks little, small before large."""
     order = list(rows)
     names = [name for name in cause.requirements if name in rows]
     return (
         cause.expected,
         cause.harm,
         min((_LEVELS[rows[name].level.value] for name in names), default=len(_LEVELS)),
+        -len(cause.blocked_requirements),
         *size_of(cause.violation)[:3],
         SEVERITY.index(cause.violation.status),
         min((order.index(name) for name in names), default=len(order)),

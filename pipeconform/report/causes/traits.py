@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipeconform.case.case import Case
 from pipeconform.report.result import Violation
+from pipeconform.spec.precedence import fact_of_kind
 
 __all__ = ["Traits", "factor_words", "traits_of"]
 
@@ -46,6 +47,8 @@ class Traits:
     """What the ratio to the reference's value may be, such as ``1/m`` or ``1/2``; empty if there is no ratio."""
     likeness: str
     """Another relation to the right value, without numbers; empty if there is none."""
+    fact: str
+    """What the violation is about; see `pipeconform.spec.precedence`."""
 
     def is_like(self, other: Traits) -> bool:
         """Whether kind, place and factor say that violations of two requirements have one cause."""
@@ -70,6 +73,7 @@ def traits_of(violation: Violation) -> Traits:
         raised=bool(raised),
         factor=frozenset(_factors(float(ratio), violation)) if ratio else frozenset(),
         likeness="" if _ratio(likeness) else re.sub(r"\d+", "#", likeness),
+        fact=fact_of_kind(signature, ended=violation.status in ("error", "hung", "crashed")),
     )
 
 

@@ -188,6 +188,42 @@ def test_a_blocked_violation_belongs_to_the_cause_that_its_control_showed(of):
     assert [cause.requirements for cause in causes] == [("FWD-1",), ("FWD-1",)]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "signature", "number"),
+    [
+        ("GPipe", "gradient value", 1),  # follows from wrong outputs
+        ("GPipe", "number of outputs", 1),
+        ("GPipe", "not the named order", 2),
+        ("1F1B", "gradient value", 2),
+    ],
+)
+def test_what_follows_from_another_violation_of_the_same_requirement_has_its_cause(
+    of, schedule, signature, number
+):
+    causes = of(("FWD-7", "GPipe", {}), ("FWD-7", schedule, {"signature": signature}))
+
+    assert len(causes) == number
+
+
+def test_errors_of_one_requirement_do_not_follow_from_each_other(of):
+    causes = of(
+        ("FWD-7", "GPipe", raised("split")),
+        ("FWD-7", "GPipe", {**raised("merge"), "signature": "raised ValueError: no"}),
+    )
+
+    assert len(causes) == 2
+
+
+def test_what_blocks_others_comes_before_what_blocks_none(of):
+    causes = of(
+        ("FWD-1", "GPipe", {"signature": "not the named order"}),
+        ("TRN-1", "GPipe", {"signature": "gradient value"}),
+        ("DPC-6", "GPipe", blocked("TRN-1")),
+    )
+
+    assert [one.requirement for one in causes] == ["TRN-1", "FWD-1"]
+
+
 def test_a_chain_of_blocked_violations_ends_at_its_root(of):
     (cause,) = of(
         ("DPC-6", "GPipe", blocked("DPC-1")),
