@@ -44,6 +44,8 @@ from pipeconform.commands.engine import Ended, arguments, drive
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.execute.engine import Component
 from pipeconform.execute.source import Source
+from pipeconform.report.cause_text import cause_list
+from pipeconform.report.causes import causes_of
 from pipeconform.report.console import SafeConsole
 from pipeconform.report.location import DEFAULT_OUT
 from pipeconform.report.result import Result, read_result
@@ -51,7 +53,7 @@ from pipeconform.report.summary import render_summary
 from pipeconform.report.words import returned_unclaimed
 from pipeconform.spec import CertificationLevel, certification_level, mandatory
 
-__all__ = ["Certified", "certified"]
+__all__ = ["Certified", "certified", "decision_text"]
 
 _LOG_WIDTH = 110
 
@@ -246,7 +248,7 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Callable[[str
     for claim in contents.certificate.weakening:
         log(f"claim that weakens the judgement: {claim}")
     log(f"engine: {engine_text(contents.certificate.engine)}")
-    log(_decision(contents, granted=checked.granted, reasons=checked.reasons))
+    log(decision_text(contents, granted=checked.granted, reasons=checked.reasons))
     log(f"package: {target}")
     sys.stdout.flush()
     return Certified(
@@ -256,7 +258,8 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Callable[[str
     )
 
 
-def _decision(contents: Contents, *, granted: bool, reasons: tuple[str, ...]) -> str:
+def decision_text(contents: Contents, *, granted: bool, reasons: tuple[str, ...]) -> str:
+    """Whether the level is granted; if not, why, and the causes of the violations, the most harmful first."""
     certificate = contents.certificate
     title = certification_level(certificate.level).title
     name = f"{certificate.implementation} {certificate.version}"
@@ -268,5 +271,12 @@ def _decision(contents: Contents, *, granted: bool, reasons: tuple[str, ...]) ->
     lines = [
         f"NOT GRANTED: {name} is not certified for level {title}",
         *(f"  {reason}" for reason in reasons),
+        *_causes(contents.result),
     ]
     return "\n".join(lines)
+
+
+def _causes(result: Result) -> list[str]:
+    """What is behind the violations, the most harmful first; empty if there are none."""
+    found = causes_of(result)
+    return [line.plain for line in cause_list(found, width=_LOG_WIDTH)] if found else []

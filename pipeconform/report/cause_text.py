@@ -19,7 +19,16 @@ from pipeconform.report.timeline_text import timeline_lines
 from pipeconform.report.words import COLOURS, WORDS, control_words, plural, reservation, under
 from pipeconform.spec.wrappers import all_requirements
 
-__all__ = ["blocked_lines", "cause_block", "cause_list", "known_words", "named", "replay_line", "shown_as"]
+__all__ = [
+    "blocked_lines",
+    "cause_block",
+    "cause_list",
+    "counted",
+    "known_words",
+    "named",
+    "replay_line",
+    "shown_as",
+]
 
 _MOST_LINES = 24  # of one message
 _LONGEST_HEADLINE = 200
@@ -92,13 +101,15 @@ def _beside(cause: Cause, *, width: int) -> Iterator[str]:
         yield known_words(entry)
 
 
+def counted(causes: Sequence[Cause]) -> str:
+    """``18 causes in 23 requirements``."""
+    requirements = {name for cause in causes for name in cause.requirements}
+    return f"{plural(len(causes), 'cause')} in {plural(len(requirements), 'requirement')}"
+
+
 def cause_list(causes: Sequence[Cause], *, width: int) -> Iterator[Text]:
     """All causes in order of harm, each with its title and what it is known as."""
-    requirements = dict.fromkeys(name for cause in causes for name in cause.requirements)
-    yield Text(
-        f"{plural(len(causes), 'cause')} in {plural(len(requirements), 'requirement')}, the most harmful first:",
-        style="bold",
-    )
+    yield Text(f"{counted(causes)}, the most harmful first:", style="bold")
     harm = None
     for number, cause in enumerate(causes, start=1):
         if cause.harm != harm:

@@ -14,7 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeconform.report.cause_text import blocked_lines
+from pipeconform.report.cause_text import blocked_lines, counted
 from pipeconform.report.causes import Cause, Known, causes_of
 from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.html.comparison import differences, warnings
@@ -24,7 +24,7 @@ from pipeconform.report.html.source import Source, named_sources
 from pipeconform.report.html.status import EXPECTED, NOT_RUN, StatusView, status_view
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.report.summary import totals, verdict
-from pipeconform.report.words import claimed_elsewhere, plural, under
+from pipeconform.report.words import claimed_elsewhere, under
 from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 from pipeconform.spec.wrappers import all_requirements
@@ -204,7 +204,7 @@ def _view(source: Source, *, known: dict[str, Requirement], entries: Sequence[Kn
         ),
         notes=tuple(_notes(result.cells)),
         problems=problems,
-        counted=_counted(accusing),
+        counted=counted(accusing) if accusing else "",
         harms=tuple(
             HarmView(
                 words=HARM[harm],
@@ -216,12 +216,6 @@ def _view(source: Source, *, known: dict[str, Requirement], entries: Sequence[Kn
         expected=tuple(view(cause) for cause in causes if cause.expected),
         blocked=tuple(blocked_lines(causes)),
     )
-
-
-def _counted(causes: Sequence[Cause]) -> str:
-    """``18 causes in 23 requirements``; empty if there is none."""
-    requirements = {name for cause in causes for name in cause.requirements}
-    return f"{plural(len(causes), 'cause')} in {plural(len(requirements), 'requirement')}" if causes else ""
 
 
 def _facts(source: Source) -> Iterator[tuple[str, str]]:
