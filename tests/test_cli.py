@@ -270,6 +270,8 @@ def test_doctor_warns_about_a_torch_that_is_not_tested(typed, monkeypatch):
     [
         ("DPC-6", "Control    the same case without the delay"),
         ("TRN-1", "Control    none: a plain case has nothing to remove"),
+        ("DPW-1", "Control    none: a plain case has nothing to remove"),
+        ("DPW-22", "Control    the same case with an ordinary module, without options, trained plainly"),
     ],
 )
 def test_show_says_what_the_control_of_a_requirement_is(requirement, control):

@@ -17,8 +17,10 @@ from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.errors import NothingJudgedError, UsageError
 from pipeconform.judge.outcome import Outcome
 from pipeconform.spec import Profile, Requirement
+from pipeconform.spec.precedence import PLAIN_TRAINING, PLAINEST_OF_WRAPPERS
 from pipeconform.spec.wrappers import Kind, wrapper_chapter, wrapper_requirement
 from pipeconform.wrapper import WrapperClaims, WrapperDescription
+from pipeconform.wrappers.control import plain_control
 from pipeconform.wrappers.drawing import Listed, Smaller, is_about
 from pipeconform.wrappers.judgement import why_not_judged
 from pipeconform.wrappers.registry import WRAPPER_JUDGEMENTS
@@ -124,7 +126,18 @@ class WrapperTarget:
             return NotAsked(
                 "skipped", f"{row.id} needs {fewest} or more replicas; --ranks allows {self.max_ranks}"
             )
-        return AskedOfWrapper(row=row, listed=Listed(requirement=row.id, cases=inside, seed=self.seed))
+        return AskedOfWrapper(
+            row=row,
+            listed=Listed(requirement=row.id, cases=inside, seed=self.seed),
+            plain=self._plain_cases() if row.id != PLAINEST_OF_WRAPPERS else (),
+        )
+
+    def _plain_cases(self) -> tuple[WrapperCase, ...]:
+        """The listed cases of the plainest requirement; empty if it is not claimed or the run allows none of them."""
+        judgement = WRAPPER_JUDGEMENTS[PLAINEST_OF_WRAPPERS]
+        if why_not_judged(judgement, self.description):
+            return ()
+        return tuple(filter(self.allows, judgement.drawn(self.claims, seed=self.seed)))
 
     def against(self, requirement: str, column: str) -> Iterator[WrapperCase]:
         """The requirement's listed cases."""
@@ -178,6 +191,8 @@ class AskedOfWrapper:
     is_later: bool = False
     repeats: bool = False
     without: tuple[str, ...] = ()
+    plain: tuple[WrapperCase, ...] = ()
+    """The listed cases of the requirement about plain training; empty if this is that requirement."""
 
     @property
     def num_ranks(self) -> int:
@@ -198,16 +213,17 @@ class AskedOfWrapper:
         return is_about(case, self.listed.cases)
 
     def controls(self, case: WrapperCase) -> tuple[tuple[str, WrapperCase], ...]:
-        """Empty: a requirement's listed cases do not say which option is the one that it is about."""
-        return ()
+        """Plain training, unless that is what the requirement is about."""
+        control = plain_control(case, self.plain)
+        return () if control is None else ((PLAIN_TRAINING, control),)
 
     def instead(self, row: Requirement) -> AskedOfWrapper:
         """What another requirement would ask of the same cases."""
         return replace(self, row=row)
 
     def explaining(self, control: WrapperCase) -> tuple[Requirement, ...]:
-        """Empty: there are no controls."""
-        return ()
+        """The requirement about plain training."""
+        return (wrapper_requirement(PLAINEST_OF_WRAPPERS),)
 
     def earlier(self, case: WrapperCase, *, controlled: bool) -> tuple[Requirement, ...]:
         """Empty: the requirements for wrappers are not ordered."""

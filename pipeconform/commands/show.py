@@ -13,6 +13,7 @@ from pipeconform.commands.levels import describe_level, describe_profile
 from pipeconform.commands.say import say
 from pipeconform.errors import UnknownNameError
 from pipeconform.spec import STANDARD_VERSION, Requirement, certification_levels, profiles
+from pipeconform.spec.precedence import PLAIN_TRAINING, PLAINEST_OF_WRAPPERS
 from pipeconform.spec.wrappers import all_requirements, any_requirement, wrapper_capabilities
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ def wrapper_needs(identifier: str) -> dict[str, str] | None:
     return {
         "Needs": features or "nothing beyond what its cases need",
         "Judged on": "data-parallel wrappers: listed cases, and a search among their options",
+        "Control": "none: a plain case has nothing to remove"
+        if identifier == PLAINEST_OF_WRAPPERS
+        else f"the same case {PLAIN_TRAINING}",
     }
 
 

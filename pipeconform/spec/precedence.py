@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["PRECEDENCE", "THE_END", "fact_of_kind", "follows"]
+__all__ = ["PLAINEST_OF_WRAPPERS", "PLAIN_TRAINING", "PRECEDENCE", "THE_END", "fact_of_kind", "follows"]
 
 THE_END = "the end"
 """The fact of a rank that did not end its step: by an error, a hang or a crash."""
@@ -89,6 +89,13 @@ _FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
 """What follows from a fact, besides itself."""
 
 _COMPUTATIONS = (": too many", ": too few")
+
+
+PLAINEST_OF_WRAPPERS = "DPW-1"
+"""The requirement that asks nothing special of a case for data-parallel wrappers."""
+
+PLAIN_TRAINING = "with an ordinary module, without options, trained plainly"
+"""What the control of every other requirement for wrappers is like: the same case, so changed."""
 
 
 def fact_of_kind(kind: str, *, ended: bool = False) -> str:

@@ -116,3 +116,21 @@ def test_what_is_not_claimed_is_said_to_be(pools: Pools) -> None:
 
     assert cell.status == "not_claimed"
     assert cell.reason == "torch fully_shard does not claim join"
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "explained_by"),
+    [
+        ("summed-dpw-1", "blocked", "DPW-1"),  # plain gradients are wrong
+        ("mappings-become-tuples-dpw-24", "failed", ""),
+    ],
+)
+def test_what_plain_training_shows_as_well_accuses_no_other_requirement(
+    pools: Pools, fault: str, status: str, explained_by: str
+) -> None:
+    cell = _judged(_campaign(pools, WRAPPER_FAULTS[fault].reference), "DPW-24")
+    controls = [one.control for one in cell.violations]
+
+    assert cell.status == status
+    assert {one.requirement for one in controls if one is not None} == {explained_by}
+    assert None not in controls

@@ -20,12 +20,12 @@ from pipeconform.report.causes.traits import Traits, factor_words, traits_of
 from pipeconform.report.overview import in_order
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.spec import Level, Requirement
-from pipeconform.spec.precedence import PRECEDENCE, THE_END, follows
+from pipeconform.spec.precedence import PLAINEST_OF_WRAPPERS, PRECEDENCE, THE_END, follows
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["causes_of", "grouped"]
 
-_PLAIN = (*PRECEDENCE, "DPW-1")
+_PLAIN = (*PRECEDENCE, PLAINEST_OF_WRAPPERS)
 """Requirements about the plainest cases. Of several violations with one cause, theirs says best what is wrong."""
 
 _LEVELS = {level.value: index for index, level in enumerate(Level)}
