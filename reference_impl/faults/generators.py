@@ -60,7 +60,8 @@ class _Generated(ReferencePipeline):
             )
         else:
             right = evaluation_table(self.placement, num_ranks=p, num_microbatches=num_microbatches)
-        return self.change(without_communication(right)) if training or not self.plan.trains else right
+        right = without_communication(right)
+        return self.change(right) if training or not self.plan.trains else right
 
 
 def _generator(change: Callable[[Table], Table]) -> type[ReferencePipeline]:

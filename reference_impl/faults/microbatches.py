@@ -83,7 +83,7 @@ class OutputEverywhere(ReferencePipeline):
         return replace(result, output=batch.args[0].detach()) if result.output is None else result
 
 
-@breaks("FWD-3")
+@breaks("FWD-3", also=("FWD-1",))
 class OutputOnFirstRank(ReferencePipeline):
     """The first rank returns the output, the last does not."""
 
