@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pipeconform.commands.naming import Group
 from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
 from pipeconform.gate.expectations import read_expectations
@@ -19,7 +20,7 @@ __all__ = ["expect"]
 _FILE = Path("pipeconform-expectations.toml")
 
 
-@click.group(short_help="Maintain the file of expected failures.")
+@click.group(cls=Group, short_help="Maintain the file of expected failures.")
 def expect() -> None:
     """Maintain the file of expected failures, with which 'pipeconform run --expectations' compares a run."""
 

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from pipeconform.commands.options import all_of
-from pipeconform.errors import UnknownNameError, UsageError
+from pipeconform.errors import UsageError
 from pipeconform.schedule import Costs, Family, Table, families, lower, read_table
+from pipeconform.schedule.families import family
 
 __all__ = ["Source", "find_family", "table_options"]
 
@@ -141,8 +142,7 @@ def find_family(name: str) -> Family:
     for found in families():
         if name.casefold() in {found.name.casefold(), found.title.casefold()}:
             return found
-    known = [text for found in families() for text in (found.name, found.title)]
-    raise UnknownNameError("schedule family", name, known)
+    return family(name)
 
 
 def _placement(text: str | None) -> tuple[int, ...] | None:
