@@ -60,6 +60,19 @@ _COMMANDS = {
 """Each command's line in the help, in the order in which a newcomer needs them."""
 
 
+_EXAMPLES = {
+    "run": "pipeconform run --impl torch --profile smoke",
+    "report": "pipeconform report pipeconform-results",
+    "compare": "pipeconform compare old/result.json new/result.json",
+    "replay": "pipeconform replay TRN-4:GPipe:default:5872 --impl torch",
+    "show": "pipeconform show TRN-4",
+    "certify": "pipeconform certify --impl torch --level forward",
+    "verify": "pipeconform verify certified.pipeconform.zip",
+    "init": "pipeconform init my_adapter.py",
+}
+"""What to type, for commands that are given too little."""
+
+
 class _Lazy(Group):
     """Imports a command's module, which has the command's name, when the command is used."""
 
@@ -153,7 +166,11 @@ def _usage(error: click.ClickException) -> str:
         about_option(error) if isinstance(error, click.NoSuchOption) else error.format_message().rstrip(".")
     )
     context = getattr(error, "ctx", None)
-    return message if context is None else f"{message}; see '{context.command_path} --help'"
+    if context is None:
+        return message
+    given = isinstance(error, click.NoSuchOption | click.BadOptionUsage)
+    example = "" if given else _EXAMPLES.get(context.command_path.removeprefix("pipeconform "), "")
+    return f"{message}; see '{context.command_path} --help'" + (f", or try '{example}'" if example else "")
 
 
 def _fail(message: str, code: int) -> int:

@@ -27,6 +27,7 @@ def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
     near = difflib.get_close_matches(folded, offers, n=_MOST, cutoff=_CUTOFF)
     longer = [one for one in offers if len(folded) > 1 and one.startswith(folded)]
     shorter = [one for one in offers if len(one) >= _LEAST_BEGINNING and folded.startswith(one)]
+    shorter.sort(key=len, reverse=True)
     return tuple(dict.fromkeys(offers[one] for one in (*shorter, *near, *longer)))[:_MOST]
 
 
