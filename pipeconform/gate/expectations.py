@@ -36,6 +36,8 @@ _FORMAT = 1
 _MOST_BYTES = 16 << 20
 FIELDS = ("requirement", "status", "signature", "reason", "issue", "owner", "expires")
 """The fields that every entry must have."""
+FILLED_BY_PEOPLE = ("reason", "issue", "owner", "expires")
+"""Those of them that a proposal leaves empty."""
 
 _HEADER = re.compile(r"\s*\[\[\s*expect\s*\]\]\s*(#.*)?$")
 _SLACK = datetime.timedelta(days=1)  # for time zones
@@ -74,6 +76,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What each of `cases` shows, as in `StoredCase`: another violation of the same kind is then not expected."""
     seen: str = ""
     """How often the failure showed when the entry was written."""
+    cause: str = ""
+    """What is behind it, in words: entries with the same cause belong together."""
 
 
 class Expectation(_Written, frozen=True, kw_only=True):
@@ -82,6 +86,8 @@ class Expectation(_Written, frozen=True, kw_only=True):
     file: str
     line: int
     stored: tuple[StoredCase, ...] = ()
+    lacking: tuple[str, ...] = ()
+    """The fields of `FILLED_BY_PEOPLE` that are still empty; never any where drafts are refused."""
 
     @property
     def label(self) -> str:
@@ -133,8 +139,10 @@ class ExpectationsFile(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Expectation, ...]
 
 
-def read_expectations(path: Path) -> ExpectationsFile:
+def read_expectations(path: Path, *, drafts: bool = False) -> ExpectationsFile:
     """Read and validate an expectations file and the cases it names.
+
+    With `drafts`, fields that people have not filled in yet may be empty; without a date, an entry does not expire.
 
     Raises:
         BadExpectationsError: the file cannot be read, is not TOML, or has an incomplete or wrong entry; the message
@@ -161,7 +169,7 @@ def read_expectations(path: Path) -> ExpectationsFile:
     if len(places) != len(rows):
         raise BadExpectationsError(f"{path}: write every entry under a line [[expect]] of its own")
     entries = tuple(
-        _entry(row, path=path, lines=text.splitlines(), line=line)
+        _entry(row, path=path, lines=text.splitlines(), line=line, drafts=drafts)
         for row, line in zip(rows, places, strict=True)
     )
     return ExpectationsFile(name=path.name, digest=hashlib.sha256(data).hexdigest(), entries=entries)
@@ -181,13 +189,21 @@ def require_sane_clock(today: datetime.date) -> None:
         )
 
 
-def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> Expectation:
+def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int, drafts: bool) -> Expectation:
     def refuse(field: str, text: str) -> BadExpectationsError:
         return BadExpectationsError(f"{path}:{_line_of_field(lines, line, field)}: {text}")
 
-    absent = [field for field in FIELDS if row.get(field) in (None, "")]
+    lacking: tuple[str, ...] = ()
+    if drafts:
+        lacking = tuple(field for field in FILLED_BY_PEOPLE if row.get(field) in (None, ""))
+        row = row | {field: datetime.date.max if field == "expires" else "" for field in lacking}
+    absent = [field for field in FIELDS if field not in lacking and row.get(field) in (None, "")]
     if absent:
-        raise refuse(absent[0], f"the entry lacks {', '.join(absent)}; every entry needs {', '.join(FIELDS)}")
+        hint = "; 'pipeconform expect fill' fills them in" if {*absent} <= {*FILLED_BY_PEOPLE} else ""
+        raise refuse(
+            absent[0],
+            f"the entry lacks {', '.join(absent)}; every entry needs {', '.join(FIELDS)}{hint}",
+        )
     try:
         written = msgspec.convert(row, _Written)
     except REFUSALS as error:
@@ -201,7 +217,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
         known = any_requirement(written.requirement).id
     except UnknownNameError as error:
         raise refuse("requirement", str(error)) from error
-    if not re.match(r"https?://\S+$", written.issue):
+    if "issue" not in lacking and not re.match(r"https?://\S+$", written.issue):
         raise refuse("issue", f"issue {written.issue!r} is not a link; expected https://…")
     if written.texts and len(written.texts) != len(written.cases):
         text = f"{len(written.texts)} texts for {len(written.cases)} cases; expected one each, empty if it may change"
@@ -221,7 +237,7 @@ def _entry(row: dict[str, Any], *, path: Path, lines: list[str], line: int) -> E
             raise refuse("cases", str(error)) from error
         stored.append(StoredCase(path=name, case=case, text=shown))
     fields = msgspec.structs.asdict(written) | {"requirement": known}
-    return Expectation(**fields, file=path.name, line=line, stored=tuple(stored))
+    return Expectation(**fields, file=path.name, line=line, stored=tuple(stored), lacking=lacking)
 
 
 def _line_of_field(lines: list[str], begin: int, field: str) -> int:
