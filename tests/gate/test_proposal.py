@@ -198,10 +198,12 @@ def test_a_file_that_is_not_filled_in_yet_is_proposed_again_unchanged(make, fail
 
 
 def test_entries_of_one_cause_stand_together_under_a_line_that_says_so(make, failing, tmp_path):
+    ended = "rank 1  died      SIGSEGV in stage.py:7 send  <- first failure"
+    crash = {"status": "crashed", "signature": "died: SIGSEGV", "message": ended, "verdicts": ended}
     cells = [
-        failing(requirement="TRN-4", signature="gradient value"),
+        failing(requirement="TRN-4", **crash),
         failing(requirement="TRN-9", signature="buffer value"),
-        failing(requirement="LIF-1", signature="gradient value"),
+        failing(requirement="LIF-1", **crash),
     ]
     entries = tomllib.loads(propose(make.result(*cells)).text)["expect"]
     causes = [entry["cause"] for entry in entries]
