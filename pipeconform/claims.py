@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
 __all__ = [
     "BoundaryClaim",
@@ -27,56 +27,73 @@ __all__ = [
 ]
 
 
-class Feature(StrEnum):
+class Claimable(StrEnum):
+    """The type of features: a member has a value, which stands in files, and a meaning for people."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str = "") -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+
+class Feature(Claimable):
     """Optional features. An adapter claims what its implementation documents; nothing is on by default."""
 
-    OUTPUTS = "outputs"  # run() returns the merged output of the last stage
+    OUTPUTS = "outputs", "run() returns the merged output of the last stage"
     OUTPUTS_ON_REQUEST = (
-        "outputs_on_request"  # a training step returns no output without Batch.returns_outputs
+        "outputs_on_request",
+        "a training step returns no output without Batch.returns_outputs",
     )
-    MICROBATCH_LOSSES = "microbatch_losses"  # one loss per microbatch, in batch order
-    EVAL = "eval"  # run(Mode.EVAL, …): forward only
-    INPUT_GRADIENTS = "input_gradients"  # inputs of the first stage that require grad receive it
-    ACCUMULATION = "accumulation"  # steps without zero_grad in between add up
-    KWARGS = "kwargs"  # keyword arguments beside the positional ones
-    KWARG_GRADIENTS = "kwarg_gradients"  # tensors among them that require grad receive it, in their .grad
-    LOSS_KWARGS = "loss_kwargs"  # extra keyword arguments for the loss function
-    STRUCTURED_OUTPUTS = "structured_outputs"  # the last stage may return a tuple
-    MAPPING_OUTPUTS = "mapping_outputs"  # the last stage may return a dict
-    TOKENS = "tokens"  # integer inputs (an embedding in the first stage)
-    FROZEN = "frozen"  # parameters and whole stages that need no gradient
-    UNUSED_PARAMETERS = "unused_parameters"  # parameters that some or all microbatches do not use
-    SHARED_IN_STAGE = "shared_in_stage"  # one parameter used twice inside a stage
-    SHARED_ACROSS_STAGES = "shared_across_stages"  # Plan.tied, between stages of one rank
-    SHARED_ACROSS_RANKS = "shared_across_ranks"  # Plan.tied, between stages of different ranks
-    BUFFERS = "buffers"  # batch norm and other modules with state
-    DROPOUT = "dropout"  # random masks, judged by replaying them
-    USER_HOOKS = "user_hooks"  # forward, pre-forward and tensor hooks of the model itself
-    UNEVEN_BATCHES = "uneven_batches"  # B is not a multiple of m (split as torch.tensor_split does)
-    VARYING_MICROBATCHES = "varying_microbatches"  # m may change between steps, and B with it
-    VARYING_SHAPES = "varying_shapes"  # the size of microbatches may change between steps
-    OPTIMIZER = "optimizer"  # apply(OptimizerStep)
-    STATE = "state"  # state() returns parameters and buffers
-    DECLARED_TABLE = "declared_table"  # the pipeline has table(), see DeclaresTable
-    CUSTOM_FUNCTIONS = "custom_functions"  # stages may use torch.autograd.Function
-    CHECKPOINTING = "checkpointing"  # stages may use torch.utils.checkpoint
-    COMPILED = "compiled"  # stages may hold modules under torch.compile
-    AUTOCAST = "autocast"  # run() may be called under torch.autocast
-    OBJECTS = "objects"  # keyword arguments that are no tensors, given whole to every microbatch
-    BATCH_DIM = "batch_dim"  # the batch may be dimension 1 of inputs, outputs and targets
+    MICROBATCH_LOSSES = "microbatch_losses", "one loss per microbatch, in batch order"
+    EVAL = "eval", "run(Mode.EVAL, …): forward only"
+    INPUT_GRADIENTS = "input_gradients", "inputs of the first stage that require grad receive it"
+    ACCUMULATION = "accumulation", "steps without zero_grad in between add up"
+    KWARGS = "kwargs", "keyword arguments beside the positional ones"
+    KWARG_GRADIENTS = "kwarg_gradients", "keyword arguments that require grad receive it, in their .grad"
+    LOSS_KWARGS = "loss_kwargs", "extra keyword arguments for the loss function"
+    STRUCTURED_OUTPUTS = "structured_outputs", "the last stage may return a tuple"
+    MAPPING_OUTPUTS = "mapping_outputs", "the last stage may return a dict"
+    TOKENS = "tokens", "integer inputs (an embedding in the first stage)"
+    FROZEN = "frozen", "parameters and whole stages that need no gradient"
+    UNUSED_PARAMETERS = "unused_parameters", "parameters that some or all microbatches do not use"
+    SHARED_IN_STAGE = "shared_in_stage", "one parameter used twice inside a stage"
+    SHARED_ACROSS_STAGES = "shared_across_stages", "Plan.tied, between stages of one rank"
+    SHARED_ACROSS_RANKS = "shared_across_ranks", "Plan.tied, between stages of different ranks"
+    BUFFERS = "buffers", "batch norm and other modules with state"
+    DROPOUT = "dropout", "random masks, judged by replaying them"
+    USER_HOOKS = "user_hooks", "forward, pre-forward and tensor hooks of the model itself"
+    UNEVEN_BATCHES = "uneven_batches", "B is not a multiple of m (split as torch.tensor_split does)"
+    VARYING_MICROBATCHES = "varying_microbatches", "m may change between steps, and B with it"
+    VARYING_SHAPES = "varying_shapes", "the size of microbatches may change between steps"
+    OPTIMIZER = "optimizer", "apply(OptimizerStep)"
+    STATE = "state", "state() returns parameters and buffers"
+    DECLARED_TABLE = "declared_table", "the pipeline has table(), see DeclaresTable"
+    CUSTOM_FUNCTIONS = "custom_functions", "stages may use torch.autograd.Function"
+    CHECKPOINTING = "checkpointing", "stages may use torch.utils.checkpoint"
+    COMPILED = "compiled", "stages may hold modules under torch.compile"
+    AUTOCAST = "autocast", "run() may be called under torch.autocast"
+    OBJECTS = "objects", "keyword arguments that are no tensors, given whole to every microbatch"
+    BATCH_DIM = "batch_dim", "the batch may be dimension 1 of inputs, outputs and targets"
     SPLIT_DIMS = (
-        "split_dims"  # a keyword argument may be split in a dimension of its own, see Plan.kwarg_rules
+        "split_dims",
+        "a keyword argument may be split in a dimension of its own, see Plan.kwarg_rules",
     )
-    WHOLE_TENSORS = "whole_tensors"  # a tensor among them may be given whole to every microbatch
-    CUSTOM_SPLITS = "custom_splits"  # a function of the user's may split one of them
-    MERGE_DIMS = "merge_dims"  # an output may be merged in a dimension of its own, see Plan.output_rules
-    WHOLE_OUTPUTS = "whole_outputs"  # an output that is the same in every microbatch appears once
-    CUSTOM_MERGES = "custom_merges"  # a function of the user's may merge one of them
-    LOADING = "loading"  # apply(LoadState)
-    GRADIENT_NORM = "gradient_norm"  # the pipeline has gradient_norm(), see MeasuresGradients
-    STAGE_OPERATIONS = "stage_operations"  # the pipeline has open_stages(), see OffersStages
-    DEFERRED_WEIGHTS = "deferred_weights"  # weight gradients left to a function, see Plan.deferred_weights
-    DECLARED_BOUNDARIES = "declared_boundaries"  # Plan.declared reaches the engine
+    WHOLE_TENSORS = (
+        "whole_tensors",
+        "a tensor that is a keyword argument may be given whole to every microbatch",
+    )
+    CUSTOM_SPLITS = "custom_splits", "a function of the user's may split a keyword argument"
+    MERGE_DIMS = "merge_dims", "an output may be merged in a dimension of its own, see Plan.output_rules"
+    WHOLE_OUTPUTS = "whole_outputs", "an output that is the same in every microbatch appears once"
+    CUSTOM_MERGES = "custom_merges", "a function of the user's may merge an output"
+    LOADING = "loading", "apply(LoadState)"
+    GRADIENT_NORM = "gradient_norm", "the pipeline has gradient_norm(), see MeasuresGradients"
+    STAGE_OPERATIONS = "stage_operations", "the pipeline has open_stages(), see OffersStages"
+    DEFERRED_WEIGHTS = "deferred_weights", "weight gradients left to a function, see Plan.deferred_weights"
+    DECLARED_BOUNDARIES = "declared_boundaries", "Plan.declared reaches the engine"
 
 
 class Placement(StrEnum):
@@ -193,12 +210,9 @@ class ScheduleClaim:
         _require_sizes(self)
         _require_features(self)
         if self.family is not None:
-            from pipeconform.errors import UnknownNameError
-            from pipeconform.schedule import families
+            from pipeconform.schedule.families import family
 
-            known = [family.name for family in families()]
-            if self.family not in known:
-                raise UnknownNameError("schedule family", self.family, known)
+            family(self.family)
 
     def least_microbatches(self, *, num_ranks: int, stages_per_rank: int) -> int:
         """The smallest m this schedule takes with p = `num_ranks` and v = `stages_per_rank`."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import click
 
 from pipeconform import __version__
+from pipeconform.commands.naming import Group, about_option
 from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
 from pipeconform.ranks.interrupts import sigterm_raises
@@ -45,7 +46,8 @@ _COMMANDS = {
     "expect": "Maintain the file of expected failures.",
     "replay": "Execute a stored case again and judge it.",
     "list": "List requirements, levels, or what an implementation claims.",
-    "show": "Print one requirement, level or profile in full.",
+    "show": "Print one requirement, chapter, level, profile or feature in full.",
+    "claims": "List what an adapter could claim next, with the line to write.",
     "schedule": "Verify, time and draw schedule tables.",
     "certify": "Certify an implementation for a level and write a package.",
     "verify": "Check a certification package.",
@@ -58,7 +60,20 @@ _COMMANDS = {
 """Each command's line in the help, in the order in which a newcomer needs them."""
 
 
-class _Lazy(click.Group):
+_EXAMPLES = {
+    "run": "pipeconform run --impl torch --profile smoke",
+    "report": "pipeconform report pipeconform-results",
+    "compare": "pipeconform compare old/result.json new/result.json",
+    "replay": "pipeconform replay TRN-4:GPipe:default:5872 --impl torch",
+    "show": "pipeconform show TRN-4",
+    "certify": "pipeconform certify --impl torch --level forward",
+    "verify": "pipeconform verify certified.pipeconform.zip",
+    "init": "pipeconform init my_adapter.py",
+}
+"""What to type, for commands that are given too little."""
+
+
+class _Lazy(Group):
     """Imports a command's module, which has the command's name, when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -147,9 +162,15 @@ def _take_debug(arguments: list[str]) -> tuple[bool, list[str]]:
 
 
 def _usage(error: click.ClickException) -> str:
-    message = error.format_message().rstrip(".")
+    message = (
+        about_option(error) if isinstance(error, click.NoSuchOption) else error.format_message().rstrip(".")
+    )
     context = getattr(error, "ctx", None)
-    return message if context is None else f"{message}; see '{context.command_path} --help'"
+    if context is None:
+        return message
+    given = isinstance(error, click.NoSuchOption | click.BadOptionUsage)
+    example = "" if given else _EXAMPLES.get(context.command_path.removeprefix("pipeconform "), "")
+    return f"{message}; see '{context.command_path} --help'" + (f", or try '{example}'" if example else "")
 
 
 def _fail(message: str, code: int) -> int:

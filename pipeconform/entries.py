@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -38,17 +38,23 @@ class Entry:
     lines: Sequence[str] = field(repr=False)
     """Those of the entry, from its header on."""
 
-    def decoded(self, kind: type[T], *, required: Sequence[str]) -> T:
+    def absent(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of the fields that the entry lacks, or that are empty."""
+        return tuple(name for name in names if self.row.get(name) in (None, "", []))
+
+    def decoded(self, kind: type[T], *, required: Sequence[str], text: str = "") -> T:
         """The entry as a `kind`, with something in each of the `required` fields.
+
+        `text` says what is needed instead, by default the `required` fields.
 
         Raises:
             PipeconformError: an `error`, if a required field is absent or empty, or a field is unknown or of another
                 type.
         """
-        absent = [name for name in required if self.row.get(name) in (None, "", [])]
+        absent = self.absent(required)
         if absent:
-            text = f"the entry lacks {', '.join(absent)}; every entry needs {', '.join(required)}"
-            raise self.refusal(absent[0], text)
+            text = text or f"every entry needs {', '.join(required)}"
+            raise self.refusal(absent[0], f"the entry lacks {', '.join(absent)}; {text}")
         try:
             return msgspec.convert(self.row, kind)
         except REFUSALS as reason:

@@ -27,8 +27,11 @@ A violation of a requirement is a verdict, not an error: see ``pipeconform.judge
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from pipeconform.suggestions import nearest
+
+_MOST_KNOWN = 8
 
 
 class PipeconformError(Exception):
@@ -44,13 +47,28 @@ class UsageError(PipeconformError):
 
 
 class UnknownNameError(UsageError):
-    """An unknown name; the message lists the nearest names."""
+    """An unknown name; the message lists the nearest names, or says where all are listed."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        folded = {one.casefold(): one for one in known}
-        close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.4)
-        near = [folded[one] for one in close] or sorted(folded.values())[:8]
-        super().__init__(f"unknown {kind} {name!r}; nearest: {', '.join(near) or 'none'}")
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        *,
+        aliases: Mapping[str, str] | None = None,
+        listed_by: str = "",
+    ) -> None:
+        """`aliases` are other spellings of known names; `listed_by` is the command that prints all of them."""
+        names = sorted(known)
+        near = nearest(name, names, aliases)
+        if near:
+            hint = f"nearest: {', '.join(near)}"
+        elif listed_by:
+            hint = f"'{listed_by}' prints all"
+        else:
+            more = ", …" if len(names) > _MOST_KNOWN else ""
+            hint = f"known: {', '.join(names[:_MOST_KNOWN]) or 'none'}{more}"
+        super().__init__(f"unknown {kind} {name!r}; {hint}")
         self.kind, self.name = kind, name
 
 

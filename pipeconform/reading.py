@@ -6,6 +6,8 @@ near; anything wrong with it becomes one error with one line of text.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ import msgspec
 
 from pipeconform.errors import PipeconformError
 from pipeconform.showing import shown_line
+from pipeconform.suggestions import nearest
 
 __all__ = [
     "MOST_BYTES",
@@ -31,6 +34,7 @@ MOST_BYTES = 128 << 20
 MOST_CASE_BYTES = 4 << 20
 MOST_DEPTH = 64
 MOST_DIGITS = 32
+_MOST_BESIDE = 1000  # files that are looked through for one with a similar name
 _MOST_WORDS = 300  # characters quoted from a decoder's message
 
 T = TypeVar("T")
@@ -63,10 +67,20 @@ def file_bytes(path: Path, *, error: type[PipeconformError], most: int = MOST_BY
             data = file.read(most + 1)
     except (OSError, ValueError) as reason:  # a name with a NUL is a ValueError
         text = getattr(reason, "strerror", None) or reason
-        raise error(f"cannot read {name or path}: {text}") from None
+        raise error(f"cannot read {name or path}: {text}{_meant(path)}") from None
     if len(data) > most:
         raise error(f"{name or path}: more than {most:,} bytes; pipeconform never writes one that large")
     return data
+
+
+def _meant(path: Path) -> str:
+    """The files beside one that does not exist with the nearest names, as the end of a message."""
+    with contextlib.suppress(OSError, ValueError):
+        if not path.exists() and path.parent.is_dir():
+            beside = [one.name for one in itertools.islice(path.parent.iterdir(), _MOST_BESIDE)]
+            near = nearest(path.name, beside)
+            return f"; nearest: {', '.join(near)}" if near else ""
+    return ""
 
 
 def file_text(path: Path, *, error: type[PipeconformError], most: int = MOST_BYTES) -> str:
@@ -103,6 +117,10 @@ def decoded_json(
     except PipeconformError as reason:  # a case that explains itself what is impossible about it
         raise error(f"{source}: {unreadable(reason)}") from None
     except REFUSALS as reason:
+        if raw.lstrip()[:1] == b"<":
+            raise error(
+                f"{source}: a page, not JSON; expected {what}, such as the result.json beside it"
+            ) from None
         raise error(f"{source}: damaged, not JSON: {unreadable(reason)}") from None
     if text := _beyond_limits(raw):
         raise error(f"{source}: {text}")

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from pipeconform.claims import require_line, require_variant_names
+from pipeconform.claims import Claimable, require_line, require_variant_names
 from pipeconform.sharding import Sharding, ShardingClaims
 
 if TYPE_CHECKING:
@@ -43,51 +42,53 @@ FloatName = Literal["float64", "float32", "float16", "bfloat16"]
 """A dtype by torch's name for it."""
 
 
-class WrapperFeature(StrEnum):
+class WrapperFeature(Claimable):
     """Optional features. An adapter claims what its wrapper documents; nothing is on by default."""
 
-    BROADCASTS = "broadcasts"  # the first rank's values replace those of all replicas at the beginning
-    VERIFIES = "verifies"  # replicas whose parameters have other shapes are refused
-    SEVERAL_DTYPES = "several_dtypes"  # parameters of several dtypes in one module
-    IGNORES = "ignores"  # parameters and buffers may be left alone, by name
-    NO_SYNC = "no_sync"  # forwards and backwards that only add up
-    FORWARD_DECIDES = "forward_decides"  # whether a backward synchronises is decided where its forward ran
+    BROADCASTS = "broadcasts", "the first rank's values replace those of all replicas at the beginning"
+    VERIFIES = "verifies", "replicas whose parameters have other shapes are refused"
+    SEVERAL_DTYPES = "several_dtypes", "parameters of several dtypes in one module"
+    IGNORES = "ignores", "parameters and buffers may be left alone, by name"
+    NO_SYNC = "no_sync", "forwards and backwards that only add up"
+    FORWARD_DECIDES = "forward_decides", "whether a backward synchronises is decided where its forward ran"
     FIND_UNUSED = (
-        "find_unused"  # parameters may go without a gradient, other ones in every step and on every rank
+        "find_unused",
+        "parameters may go without a gradient, other ones in every step and on every rank",
     )
-    STATIC_GRAPH = "static_graph"  # parameters may go without a gradient, the same ones in every step
-    NEEDS_ALL = "needs_all"  # without these options an unused parameter is an error
-    BUCKETS = "buckets"  # the size of buckets may be chosen
-    BUCKET_VIEW = "bucket_view"  # gradients may be views of the buckets
+    STATIC_GRAPH = "static_graph", "parameters may go without a gradient, the same ones in every step"
+    NEEDS_ALL = "needs_all", "without these options an unused parameter is an error"
+    BUCKETS = "buckets", "the size of buckets may be chosen"
+    BUCKET_VIEW = "bucket_view", "gradients may be views of the buckets"
     BROADCASTS_BUFFERS = (
-        "broadcasts_buffers"  # before every forward buffers become the first rank's, unless switched off
+        "broadcasts_buffers",
+        "before every forward buffers become the first rank's, unless switched off",
     )
-    HOOKS = "hooks"  # communication hooks, built-in and the user's
-    JOIN = "join"  # ranks may have different numbers of batches
-    TWO_FORWARDS = "two_forwards"  # two forwards before one backward
-    CHECKPOINT = "checkpoint"  # activation checkpointing, not reentrant
-    REENTRANT = "reentrant"  # reentrant activation checkpointing, each parameter used once
-    STRUCTURED = "structured"  # outputs may be dicts, dataclasses, nested
-    REFERENCES = "references"  # outputs may be remote references to what this rank holds
-    CHANNELS_LAST = "channels_last"  # parameters that are not contiguous
-    SPARSE = "sparse"  # sparse gradients of embeddings
-    GRADIENT_SCALER = "gradient_scaler"  # a scaler that skips a step on all ranks alike
-    MIXED_PRECISION = "mixed_precision"  # computes in one dtype, reduces in another, keeps a third
-    BUFFER_DTYPE = "buffer_dtype"  # mixed precision may give buffers a dtype of their own
-    DELAYED = "delayed"  # named parameters are reduced only when a later gradient is there
-    STEP_IN_BACKWARD = "step_in_backward"  # optimizer steps as soon as a gradient is reduced
-    OTHER_GROUP = "other_group"  # another process group may take over between steps
-    DOUBLE_BACKWARD = "double_backward"  # gradients of gradients in the loss
-    MODIFIED_OUTPUTS = "modified_outputs"  # outputs may be modified in place before the loss
-    BUFFER_HOOKS = "buffer_hooks"  # a user's function may synchronise buffers, before or after the forward
-    FULL_STATE = "full_state"  # a whole state dict, saved and loaded with any number of ranks
-    PICKLED = "pickled"  # may be pickled in the default process group, and nowhere else
-    LOGGED = "logged"  # reports on itself, at a rate that may be set
-    SHARDS = "shards"  # divides parameters, gradients and optimizer states as asked for, see `sharding`
-    OFFLOADS = "offloads"  # keeps the shards in the host's memory
-    REFUSES = "refuses"  # combinations of these options that it documents as refused
-    DEFERRED = "deferred"  # modules may be on the meta device when they are wrapped
-    DEVICES = "devices"  # modules and device arguments that do not fit are refused
+    HOOKS = "hooks", "communication hooks, built-in and the user's"
+    JOIN = "join", "ranks may have different numbers of batches"
+    TWO_FORWARDS = "two_forwards", "two forwards before one backward"
+    CHECKPOINT = "checkpoint", "activation checkpointing, not reentrant"
+    REENTRANT = "reentrant", "reentrant activation checkpointing, each parameter used once"
+    STRUCTURED = "structured", "outputs may be dicts, dataclasses, nested"
+    REFERENCES = "references", "outputs may be remote references to what this rank holds"
+    CHANNELS_LAST = "channels_last", "parameters that are not contiguous"
+    SPARSE = "sparse", "sparse gradients of embeddings"
+    GRADIENT_SCALER = "gradient_scaler", "a scaler that skips a step on all ranks alike"
+    MIXED_PRECISION = "mixed_precision", "computes in one dtype, reduces in another, keeps a third"
+    BUFFER_DTYPE = "buffer_dtype", "mixed precision may give buffers a dtype of their own"
+    DELAYED = "delayed", "named parameters are reduced only when a later gradient is there"
+    STEP_IN_BACKWARD = "step_in_backward", "optimizer steps as soon as a gradient is reduced"
+    OTHER_GROUP = "other_group", "another process group may take over between steps"
+    DOUBLE_BACKWARD = "double_backward", "gradients of gradients in the loss"
+    MODIFIED_OUTPUTS = "modified_outputs", "outputs may be modified in place before the loss"
+    BUFFER_HOOKS = "buffer_hooks", "a user's function may synchronise buffers, before or after the forward"
+    FULL_STATE = "full_state", "a whole state dict, saved and loaded with any number of ranks"
+    PICKLED = "pickled", "may be pickled in the default process group, and nowhere else"
+    LOGGED = "logged", "reports on itself, at a rate that may be set"
+    SHARDS = "shards", "divides parameters, gradients and optimizer states as asked for, see `sharding`"
+    OFFLOADS = "offloads", "keeps the shards in the host's memory"
+    REFUSES = "refuses", "combinations of these options that it documents as refused"
+    DEFERRED = "deferred", "modules may be on the meta device when they are wrapped"
+    DEVICES = "devices", "modules and device arguments that do not fit are refused"
 
 
 @dataclass(frozen=True, kw_only=True)

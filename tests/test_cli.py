@@ -104,7 +104,7 @@ def test_the_version_is_told(typed):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["frob"], "No such command 'frob'; see 'pipeconform --help'"),
+        (["frob"], "unknown pipeconform command 'frob'; 'pipeconform --help' prints all"),
         (["run"], "Missing option '--impl'; see 'pipeconform run --help'"),
         (["run", "--impl", "torch", "--profile", "smok"], "unknown profile 'smok'; nearest: smoke"),
         (
@@ -124,11 +124,11 @@ def test_the_version_is_told(typed):
         ),
         (
             ["run", "--impl", "torchy"],
-            "cannot read --impl 'torchy': expected a built-in name (torch, ",
+            "cannot read --impl 'torchy' (nearest: torch, torch-ddp, torch-fsdp): expected a built-in name (torch, ",
         ),
         (["run", "--impl", "mine.py:X"], "--impl 'mine.py:X': there is no file mine.py"),
         (["run", "--impl", "torch", "--out", "/proc/nowhere"], "cannot write results to /proc/nowhere: "),
-        (["show", "fw1"], "unknown requirement, level or profile 'fw1'; nearest: FWD-1"),
+        (["show", "fw1"], "unknown requirement, chapter, level, profile or feature 'fw1'; nearest: FWD-1"),
         (["list", "--levels", "--changes"], "list shows one thing at a time: --schedules, --levels,"),
         (["list", "--levels", "--impl", "torch"], "--impl says nothing about levels, profiles or changes"),
         (["list", "--schedules"], "list --schedules needs --impl REF"),

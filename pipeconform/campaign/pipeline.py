@@ -112,7 +112,12 @@ class PipelineTarget:
         by_folded = {name.casefold(): name for name in self.columns}
         for name in wanted:
             if name.casefold() not in by_folded:
-                raise UnknownNameError(f"schedule (of {self.name})", name, self.columns)
+                raise UnknownNameError(
+                    f"schedule (of {self.name})",
+                    name,
+                    self.columns,
+                    listed_by="pipeconform list --schedules --impl …",
+                )
         return tuple(name for name in self.columns if name.casefold() in {w.casefold() for w in wanted})
 
     # ------------------------------------------------------------------ what is asked

@@ -29,6 +29,7 @@ MANIFEST = "manifest.json"
 SUFFIX = ".pipeconform.zip"
 _FORMAT = 1
 _MOST_BYTES = 256 << 20  # of all files together; a package is read into memory
+_WRITES = "; 'pipeconform certify' writes packages"
 _MOST_FILES = 50_000
 _MOST_DIRECTORY = 8 << 20  # bytes of the archive's directory, which Python reads before all else
 _PIECE = 1 << 16  # bytes read at a time, and so the most that is unpacked beyond the declared size
@@ -147,10 +148,12 @@ def _check_directory(path: Path) -> None:
     if size > _MOST_BYTES:
         raise BadPackageError(f"{path}: {size:,} bytes; a package has at most {_MOST_BYTES:,}")
     if len(end) < _END.size:
-        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: {size} bytes")
+        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: {size} bytes{_WRITES}")
     mark, *_, directory, _place, comment = _END.unpack(end)
     if mark != b"PK\5\6" or comment:
-        raise BadPackageError(f"{path}: truncated or damaged, or no package at all: it does not end like one")
+        raise BadPackageError(
+            f"{path}: truncated or damaged, or no package at all: it does not end like one{_WRITES}"
+        )
     if directory > _MOST_DIRECTORY:
         raise BadPackageError(
             f"{path}: a directory of {directory:,} bytes; at most {_MOST_DIRECTORY:,} are read"

@@ -1,26 +1,94 @@
-"""Reading an implementation's claims, in a process of their own."""
+"""``pipeconform claims my_adapter.py:MyAdapter``: what an adapter could claim next, and the line to write."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
 from pipeconform.adapter import Description
-from pipeconform.execute.implementation import resolve
-from pipeconform.ranks.pools import Pools
-from pipeconform.supported import require_supported_torch
-from pipeconform.wrapper import WrapperDescription
+from pipeconform.commands.levels import aligned
+from pipeconform.commands.options import impl_option
+from pipeconform.commands.say import say
+from pipeconform.errors import UsageError
+from pipeconform.spec import Requirement
+from pipeconform.spec.catalogue import requirements_of
+from pipeconform.spec.wrappers import wrapper_capabilities
+from pipeconform.wrapper import WrapperDescription, WrapperFeature
 
-__all__ = ["any_description_of"]
+if TYPE_CHECKING:
+    from pipeconform.judge.claiming import Addition
+
+__all__ = ["Missing", "claims", "describe_missing", "missing_claims"]
+
+Missing = tuple[Requirement, Sequence["Addition"] | None]
+"""A requirement that is not claimed, and what to claim for it; None if there is no short answer."""
 
 
-def any_description_of(impl: str) -> Description | WrapperDescription:
-    """Import `impl` in a process of its own and return its description.
+@click.command(short_help="List what an adapter could claim next, with the line to write.")
+@click.argument("implementation", metavar="[REF]", required=False)
+@impl_option(required=False)
+def claims(implementation: str | None, impl: str | None) -> None:
+    """List the requirements that an adapter does not claim, and for each what to claim, with the line to write.
 
-    Raises:
-        BadAdapterError: it cannot be found, imported or described.
-        HarnessError: the process died or hung.
+    REF is an implementation as for 'run --impl': my_adapter.py:MyAdapter, package.module:Object or a built-in name.
+    Nothing is judged. What needs the fewest lines comes first. Where several claims would do, one is shown.
     """
-    require_supported_torch()
-    full = resolve(impl)  # refuses a wrong name before a process is started
-    from pipeconform.campaign.describing import describe  # noqa: PLC0415 - imports torch
+    if (implementation is None) == (impl is None):
+        raise UsageError("name one implementation: pipeconform claims my_adapter.py:MyAdapter")
+    from pipeconform.commands.describing import any_description_of  # noqa: PLC0415 - imports torch
 
-    with Pools() as pools:
-        return describe(pools, full)
+    description = any_description_of(implementation or impl or "")
+    kind = "wrapper" if isinstance(description, WrapperDescription) else "pipeline"
+    missing = missing_claims(description)
+    total = len(requirements_of(kind))
+    say(describe_missing(missing, title=f"{description.name} {description.version}", total=total))
+
+
+def missing_claims(description: Description | WrapperDescription) -> tuple[Missing, ...]:
+    """The requirements under none of whose conditions the implementation is judged, in the order of the standard."""
+    from pipeconform.judge.claiming import additions_for, wrapper_addition  # noqa: PLC0415 - loads the standard
+    from pipeconform.judge.registry import JUDGEMENTS  # noqa: PLC0415 - loads the standard
+
+    if isinstance(description, WrapperDescription):
+        claimed, needs = set(map(str, description.claims.features)), wrapper_capabilities()
+        found: list[Missing] = [
+            (row, [wrapper_addition(WrapperFeature(one)) for one in sorted(needs[row.id] - claimed)])
+            for row in requirements_of("wrapper")
+        ]
+    else:
+        found = [
+            (row, additions_for(JUDGEMENTS[row.id], description.capabilities, description.errors))
+            for row in requirements_of("pipeline")
+        ]
+    return tuple((row, additions) for row, additions in found if additions is None or additions)
+
+
+def describe_missing(missing: Sequence[Missing], *, title: str, total: int) -> str:
+    """The requirements by what is to be claimed for them: first what is claimed by one line, then what takes more."""
+    from pipeconform.judge.claiming import lines_of  # noqa: PLC0415 - loads the standard
+
+    head = f"{title} claims {total - len(missing)} of {total} requirements"
+    if not missing:
+        return f"{head}; there is nothing to add"
+    groups: dict[tuple[str, ...], list[Missing]] = {}
+    for one in missing:
+        groups.setdefault(() if one[1] is None else lines_of(one[1]), []).append(one)
+    known = sorted((lines for lines in groups if lines), key=lambda lines: (len(lines), -len(groups[lines])))
+    parts = [f"{head}. What to claim for the others, in describe():"]
+    for lines in known:
+        meanings = _meanings(one for _, additions in groups[lines][:1] for one in additions or ())
+        rows = aligned([[row.id, row.title] for row, _ in groups[lines]])
+        parts.append(
+            "\n".join([*lines, *(f"  {text}" for text in meanings), *(f"    {row}" for row in rows)])
+        )
+    if () in groups:
+        rows = aligned([[row.id, row.title] for row, _ in groups[()]])
+        parts.append("\n".join(["for engines of another kind", *(f"    {row}" for row in rows)]))
+    parts.append("'pipeconform show ID' prints what a requirement demands")
+    return "\n\n".join(parts)
+
+
+def _meanings(additions: Iterable[Addition]) -> list[str]:
+    return [f"{one.text}: {one.meaning}" for one in additions if one.meaning]

@@ -28,8 +28,17 @@ Show = Literal["summary", "verdict", "json"]
 _FAILED, _STOPPED = 1, 2  # pytest's exit codes; a distributed run that -x stops has the second
 
 
-def conclude(ended: Ended, written: Path | None, *, show: Show, known: Sequence[Known] | None = None) -> int:
-    """Print what was found and return the exit code; `known` lists findings, as in `causes_of`.
+def conclude(
+    ended: Ended,
+    written: Path | None,
+    *,
+    show: Show,
+    known: Sequence[Known] | None = None,
+    verbose: bool = False,
+) -> int:
+    """Print what was found and return the exit code.
+
+    `known` lists findings, as in `causes_of`; `verbose` also prints why cells were skipped.
 
     Raises:
         UsageError: names, arguments or the adapter were refused.
@@ -48,7 +57,9 @@ def conclude(ended: Ended, written: Path | None, *, show: Show, known: Sequence[
         if show == "json":
             say_json(as_json(result).decode(), nl=False)
         elif cells:
-            _print_summary(result, ended.kept or written, quiet=show == "verdict", known=known)
+            _print_summary(
+                result, ended.kept or written, quiet=show == "verdict", known=known, verbose=verbose
+            )
         if cells and written is not None and not ended.unwritten:
             _write_report(result, written, tell=show == "summary", known=known)
     if ended.interrupted:
@@ -87,7 +98,7 @@ def _write_report(result: Result, written: Path, *, tell: bool, known: Sequence[
 
 
 def _print_summary(
-    result: Result, written: Path | None, *, quiet: bool, known: Sequence[Known] | None
+    result: Result, written: Path | None, *, quiet: bool, known: Sequence[Known] | None, verbose: bool
 ) -> None:
     console = SafeConsole(width=_width())
     with contextlib.suppress(SystemExit):  # rich exits when the pipe is closed
@@ -95,7 +106,7 @@ def _print_summary(
             render_verdict(result, console, known=known)
         else:
             say()
-            render_summary(result, console, where=written, known=known)
+            render_summary(result, console, where=written, known=known, verbose=verbose)
 
 
 def _width() -> int | None:

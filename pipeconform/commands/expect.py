@@ -7,32 +7,44 @@ from pathlib import Path
 
 import click
 
+from pipeconform.commands.naming import Group
 from pipeconform.commands.say import say
-from pipeconform.errors import UsageError
-from pipeconform.gate.expectations import read_expectations
-from pipeconform.gate.proposal import propose, write_proposal
+from pipeconform.errors import BadExpectationsError, UsageError
+from pipeconform.gate.expectations import (
+    FILLED_BY_PEOPLE,
+    Expectation,
+    ExpectationsFile,
+    read_expectations,
+)
+from pipeconform.gate.explaining import explained
+from pipeconform.gate.filling import filled
+from pipeconform.gate.proposal import Proposal, propose, write_proposal
+from pipeconform.reading import file_text
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.result import read_result
+from pipeconform.spec.selection import named_requirements
 
 __all__ = ["expect"]
 
 _FILE = Path("pipeconform-expectations.toml")
 
-
-@click.group(short_help="Maintain the file of expected failures.")
-def expect() -> None:
-    """Maintain the file of expected failures, with which 'pipeconform run --expectations' compares a run."""
-
-
-@expect.command(short_help="Propose an expectations file from a result.")
-@click.argument("results", type=click.Path(path_type=Path), nargs=-1)
-@click.option(
+_file_option = click.option(
     "--file",
     type=click.Path(path_type=Path),
     default=_FILE,
     show_default=True,
     help="The expectations file; reasons, issues, owners and dates in it are kept.",
 )
+
+
+@click.group(cls=Group, short_help="Maintain the file of expected failures.")
+def expect() -> None:
+    """Maintain the file of expected failures, with which 'pipeconform run --expectations' compares a run."""
+
+
+@expect.command(short_help="Propose an expectations file from a result.")
+@click.argument("results", type=click.Path(path_type=Path), nargs=-1)
+@_file_option
 @click.option("--write", is_flag=True, help="Write the file and the cases beside it, instead of printing.")
 @click.option("--reason", default="", help="The reason given in new entries.")
 @click.option("--issue", default="", help="The link to an issue given in new entries.")
@@ -49,6 +61,8 @@ def update(
 ) -> None:
     """Propose the expectations file that lets RESULTS pass: every failure that they show, and no other.
 
+    New entries stand together by cause. A cause that is written up gives its reason and the link to its issue.
+
     Without RESULTS, the result of the last run is used. A failure that was flaky, or that only some of several results
     show, is expected to show by chance: its entry allows "passed" and "flaky", and says how often it showed.
 
@@ -58,7 +72,7 @@ def update(
     last, *others = map(read_result, results or (Path(DEFAULT_RESULT),))
     proposal = propose(
         last,
-        read_expectations(file) if file.exists() else None,
+        read_expectations(file, drafts=True) if file.exists() else None,
         others=others,
         reason=reason,
         issue=issue,
@@ -71,6 +85,99 @@ def update(
     write_proposal(proposal, file)
     entries = proposal.text.count("[[expect]]")
     say(f"wrote {file}: entries: {entries}, cases: {len(proposal.cases)}")
+    for line in _incomplete(read_expectations(file, drafts=True)):
+        say(line)
+
+
+@expect.command(short_help="Fill in reasons, issues, owners and expiry dates.")
+@click.argument("requirements", metavar="[ID…]", nargs=-1)
+@_file_option
+@click.option("--cause", metavar="TEXT", help="Only entries whose cause contains this text.")
+@click.option("--reason", help="The reason.")
+@click.option("--issue", metavar="LINK", help="The link to an issue.")
+@click.option("--owner", help="Who mends it.")
+@click.option("--expires", metavar="DATE", help="The expiry date, such as 2027-01-31.")
+@click.option("--again", is_flag=True, help="Fill in fields that have a value, too.")
+def fill(
+    requirements: tuple[str, ...],
+    file: Path,
+    cause: str | None,
+    reason: str | None,
+    issue: str | None,
+    owner: str | None,
+    expires: str | None,
+    again: bool,
+) -> None:
+    """Fill in empty fields of the entries about these requirements or chapters, or of all entries.
+
+    The file is changed in place, and its comments are kept.
+    """
+    given = {"reason": reason, "issue": issue, "owner": owner, "expires": _date(expires)}
+    values = {name: value for name, value in given.items() if value not in (None, "")}
+    if not values:
+        raise UsageError("nothing to fill in: give --reason, --issue, --owner or --expires")
+    if issue and not issue.startswith(("https://", "http://")):
+        raise UsageError(f"--issue {issue!r} is not a link; expected https://…")
+    entries = _chosen(read_expectations(file, drafts=True), requirements, cause)
+    text = file_text(file, error=BadExpectationsError)
+    changed = filled(text, [entry.line for entry in entries], values, again=again)
+    write_proposal(Proposal(text=changed, cases={}), file)
+    touched = sum(again or not values.keys().isdisjoint(entry.lacking) for entry in entries)
+    say(f"filled in {', '.join(values)}: {_entries(touched)} of {file}")
+    for line in _incomplete(read_expectations(file, drafts=True)):
+        say(line)
+
+
+@expect.command(short_help="Explain the entries about a requirement.")
+@click.argument("requirements", metavar="ID…", nargs=-1, required=True)
+@_file_option
+@click.option(
+    "--result",
+    type=click.Path(path_type=Path),
+    default=Path(DEFAULT_RESULT),
+    show_default=True,
+    help="A result, to say whether it shows the failure; none is needed.",
+)
+def explain(requirements: tuple[str, ...], file: Path, result: Path) -> None:
+    """Explain the entries about these requirements or chapters: what is expected, why, until when, what to do next."""
+    entries = _chosen(read_expectations(file, drafts=True), requirements, None)
+    found = read_result(result) if result.exists() else None
+    today = datetime.datetime.now(datetime.UTC).date()
+    say("\n\n".join(explained(entry, today=today, result=found) for entry in entries))
+
+
+def _chosen(
+    file: ExpectationsFile, requirements: tuple[str, ...], cause: str | None
+) -> tuple[Expectation, ...]:
+    """The entries that are meant.
+
+    Raises:
+        UsageError: there is none.
+    """
+    wanted = named_requirements(requirements)
+    entries = [entry for entry in file.entries if not requirements or entry.requirement in wanted]
+    entries = [entry for entry in entries if cause is None or cause.casefold() in entry.cause.casefold()]
+    if not entries:
+        about = ", ".join(dict.fromkeys(entry.requirement for entry in file.entries)) or "nothing"
+        raise UsageError(f"{file.name} has no such entry; it is about {about}")
+    return tuple(entries)
+
+
+def _entries(number: int) -> str:
+    return f"{number} {'entry' if number == 1 else 'entries'}"
+
+
+def _incomplete(file: ExpectationsFile) -> list[str]:
+    """What people still have to fill in."""
+    left = [entry for entry in file.entries if entry.lacking]
+    if not left:
+        return []
+    fields = [name for name in FILLED_BY_PEOPLE if any(name in entry.lacking for entry in left)]
+    some = " ".join(f"--{name} …" for name in fields)
+    verb = "lacks" if len(left) == 1 else "lack"
+    return [
+        f"{_entries(len(left))} {verb} {', '.join(fields)}: pipeconform expect fill {left[0].requirement} {some}"
+    ]
 
 
 def _date(text: str | None) -> datetime.date | None:

@@ -54,7 +54,7 @@ def _of_an_implementation(impl: str | None, *, schedules: bool) -> str:
     """The requirements and where they would be judged, or the schedules that `impl` claims."""
     if impl is None:
         return list_requirements(all_chapters(), version=STANDARD_VERSION)
-    from pipeconform.commands.claims import any_description_of  # noqa: PLC0415 - imports torch
+    from pipeconform.commands.describing import any_description_of  # noqa: PLC0415 - imports torch
 
     description = any_description_of(impl)
     if isinstance(description, WrapperDescription):

@@ -99,7 +99,7 @@ def replay(
         localisation = localised(found.case, outcomes, runner)
     text, code = verdict(found, outcomes)
     say(text)
-    for line in localisation_lines(localisation):
+    for line in localisation_lines(localisation, said=text):
         say(line)
     return code
 

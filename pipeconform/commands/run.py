@@ -76,6 +76,7 @@ __all__ = ["run"]
     show_default=True,
     help="Folder for result.json, report.html and junit.xml.",
 )
+@click.option("--verbose", "-v", is_flag=True, help="Also print why cells were skipped.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only the verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the result file, on standard output.")
 @click.option(
@@ -106,6 +107,7 @@ def run(
     out: Path,
     expectations: Path | None,
     known_file: Path | None,
+    verbose: bool,
     quiet: bool,
     as_json: bool,
     pytest_args: tuple[str, ...],
@@ -162,7 +164,7 @@ def run(
         from pipeconform.commands.conclusion import Show, conclude  # noqa: PLC0415 - no run need wait for this to begin
 
         show: Show = "json" if as_json else "verdict" if quiet else "summary"
-        return conclude(ended, written, show=show, known=known)
+        return conclude(ended, written, show=show, known=known, verbose=verbose)
 
 
 def _check_workers(workers: str | None) -> None:

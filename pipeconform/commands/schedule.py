@@ -13,6 +13,7 @@ import msgspec
 from pipeconform import schedule as language
 from pipeconform.commands import schedule_text as text
 from pipeconform.commands.costs import cost_options
+from pipeconform.commands.naming import Group
 from pipeconform.commands.say import say, say_json
 from pipeconform.commands.tables import Source, find_family, table_options
 from pipeconform.errors import UsageError
@@ -24,14 +25,7 @@ from pipeconform.schedule.table import rows_of
 __all__ = ["schedule"]
 
 
-class _InOrder(click.Group):
-    """Lists its commands in the order in which they are used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=_InOrder, short_help="Verify, time and draw schedule tables.")
+@click.group(cls=Group, short_help="Verify, time and draw schedule tables.")
 def schedule() -> None:
     """Verify, time and draw schedule tables, without running anything.
 

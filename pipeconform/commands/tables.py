@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import click
 
 from pipeconform.commands.options import all_of
-from pipeconform.errors import UnknownNameError, UsageError
+from pipeconform.errors import UsageError
 from pipeconform.schedule import Costs, Family, Table, families, lower, read_table
+from pipeconform.schedule.families import family
+from pipeconform.suggestions import nearest
 
 __all__ = ["Source", "find_family", "table_options"]
 
@@ -89,6 +91,12 @@ class Source:
         )
 
     def _read(self, file: str) -> Table:
+        titles = {one.title: one.name for one in families()}
+        if not Path(file).exists() and (near := nearest(file, titles.values(), titles)):
+            size = f"-p {self.ranks or 4} -m {self.microbatches or 8}"
+            raise UsageError(
+                f"there is no file {file}; for the table of a family write --name {near[0]} {size}"
+            )
         if self.ranks is not None or self.per_rank is not None:
             raise UsageError("-p and -v are for --name; a file determines its ranks and stages")
         path = Path(file)
@@ -141,8 +149,7 @@ def find_family(name: str) -> Family:
     for found in families():
         if name.casefold() in {found.name.casefold(), found.title.casefold()}:
             return found
-    known = [text for found in families() for text in (found.name, found.title)]
-    raise UnknownNameError("schedule family", name, known)
+    return family(name)
 
 
 def _placement(text: str | None) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ Imported in rank processes only; the controller gets the description as data.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -18,7 +19,9 @@ import msgspec
 
 from pipeconform.adapter import Description
 from pipeconform.errors import BadAdapterError, Unsupported
+from pipeconform.execute.meant import meant_by, meant_in_value
 from pipeconform.execute.signatures import require_call
+from pipeconform.suggestions import nearest
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["BUILT_IN", "describe", "load", "module_of", "resolve"]
@@ -81,13 +84,36 @@ def resolve(reference: str) -> str:
     full = BUILT_IN.get(reference, reference)
     where, colon, name = full.rpartition(":")
     if not colon or not where or not name.isidentifier():
-        raise BadAdapterError(f"cannot read --impl {reference!r}: expected {_FORMS}")
+        raise BadAdapterError(f"cannot read --impl {reference!r}{_hint(reference)}: expected {_FORMS}")
     if where.endswith(".py"):
         path = Path(where).expanduser().resolve()
         if not path.is_file():
-            raise BadAdapterError(f"--impl {reference!r}: there is no file {where}")
+            others = [one.name for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
+            near = nearest(path.name, others)
+            found = f"; nearest: {', '.join(near)}" if near else ""
+            raise BadAdapterError(f"--impl {reference!r}: there is no file {where}{found}")
         return f"{path}:{name}"
     return full
+
+
+def _hint(reference: str) -> str:
+    """What a reference without an object may mean: a built-in name, or an adapter in the file."""
+    path = Path(reference).expanduser()
+    if path.suffix == ".py" and path.is_file():
+        objects = " or ".join(f"{reference}:{name}" for name in _adapters_in(path))
+        return f" (name the adapter, too: {objects or f'{reference}:NAME'})"
+    near = nearest(reference, BUILT_IN)
+    return f" (nearest: {', '.join(near)})" if near else ""
+
+
+def _adapters_in(path: Path) -> list[str]:
+    """The classes of a file that have the method every adapter has; the file is not imported."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    classes = [one for one in body if isinstance(one, ast.ClassDef)]
+    return [one.name for one in classes if any(getattr(part, "name", "") == "describe" for part in one.body)]
 
 
 def load(reference: str) -> Any:
@@ -102,10 +128,13 @@ def load(reference: str) -> Any:
     where, _, name = resolve(reference).rpartition(":")
     module = _module(where, reference)
     if not hasattr(module, name):
-        raise BadAdapterError(
-            f"--impl {reference!r}: imported {where}, but it has no {name!r}; "
-            f"it defines {', '.join(_defined_in(module)) or 'nothing'}"
+        near = nearest(name, _defined_in(module))
+        said = (
+            f"nearest: {', '.join(near)}"
+            if near
+            else f"it defines {', '.join(_defined_in(module)) or 'nothing'}"
         )
+        raise BadAdapterError(f"--impl {reference!r}: imported {where}, but it has no {name!r}; {said}")
     found = getattr(module, name)
     try:
         adapter = found() if isinstance(found, type) else found
@@ -182,6 +211,7 @@ def _check_types(description: object, contract: _Contract, reference: str) -> No
         contract.decoder.decode(msgspec.msgpack.encode(description))
     except (msgspec.ValidationError, TypeError) as error:
         text = str(error).replace("`$.", f"`{contract.description.__name__}.")
+        text += meant_in_value(text, contract.description)
         raise BadAdapterError(f"--impl {reference!r}: describe() returned a wrong value: {text}") from error
 
 
@@ -201,7 +231,7 @@ def _told(error: BaseException, where: str) -> str:
         if trace.tb_frame.f_code.co_filename == where:
             at = f" ({Path(where).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{at}"
+    return f"{type(error).__name__}: {error}{meant_by(error)}{at}"
 
 
 def _module(where: str, reference: str) -> ModuleType:
@@ -227,6 +257,9 @@ def _module(where: str, reference: str) -> ModuleType:
         else:
             return module
     except (Exception, SystemExit) as error:
+        file = Path(f"{where.replace('.', '/')}.py")
+        is_there = isinstance(error, ModuleNotFoundError) and file.is_file()
+        hint = f"; for the file, write {file}:{reference.rpartition(':')[2]}" if is_there else ""
         raise BadAdapterError(
-            f"--impl {reference!r}: importing {where} raised {_told(error, where)}"
+            f"--impl {reference!r}: importing {where} raised {_told(error, where)}{hint}"
         ) from error

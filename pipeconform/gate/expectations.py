@@ -10,6 +10,7 @@ import datetime
 import hashlib
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,8 @@ __all__ = [
 _MOST_BYTES = 16 << 20
 FIELDS = ("requirement", "status", "signature", "reason", "issue", "owner", "expires")
 """The fields that every entry must have."""
+FILLED_BY_PEOPLE = ("reason", "issue", "owner", "expires")
+"""Those of them that a proposal leaves empty."""
 
 _SLACK = datetime.timedelta(days=1)  # for time zones
 
@@ -73,6 +76,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What each of `cases` shows, as in `StoredCase`: another violation of the same kind is then not expected."""
     seen: str = ""
     """How often the failure showed when the entry was written."""
+    cause: str = ""
+    """What is behind it, in words: entries with the same cause belong together."""
 
 
 class Expectation(_Written, frozen=True, kw_only=True):
@@ -81,6 +86,8 @@ class Expectation(_Written, frozen=True, kw_only=True):
     file: str
     line: int
     stored: tuple[StoredCase, ...] = ()
+    lacking: tuple[str, ...] = ()
+    """The fields of `FILLED_BY_PEOPLE` that are still empty; never any where drafts are refused."""
 
     @property
     def label(self) -> str:
@@ -142,8 +149,10 @@ class ExpectationsFile(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Expectation, ...]
 
 
-def read_expectations(path: Path) -> ExpectationsFile:
+def read_expectations(path: Path, *, drafts: bool = False) -> ExpectationsFile:
     """Read and validate an expectations file and the cases it names.
+
+    With `drafts`, fields that people have not filled in yet may be empty; without a date, an entry does not expire.
 
     Raises:
         BadExpectationsError: the file cannot be read, is not TOML, or has an incomplete or wrong entry; the message
@@ -151,7 +160,7 @@ def read_expectations(path: Path) -> ExpectationsFile:
     """
     data = file_bytes(path, error=BadExpectationsError, most=_MOST_BYTES)
     entries = tuple(
-        _expectation(entry, path=path)
+        _expectation(entry, path=path, drafts=drafts)
         for entry in read_entries(data, name="expect", source=str(path), error=BadExpectationsError)
     )
     return ExpectationsFile(name=path.name, digest=hashlib.sha256(data).hexdigest(), entries=entries)
@@ -171,8 +180,20 @@ def require_sane_clock(today: datetime.date) -> None:
         )
 
 
-def _expectation(entry: Entry, *, path: Path) -> Expectation:
-    written = entry.decoded(_Written, required=FIELDS)
+def _expectation(entry: Entry, *, path: Path, drafts: bool) -> Expectation:
+    lacking: tuple[str, ...] = ()
+    if drafts:
+        lacking = entry.absent(FILLED_BY_PEOPLE)
+        filled = {name: datetime.date.max if name == "expires" else "" for name in lacking}
+        entry = replace(entry, row={**entry.row, **filled})
+    required = [name for name in FIELDS if name not in lacking]
+    only_people = {*entry.absent(required)} <= {*FILLED_BY_PEOPLE}
+    written = entry.decoded(
+        _Written,
+        required=required,
+        text=f"every entry needs {', '.join(FIELDS)}"
+        + ("; 'pipeconform expect fill' fills them in" if only_people else ""),
+    )
     statuses = (written.status,) if isinstance(written.status, str) else written.status
     if not {*statuses} - _CHANCE:
         text = f"status {list(statuses)} names no violation; expected failed, hung, crashed or error in it"
@@ -181,7 +202,7 @@ def _expectation(entry: Entry, *, path: Path) -> Expectation:
         known = any_requirement(written.requirement).id
     except UnknownNameError as error:
         raise entry.refusal("requirement", str(error)) from error
-    if not re.match(r"https?://\S+$", written.issue):
+    if "issue" not in lacking and not re.match(r"https?://\S+$", written.issue):
         raise entry.refusal("issue", f"issue {written.issue!r} is not a link; expected https://…")
     if written.texts and len(written.texts) != len(written.cases):
         text = f"{len(written.texts)} texts for {len(written.cases)} cases; expected one each, empty if it may change"
@@ -200,4 +221,4 @@ def _expectation(entry: Entry, *, path: Path) -> Expectation:
             raise entry.refusal("cases", str(error)) from error
         stored.append(StoredCase(path=name, case=case, text=shown))
     fields = msgspec.structs.asdict(written) | {"requirement": known}
-    return Expectation(**fields, file=path.name, line=entry.line, stored=tuple(stored))
+    return Expectation(**fields, file=path.name, line=entry.line, stored=tuple(stored), lacking=lacking)

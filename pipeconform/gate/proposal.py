@@ -17,11 +17,14 @@ import msgspec
 from pipeconform.case.any_case import AnyCase, schedule_of
 from pipeconform.errors import BadExpectationsError
 from pipeconform.gate.expectations import Expectation, ExpectationsFile
+from pipeconform.report.causes import causes_of
 from pipeconform.report.result import Cell, Result, Violation
+from pipeconform.showing import shown_line
 
-__all__ = ["Proposal", "propose", "write_proposal"]
+__all__ = ["Proposal", "covers", "propose", "toml_value", "write_proposal"]
 
 _FOLDER = "pipeconform-expectations"
+_MOST_WORDS = 120
 _HEAD = (
     "# Known failures. 'pipeconform run --expectations' fails on every other failure, and on every entry\n"
     "# here that is incomplete, expired, or no longer shown by any case.\n"
@@ -55,35 +58,75 @@ def propose(
     or that one of them found flaky, is expected to show by chance.
     """
     cases: dict[str, AnyCase] = {}
-    blocks = [_HEAD]
+    blocks: dict[str, list[str]] = {}
+    causes = _causes((result, *others))
     entries = () if existing is None else existing.entries
     for entry in entries:
-        text = _kept(entry, result, cases)
-        if text is not None:
-            blocks.append(text)
+        fields = _kept(entry, result, cases)
+        if fields is not None:
+            blocks.setdefault(entry.cause, []).append(_toml(fields))
     for chance, shown in _new((result, *others), entries):
         cell, violation = shown[0]
+        cause = causes.get((cell.requirement, violation.status, violation.signature), _Named())
         paths: dict[str, str] = {}
         for _, one in shown:
             path = f"{_FOLDER}/{one.id.replace(':', '.')}.json"
             if cases.setdefault(path, one.case) == one.case:
                 paths.setdefault(path, "" if chance else _steady(one))
                 paths[path] = paths[path] if paths[path] == _steady(one) else ""
-        fields: dict[str, object] = {
+        fields = {
             "requirement": cell.requirement,
             "schedules": list(dict.fromkeys(c.schedule for c, _ in shown)),
             "status": [violation.status, "flaky", "passed"] if chance else violation.status,
             "signature": violation.signature,
-            "reason": reason,
-            "issue": issue,
+            "reason": reason or cause.known,
+            "issue": issue or cause.thread,
             "owner": owner,
             "expires": "" if expires is None else expires,
+            **({"cause": cause.words} if cause.words else {}),
             "cases": list(paths),
             **({"texts": list(paths.values())} if any(paths.values()) else {}),
             **({"seen": chance} if chance else {}),
         }
-        blocks.append(_toml(fields))
-    return Proposal(text="\n".join(blocks), cases=cases)
+        blocks.setdefault(cause.words, []).append(_toml(fields))
+    parts = [part for cause, own in blocks.items() for part in _under_heading(cause, own)]
+    return Proposal(text="\n".join([_HEAD, *parts]), cases=cases)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Named:
+    """A cause in words, and the finding that it is known as."""
+
+    words: str = ""
+    known: str = ""
+    thread: str = ""
+
+
+def _causes(results: Sequence[Result]) -> dict[tuple[str, str, str], _Named]:
+    """The cause of every violation, by requirement, status and signature."""
+    found: dict[tuple[str, str, str], _Named] = {}
+    for cause in (one for result in results for one in causes_of(result)):
+        words = (
+            f"{cause.requirement} {cause.title}".rstrip()
+            + f": {shown_line(cause.violation.signature, limit=_MOST_WORDS)}"
+        )
+        known = cause.known[0] if cause.known else None
+        named = (
+            _Named(words=words)
+            if known is None
+            else _Named(words=words, known=known.title, thread=known.thread)
+        )
+        for one in (*cause.own, *cause.blocked):
+            violation = one.violation
+            found.setdefault((one.requirement, violation.status, violation.signature), named)
+    return found
+
+
+def _under_heading(cause: str, blocks: list[str]) -> Iterator[str]:
+    """The entries of one cause; several are under a line that says so."""
+    if cause and len(blocks) > 1:
+        yield f"# {len(blocks)} entries of one cause, {cause}\n"
+    yield from blocks
 
 
 def write_proposal(proposal: Proposal, path: Path) -> None:
@@ -110,7 +153,7 @@ def _steady(violation: Violation) -> str:
     return violation.line if steady else ""
 
 
-def _covers(entry: Expectation, cell: Cell, violation: Violation, result: Result) -> bool:
+def covers(entry: Expectation, cell: Cell, violation: Violation, result: Result) -> bool:
     """Whether the entry covers the violation, by contents and not by line: the file may have been edited since."""
     place = result.environment
     return entry.covers(cell, violation, device=place.device, torch=place.torch)
@@ -128,7 +171,7 @@ def _new(
             for violation in cell.violations:
                 if (violation.blocked_by, cell.schedule, cell.variant) in broken:
                     continue  # an entry about the blocker is enough
-                if not any(_covers(entry, cell, violation, result) for entry in known):
+                if not any(covers(entry, cell, violation, result) for entry in known):
                     key = (cell.requirement, violation.status, violation.signature)
                     found.setdefault(key, []).append((cell, violation))
     for shown in found.values():
@@ -160,7 +203,7 @@ def _chance(cell: Cell, violation: Violation, results: Sequence[Result]) -> str:
     return f"{runs} of {len(judged)} runs{executions}"
 
 
-def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str | None:
+def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> dict[str, object] | None:
     """An existing entry with the schedules and cases that still show it; None if there are none."""
     cells = [cell for cell in result.cells if cell.requirement == entry.requirement]
     place = result.environment
@@ -169,7 +212,7 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str 
     shown: dict[str, Violation] = {}
     for cell in cells:
         for violation in cell.violations:
-            if _covers(entry, cell, violation, result):
+            if covers(entry, cell, violation, result):
                 shown.setdefault(cell.schedule, violation)
     if entry.schedules:
         schedules = [one for one in entry.schedules if one in shown or one not in judged]
@@ -200,24 +243,25 @@ def _kept(entry: Expectation, result: Result, cases: dict[str, AnyCase]) -> str 
         "reason": entry.reason,
         "issue": entry.issue,
         "owner": entry.owner,
-        "expires": entry.expires,
+        "expires": "" if "expires" in entry.lacking else entry.expires,
+        "cause": entry.cause,
         "cases": list(paths),
         "texts": list(paths.values()) if any(paths.values()) else [],
         "seen": entry.seen,
     }
-    optional = ("schedules", "p", "v", "device", "torch", "cases", "texts", "seen")
-    return _toml({name: value for name, value in fields.items() if value or name not in optional})
+    optional = ("schedules", "p", "v", "device", "torch", "cause", "cases", "texts", "seen")
+    return {name: value for name, value in fields.items() if value or name not in optional}
 
 
 def _toml(fields: dict[str, object]) -> str:
-    lines = [f"{name} = {_value(value)}" for name, value in fields.items()]
+    lines = [f"{name} = {toml_value(value)}" for name, value in fields.items()]
     return "\n".join(["[[expect]]", *lines, ""])
 
 
-def _value(value: object) -> str:
+def toml_value(value: object) -> str:
     """A TOML value: JSON's strings, integers and lists are valid TOML, except for the control character DEL."""
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return f"[{', '.join(_value(one) for one in value)}]"
+        return f"[{', '.join(toml_value(one) for one in value)}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -167,7 +167,10 @@ def resolve(
     if machine is None:
         machine = Machine("cpu", count=None, backend="gloo") if device == "cpu" else probe(device)
     if machine.error is not None:
-        raise UsageError(f"--device {device}: torch does not support it on this machine: {machine.error}")
+        raise UsageError(
+            f"--device {device}: torch does not support it on this machine: {machine.error}; "
+            f"'auto' is this machine's accelerator"
+        )
     chosen = machine.backend if backend == "auto" else backend
     if chosen is None:
         raise UsageError(

@@ -27,6 +27,9 @@ _ECHO = re.compile(
     re.IGNORECASE,
 )
 
+# A rank that gave up waiting is not the one that it waited for.
+_IN_VAIN = re.compile(r"timed? ?out|communicator was aborted|failed to (send|recv)", re.IGNORECASE)
+
 
 class Cause(msgspec.Struct, frozen=True):
     """One link of an exception's chain of causes."""
@@ -58,8 +61,15 @@ class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     @property
     def is_echo(self) -> bool:
         """Whether the exception only says that a peer is gone."""
-        texts = [self.message, *(cause.message for cause in self.causes)]
-        return any(_ECHO.search(text) for text in texts)
+        return self._says(_ECHO)
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """Whether the exception says that a peer is gone, or did not answer in time."""
+        return self.is_echo or self._says(_IN_VAIN)
+
+    def _says(self, pattern: re.Pattern[str]) -> bool:
+        return any(pattern.search(text) for text in (self.message, *(cause.message for cause in self.causes)))
 
 
 class Died(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
@@ -156,8 +166,9 @@ class VerdictVector(msgspec.Struct, frozen=True):
         """The rank that failed first: the root cause as far as the evidence goes; None if all returned.
 
         A lost rank comes first, because failures that it causes are known sooner than the loss itself. Otherwise the
-        earliest that raised or died comes before ranks that only lost their connection to it, and a stuck rank
-        is the root only if no rank raised or died: one that waits in a circle, or for no rank that is stuck.
+        earliest that raised or died comes before ranks that only lost their connection to it, or waited for it until a
+        timeout. A stuck rank is the root only if no rank raised or died: one that waits in a circle, or for no rank
+        that is stuck.
         """
         failed = [
             (_precedence(v), rank) for rank, v in enumerate(self.verdicts) if not isinstance(v, Returned)
@@ -245,7 +256,7 @@ def _precedence(verdict: Verdict) -> tuple[int, float]:
         return (2, verdict.after)
     if isinstance(verdict, Died) and verdict.lost:
         return (-1, verdict.after)
-    return (int(isinstance(verdict, Raised) and verdict.is_echo), verdict.after)
+    return (int(isinstance(verdict, Raised) and verdict.waited_in_vain), verdict.after)
 
 
 def _place(rank: int, verdict: Verdict) -> Place:

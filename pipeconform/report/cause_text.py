@@ -14,6 +14,7 @@ from pipeconform.report.causes import Cause, Known
 from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.localisation_text import localisation_lines
 from pipeconform.report.location import DEFAULT_RESULT
+from pipeconform.report.next_steps import next_step
 from pipeconform.report.result import Violation
 from pipeconform.report.timeline_text import timeline_lines
 from pipeconform.report.words import COLOURS, WORDS, control_words, plural, reservation, under
@@ -68,7 +69,7 @@ def cause_block(cause: Cause, *, number: int, width: int, where: Path | None) ->
     body += ["", headline]
     body += [f"  {line}" for line in _cut(lines)]
     body += [f"  {line}" for line in _verdicts(violation)]
-    spread = localisation_lines(violation.localisation)
+    spread = localisation_lines(violation.localisation, said=violation.message)
     body += ["", *(f"  {line}" for line in spread)] if spread else []
     picture = timeline_lines(violation.timeline, first_wrong=violation.first_wrong, width=width - 5)
     body += ["", *(f"  {line}" for line in picture)] if picture else []
@@ -78,6 +79,8 @@ def cause_block(cause: Cause, *, number: int, width: int, where: Path | None) ->
     body.append(f"shown by {plural(cause.occurrences, 'drawn case')}")
     body += [] if violation.control is None else [control_words(violation.control)]
     body += _beside(cause, width=width - 3)
+    step = next_step(violation)
+    body += textwrap.wrap(f"next: {step}", width - 3) if step else []
     body.append(replay_line(violation, where=where))
     return head.append("\n".join(f"   {line}".rstrip() for line in body))
 

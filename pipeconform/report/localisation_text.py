@@ -24,18 +24,21 @@ def begins(found: Localisation) -> str:
     return f"first wrong of {compared}: {found.first.where()}{bounded}"
 
 
-def localisation_lines(found: Localisation | None) -> list[str]:
-    """The first wrong tensor, what is wrong with it, and where it spreads; empty where it was not looked for."""
-    if found is None:
+def localisation_lines(found: Localisation | None, *, said: str = "") -> list[str]:
+    """The first wrong tensor, what is wrong with it, and where it spreads; empty if none was found or looked for.
+
+    What `said` has already is not repeated.
+    """
+    if found is None or found.first is None:
         return []
-    if found.first is None:
-        return [begins(found)]
-    likeness = f": {found.first.likeness}" if found.first.likeness else ""
+    first = found.first
+    likeness = f": {first.likeness}" if first.likeness else ""
+    repeated = first.tensor in said and first.text in said
     return [
         begins(found),
-        f"  {found.first.tensor}{likeness}",
-        *(f"  {line}" for line in found.first.text.splitlines()),
-        f"how the error spreads in step {found.first.step}, per microbatch (= right, x wrong, . not seen):",
+        *([f"  {first.tensor}{likeness}"] if likeness or not repeated else []),
+        *(f"  {line}" for line in ([] if repeated else first.text.splitlines())),
+        f"how the error spreads in step {first.step}, per microbatch (= right, x wrong, . not seen):",
         *(f"  {line}" for line in _rows(found.lanes)),
     ]
 

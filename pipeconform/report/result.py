@@ -343,7 +343,12 @@ def read_result(path: Path) -> Result:
     """
     if path.is_dir():
         path /= RESULT_NAME
-    data = file_bytes(path, error=BadResultError)
+    try:
+        data = file_bytes(path, error=BadResultError)
+    except BadResultError as error:
+        if path.exists():
+            raise
+        raise BadResultError(f"{error}; 'pipeconform run' writes result files") from None
     version = decoded_json(data, _Versioned, source=path, what="a result file", error=BadResultError).format
     if version not in _READABLE:
         raise BadResultError(

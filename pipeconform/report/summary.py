@@ -33,25 +33,30 @@ _SLOWEST = 3  # requirements
 _WIDEST = 100  # columns of running text
 
 
-def render_overview(result: Result, console: Console) -> None:
-    """Print the table and the totals."""
+def render_overview(result: Result, console: Console, *, verbose: bool = False) -> None:
+    """Print the table and the totals; why cells were skipped only if `verbose`."""
     for part in overview(result.cells, width=console.width):
         console.print(part)
     console.print()
     for total in totals(result):
         _print(console, Text(total))
-    for note in _notes(result.cells):
+    for note in _notes(result.cells, verbose=verbose):
         _print(console, note)
 
 
 def render_summary(
-    result: Result, console: Console, *, where: Path | None, known: Sequence[Known] | None = None
+    result: Result,
+    console: Console,
+    *,
+    where: Path | None,
+    known: Sequence[Known] | None = None,
+    verbose: bool = False,
 ) -> None:
     """Print the table, the totals, the causes and the verdict.
 
-    `where` is the result file; `known` lists findings, as in `causes_of`.
+    `where` is the result file; `known` lists findings, as in `causes_of`; `verbose` is as for `render_overview`.
     """
-    render_overview(result, console)
+    render_overview(result, console, verbose=verbose)
     causes = [cause for cause in causes_of(result, known=known) if not cause.expected]
     slow = slowest(result.cells)
     if slow:
@@ -143,10 +148,12 @@ def _pairs(result: Result) -> Iterator[str]:
     )
 
 
-def _notes(cells: Sequence[Cell]) -> Iterator[Text]:
-    """Why cells were skipped or could not be judged; each reason once."""
+def _notes(cells: Sequence[Cell], *, verbose: bool) -> Iterator[Text]:
+    """Why cells could not be judged and, if `verbose`, why cells were skipped; each reason once."""
     reasons: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
+        if cell.status == "skipped" and not verbose:
+            continue
         if cell.reason and cell.status != "not_claimed" and not cell.violations:
             reasons.setdefault((cell.status, cell.reason), []).append(cell)
     for (_, reason), several in reasons.items():

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pipeconform.report.console import bar, redrawn
 from pipeconform.report.progress import Progress
-from pipeconform.report.result import Cell
+from pipeconform.report.result import Cell, Status
 from pipeconform.report.words import COLOURS, WORDS, counted, plural, under
 from pipeconform.spec.wrappers import all_requirements
 
@@ -41,11 +41,14 @@ def cell_line(cell: Cell) -> Text:
 
 
 def requirement_line(identifier: str, cells: list[Cell]) -> Text:
-    """A requirement under all its schedules: its counts, and where it is not met."""
-    line = Text(f"{identifier:<7}{counted(cell.status for cell in cells)}")
+    """A requirement under all its schedules: its counts and, if they differ, under which it is not met."""
     wrong = [cell for cell in cells if not _is_good(cell)]
-    if 0 < len(wrong) < sum(cell.status not in ("not_claimed", "skipped") for cell in cells):
-        line.append(" (" + ", ".join(dict.fromkeys(cell.schedule for cell in wrong)) + ")")
+    judged_cells = [cell for cell in cells if cell.status not in ("not_claimed", "skipped")]
+    is_mixed = len({cell.status for cell in judged_cells}) > 1 or 0 < len(wrong) < len(judged_cells)
+    where: dict[Status, list[str]] = {}
+    for cell in wrong if is_mixed else ():
+        where.setdefault(cell.status, []).append(cell.schedule)
+    line = Text(f"{identifier:<7}{counted((cell.status for cell in cells), where=where)}")
     judged = sum(cell.judgements for cell in cells)
     if judged:
         line.append(f"; {plural(judged, 'judgement')}, {sum(cell.seconds for cell in cells):.1f} s")

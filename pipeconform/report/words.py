@@ -67,10 +67,18 @@ _NAMES: Mapping[Status, str] = MappingProxyType(
 )
 
 
-def counted(statuses: Iterable[Status]) -> str:
-    """How many of each status, always in the same order: ``12 ok, 3 FAIL, 2 not claimed``."""
-    counts = Counter(statuses)
-    return ", ".join(f"{counts[s]} {_NAMES.get(s, word)}" for s, word in WORDS.items() if counts[s])
+def counted(statuses: Iterable[Status], *, where: Mapping[Status, Iterable[str]] | None = None) -> str:
+    """How many of each status, always in the same order: ``12 ok, 3 FAIL, 2 not claimed``.
+
+    `where` names the schedules of some statuses, which follow in brackets: ``2 ok, 1 FAIL (GPipe)``.
+    """
+    counts, places = Counter(statuses), where or {}
+    return ", ".join(
+        f"{counts[s]} {_NAMES.get(s, word)}"
+        + (f" ({', '.join(dict.fromkeys(places[s]))})" if s in places else "")
+        for s, word in WORDS.items()
+        if counts[s]
+    )
 
 
 def under(*schedules: str) -> str:

@@ -340,7 +340,8 @@ class PytestRun:
 
         console = SafeConsole()
         console.print()
-        render_overview(self.gathered.result(complete=not self.interrupted), console)
+        result = self.gathered.result(complete=not self.interrupted)
+        render_overview(result, console, verbose=self.config.get_verbosity() > 0)
         kept = "not kept; --pipeconform-out DIR keeps them, and replay needs them"
         console.print(
             f"results: {self.gathered.unwritten or self.gathered.file or kept}",

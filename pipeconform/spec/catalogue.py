@@ -270,5 +270,5 @@ def named(identifier: str, rows: Iterable[Requirement]) -> Requirement:
     """
     known = {row.id: row for row in rows}
     if identifier.upper() not in known:
-        raise UnknownNameError("requirement", identifier, known)
+        raise UnknownNameError("requirement", identifier, known, listed_by="pipeconform list")
     return known[identifier.upper()]

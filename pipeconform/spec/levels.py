@@ -103,7 +103,7 @@ def certification_level(name: str) -> CertificationLevel:
     """
     known = {level.name: level for level in certification_levels()}
     if name.casefold() not in known:
-        raise UnknownNameError("level", name, known)
+        raise UnknownNameError("level", name, known, listed_by="pipeconform list --levels")
     return known[name.casefold()]
 
 

@@ -120,4 +120,6 @@ def profile(name: str) -> Profile:
     for one in _PROFILES:
         if one.name == name:
             return one
-    raise UnknownNameError("profile", name, [one.name for one in _PROFILES])
+    raise UnknownNameError(
+        "profile", name, [one.name for one in _PROFILES], listed_by="pipeconform list --profiles"
+    )

@@ -64,7 +64,7 @@ def require_requirement(name: str) -> None:
         UnknownNameError: it is neither; the message lists the nearest.
     """
     if name.upper() not in _by_name():
-        raise UnknownNameError("requirement or chapter", name, _by_name())
+        raise UnknownNameError("requirement or chapter", name, _by_name(), listed_by="pipeconform list")
 
 
 def _ids(chapter: Chapter) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ def test_one_bad_file_among_good_ones_is_named(typed, result, tmp_path):
 def test_a_missing_file_is_named(typed):
     assert typed("report", "nowhere.json")[::2] == (
         2,
-        "pipeconform: cannot read nowhere.json: No such file or directory\n",
+        "pipeconform: cannot read nowhere.json: No such file or directory; 'pipeconform run' writes result files\n",
     )
 
 

@@ -321,7 +321,10 @@ def test_every_family_is_listed_with_its_formula_and_source(typed):
         (["verify", "bad.csv"], "bad.csv, line 2, column 3 (rank 1): '1X0' is not an action; expected "),
         (["draw", "bad.csv"], "bad.csv, line 2, column 3 (rank 1): '1X0' is not an action; expected "),
         (["simulate", "bad.json"], "bad.json, line 2, column 2: JSON is malformed: "),
-        (["verify", "--name", "1F2B", "-p", "2", "-m", "2"], "unknown schedule family '1F2B'; nearest: 1F1B"),
+        (
+            ["verify", "--name", "1F2B", "-p", "2", "-m", "2"],
+            "unknown schedule family '1F2B'; nearest: one_f_one_b",
+        ),
         (["draw", "--name", "zbv", "-p", "2", "-m", "2"], "unknown schedule family 'zbv'; nearest: zb_v"),
         (["verify", "--name", "gpipe", "-p", "2"], "--name gpipe needs -p RANKS and -m MICROBATCHES"),
         (

@@ -69,7 +69,10 @@ def test_an_incomplete_package_is_not_verified(typed, make, tmp_path):
         (("verify", "mine.zip", "--rerun", "3", "--impl", "torchy"), "cannot read --impl 'torchy'"),
         (("merge", "mine.zip", "--out", "x.zip"), "mine.zip: certificate.json: shard: this package is whole"),
         (("sign", "mine.zip", "--key", "no.pem"), "cannot read no.pem: No such file or directory"),
-        (("certify", "--impl", "reference", "--level", "gold"), "unknown level 'gold'; nearest: "),
+        (
+            ("certify", "--impl", "reference", "--level", "gold"),
+            "unknown level 'gold'; 'pipeconform list --levels' prints all",
+        ),
         (("certify", "--impl", "torchy", "--level", "forward"), "cannot read --impl 'torchy'"),
         (
             ("certify", "--impl", "reference", "--level", "forward", "--shard", "3/2"),

@@ -186,3 +186,47 @@ def test_a_blocked_violation_needs_no_entry_beside_its_blocker(make, failing):
 
     assert proposed(failing(), blocked) == ["TRN-4"]
     assert proposed(blocked) == ["TRN-1"]
+
+
+def test_a_file_that_is_not_filled_in_yet_is_proposed_again_unchanged(make, failing, tmp_path):
+    result, path = make.result(failing(), failing(requirement="FWD-1")), tmp_path / "mine.toml"
+    write_proposal(propose(result, owner="us"), path)
+    again = propose(result, read_expectations(path, drafts=True))
+
+    assert again.text == path.read_text()
+    assert read_expectations(path, drafts=True).entries[0].lacking == ("reason", "issue", "expires")
+
+
+def test_entries_of_one_cause_stand_together_under_a_line_that_says_so(make, failing, tmp_path):
+    ended = "rank 1  died      SIGSEGV in stage.py:7 send  <- first failure"
+    crash = {"status": "crashed", "signature": "died: SIGSEGV", "message": ended, "verdicts": ended}
+    cells = [
+        failing(requirement="TRN-4", **crash),
+        failing(requirement="TRN-9", signature="buffer value"),
+        failing(requirement="LIF-1", **crash),
+    ]
+    entries = tomllib.loads(propose(make.result(*cells)).text)["expect"]
+    causes = [entry["cause"] for entry in entries]
+
+    assert len(causes) == 3 > len({*causes})
+    assert causes == sorted(causes, key=causes.index)  # equal ones are neighbours
+    text = propose(make.result(*cells)).text
+    assert [line for line in text.splitlines()[3:] if line.startswith("#")] == [
+        f"# {causes.count(one)} entries of one cause, {one}"
+        for one in dict.fromkeys(causes)
+        if causes.count(one) > 1
+    ]
+
+
+def test_a_cause_that_is_known_gives_reason_and_issue(make, failing):
+    result = make.result(failing(requirement="TRN-4", signature="gradient value"))
+    torch = msgspec.structs.replace(
+        result,
+        implementation=msgspec.structs.replace(result.implementation, name="torch.distributed.pipelining"),
+    )
+    (entry,) = tomllib.loads(propose(torch).text)["expect"]
+    (own,) = tomllib.loads(propose(torch, reason="ours", issue="https://x.org").text)["expect"]
+
+    assert entry["reason"] == "A step divides the gradients of earlier steps by m again"
+    assert entry["issue"].startswith("https://")
+    assert (own["reason"], own["issue"]) == ("ours", "https://x.org")

@@ -45,6 +45,14 @@ def test_a_lost_connection_is_an_echo_of_the_failure_and_not_its_cause():
     assert VerdictVector((Returned(0), echo)).first_failure == 1
 
 
+def test_a_rank_that_gave_up_waiting_is_not_the_one_that_it_waited_for():
+    late = Raised("RuntimeError", "gloo: Timed out waiting 1000ms for recv operation to complete", after=0.1)
+    guilty = Raised("ValueError", "b", after=0.2)
+
+    assert VerdictVector((late, guilty)).first_failure == 1
+    assert VerdictVector((late, Returned(0))).first_failure == 0
+
+
 def test_stuck_ranks_are_the_root_only_if_nobody_raised_or_died():
     assert VerdictVector((Returned(0), Stuck(1.0, why="idle"))).first_failure == 1
 

@@ -1,5 +1,7 @@
 """Where an error begins and how it spreads, as a reader sees it."""
 
+import msgspec
+
 from pipeconform.observe.localisation import Deviation, Lane, Localisation
 from pipeconform.report.localisation_text import localisation_lines
 
@@ -42,6 +44,9 @@ FOUND = Localisation(
 )
 
 
+UNLIKE = msgspec.structs.replace(FOUND.first, likeness="")
+
+
 def test_the_first_wrong_tensor_and_what_it_spreads_to():
     assert "\n".join(localisation_lines(FOUND)) == (
         """\
@@ -63,16 +68,25 @@ how the error spreads in step 0, per microbatch (= right, x wrong, . not seen):
     )
 
 
-def test_nothing_wrong_is_said_so():
-    (line,) = localisation_lines(Localisation(first=None, compared=1, wrong=0))
+def test_what_the_message_says_is_not_repeated():
+    said = "gradient of output 0 is not the reference's\n" + FOUND.first.text
+    lines = localisation_lines(FOUND, said=said)
+    without = localisation_lines(msgspec.structs.replace(FOUND, first=UNLIKE), said=said)
 
-    assert line == "executed once more to find the first wrong tensor: none of 1 compared tensor is wrong"
+    assert lines[1] == "  gradient of output 0: it is 0.5 times the reference's"
+    assert lines[2].startswith("how the error spreads")
+    assert without[1].startswith("how the error spreads")
+    assert localisation_lines(FOUND, said="something else") == localisation_lines(FOUND)
 
 
 def test_a_missing_bound_is_said():
-    (line,) = localisation_lines(Localisation(first=None, compared=7, wrong=0, bounded=False))
+    (line, *_) = localisation_lines(msgspec.structs.replace(FOUND, bounded=False))
 
     assert line.endswith("no error bound could be computed, so only what is far off counts")
+
+
+def test_nothing_is_said_where_nothing_is_wrong():
+    assert localisation_lines(Localisation(first=None, compared=1, wrong=0)) == []
 
 
 def test_nothing_is_said_where_nobody_looked():

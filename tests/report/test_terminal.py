@@ -138,6 +138,17 @@ def test_schedules_are_listed_only_if_others_are_met(make):
     assert "(GPipe)" in str(requirement_line("FWD-1", [wrong, make.cell("FWD-1", "1F1B")]))
 
 
+def test_each_status_of_a_mixed_row_says_under_which_schedules(make):
+    cells = [
+        make.cell("LIF-1", "GPipe", make.violation("LIF-1", "GPipe")),
+        make.cell("LIF-1", "1F1B", make.violation("LIF-1", "1F1B")),
+        make.cell("LIF-1", "ZBV", status="blocked"),
+    ]
+
+    assert "2 FAIL (GPipe, 1F1B), 1 blocked (ZBV); " in str(requirement_line("LIF-1", cells))
+    assert "(" not in str(requirement_line("LIF-1", cells[:2]))
+
+
 def test_a_requirement_nobody_claims_counts_no_judgements(make):
     cells = [make.cell("FWD-4", "GPipe", status="not_claimed", judgements=0)]
 

@@ -60,7 +60,10 @@ def family(name: str) -> Family:
         UnknownNameError: There is no such family; the message lists similar names.
     """
     if name not in _FAMILIES:
-        raise UnknownNameError("schedule", name, _FAMILIES)
+        titles = {one.title: one.name for one in _FAMILIES.values()}
+        raise UnknownNameError(
+            "schedule family", name, _FAMILIES, aliases=titles, listed_by="pipeconform schedule list"
+        )
     return _FAMILIES[name]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from pipeconform.reference_impl.adapter import ReferenceAdapter
 
-from pipeconform.adapter import Placement, ScheduleClaim
+from pipeconform.adapter import BoundaryClaim, Capabilities, Placement, ScheduleClaim
 from pipeconform.case import blocks
 from pipeconform.case import limits as sizes_of_cases
 from pipeconform.case.case import Case, decode_case, encode_case
@@ -196,3 +196,13 @@ def test_a_checkpointed_block_leaves_its_map_and_its_dropout_behind() -> None:
         control = SUBJECTS[Focus.CHECKPOINT].control_of(case)
         assert control is not None
         assert control.has(blocks.Dropout)
+
+
+@pytest.mark.parametrize("focus", [Focus.BOUNDARY, Focus.NO_GRAD])
+def test_several_tensors_without_a_container_for_them_are_no_claim(focus):
+    claim = ScheduleClaim(name="GPipe")
+    several = BoundaryClaim(max_tensors=4, no_grad_tensors=True)
+    held = dataclasses.replace(several, containers=("tensor", "tuple"))
+
+    assert not is_claimed(focus, claim, Capabilities(schedules=(claim,), boundary=several))
+    assert is_claimed(focus, claim, Capabilities(schedules=(claim,), boundary=held))

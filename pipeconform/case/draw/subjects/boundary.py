@@ -7,6 +7,7 @@ from msgspec import structs
 from pipeconform.case.case import Carried, Case, Model
 from pipeconform.case.draw.changes import ORDINARY_TENSORS, changed_model, on_model
 from pipeconform.case.draw.drawing import Drawing
+from pipeconform.case.draw.passages import passes
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus
 
@@ -43,7 +44,7 @@ def _not_carrying(case: Case) -> Case:
 
 BOUNDARY = Subject(
     focus=Focus.BOUNDARY,
-    claimed=lambda claim, own: own.boundary.max_tensors > 1 or own.boundary.containers != ("tensor",),
+    claimed=lambda claim, own: not {"tuple", "list"}.isdisjoint(own.boundary.containers),
     found=lambda case: (
         case.model.container != "tensor"
         and not case.model.passages
@@ -56,7 +57,7 @@ BOUNDARY = Subject(
 NO_GRAD = Subject(
     focus=Focus.NO_GRAD,
     claimed=lambda claim, own: (
-        own.boundary.max_tensors > 1 and (own.boundary.no_grad_tensors or own.boundary.non_float_tensors)
+        passes(claim, own) and (own.boundary.no_grad_tensors or own.boundary.non_float_tensors)
     ),
     found=lambda case: bool(_WITHOUT_GRADIENT.intersection(case.model.carried)),
     contents=on_model(_without_gradient),

@@ -24,7 +24,7 @@ _USUAL: tuple[KwargKind, ...] = ("tensor", "number")
 
 def _own_splits(features: frozenset[Feature]) -> list[KwargKind]:
     """The claimed kinds of keyword arguments with split rules of their own."""
-    return [kind for kind, feature in _OWN_SPLITS.items() if {feature, Feature.KWARGS} <= features]
+    return [kind for kind, feature in _OWN_SPLITS.items() if feature in features]
 
 
 def _fits(claim: ScheduleClaim, own: Capabilities) -> bool:
@@ -77,6 +77,7 @@ OBJECTS = Subject(
 )
 RULES = Subject(
     focus=Focus.RULES,
+    needs=frozenset({Feature.KWARGS}),
     claimed=lambda claim, own: bool(_own_splits(own.features)) and _fits(claim, own),
     found=lambda case: not _kinds(case).isdisjoint(_OWN_SPLITS),
     size=_size,

@@ -20,8 +20,7 @@ _KINDS: dict[MergedKind, Feature] = {
 
 def _kinds(features: frozenset[Feature]) -> tuple[MergedKind, ...]:
     """The claimed kinds of merged outputs."""
-    needed = {Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS}
-    return tuple(kind for kind, feature in _KINDS.items() if needed | {feature} <= features)
+    return tuple(kind for kind, feature in _KINDS.items() if feature in features)
 
 
 def _merged(d: Drawing, model: Model) -> Model:
@@ -31,6 +30,7 @@ def _merged(d: Drawing, model: Model) -> Model:
 
 MERGES = Subject(
     focus=Focus.MERGES,
+    needs=frozenset({Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS}),
     claimed=lambda claim, own: bool(_kinds(own.features)),
     found=lambda case: bool(case.model.merged),
     contents=on_model(_merged),

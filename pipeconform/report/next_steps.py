@@ -1,0 +1,116 @@
+"""What somebody who reads an accusation can do next, where a kind of violation has a usual remedy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pipeconform.report.result import Violation
+
+__all__ = ["STEPS", "Step", "next_step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A remedy, and the violations that it is for."""
+
+    signature: str
+    """A pattern that matches the beginning of the signature."""
+    advice: str
+    said: str = ""
+    """A pattern that the message or the hint about the first wrong value must also contain."""
+
+    def suits(self, violation: Violation) -> bool:
+        """Whether the remedy is for this violation."""
+        first = None if violation.localisation is None else violation.localisation.first
+        text = violation.message + ("" if first is None else f"\n{first.likeness}")
+        return bool(re.match(self.signature, violation.signature)) and bool(re.search(self.said, text))
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        signature="hang",
+        said="a circle: ",
+        advice="post what two ranks send each other and receive from each other in one batch_isend_irecv",
+    ),
+    Step(
+        signature="hang",
+        said=r"which (has returned|raised|died)",
+        advice="make every rank check the plan and the batch before anything is sent, and raise on all of them or none",
+    ),
+    Step(
+        signature="raised",
+        said="has to be contiguous",
+        advice="send tensor.contiguous(): gradients may come in any layout",
+    ),
+    Step(
+        signature="refused: ",
+        advice="claim less, or support it: the claims are in describe(), and build() refused what they cover",
+    ),
+    Step(
+        signature="refused on some ranks only",
+        advice="check the size of the batch on every rank, before anything is sent",
+    ),
+    Step(
+        signature="gradient value",
+        said="times the reference's",
+        advice="scale each microbatch's contribution once, and nothing that was there before; see Capabilities.scale",
+    ),
+    Step(
+        signature=r"(gradient|output|input gradient|boundary) value",
+        said="it is microbatch",
+        advice="keep a buffer for each microbatch in flight; one was used again before it had been read",
+    ),
+    Step(
+        signature="gradient missing",
+        advice="run the backward of every stage, also where its input needs no gradient",
+    ),
+    Step(
+        signature="buffer value",
+        advice="run the forward of a stage once for each microbatch; after a dry run, put the buffers back",
+    ),
+    Step(
+        signature="hooks ran in a dry run",
+        advice="learn shapes on the meta device, or from a copy of the stage without hooks",
+    ),
+    Step(
+        signature="declared and executed differ",
+        advice="compare table() with the order above; run() must execute what is declared",
+    ),
+    Step(
+        signature="(output order|output length)",
+        advice="merge outputs in the order of microbatches, and refuse batches that cannot be divided",
+    ),
+    Step(
+        signature="(no output|no loss|loss on the wrong rank)",
+        advice="return it in StepResult on the ranks that outputs_on and loss_on claim",
+    ),
+    Step(
+        signature="boundary tensors beyond the bound",
+        advice="free the received input of a microbatch when its backward has run",
+    ),
+    Step(
+        signature="evaluation (result requires grad|records a graph)",
+        advice="run Mode.EVAL under torch.no_grad()",
+    ),
+    Step(
+        signature="evaluation in training mode", advice="call module.eval() on every stage before evaluating"
+    ),
+    Step(signature="outputs kept", advice="drop references to outputs when the step has returned them"),
+    Step(signature="another group", advice="give every operation the group of plan.ranks.pipeline_group"),
+    Step(
+        signature="synchronised (too early|more than once)",
+        advice="run all but the last backward of a step inside no_sync()",
+    ),
+    Step(signature="second close raises", advice="let close() do nothing when it is called again"),
+    Step(
+        signature=".*: (accepted|silent wrong result)",
+        advice="check it before computing, and raise an error that names stage, tensor, expected and actual",
+    ),
+)
+"""All remedies; the first that suits is shown."""
+
+
+def next_step(violation: Violation) -> str:
+    """What to do next about a violation; empty where there is no usual remedy."""
+    return next((step.advice for step in STEPS if step.suits(violation)), "")

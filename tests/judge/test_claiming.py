@@ -1,0 +1,98 @@
+"""What to claim for a requirement: the lines are enough, and none of them is too much."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeconform.claims import BoundaryClaim, Capabilities, ErrorContract, Feature, Placement, ScheduleClaim
+from pipeconform.judge.claiming import PLAINEST, additions_for, lines_of, wrapper_addition
+from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.wrapper import WrapperFeature
+
+
+def with_all(additions, capabilities):
+    """The claims of the first schedule with the additions."""
+    claims = (capabilities.schedules[0], capabilities)
+    for one in additions:
+        claims = one.to(claims)
+    return claims
+
+
+@pytest.mark.parametrize("requirement", JUDGEMENTS)
+def test_what_to_claim_for_a_requirement_is_enough_and_nothing_of_it_is_too_much(requirement):
+    judgement = JUDGEMENTS[requirement]
+    additions = additions_for(judgement, PLAINEST)
+
+    assert additions is not None
+    own = [one for one in additions if one.place[0] != "Description"]  # promises decide nothing about cases
+    assert is_judged(judgement, own)
+    assert [one for one in own if is_judged(judgement, [other for other in own if other != one])] == []
+
+
+def is_judged(judgement, additions):
+    """Whether the plainest adapter with the additions is judged; one that others are inside of cannot be left out."""
+    made = {(*one.place, one.text.removesuffix("()")) for one in additions}
+    inside = {one.place for one in additions if one.place[-1].endswith(("TracingClaim", "ParallelClaim"))}
+    return inside <= made and bool(judgement.foci(*with_all(additions, PLAINEST)))
+
+
+def line(requirement, capabilities=PLAINEST):
+    return lines_of(additions_for(JUDGEMENTS[requirement], capabilities))
+
+
+def test_features_share_a_line_and_a_claim_that_is_made_is_written_once():
+    assert line("FWD-11") == (
+        "in Capabilities: features=frozenset({…, Feature.OUTPUTS, Feature.STRUCTURED_OUTPUTS})",
+    )
+    assert line("DPC-9") == (
+        "in Capabilities: features=frozenset({…, Feature.BUFFERS})",
+        "in Capabilities: sub_groups=True",
+        "in Capabilities: data_parallel=DataParallelClaim(…, synchronised_norms=True)",
+    )
+    assert line("SPL-2") == ('in ScheduleClaim(name="GPipe", …): split_backward=True',)
+
+
+def test_what_is_claimed_is_kept_in_the_line():
+    given = replace(PLAINEST, boundary=BoundaryClaim(dtypes=("float64",)))
+
+    assert line("FWD-6", given) == (
+        'in Capabilities: boundary=BoundaryClaim(…, dtypes=("float64", "bfloat16"))',
+    )
+
+
+def test_nothing_is_missing_for_what_is_claimed():
+    assert additions_for(JUDGEMENTS["TRN-1"], PLAINEST) == ()
+
+
+def test_a_feature_that_the_only_schedule_lacks_is_no_longer_to_be_lacked():
+    claim = ScheduleClaim(name="A", lacks=frozenset({Feature.KWARGS}))
+    given = Capabilities(schedules=(claim,), features=frozenset({Feature.KWARGS}))
+
+    assert line("FWD-9", given) == ('in ScheduleClaim(name="A", …): Feature.KWARGS no longer in lacks',)
+
+
+def test_the_schedule_that_needs_the_least_is_named():
+    both = replace(PLAINEST, schedules=(ScheduleClaim(name="A", trains=False), ScheduleClaim(name="B")))
+
+    assert line("SPL-2", both) == ('in ScheduleClaim(name="B", …): split_backward=True',)
+
+
+def test_an_engine_of_another_kind_has_no_short_answer():
+    alone = Capabilities(
+        schedules=(ScheduleClaim(name="A", placement=Placement.SINGLE_PROCESS),), world="single_process"
+    )
+
+    assert additions_for(JUDGEMENTS["DPC-1"], alone) is None
+
+
+def test_a_promise_is_asked_for_only_where_none_is_made():
+    made = ErrorContract(promises={"batch": ("ValueError",)})
+
+    assert [one.place[0] for one in additions_for(JUDGEMENTS["ERR-15"], PLAINEST)] == ["Description"]
+    assert additions_for(JUDGEMENTS["ERR-15"], PLAINEST, made) == ()
+
+
+def test_a_wrapper_s_feature_is_claimed_in_its_own_claims():
+    assert lines_of([wrapper_addition(WrapperFeature.JOIN)]) == (
+        "in WrapperClaims: features=frozenset({…, WrapperFeature.JOIN})",
+    )
