@@ -107,6 +107,20 @@ def test_an_environment_variant_reaches_the_ranks(two_agents):
     assert vector.values == (b"yes",)
 
 
+def test_pools_that_ask_for_the_same_share_the_fork_servers_of_the_agents(two_agents):
+    def servers(environment=None):
+        with two_agents[1].pools(environment, preload=WITHOUT_TORCH) as pools:
+            pool = pools.bare(2, backend=None)
+            vector = pool.run("attach_tasks:parent", time_limit=LIMIT)
+            pool.close()
+        return set(vector.values)
+
+    first = servers()
+
+    assert servers() == first
+    assert not servers(Environment("another", {"PIPECONFORM_TEST": "yes"})) & first
+
+
 def test_ranks_listen_at_the_address_of_their_agent_and_nowhere_else(attached):
     """Torch's own store would listen on all interfaces."""
     run(attached, 2, "total")
