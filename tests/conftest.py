@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,17 @@ from tests.warm_servers import WarmServers
 
 # A shell's & lets its children ignore Ctrl-C for good; ours are to hear it however the tests were started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """Let torch compute in one thread, as ranks do, and look for garbage only among what tests make.
+
+    The tensors are small: a second thread spends more time waiting than it saves, and there is a worker per core. No
+    variable says so, because ranks would inherit it, and some tests are about the variables that they are given.
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    gc.freeze()  # torch's modules, thousands of tests
 
 
 ABOUT_SERVERS = ("ranks/", "attach/", "session/", "campaign/test_isolation.py")

@@ -24,7 +24,8 @@ _WARM = (
 )
 """What a server has imported that is asked for some of it."""
 _MOST = 3
-_OF_THE_TEST = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION")
+_OF_PYTEST = "PYTEST_"
+"""Begins the names of variables that change from test to test, and in runs of this process; ranks read none of them."""
 
 
 class _Kept(ForkServer):
@@ -49,7 +50,7 @@ class WarmServers:
         key = (
             environment.name,
             tuple(preload),
-            frozenset(variables.items() - _own(variables)),
+            frozenset(item for item in variables.items() if not item[0].startswith(_OF_PYTEST)),
             tuple(sys.path),
         )
         server = self._kept.pop(key, None)
@@ -72,7 +73,3 @@ class WarmServers:
         """End them all."""
         while self._kept:
             self._kept.popitem()[1].end()
-
-
-def _own(variables: dict[str, str]) -> set[tuple[str, str]]:
-    return {(name, variables[name]) for name in _OF_THE_TEST if name in variables}

@@ -47,7 +47,8 @@ class Controller:
         )
         self.least_idle = _LEAST_IDLE
         """The least number of seconds without progress that pools call a hang."""
-        self._environments = 0
+        self._environments: list[tuple[Environment, tuple[str, ...]]] = []
+        """What the agents' fork servers are started with; the place in this list identifies a server to them."""
 
     def gather(self, *, limit: float) -> None:
         """Wait for the first agents.
@@ -65,13 +66,15 @@ class Controller:
         idle_limit: float = 2.0,
         max_sizes: int = 4,
     ) -> AttachedPools:
-        """Make pools under one environment variant."""
-        self._environments += 1
+        """Make pools under one environment variant; those that ask for the same share the agents' fork servers."""
+        asked = (Environment() if environment is None else environment, tuple(preload))
+        if asked not in self._environments:
+            self._environments.append(asked)
         return AttachedPools(
             self,
-            number=self._environments,
-            environment=Environment() if environment is None else environment,
-            preload=tuple(preload),
+            number=self._environments.index(asked),
+            environment=asked[0],
+            preload=asked[1],
             idle_limit=idle_limit,
             max_sizes=max_sizes,
         )

@@ -1,13 +1,13 @@
-"""What attached ranks run in these tests; every task returns bytes."""
+"""What attached ranks run in these tests; every task returns bytes.
+
+Torch is imported where it is used: a server that preloads this module alone starts in a tenth of a second.
+"""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-
-import torch
-import torch.distributed as dist
 
 from pipeconform.ranks.rank import RankContext
 
@@ -29,6 +29,9 @@ def variable(context: RankContext, payload: bytes) -> bytes:
 
 
 def total(context: RankContext, payload: bytes) -> bytes:
+    import torch
+    import torch.distributed as dist
+
     x = torch.tensor([float(context.rank + 1)])
     dist.all_reduce(x)
     return str(x.item()).encode()
@@ -36,6 +39,9 @@ def total(context: RankContext, payload: bytes) -> bytes:
 
 def subgroups(context: RankContext, payload: bytes) -> bytes:
     """Sum over the ranks of the same parity, in groups made for this task."""
+    import torch
+    import torch.distributed as dist
+
     groups = [dist.new_group(list(range(parity, context.world_size, 2))) for parity in (0, 1)]
     x = torch.tensor([float(context.rank)])
     dist.all_reduce(x, group=groups[context.rank % 2])
@@ -54,6 +60,9 @@ def no_bytes(context: RankContext, payload: bytes) -> object:
 
 
 def raise_error(context: RankContext, payload: bytes) -> bytes:
+    import torch
+    import torch.distributed as dist
+
     if context.rank == 0:
         raise ValueError("rank 0 does not like this")
     dist.recv(torch.empty(1), src=0)
@@ -61,6 +70,9 @@ def raise_error(context: RankContext, payload: bytes) -> bytes:
 
 
 def kill_itself(context: RankContext, payload: bytes) -> bytes:
+    import torch
+    import torch.distributed as dist
+
     if context.rank == 0:
         print("last words")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -69,6 +81,9 @@ def kill_itself(context: RankContext, payload: bytes) -> bytes:
 
 
 def circle(context: RankContext, payload: bytes) -> bytes:
+    import torch
+    import torch.distributed as dist
+
     print("before the circle")
     dist.recv(torch.empty(1), src=1 - context.rank)
     return b""
@@ -76,10 +91,20 @@ def circle(context: RankContext, payload: bytes) -> bytes:
 
 def spin(context: RankContext, payload: bytes) -> bytes:
     """Rank 0 computes for longer than ranks may idle, the others wait for it."""
+    import torch.distributed as dist
+
     end = time.monotonic() + 1.5
     while context.rank == 0 and time.monotonic() < end:
         pass
     dist.barrier()
+    return b"done"
+
+
+def compute(context: RankContext, payload: bytes) -> bytes:
+    """Rank 0 computes for half a second."""
+    end = time.monotonic() + 0.5
+    while context.rank == 0 and time.monotonic() < end:
+        pass
     return b"done"
 
 
@@ -91,5 +116,9 @@ def child_and_sleep(context: RankContext, payload: bytes) -> bytes:
     if context.rank == 0:
         while True:  # it computes: no evidence of a hang ends it
             pass
-    dist.barrier()
-    return b""
+    if "torch" in sys.modules:  # a rank with a process group
+        import torch.distributed as dist
+
+        dist.barrier()
+    while True:
+        time.sleep(3600)

@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 TOKEN = "a token for these tests only"
 GUARD = 60.0  # seconds no test comes near unless something hangs
 PRELOAD = ("torch", "torch.distributed", "attach_tasks")
+WITHOUT_TORCH = ("attach_tasks",)  # for ranks that need no process group
 
 
 def free_port() -> int:

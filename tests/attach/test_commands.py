@@ -1,27 +1,34 @@
 """``replay --attach`` and ``certify --attach``: the agents that a run has, they have too."""
 
+from pathlib import Path
+
 import pytest
 
+from pipeconform.attach import session
+from pipeconform.attach.session import attach_of
 from pipeconform.certificate.checks import check_package
 from pipeconform.report.result import read_result
-from tests.attach.sites import GUARD, free_port
+from tests.attach.sites import GUARD, TOKEN, free_port
 from tests.attach.test_session import CASES, REFERENCE
 
+ROOT = str(Path(__file__).parents[2])
 WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
 
 
 @pytest.fixture
-def attached(launched):
+def attached(launched, monkeypatch, typed, warm_servers):
     """Run a command with so many agents; returns the code, what it printed, and the codes of the agents."""
 
-    def run(*command, agents=2, limit=GUARD):
+    def run(*command, agents=2):
+        monkeypatch.setenv("PIPECONFORM_TOKEN", TOKEN)
         where = f"127.0.0.1:{free_port()}"
         started = [
-            launched("pipeconform.agent", "--controller", where, RANK=str(rank)) for rank in range(agents)
+            launched("pipeconform.agent", "--controller", where, RANK=str(rank), PYTHONPATH=ROOT)
+            for rank in range(agents)
         ]
-        done = launched("pipeconform", *map(str, command), "--attach", where)
-        said, _ = done.communicate(timeout=limit)
-        return done.returncode, said, [agent.wait(GUARD) for agent in started]
+        with warm_servers.used():
+            code, out, err = typed(*command, "--attach", where)
+        return code, out + err, [agent.wait(GUARD) for agent in started]
 
     return run
 
@@ -48,12 +55,18 @@ def test_a_violation_of_an_attached_run_is_shown_again_on_agents(attached, tmp_p
     assert "REPRODUCED:" in said
 
 
-def test_a_wrapper_is_judged_on_agents(attached, tmp_path):
+def test_a_wrapper_is_judged_on_agents(two_agents, monkeypatch, typed, warm_servers, tmp_path):
+    site, controller = two_agents
+    monkeypatch.setattr(session, "_kept", {attach_of(site.hub.address): controller})
     selected = ["--requirements", "DPW-1,DPW-35", "--ranks", "1-2", "--examples", "2", "--profile", "smoke"]
-    code, said, agents = attached("run", "--impl", "reference-wrapper", *selected, "--out", tmp_path)
+    with warm_servers.used():
+        code, out, err = typed(
+            *("run", "--impl", "reference-wrapper", *selected, "--out", tmp_path),
+            *("--attach", site.hub.address),
+        )
     result = read_result(tmp_path / "result.json")
 
-    assert (code, agents) == (0, [0, 0]), said
+    assert code == 0, out + err
     assert [cell.status for cell in result.cells] == ["passed", "passed"]
     assert all(name.startswith("attached ") for name in result.environment.device_names)
     assert result.environment.device_names
@@ -78,33 +91,27 @@ def test_a_replay_without_agents_says_what_is_missing(attached, tmp_path):
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(attached, monkeypatch, tmp_path, command, reason):
-    monkeypatch.chdir(tmp_path)
+def test_what_does_not_go_together_is_refused(attached, command, reason):
     code, said, _ = attached(*command, agents=0)
 
     assert code == 2
     assert reason in said
 
 
-def test_options_about_agents_need_the_address_of_a_controller(launched, tmp_path):
-    for command in (
-        ["replay", "x.json"],
-        ["certify", "--level", "forward", "--out", str(tmp_path / "x.zip")],
-    ):
-        done = launched("pipeconform", *command, "--impl", REFERENCE, "--min-agents", "2")
-        said, _ = done.communicate(timeout=GUARD)
+@pytest.mark.parametrize(
+    "command", [["replay", "x.json"], ["certify", "--level", "forward", "--out", "x.zip"]]
+)
+def test_options_about_agents_need_the_address_of_a_controller(typed, command):
+    code, _, said = typed(*command, "--impl", REFERENCE, "--min-agents", "2")
 
-        assert done.returncode == 2
-        assert "--min-agents needs --attach, which was not given" in said
+    assert code == 2
+    assert "--min-agents needs --attach, which was not given" in said
 
 
 @pytest.mark.slow
-def test_a_certificate_is_earned_on_agents_and_the_canaries_sing_there(attached, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_a_certificate_is_earned_on_agents_and_the_canaries_sing_there(attached, tmp_path):
     package = tmp_path / "certified.zip"
-    code, said, agents = attached(
-        "certify", "--impl", "reference", "--level", "forward", "--out", package, limit=1500
-    )
+    code, said, agents = attached("certify", "--impl", "reference", "--level", "forward", "--out", package)
 
     assert (code, agents) == (0, [0, 0]), said
     assert "GRANTED: " in said

@@ -3,6 +3,7 @@
 import os
 
 from pipeconform.ranks import Died, Environment, Raised, Stuck
+from tests.attach.sites import WITHOUT_TORCH
 
 LIMIT = 30.0
 
@@ -98,8 +99,26 @@ def test_the_launchers_world_is_not_the_ranks(attached):
 
 def test_an_environment_variant_reaches_the_ranks(two_agents):
     environment = Environment("special", {"PIPECONFORM_TEST": "yes"})
-    with two_agents[1].pools(environment, preload=("torch", "attach_tasks")) as pools:
-        assert run(pools, 1, "variable", b"PIPECONFORM_TEST").values == (b"yes",)
+    with two_agents[1].pools(environment, preload=WITHOUT_TORCH) as pools:
+        pool = pools.bare(1, backend=None)
+        vector = pool.run("attach_tasks:variable", b"PIPECONFORM_TEST", time_limit=LIMIT)
+        pool.close()
+
+    assert vector.values == (b"yes",)
+
+
+def test_pools_that_ask_for_the_same_share_the_fork_servers_of_the_agents(two_agents):
+    def servers(environment=None):
+        with two_agents[1].pools(environment, preload=WITHOUT_TORCH) as pools:
+            pool = pools.bare(2, backend=None)
+            vector = pool.run("attach_tasks:parent", time_limit=LIMIT)
+            pool.close()
+        return set(vector.values)
+
+    first = servers()
+
+    assert servers() == first
+    assert not servers(Environment("another", {"PIPECONFORM_TEST": "yes"})) & first
 
 
 def test_ranks_listen_at_the_address_of_their_agent_and_nowhere_else(attached):

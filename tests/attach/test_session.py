@@ -132,11 +132,11 @@ def alive(pid):
     return os.path.exists(f"/proc/{pid}")
 
 
-def test_a_run_without_agents_ends_with_3_and_says_what_is_missing(launched, tmp_path):
-    run = launched(*run_command(free_port(), tmp_path / "out", "--agent-wait", "0.1"))
-    said, _ = run.communicate(timeout=GUARD)
+def test_a_run_without_agents_ends_with_3_and_says_what_is_missing(monkeypatch, typed, tmp_path):
+    monkeypatch.setenv("PIPECONFORM_TOKEN", TOKEN)
+    code, _, said = typed(*run_command(free_port(), tmp_path / "out", "--agent-wait", "0.1")[1:])
 
-    assert run.returncode == 3
+    assert code == 3
     assert "0 agent(s) attached at 127.0.0.1:" in said
     assert "the run needs 2: start more, or lower --min-agents" in said
 
@@ -185,8 +185,12 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def executors(two_agents):
-    with two_agents[1].pools(preload=PRELOAD) as remote, Pools(preload=PRELOAD) as local:
+def executors(two_agents, warm_servers):
+    with (
+        warm_servers.used(),
+        two_agents[1].pools(preload=PRELOAD) as remote,
+        Pools(preload=PRELOAD) as local,
+    ):
         description = describe(local, REFERENCE)
         yield tuple(
             Executor(implementation=REFERENCE, description=description, pools=pools)
@@ -205,16 +209,16 @@ def test_what_attached_ranks_show_is_what_local_ranks_show_bit_for_bit(executors
     assert any(step.gradients for one in local.shown for step in one.steps)
 
 
-def test_agents_with_another_copy_of_the_adapter_are_refused(two_agents):
-    with two_agents[1].pools(preload=PRELOAD) as pools:
-        vector, identities = pools.everywhere(
-            "pipeconform.execute.source:answer", REFERENCE.encode(), time_limit=GUARD
-        )
-        here = msgspec.msgpack.decode(vector.values[0], type=Source)
-        require_same_source(pools, REFERENCE, here)
-        with pytest.raises(
-            UsageError, match=r"agent [01] on host .* has another adapter\.py than this machine's"
-        ):
-            require_same_source(pools, REFERENCE, msgspec.structs.replace(here, text=b"edited"))
+def test_agents_with_another_copy_of_the_adapter_are_refused(executors):
+    pools = executors[1].pools
+    vector, identities = pools.everywhere(
+        "pipeconform.execute.source:answer", REFERENCE.encode(), time_limit=GUARD
+    )
+    here = msgspec.msgpack.decode(vector.values[0], type=Source)
+    require_same_source(pools, REFERENCE, here)
+    with pytest.raises(
+        UsageError, match=r"agent [01] on host .* has another adapter\.py than this machine's"
+    ):
+        require_same_source(pools, REFERENCE, msgspec.structs.replace(here, text=b"edited"))
 
     assert sorted(one.rank for one in identities) == [0, 1]  # in the order in which they were given work

@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 def shell(folder):
     """Run pipeconform there, in a process of its own."""
 
-    def run(*arguments):
+    def run(*arguments, **variables):
         return subprocess.run(
             [sys.executable, "-m", "pipeconform", *arguments],
             check=False,
@@ -39,6 +39,7 @@ def shell(folder):
             capture_output=True,
             text=True,
             timeout=120,
+            env={**os.environ, **variables},
         )
 
     return run
@@ -63,9 +64,12 @@ def adapter(tmp_path):
     return write
 
 
-def test_the_skeleton_meets_what_it_claims(shell, tmp_path):
-    assert shell("init", "mine.py").returncode == 0
-    done = shell("run", "--impl", "mine.py:MyAdapter", *SMALL)
+def test_the_skeleton_meets_what_it_claims_and_a_run_leaves_nothing_but_its_results(here, shell, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    assert here("init", "mine.py").returncode == 0
+    before = set(tmp_path.iterdir())
+    done = shell("run", "--impl", "mine.py:MyAdapter", *SMALL, TMPDIR=str(temporary))
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-3:] == [
@@ -76,6 +80,8 @@ def test_the_skeleton_meets_what_it_claims(shell, tmp_path):
     assert {"result.json", "report.html", "junit.xml"} <= {
         path.name for path in tmp_path.glob("pipeconform-results/*")
     }
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "pipeconform-results"}
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_log_gets_one_plain_line_per_requirement(here, adapter):

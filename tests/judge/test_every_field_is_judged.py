@@ -30,6 +30,7 @@ from tests.judge.fields_page import page
 from tests.judge.grid import evidence_of, pairs
 from tests.judge.spoiling import Spoil, every_field, fields_of, spoils
 
+pytestmark = pytest.mark.xdist_group("judge/every field")  # they share the changes of each evidence
 PAIRS = [(requirement, name) for requirement, name in pairs() if requirement in CHARGES]
 WITHIN = "within the bound"
 _A_FEW = 3

@@ -87,17 +87,21 @@ def test_the_oracle_computes_what_is_simpler(focus: Focus) -> None:
 @pytest.mark.parametrize("identifier", JUDGEMENTS)
 def test_a_leap_keeps_what_the_requirement_is_about(identifier: str) -> None:
     """Somewhere a case of every requirement becomes simpler without leaving it."""
-    judgement, found = JUDGEMENTS[identifier], 0
+    judgement = JUDGEMENTS[identifier]
     claims = [claim for claim in REFERENCE.schedules if claim.name in SCHEDULES]
-    for claim in claims:
-        for focus in judgement.foci(claim, REFERENCE):
-            if not reachable(LIMITS, claim, focus):
-                continue
-            corpus = Corpus(limits=LIMITS, schedule=claim, focus=focus, seed=0, size=3)
-            for case in filter(judgement.applies, drawn(corpus)):
-                found += sum(judgement.applies(one) for one in leaps(case, _kept(judgement, corpus, case)))
+    corpora = (
+        Corpus(limits=LIMITS, schedule=claim, focus=focus, seed=0, size=3)
+        for claim in claims
+        for focus in judgement.foci(claim, REFERENCE)
+        if reachable(LIMITS, claim, focus)
+    )
 
-    assert found
+    assert any(
+        judgement.applies(one)
+        for corpus in corpora
+        for case in filter(judgement.applies, drawn(corpus))
+        for one in leaps(case, _kept(judgement, corpus, case))
+    )
 
 
 def test_a_plain_case_leaps_to_the_plainest() -> None:
