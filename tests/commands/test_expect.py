@@ -1,6 +1,7 @@
 """Expectations through a real implementation that is wrong on purpose: proposed, met, outlived, outgrown."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_another_signature_than_the_expected_one_fails(folder):
 
     assert done.returncode == 1
     assert [violation["expected"] for violation in cell["violations"]] == [""]
-    assert "1. TRN-1 Gradients (MUST): FAIL under GPipe" in done.stdout
+    assert "violates 1 of 3 judged requirements: TRN-3; 1 more is blocked" in done.stdout
     assert "it shows failed 'gradient value' instead" in result["expectations"]["problems"][0]
 
 
@@ -89,10 +90,12 @@ def test_another_signature_than_the_expected_one_fails(folder):
 def test_an_expired_entry_fails_although_it_is_met(folder):
     text = (folder / "pipeconform-expectations.toml").read_text()
     (folder / "old.toml").write_text(text.replace("2031-01-01", "2026-01-01"))
-    done, _ = judged(folder, "wrong.py", file="old.toml")
+    done, result = judged(folder, "wrong.py", file="old.toml")
+    (problem,) = result["expectations"]["problems"]
 
     assert done.returncode == 1
-    assert "old.toml:5: expired on 2026-01-01: mend TRN-1" in done.stdout
+    assert re.match(r"old\.toml:\d+: expired on 2026-01-01: ", problem)
+    assert problem in done.stdout
 
 
 def test_an_incomplete_file_is_refused_before_anything_runs(folder):
