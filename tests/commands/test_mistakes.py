@@ -89,7 +89,3 @@ def test_a_mistake_in_an_adapter_is_answered_by_one_line_that_leads_on(answered,
     (tmp_path / "wrong.py").write_text(text.replace(*change), "utf-8")
 
     assert CLAIMS[change] in answered("claims wrong.py:MyAdapter")
-
-
-def test_a_module_that_is_a_file_here_is_written_as_one(answered):
-    assert "for the file, write my_adapter.py:MyAdapter" in answered("claims my_adapter:MyAdapter")

@@ -78,8 +78,15 @@ def test_a_missing_module_is_named():
     )
 
 
-def test_a_missing_object_is_answered_with_what_the_file_defines(written):
-    assert message(written(GOOD, name="Adapter")).endswith("but it has no 'Adapter'; it defines MyAdapter")
+def test_a_module_that_is_a_file_here_is_written_as_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_adapter.py").write_text(GOOD)
+
+    assert message("my_adapter:MyAdapter").endswith("; for the file, write my_adapter.py:MyAdapter")
+
+
+def test_a_missing_object_is_answered_with_the_nearest_that_the_file_defines(written):
+    assert message(written(GOOD, name="Adapter")).endswith("but it has no 'Adapter'; nearest: MyAdapter")
 
 
 def test_an_error_while_importing_is_told_with_its_line(written):
@@ -148,7 +155,8 @@ def test_a_description_of_another_type_is_shown(written, value):
         (
             'name="GPipe"',
             'name="GPipe", stages_per_rank=1',
-            "Expected `array`, got `int` - at `Description.capabilities.schedules[0].stages_per_rank`",
+            "Expected `array`, got `int` - at `Description.capabilities.schedules[0].stages_per_rank`; a tuple with "
+            'one element is written ("x",)',
         ),
         ('version="1"', "version=object()", "Encoding objects of type object is unsupported"),
     ],

@@ -35,7 +35,10 @@ def test_with_the_catalogue_the_suites_are_carried_that_it_loads_by_name():
 
 
 def test_the_package_s_own_names_are_not_followed():
-    assert set(sources_of(["pipeconform.errors"])) == {"pipeconform/__init__.py", "pipeconform/errors.py"}
+    assert set(sources_of(["pipeconform.suggestions"])) == {
+        "pipeconform/__init__.py",
+        "pipeconform/suggestions.py",
+    }
 
 
 def test_a_module_without_source_is_named():

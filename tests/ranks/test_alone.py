@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-USED_ALONE = {"errors", "ranks", "reading", "showing"}
+USED_ALONE = {"errors", "ranks", "reading", "showing", "suggestions"}
 """What may be loaded of the package."""
 
 SCRIPT = """
