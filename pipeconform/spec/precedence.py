@@ -57,6 +57,7 @@ _FACTS: Mapping[str, str] = MappingProxyType(
         "declared table cannot be run": "deadlock",
         "declared table: deadlock": "deadlock",
         "not the named order": "order",
+        "bubble too large": "bubble",
         "too many in flight": "in flight",
         "left over": "kept",
         "kept after the weight part": "kept",
@@ -81,7 +82,7 @@ _FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
         "parameters": frozenset(
             {"outputs", "losses", "gradients", "input gradients", "buffers", "norm", "reductions"}
         ),
-        "order": frozenset({"in flight", "memory", "table"}),
+        "order": frozenset({"in flight", "memory", "table", "bubble"}),
         "in flight": frozenset({"memory"}),
         "kept": frozenset({"memory"}),
     }
