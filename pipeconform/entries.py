@@ -17,7 +17,7 @@ import msgspec
 from pipeconform.errors import PipeconformError
 from pipeconform.reading import REFUSALS, unreadable
 
-__all__ = ["Entry", "read_entries"]
+__all__ = ["Entry", "header_of", "read_entries"]
 
 _FORMAT = 1
 
@@ -73,6 +73,11 @@ class Entry:
         return self.line
 
 
+def header_of(name: str) -> re.Pattern[str]:
+    """What matches the line with which an entry ``[[name]]`` begins."""
+    return re.compile(rf"\s*\[\[\s*{re.escape(name)}\s*\]\]\s*(#.*)?$")
+
+
 def read_entries(data: bytes, *, name: str, source: str, error: type[PipeconformError]) -> tuple[Entry, ...]:
     """The entries ``[[name]]`` of a file with these contents, in order; messages call the file `source`.
 
@@ -91,7 +96,7 @@ def read_entries(data: bytes, *, name: str, source: str, error: type[Pipeconform
     if unknown or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         other = unknown[0] if unknown else name
         raise error(f"{source}:{_line_of(lines, other)}: {other!r} is unknown; write entries as [[{name}]]")
-    header = re.compile(rf"\s*\[\[\s*{re.escape(name)}\s*\]\]\s*(#.*)?$")
+    header = header_of(name)
     places = [number for number, line in enumerate(lines) if header.match(line)]
     if len(places) != len(rows):
         raise error(f"{source}: write every entry under a line [[{name}]] of its own")

@@ -14,6 +14,7 @@ from pipeconform.gate.expectations import (
     FILLED_BY_PEOPLE,
     Expectation,
     ExpectationsFile,
+    is_link,
     read_expectations,
 )
 from pipeconform.gate.explaining import explained
@@ -116,7 +117,7 @@ def fill(
     values = {name: value for name, value in given.items() if value not in (None, "")}
     if not values:
         raise UsageError("nothing to fill in: give --reason, --issue, --owner or --expires")
-    if issue and not issue.startswith(("https://", "http://")):
+    if issue and not is_link(issue):
         raise UsageError(f"--issue {issue!r} is not a link; expected https://…")
     entries = _chosen(read_expectations(file, drafts=True), requirements, cause)
     text = file_text(file, error=BadExpectationsError)

@@ -30,6 +30,7 @@ __all__ = [
     "Expectation",
     "ExpectationsFile",
     "StoredCase",
+    "is_link",
     "read_expectations",
     "require_sane_clock",
 ]
@@ -166,6 +167,11 @@ def read_expectations(path: Path, *, drafts: bool = False) -> ExpectationsFile:
     return ExpectationsFile(name=path.name, digest=hashlib.sha256(data).hexdigest(), entries=entries)
 
 
+def is_link(text: str) -> bool:
+    """Whether an entry's issue is a link."""
+    return re.match(r"https?://\S+$", text) is not None
+
+
 def require_sane_clock(today: datetime.date) -> None:
     """Check that the clock is not behind the standard's date; entries might otherwise never expire.
 
@@ -202,7 +208,7 @@ def _expectation(entry: Entry, *, path: Path, drafts: bool) -> Expectation:
         known = any_requirement(written.requirement).id
     except UnknownNameError as error:
         raise entry.refusal("requirement", str(error)) from error
-    if "issue" not in lacking and not re.match(r"https?://\S+$", written.issue):
+    if "issue" not in lacking and not is_link(written.issue):
         raise entry.refusal("issue", f"issue {written.issue!r} is not a link; expected https://…")
     if written.texts and len(written.texts) != len(written.cases):
         text = f"{len(written.texts)} texts for {len(written.cases)} cases; expected one each, empty if it may change"

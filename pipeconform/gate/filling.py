@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from pipeconform.entries import header_of
 from pipeconform.gate.proposal import toml_value
 
 __all__ = ["filled"]
 
-_HEADER = re.compile(r"\s*\[\[\s*expect\s*\]\]")
+_HEADER = header_of("expect")
 _VALUE = r"""("(?:[^"\\]|\\.)*"|'[^']*'|\d{4}-\d{2}-\d{2})"""
 
 
