@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["nearest"]
+__all__ = ["hint", "nearest"]
 
 _MOST = 3
 _CUTOFF = 0.55
@@ -29,6 +29,12 @@ def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
     shorter = [one for one in offers if len(one) >= _LEAST_BEGINNING and folded.startswith(one)]
     shorter.sort(key=len, reverse=True)
     return tuple(dict.fromkeys(offers[one] for one in (*shorter, *near, *longer)))[:_MOST]
+
+
+def hint(near: Iterable[str]) -> str:
+    """The nearest names as the end of a message, such as ``; nearest: GPipe``; empty if there are none."""
+    names = ", ".join(near)
+    return f"; nearest: {names}" if names else ""
 
 
 def _folded(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from pipeconform.errors import UnknownNameError
-from pipeconform.suggestions import nearest
+from pipeconform.suggestions import hint, nearest
 
 __all__ = ["Group", "about_option"]
 
@@ -49,7 +49,7 @@ def about_option(error: click.NoSuchOption) -> str:
     elsewhere = [
         path for path, command in _below(context.find_root()) if error.option_name in _options(command)
     ]
-    said += f"; nearest: {', '.join(near)}" if near else ""
+    said += hint(near)
     return f"{said}; {_has(elsewhere)}" if elsewhere else said
 
 

@@ -21,7 +21,7 @@ from pipeconform.adapter import Description
 from pipeconform.errors import BadAdapterError, Unsupported
 from pipeconform.execute.meant import meant_by, meant_in_value
 from pipeconform.execute.signatures import require_call
-from pipeconform.suggestions import nearest
+from pipeconform.suggestions import hint, nearest
 from pipeconform.wrapper import WrapperDescription
 
 __all__ = ["BUILT_IN", "describe", "load", "module_of", "resolve"]
@@ -89,9 +89,9 @@ def resolve(reference: str) -> str:
         path = Path(where).expanduser().resolve()
         if not path.is_file():
             others = [one.name for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
-            near = nearest(path.name, others)
-            found = f"; nearest: {', '.join(near)}" if near else ""
-            raise BadAdapterError(f"--impl {reference!r}: there is no file {where}{found}")
+            raise BadAdapterError(
+                f"--impl {reference!r}: there is no file {where}{hint(nearest(path.name, others))}"
+            )
         return f"{path}:{name}"
     return full
 
@@ -259,7 +259,7 @@ def _module(where: str, reference: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         file = Path(f"{where.replace('.', '/')}.py")
         is_there = isinstance(error, ModuleNotFoundError) and file.is_file()
-        hint = f"; for the file, write {file}:{reference.rpartition(':')[2]}" if is_there else ""
+        spelling = f"; for the file, write {file}:{reference.rpartition(':')[2]}" if is_there else ""
         raise BadAdapterError(
-            f"--impl {reference!r}: importing {where} raised {_told(error, where)}{hint}"
+            f"--impl {reference!r}: importing {where} raised {_told(error, where)}{spelling}"
         ) from error

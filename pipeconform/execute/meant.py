@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pipeconform.adapter
 import pipeconform.wrapper
-from pipeconform.suggestions import nearest
+from pipeconform.suggestions import hint, nearest
 
 __all__ = ["meant_by", "meant_in_value"]
 
@@ -33,7 +33,7 @@ def meant_by(error: BaseException) -> str:
         kind = getattr(pipeconform.adapter, found[1], None) or getattr(pipeconform.wrapper, found[1], None)
         if kind is not None and dataclasses.is_dataclass(kind):
             near = nearest(found[2], [one.name for one in dataclasses.fields(kind)])
-    return f"; nearest: {', '.join(near)}" if near else ""
+    return hint(near)
 
 
 def meant_in_value(text: str, kind: type) -> str:
@@ -45,7 +45,7 @@ def meant_in_value(text: str, kind: type) -> str:
         return ""
     known = _values(kind, found[2].split("."))
     near = nearest(found[1], known)
-    return f"; nearest: {', '.join(near)}" if near else f"; known: {', '.join(known)}"
+    return hint(near) or f"; known: {', '.join(known)}"
 
 
 def _values(kind: Any, path: list[str]) -> list[str]:
