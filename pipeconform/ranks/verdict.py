@@ -30,6 +30,8 @@ _ECHO = re.compile(
 # A rank that gave up waiting is not the one that it waited for.
 _IN_VAIN = re.compile(r"timed? ?out|communicator was aborted|failed to (send|recv)", re.IGNORECASE)
 
+_OF_RANK = re.compile(r"\brank (\d+)\b", re.IGNORECASE)
+
 
 class Cause(msgspec.Struct, frozen=True):
     """One link of an exception's chain of causes."""
@@ -67,6 +69,19 @@ class Raised(msgspec.Struct, frozen=True, tag_field="verdict", tag=str.lower):
     def waited_in_vain(self) -> bool:
         """Whether the exception says that a peer is gone, or did not answer in time."""
         return self.is_echo or self._says(_IN_VAIN)
+
+    @property
+    def root_message(self) -> str:
+        """The message of the root cause."""
+        return self.causes[-1].message if self.causes else self.message
+
+    def repeats(self, other: Raised, *, of_rank: int) -> bool:
+        """Whether the exception only passes on what another rank raised: it names that rank and says the same."""
+        return (
+            bool(other.root_message)
+            and other.root_message in self.message
+            and any(int(number) == of_rank for number in _OF_RANK.findall(self.message))
+        )
 
     def _says(self, pattern: re.Pattern[str]) -> bool:
         return any(pattern.search(text) for text in (self.message, *(cause.message for cause in self.causes)))
@@ -167,8 +182,8 @@ class VerdictVector(msgspec.Struct, frozen=True):
 
         A lost rank comes first, because failures that it causes are known sooner than the loss itself. Otherwise the
         earliest that raised or died comes before ranks that only lost their connection to it, or waited for it until a
-        timeout. A stuck rank is the root only if no rank raised or died: one that waits in a circle, or for no rank
-        that is stuck.
+        timeout. A rank that only passes on what another one raised gives way to that one. A stuck rank is the root only
+        if no rank raised or died: one that waits in a circle, or for no rank that is stuck.
         """
         failed = [
             (_precedence(v), rank) for rank, v in enumerate(self.verdicts) if not isinstance(v, Returned)
@@ -176,11 +191,22 @@ class VerdictVector(msgspec.Struct, frozen=True):
         if not failed:
             return None
         first = min(failed)[1]
-        if not isinstance(self.verdicts[first], Stuck):
+        if isinstance(raised := self.verdicts[first], Raised):
+            return self._passed_on(first, raised)
+        if not isinstance(raised, Stuck):
             return first
         stuck = self._stuck()
         free = (rank for rank, one in stuck.items() if not set(one.waits_for) & stuck.keys())
         return next(iter(circle_of(stuck)), next(free, first))
+
+    def _passed_on(self, first: int, raised: Raised) -> int:
+        """The rank whose exception the earliest one only repeats: it can be sent to others before it is raised."""
+        origins = (
+            rank
+            for rank, one in enumerate(self.verdicts)
+            if rank != first and isinstance(one, Raised) and raised.repeats(one, of_rank=rank)
+        )
+        return next(origins, first)
 
     @property
     def lost(self) -> str:

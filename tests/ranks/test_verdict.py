@@ -53,6 +53,31 @@ def test_a_rank_that_gave_up_waiting_is_not_the_one_that_it_waited_for():
     assert VerdictVector((late, Returned(0))).first_failure == 0
 
 
+def passed_on(message, *, after=0.1):
+    return Raised("PeerError", message, after=after)
+
+
+@pytest.mark.parametrize(
+    ("message", "first"),
+    [
+        ("rank 1, stage 1, forward: KeyError: no such key", 1),
+        ("Rank 1 failed: no such key", 1),
+        ("rank 0, stage 1, forward: KeyError: no such key", 0),  # names itself
+        ("rank 10 failed: no such key", 0),
+        ("rank 1 failed", 0),  # says another thing
+        ("rank 2 failed: no such key", 0),  # rank 2 returned
+    ],
+)
+def test_a_rank_that_passes_on_what_another_raised_gives_way_to_it(message, first):
+    origin = Raised("StageError", "forward failed", causes=(Cause("KeyError", "no such key"),), after=0.2)
+
+    assert VerdictVector((passed_on(message), origin, Returned(0))).first_failure == first
+
+
+def test_an_exception_without_a_message_is_passed_on_by_no_other():
+    assert VerdictVector((passed_on("rank 1 failed: "), Raised("E", "", after=0.2))).first_failure == 0
+
+
 def test_stuck_ranks_are_the_root_only_if_nobody_raised_or_died():
     assert VerdictVector((Returned(0), Stuck(1.0, why="idle"))).first_failure == 1
 

@@ -1,0 +1,75 @@
+"""docs/gate-trials.md: what a gate said of unchanged torch, and of torch with planted mistakes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from benchmarks.gate_trials.planted import PLANTED
+from benchmarks.gate_trials.running import Trial
+
+__all__ = ["page"]
+
+_MOST = 3  # lines shown of what a gate says
+
+
+def page(trials: Sequence[Trial]) -> str:
+    """The page, from what was run."""
+    return "\n".join([*_head(trials), *_unchanged(trials), *_planted(trials), ""])
+
+
+def _head(trials: Sequence[Trial]) -> Iterator[str]:
+    bases = [one for one in trials if one.kind == "base"]
+    days = sorted({one.began[:10] for one in trials})
+    yield "# Whether the gate holds"
+    yield ""
+    yield (
+        f"Written by `python -m benchmarks.gate_trials` ({' to '.join(dict.fromkeys((days[0], days[-1])))}). "
+        f"{len(bases)} smoke runs of torch's own pipelining made [expectations](gating.md#expected-failures) "
+        "(`expect update` with their results). Then the same torch ran again and again with these expectations, alone "
+        "on two cores and beside processes that compute without pause: a gate must let it pass each time. And it ran "
+        "with one mistake planted at a time: the gate must fail each time."
+        if days
+        else "Nothing has run yet."
+    )
+    yield ""
+
+
+def _unchanged(trials: Sequence[Trial]) -> Iterator[str]:
+    runs = [one for one in trials if one.kind == "unchanged"]
+    if not runs:
+        return
+    yield "## Unchanged torch"
+    yield ""
+    yield "| busy processes beside it | runs | false alarms | seconds, median and most |"
+    yield "|---|---|---|---|"
+    for beside in sorted({one.busy for one in runs}):
+        these = [one for one in runs if one.busy == beside]
+        seconds = [one.seconds for one in these]
+        alarms = sum(one.code != 0 for one in these)
+        yield f"| {beside} | {len(these)} | {alarms} | {statistics.median(seconds):.0f} and {max(seconds):.0f} |"
+    yield ""
+    for one in runs:
+        if one.code:
+            yield f"- {one.name}: exit code {one.code}; {_said(one)}"
+    yield ""
+
+
+def _planted(trials: Sequence[Trial]) -> Iterator[str]:
+    runs = {one.name: one for one in trials if one.kind == "planted"}
+    if not runs:
+        return
+    yield "## Planted mistakes"
+    yield ""
+    yield "| mistake | under | exit code | what the gate says first |"
+    yield "|---|---|---|---|"
+    for planted in PLANTED:
+        if (one := runs.get(planted.__name__)) is not None:
+            what = (planted.__doc__ or "").splitlines()[0]
+            yield f"| {what} | {planted.schedule} | {one.code} | {_said(one) if one.code else '**nothing**'} |"
+
+
+def _said(one: Trial) -> str:
+    lines = [line.replace("|", "\\|").replace("<", "&lt;") for line in one.said[:_MOST]]
+    more = len(one.said) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more else "")
