@@ -10,6 +10,9 @@ The 2 % is there because a healthy but idle rank is never quite still: gloo's ev
 times a second and uses about 0.3 % (measured, torch 2.13), and new groups add loops of their own. A thread that
 polls as rarely as that does not progress. A stopped process does not progress either.
 
+That event loop has another habit: once the tensor of a send is gone that was not waited for, it spins for ever, and
+moves nothing. So a thread that only moves bytes progresses if bytes moved, not if it used the processor.
+
 Without ``/proc`` nothing can be observed, everything counts as progress, and only the time limit is left.
 """
 
@@ -24,6 +27,7 @@ __all__ = ["Look", "ended", "look", "progressed"]
 
 _BUSY_SHARE = 0.02  # of one core, per thread
 _STARVED_SHARE = 0.75  # of the time spent in the run queue, per thread
+_TRANSPORTS = frozenset({"gloo_tcp_loop"})  # threads that move bytes and do nothing else
 _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 
 
@@ -33,6 +37,9 @@ class _Thread:
     used: int  # nanoseconds on a processor
     queued: int  # nanoseconds runnable without one
     slices: int  # times it got one
+    moved: int | None = (
+        None  # bytes that a transport's thread read and wrote; None if unknown, and for others
+    )
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,9 @@ def progressed(before: Look, *, after: Look) -> bool:
 def _progressed(before: _Thread | None, after: _Thread, elapsed: float) -> bool:
     if before is None:  # a new thread: all that it did, it did since
         before = _Thread(state="", used=0, queued=0, slices=-1)
+    if after.moved is not None:
+        has_no_turn = after.state == "R" and after.slices == before.slices
+        return after.moved != before.moved or has_no_turn or after.state == "D"
     if after.used - before.used >= _BUSY_SHARE * elapsed or after.state == "D":
         return True
     starved = after.state == "R" and after.slices == before.slices
@@ -98,12 +108,22 @@ def _threads(pid: int, *, depth: int) -> Iterator[tuple[str, _Thread]]:
 
 
 def _thread(folder: str) -> _Thread:
-    fields = _read(f"{folder}/stat").rpartition(")")[2].split()
+    name, _, rest = _read(f"{folder}/stat").partition("(")[2].rpartition(")")
+    fields = rest.split()
+    moved = _moved(folder) if name in _TRANSPORTS else None
     try:
         used, queued, slices = (int(field) for field in _read(f"{folder}/schedstat").split())
     except (OSError, ValueError):  # a kernel without scheduler statistics: clock ticks, state R is progress
         used, queued, slices = (int(fields[11]) + int(fields[12])) * _TICK, 0, -1
-    return _Thread(state=fields[0], used=used, queued=queued, slices=slices)
+    return _Thread(state=fields[0], used=used, queued=queued, slices=slices, moved=moved)
+
+
+def _moved(folder: str) -> int | None:
+    try:
+        counts = dict(line.split(": ") for line in _read(f"{folder}/io").splitlines())
+        return int(counts["rchar"]) + int(counts["wchar"])
+    except (OSError, ValueError, KeyError):  # a kernel without these counts, or one that does not show them
+        return None
 
 
 def _read(path: str) -> str:

@@ -150,7 +150,8 @@ def the_same_pipeline_after_an_error(aftermath: Aftermath) -> Iterator[Outcome]:
             finding = Finding(kind="after an error: hang", message=text, step=step, rank=rank)
             yield outcome_of(aftermath, Status.HUNG, finding)
             return
-    if aftermath.evidence is None or not set(aftermath.case.world.pipeline_ranks) <= set(aftermath.failed):
+    refused = {rank for rank, one in aftermath.failed.items() if one.step == step}  # not while it was built
+    if aftermath.evidence is None or not set(aftermath.case.world.pipeline_ranks) <= refused:
         return
     for finding in losses_and_gradients_are_right(aftermath.evidence):
         text = f"after {done_wrong(aftermath)}, and an error, the same pipeline is wrong: {finding.message}"

@@ -107,6 +107,16 @@ def big_messages(context: RankContext, payload: bytes) -> float:
     return other.mean().item()
 
 
+def forgotten_send(context: RankContext, payload: bytes) -> None:
+    """Rank 0 drops a large tensor while it is sent: gloo's loop spins, and rank 1 waits for the rest."""
+    if context.rank == 0:
+        dist.isend(torch.ones(16 << 20), dst=1)  # neither the work nor the tensor is kept
+        dist.recv(torch.zeros(1), src=1)
+    else:
+        time.sleep(0.2)  # the tensor is gone by now
+        dist.recv(torch.zeros(16 << 20), src=0)
+
+
 @recorded
 def stopped_and_continued(context: RankContext, payload: bytes) -> float:
     """Rank 0 is stopped for a second by a child; rank 1 waits for it."""

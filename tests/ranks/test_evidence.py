@@ -81,6 +81,28 @@ def test_progress_is_computing(code, expected):
         assert _progresses(process) if expected else _rests(process)
 
 
+NAMED = """
+import ctypes, os, socket
+def transport(work):
+    ctypes.CDLL(None).prctl(15, b"gloo_tcp_loop", 0, 0, 0)  # PR_SET_NAME
+    a, b = socket.socketpair()
+    while True:
+        work(a.fileno(), b.fileno())
+def spins(a, b):
+    pass
+def moves(a, b):
+    os.write(a, b"x"), os.read(b, 1)
+threading.Thread(target=transport, args=({work},)).start()
+time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize(("work", "expected"), [("spins", False), ("moves", True)])
+def test_a_transport_progresses_if_it_moves_bytes(work, expected):
+    with _process(NAMED.format(work=work)) as process:
+        assert _progresses(process) if expected else _rests(process)
+
+
 def test_a_stopped_process_does_not_progress():
     with _process("while True: pass") as process:
         process.send_signal(signal.SIGSTOP)

@@ -64,6 +64,13 @@ def test_without_a_recorder_the_frames_of_torch_tell_who_waits_for_whom(pools):
     assert vector.waiting.endswith("a circle: rank 0 waits for rank 1 waits for rank 0")
 
 
+def test_a_transport_that_spins_without_moving_anything_does_not_hide_a_hang(pools):
+    vector = run(pools[2], "forgotten_send", idle_limit=0.5)
+
+    assert [one.waits for one in vector] == ["receive from rank 1", "receive from rank 0"]
+    assert "no rank used CPU time" in vector[0].why
+
+
 def test_who_waits_for_a_rank_that_left_early_is_told(pools):
     vector = run(pools[2], "left_early", idle_limit=0.5)
 
