@@ -132,9 +132,9 @@ def test_a_pipeline_that_goes_on_after_a_refused_batch_is_right():
 
 def test_a_pipeline_that_was_never_built_did_not_refuse_a_batch():
     unbuilt = {0: Failed(type="RuntimeError", message="locked"), 1: REFUSED[1]}
-    members = tuple(structs.replace(one, steps=()) for one in RIGHT.members)
+    shown = tuple(structs.replace(one, steps=()) for one in RIGHT.shown)
 
-    assert _refused(failed=unbuilt, evidence=dataclasses.replace(RIGHT, members=members)) == []
+    assert _refused(failed=unbuilt, evidence=dataclasses.replace(RIGHT, shown=shown)) == []
 
 
 def test_a_pipeline_that_is_wrong_after_a_refused_batch_is_wrong():
