@@ -60,6 +60,8 @@ class Executor:
     pools: RankPools
     time_limit: float = 60.0
     known_bounds: KnownBounds = field(default_factory=KnownBounds, repr=False, compare=False)
+    mistaken: set[int] = field(default_factory=set, repr=False, compare=False)
+    """The world sizes whose processes have lived through a mistake."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -119,9 +121,14 @@ class Executor:
 
     def _run_ranks(self, case: Case, observe: Iterable[Watched]) -> VerdictVector:
         job = Job(implementation=self.implementation, case=case, observe=tuple(sorted(observe)))
-        pool = self.pools.of_size(self._world_size(case))
-        if self.capabilities.fresh_process_per_build:
+        size = self._world_size(case)
+        pool = self.pools.of_size(size)
+        # what an error leaves behind in a process must not accuse the cases after it: ERR-11 asks about that
+        if self.capabilities.fresh_process_per_build or (size in self.mistaken and not case.is_mistaken):
             pool.restart()
+            self.mistaken.discard(size)
+        if case.is_mistaken:
+            self.mistaken.add(size)
         returned = pool.run(
             RANK_TASK,
             msgspec.msgpack.encode(job),
@@ -136,6 +143,7 @@ class Executor:
     def restart(self, case: Case) -> None:
         """Replace the processes that would run `case` by new ones."""
         self.pools.of_size(self._world_size(case)).restart()
+        self.mistaken.discard(self._world_size(case))
 
     def evidence(
         self,

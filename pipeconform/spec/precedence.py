@@ -9,12 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["PLAINEST_OF_WRAPPERS", "PLAIN_TRAINING", "PRECEDENCE", "THE_END", "fact_of_kind", "follows"]
+__all__ = [
+    "OWNERS",
+    "PLACEMENT",
+    "PLAINEST_OF_WRAPPERS",
+    "PLAIN_TRAINING",
+    "PRECEDENCE",
+    "THE_END",
+    "fact_of_kind",
+    "follows",
+]
 
 THE_END = "the end"
 """The fact of a rank that did not end its step: by an error, a hang or a crash."""
 
+PLACEMENT = "placement"
+"""The fact that a stage runs on another rank than its own. Whatever else is wrong where it does, follows from it."""
+
 PRECEDENCE: tuple[str, ...] = (
+    "SCH-7",
     "FWD-1",
     "SCH-1",
     "TRN-2",
@@ -48,6 +61,22 @@ _FACTS: Mapping[str, str] = MappingProxyType(
         "number of losses": "losses",
         "total loss": "losses",
         "buffer": "buffers",
+        "parameter missing": "names",
+        "parameter unexpected": "names",
+        "buffer missing": "names",
+        "buffer unexpected": "names",
+        "state lacks a name": "names",
+        "state has a strange name": "names",
+        "stage on another rank": PLACEMENT,
+        "no F": "computations",
+        "several F": "computations",
+        "no B or I": "computations",
+        "several B or I": "computations",
+        "no W": "computations",
+        "several W": "computations",
+        "a backward where none is due": "computations",
+        "a forward of no microbatch": "computations",
+        "forward missing": "computations",
         "declared table unreadable": "table",
         "declared table is incomplete": "table",
         "declared table of another size": "table",
@@ -73,21 +102,27 @@ _FACTS: Mapping[str, str] = MappingProxyType(
 """By how the kind of a finding begins, what it is about. The longest beginning counts; other kinds are facts of their
 own."""
 
+_VALUES = frozenset(
+    {"outputs", "losses", "gradients", "input gradients", "parameters", "norm", "buffers", "reductions"}
+)
+
 _FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "outputs": frozenset({"losses", "gradients", "input gradients", "parameters", "norm", "buffers"}),
-        "computations": frozenset({"order", "in flight", "memory", "table", "gradients", "left over"}),
+        "computations": _VALUES
+        | {"order", "in flight", "kept", "memory", "table", "hooks ran more often", "hooks ran fewer often"},
         "gradients": frozenset({"input gradients", "parameters", "norm", "reductions"}),
         # after a wrong update, every later step is wrong
-        "parameters": frozenset(
-            {"outputs", "losses", "gradients", "input gradients", "buffers", "norm", "reductions"}
-        ),
+        "parameters": _VALUES,
         "order": frozenset({"in flight", "memory", "table", "bubble"}),
         "in flight": frozenset({"memory"}),
         "kept": frozenset({"memory"}),
     }
 )
 """What follows from a fact, besides itself."""
+
+OWNERS: Mapping[str, str] = MappingProxyType({"names": "LIF-4", PLACEMENT: "SCH-7"})
+"""The requirement whose business a fact is, whichever sees it first."""
 
 _COMPUTATIONS = (": too many", ": too few")
 
@@ -111,4 +146,4 @@ def fact_of_kind(kind: str, *, ended: bool = False) -> str:
 
 def follows(effect: str, cause: str) -> bool:
     """Whether one fact follows from another, or is the same."""
-    return effect == cause or effect in _FOLLOWS.get(cause, frozenset())
+    return cause in (effect, PLACEMENT) or effect in _FOLLOWS.get(cause, frozenset())

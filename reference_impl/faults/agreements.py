@@ -195,7 +195,7 @@ class RefusedBatchRemembered(BatchCheck):
             raise
 
 
-@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits forever")
+@breaks("ERR-15", status="hung", tells="and an error, the same pipeline waits forever", also=("ERR-1",))
 class RefusedBatchDrained(ReferencePipeline):
     """After a refused batch the first rank waits for messages about it from the last one."""
 

@@ -200,7 +200,9 @@ class ShortWarmUp(ReferenceAdapter):
     pipeline = _generator(_warm_up(-1))
 
 
-@breaks("SCH-3", tells=r"rank (\d) holds \d microbatches .* after \1F\d; the bound of 1F1B is")
+@breaks(
+    "SCH-3", tells=r"rank (\d) holds \d microbatches .* after \1F\d; the bound of 1F1B is", also=("SCH-2",)
+)
 class LongWarmUp(ReferenceAdapter):
     """1F1B warms up with one forward too many."""
 

@@ -109,7 +109,7 @@ class _EmptyCheck(BatchCheck):
         """Accept every batch."""
 
 
-@breaks("ERR-7", tells="no rank raised; promised: ValueError")
+@breaks("ERR-7", tells="no rank raised; promised: ValueError", also=("ERR-1",))
 class BatchSkipped(ReferencePipeline):
     """A batch that cannot be split is skipped."""
 
@@ -199,7 +199,7 @@ class LossSwallowed(ReferencePipeline):
         return swallowed
 
 
-@breaks("ERR-13", status="crashed", tells=r"rank \d died \(exit code 7\), when")
+@breaks("ERR-13", status="crashed", tells=r"rank \d died \(exit code 7\), when", also=("ERR-10",))
 class DiesOfErrors(Step):
     """A stage that fails ends its process."""
 

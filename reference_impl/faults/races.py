@@ -65,13 +65,15 @@ class _Both(WatchedWork):
 
 # ------------------------------------------------------------------------- COM-4: memory in flight
 
+# on a busy machine a message may arrive late enough to be read too early in plain cases, too: FWD-1
+
 
 class _Forgotten(WatchedWork):
     def wait(self) -> None:
         """Do not wait."""
 
 
-@breaks("COM-4", tells=r"rank \d never waits for its receive of uint8\[1\] from rank \d")
+@breaks("COM-4", tells=r"rank \d never waits for its receive of uint8\[1\] from rank \d", also=("FWD-1",))
 class WaitForgotten(Link):
     """The receives of the warm-up are never waited for."""
 
@@ -97,7 +99,7 @@ class _Early(WatchedWork):
         self.data[PADDING:] = early[PADDING:]
 
 
-@breaks("COM-4")
+@breaks("COM-4", also=("FWD-1",))
 class ReadBeforeWait(Link):
     """Tensors are taken from the buffer before the receive has been waited for; the description after."""
 
@@ -106,7 +108,9 @@ class ReadBeforeWait(Link):
 
 
 @breaks(
-    "COM-4", tells=r"the memory of rank \d's send of uint8\[\d+\] to rank \d, operation \d+( \(.*\))? changed"
+    "COM-4",
+    tells=r"the memory of rank \d's send of uint8\[\d+\] to rank \d, operation \d+( \(.*\))? changed",
+    also=("FWD-1",),
 )
 class StampedInFlight(Link):
     """A message is numbered after it has been handed to the transport."""
@@ -121,6 +125,7 @@ class StampedInFlight(Link):
 @breaks(
     "COM-4",
     tells=r"the memory of rank \d's receive of uint8\[\d+\] from rank \d, operation \d+( \(.*\))? changed",
+    also=("FWD-1",),
 )
 class ClearedInFlight(Link):
     """A receive buffer is cleared after the receive has been posted."""

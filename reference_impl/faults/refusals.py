@@ -128,7 +128,7 @@ class OutputsUnchecked(ReferencePipeline):
     stage_type = _UncheckedStage
 
 
-@breaks("ERR-4", tells=r"for microbatch \d.*(nevertheless given|promised: StageError)")
+@breaks("ERR-4", tells=r"for microbatch \d.*(nevertheless given|promised: StageError)", also=("ERR-3",))
 class OutputsCheckedWithinSteps(Stage):
     """Outputs are compared only with those of the same step."""
 

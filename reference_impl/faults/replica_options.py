@@ -145,7 +145,9 @@ class LateReplicaLeftOut(Step):
 # ------------------------------------------------------------------------------- DPC-8: shards
 
 
-@breaks("DPC-8", tells=r"(?s)the parameter of blocks\.\d\.[\w.]+ in stage \d is not .*missing")
+@breaks(
+    "DPC-8", tells=r"(?s)the parameter of blocks\.\d\.[\w.]+ in stage \d is not .*missing", also=("LIF-4",)
+)
 class PrefixedNames(ReferencePipeline):
     """Names in the state have a wrapper's prefix."""
 

@@ -54,7 +54,7 @@ class _Wrapped(nn.Module):
         return self.submod(*args, **kwargs)
 
 
-@breaks("TRC-2", source="https://github.com/pytorch/PiPPy/pull/915")
+@breaks("TRC-2", source="https://github.com/pytorch/PiPPy/pull/915", also=("TRC-1",))
 class NamesPrefixed(ReferencePipeline):
     """The keys of a stage's state dict have a prefix, because stages are wrapped."""
 

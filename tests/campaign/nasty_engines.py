@@ -131,6 +131,25 @@ class TalksInTheWorld(ReferenceAdapter):
     pipeline = _TalkingPipeline
 
 
+class _SulkingPipeline(ReferencePipeline):
+    failed = False
+
+    def run(self, mode: Mode, batch: Batch) -> StepResult:
+        if _SulkingPipeline.failed:
+            raise RuntimeError("an earlier step failed")
+        try:
+            return super().run(mode, batch)
+        except Exception:
+            _SulkingPipeline.failed = True
+            raise
+
+
+class Sulks(ReferenceAdapter):
+    """After an error nothing works in the same process."""
+
+    pipeline = _SulkingPipeline
+
+
 class _Unpickled:
     """Makes a folder where it is unpickled."""
 

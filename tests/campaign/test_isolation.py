@@ -111,6 +111,13 @@ def test_a_message_in_the_world_that_an_error_left_behind_reaches_no_later_case(
     assert _statuses(found) == [[]] * (errors + 1)
 
 
+def test_what_an_error_left_behind_in_a_process_accuses_no_later_case(guests):
+    found = guests("Sulks", [Focus.RAISES, Focus.PLAIN])
+
+    assert found[0][0].failed, "nobody raised: nothing was left behind"
+    assert _statuses(found)[1] == []
+
+
 @pytest.mark.parametrize(
     ("engine", "words"),
     [("SendsPickles", "a frame of kind 6"), ("SendsNonsense", "something other than Observation")],

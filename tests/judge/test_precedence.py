@@ -52,6 +52,10 @@ def test_basic_requirements_come_before_all_others_and_in_one_order():
         (shown("parameter value"), shown("output value")),
         (shown("F: too many"), shown("not the named order")),
         (shown("declared and executed differ"), shown("declared table is incomplete")),
+        (shown("several F"), shown("buffer value")),
+        (shown("no W"), shown("not the named order")),
+        (shown("stage on another rank"), shown("no output")),
+        (shown("stage on another rank"), shown("hang", Status.HUNG)),
         (shown("hang", Status.HUNG), shown("died: SIGABRT", Status.CRASHED)),
         (shown("raised KeyError: 'a'", Status.ERROR), shown("hang", Status.HUNG)),
     ],
@@ -70,6 +74,8 @@ def test_a_fact_explains_itself_and_what_follows_from_it(cause, effect):
         (shown("hang", Status.HUNG), shown("output value")),
         (shown("declared and executed differ"), shown("bubble too large")),
         (shown("hooks ran more often"), shown("hooks ran fewer often")),
+        (shown("buffer value"), shown("several F")),
+        (shown("no output"), shown("stage on another rank")),
     ],
 )
 def test_nothing_else_is_explained(cause, effect):

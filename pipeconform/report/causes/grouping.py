@@ -4,8 +4,9 @@
 2. Violations of one requirement with the same status, signature and factor have one cause, under all schedules; so
    have those under one schedule of which one is about what follows from the other, as wrong gradients do from wrong
    outputs.
-3. Violations of different requirements have one cause if kind, place and factor agree, or if both are known as the same
-   finding. Violations that are known as different findings never have one cause.
+3. Violations of different requirements have one cause if kind, place and factor agree, if both are about what is one
+   requirement's business, or if both are known as the same finding. Violations that are known as different findings
+   never have one cause.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeconform.report.causes.traits import Traits, factor_words, traits_of
 from pipeconform.report.overview import in_order
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.spec import Level, Requirement
-from pipeconform.spec.precedence import PLAINEST_OF_WRAPPERS, PRECEDENCE, THE_END, follows
+from pipeconform.spec.precedence import OWNERS, PLAINEST_OF_WRAPPERS, PRECEDENCE, THE_END, follows
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["causes_of", "grouped"]
@@ -156,11 +157,19 @@ class _Group:
         """Whether both have one cause."""
         if self.known and other.known:
             return self.known[0].root == other.known[0].root
-        if not (self.known or other.known) and self._is_about_the_same_as(other):
+        if not (self.known or other.known) and (self._sees_what(other) or self._is_about_the_same_as(other)):
             return True
         if self.factor and other.factor and not self.factor & other.factor:
             return False
         return any(mine.is_like(theirs) for mine in self.likes for theirs in other.likes)
+
+    def _sees_what(self, other: _Group) -> bool:
+        """Whether both see, under one schedule, what is one requirement's business."""
+        mine, theirs = (
+            {(schedule, fact) for _, schedule, fact in group.facts if fact in OWNERS}
+            for group in (self, other)
+        )
+        return bool(mine & theirs)
 
     def _is_about_the_same_as(self, other: _Group) -> bool:
         """Whether one requirement sees in both, under one schedule, what is the same or follows from it.
@@ -289,15 +298,17 @@ def _cause(
 def _telling(
     own: Sequence[Member], blocked: Sequence[Member], known: Sequence[Known], rows: Mapping[str, Requirement]
 ) -> str:
-    """A binding requirement: the one that a finding names first, or that controls point to, or the most basic one."""
+    """A binding requirement: which a finding names first, whose business it is, which controls name, or a basic one."""
     order = list(rows)
     pointed = [one.violation.blocked_by for one in blocked]
     named = [name for entry in known for name in entry.requirements]
+    owners = {OWNERS.get(traits_of(one.violation).fact) for one in own}
 
     def rank(name: str) -> tuple[object, ...]:
         return (
             _LEVELS[rows[name].level.value] if name in rows else len(_LEVELS),
             named.index(name) if name in named else len(named),
+            name not in owners,
             -pointed.count(name),
             _PLAIN.index(name) if name in _PLAIN else len(_PLAIN),
             order.index(name) if name in rows else len(order),

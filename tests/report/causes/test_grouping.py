@@ -205,6 +205,26 @@ def test_what_follows_from_another_violation_of_the_same_requirement_has_its_cau
     assert len(causes) == number
 
 
+def test_what_is_one_requirements_business_is_its_cause_whoever_else_sees_it(of):
+    (one,) = of(
+        ("TRN-14", "GPipe", {"signature": "parameter missing"}),
+        ("LIF-4", "GPipe", {"signature": "state has a strange name"}),
+        ("DPC-1", "GPipe", {"signature": "parameter missing"}),
+    )
+
+    assert one.requirement == "LIF-4"
+    assert set(one.others) == {"TRN-14", "DPC-1"}
+
+
+def test_the_same_business_under_two_schedules_are_two_causes(of):
+    found = of(
+        ("TRN-14", "1F1B", {"signature": "parameter missing"}),
+        ("LIF-4", "GPipe", {"signature": "state has a strange name"}),
+    )
+
+    assert {one.requirement for one in found} == {"LIF-4", "TRN-14"}
+
+
 def test_errors_of_one_requirement_do_not_follow_from_each_other(of):
     causes = of(
         ("FWD-7", "GPipe", raised("split")),
