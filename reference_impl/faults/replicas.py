@@ -113,7 +113,9 @@ class BeforeTheLastBackward(Step):
         return found
 
 
-@breaks("DPC-2", schedule="ZBVZeroBubble", tells="before the stage's last backward has begun")
+@breaks(
+    "DPC-2", schedule="ZBVZeroBubble", tells="before the stage's last backward has begun", also=("DPC-1",)
+)
 class BeforeTheWeightParts(Step):
     """Gradients are averaged when the last input part has run; weight parts follow."""
 

@@ -47,7 +47,9 @@ def _from_the_next(part: Tensor, group: ProcessGroup) -> Tensor:
 
 
 @breaks(
-    "DPC-7", tells=r"parameter blocks\.\d\.[\w.]+ of stage \d is .* on rank \d, its gradient a plain tensor"
+    "DPC-7",
+    tells=r"parameter blocks\.\d\.[\w.]+ of stage \d is .* on rank \d, its gradient a plain tensor",
+    also=("DPC-1",),
 )
 class LocalPartsAsWholes(ReferencePipeline):
     """Gradients are returned as plain tensors: nothing says that they are parts."""
