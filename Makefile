@@ -32,6 +32,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pipeconform needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,docs]'
+	$(BIN)/python -m compileall -q pipeconform suites reference_impl tests benchmarks
 	@touch $@
 
 # Exit code 1 means that the run completed and found violations, so the demo succeeded.

@@ -128,7 +128,8 @@ def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Contro
 def _found(there: _Seen[CaseT], rows: Sequence[Requirement], answers: Answers) -> _Seen[CaseT] | None:
     """The first of these requirements that sees in a case what explains the violation."""
     for row in rows:
-        hit = next((one for one in answers.get(row.id, ()) if explains(one, there.outcome)), None)
+        found = answers.get(row.id, ())
+        hit = next((one for one in found if explains(one, there.outcome, of=row.id)), None)
         if hit is not None:
             return there._replace(asked=there.asked.instead(row), outcome=hit)
     return None

@@ -27,7 +27,7 @@ from pipeconform.judge.registry import JUDGEMENTS, Judgement
 from pipeconform.report.result import Status
 from pipeconform.spec import Profile, Requirement, requirement, requirements
 from pipeconform.spec.levels import batch_class
-from pipeconform.spec.precedence import PRECEDENCE
+from pipeconform.spec.precedence import BEFORE_ALL, PRECEDENCE
 from pipeconform.spec.wrappers import Kind
 
 __all__ = ["AskedOfPipeline", "PipelineTarget"]
@@ -343,7 +343,7 @@ class AskedOfPipeline:
         """The basic requirements, and those about what is still special in the control."""
         special = traits(control) - {Focus.PLAIN}
         about = (name for name, one in JUDGEMENTS.items() if one.about & special)
-        return self._that_can_explain((*PRECEDENCE, *about), control)
+        return self._that_can_explain((*BEFORE_ALL, *PRECEDENCE, *about), control)
 
     def earlier(self, case: Case, *, controlled: bool) -> tuple[Requirement, ...]:
         """The requirements that `pipeconform.judge.precedence` puts before this one."""

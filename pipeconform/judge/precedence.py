@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.spec.precedence import PRECEDENCE, fact_of_kind, follows
+from pipeconform.spec.precedence import BEFORE_ALL, OWNERS, PRECEDENCE, fact_of_kind, follows
 
 __all__ = ["EARLIER", "earlier_than", "explains", "fact_of"]
 
@@ -64,13 +64,16 @@ def fact_of(outcome: Outcome) -> str:
     return fact_of_kind(outcome.finding.kind, ended=outcome.status in _ENDED)
 
 
-def explains(cause: Outcome, effect: Outcome) -> bool:
-    """Whether a violation that another requirement found in the same case explains this one."""
+def explains(cause: Outcome, effect: Outcome, *, of: str = "") -> bool:
+    """Whether a violation that the requirement `of` found in the same case explains this one."""
+    if of in BEFORE_ALL and OWNERS.get(fact_of(cause)) != of:
+        return False
     return follows(fact_of(effect), fact_of(cause))
 
 
 def earlier_than(requirement: str) -> tuple[str, ...]:
     """The requirements that come before this one where both see one fact in one case, the most basic first."""
+    before = tuple(name for name in BEFORE_ALL if name != requirement)
     if requirement in PRECEDENCE:
-        return PRECEDENCE[: PRECEDENCE.index(requirement)]
-    return tuple(dict.fromkeys((*EARLIER.get(requirement, ()), *PRECEDENCE)))
+        return (*before, *PRECEDENCE[: PRECEDENCE.index(requirement)])
+    return tuple(dict.fromkeys((*before, *EARLIER.get(requirement, ()), *PRECEDENCE)))

@@ -26,8 +26,11 @@ THE_END = "the end"
 PLACEMENT = "placement"
 """The fact that a stage runs on another rank than its own. Whatever else is wrong where it does, follows from it."""
 
+BEFORE_ALL: tuple[str, ...] = ("SCH-7",)
+"""The requirements that explain whatever else is wrong by the fact that is their own business (`OWNERS`), and by no
+other fact anything."""
+
 PRECEDENCE: tuple[str, ...] = (
-    "SCH-7",
     "FWD-1",
     "SCH-1",
     "TRN-2",

@@ -46,8 +46,8 @@ class GroupsLeft(ReferencePipeline):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        # replicas make theirs at the same time, without each other
-        self.own = dist.new_group(list(plan.ranks.pipeline_ranks), use_local_synchronization=True)
+        if len(plan.ranks.pipeline_ranks) == plan.ranks.world_size:  # all ranks must call it, in one order
+            self.own = dist.new_group()
 
 
 @breaks("LIF-3")

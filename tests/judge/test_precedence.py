@@ -8,7 +8,7 @@ from pipeconform.judge.finding import Finding
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.precedence import EARLIER, earlier_than, explains, fact_of
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.spec.precedence import PRECEDENCE
+from pipeconform.spec.precedence import BEFORE_ALL, PRECEDENCE
 
 
 def shown(kind, status=Status.FAILED):
@@ -35,10 +35,19 @@ def test_no_requirement_comes_before_itself_by_way_of_others():
 
 
 def test_basic_requirements_come_before_all_others_and_in_one_order():
-    assert earlier_than(PRECEDENCE[0]) == ()
-    assert earlier_than("TRN-1") == PRECEDENCE[: PRECEDENCE.index("TRN-1")]
-    assert earlier_than("SCH-4") == ("SCH-8", "SCH-5", *PRECEDENCE)
-    assert earlier_than("COM-4") == PRECEDENCE
+    assert earlier_than(PRECEDENCE[0]) == BEFORE_ALL
+    assert earlier_than("TRN-1") == (*BEFORE_ALL, *PRECEDENCE[: PRECEDENCE.index("TRN-1")])
+    assert earlier_than("SCH-4") == (*BEFORE_ALL, "SCH-8", "SCH-5", *PRECEDENCE)
+    assert earlier_than("COM-4") == (*BEFORE_ALL, *PRECEDENCE)
+    assert earlier_than("SCH-7") == PRECEDENCE
+
+
+def test_placement_explains_everything_by_itself_and_nothing_by_anything_else():
+    misplaced, hung = shown("stage on another rank"), shown("hang", Status.HUNG)
+
+    assert explains(misplaced, hung, of="SCH-7")
+    assert not explains(hung, hung, of="SCH-7")
+    assert explains(hung, hung, of="FWD-1")
 
 
 @pytest.mark.parametrize(
