@@ -87,7 +87,7 @@ _FACTS: Mapping[str, str] = MappingProxyType(
         "declared and executed differ": "table",
         "no declared table": "table",
         "declared table cannot be run": "deadlock",
-        "declared table: deadlock": "deadlock",
+        "declared table: SCH-5": "deadlock",  # `Rule.DEADLOCK` and `Rule.MATCHING`
         "not the named order": "order",
         "bubble too large": "bubble",
         "too many in flight": "in flight",

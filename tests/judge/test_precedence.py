@@ -8,6 +8,7 @@ from pipeconform.judge.finding import Finding
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.judge.precedence import EARLIER, earlier_than, explains, fact_of
 from pipeconform.judge.registry import JUDGEMENTS
+from pipeconform.schedule.violation import Rule
 from pipeconform.spec.precedence import BEFORE_ALL, PRECEDENCE
 
 
@@ -61,6 +62,7 @@ def test_placement_explains_everything_by_itself_and_nothing_by_anything_else():
         (shown("parameter value"), shown("output value")),
         (shown("F: too many"), shown("not the named order")),
         (shown("declared and executed differ"), shown("declared table is incomplete")),
+        (shown(f"declared table: {Rule.DEADLOCK.value}"), shown("declared table cannot be run")),
         (shown("several F"), shown("buffer value")),
         (shown("no W"), shown("not the named order")),
         (shown("stage on another rank"), shown("no output")),
