@@ -106,6 +106,9 @@ def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Contro
     asked, case = seen.asked, seen.case
     passed: Control | None = None
     rows: Sequence[Requirement]
+    around = _around(seen, ask=ask)
+    if around is not None:
+        return around
     for words, control in asked.controls(case):
         there = seen._replace(case=control, words=(*seen.words, words))
         rows = (*asked.explaining(control), *((asked.row,) if asked.applies(control) else ()))
@@ -123,6 +126,21 @@ def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Contro
         if any(explains(one, seen.outcome) for one in answers.get(asked.row.id, ())):
             break  # what does not show the violation itself says nothing about its cause
     return passed
+
+
+def _around(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Control | None:
+    """Whose business it is if a case does not show the violation without what is around its subject."""
+    around = seen.asked.surroundings(seen.case)
+    if around is None:
+        return None
+    row, words, control = around
+    own = (seen.asked.row,) if seen.asked.applies(control) else ()
+    rows = tuple({one.id: one for one in (*own, *seen.asked.explaining(control))}.values())
+    if not rows or any(_found(seen, rows, ask(control, rows, anew=anew)) for anew in (False, True)):
+        return None
+    if row.id == seen.asked.row.id:
+        return Control(words=words, digest=control.digest)
+    return _found(seen, (row,), ask(seen.case, (row,), anew=True))
 
 
 def _found(there: _Seen[CaseT], rows: Sequence[Requirement], answers: Answers) -> _Seen[CaseT] | None:

@@ -20,6 +20,7 @@ from pipeconform.case.draw.sizes import shapes
 from pipeconform.case.draw.traits import plainer, traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.simpler.scope import Scope
+from pipeconform.case.simpler.sizes import without_bystanders
 from pipeconform.errors import BadCaseError, UnknownNameError, UsageError
 from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.precedence import EARLIER, earlier_than
@@ -27,7 +28,7 @@ from pipeconform.judge.registry import JUDGEMENTS, Judgement
 from pipeconform.report.result import Status
 from pipeconform.spec import Profile, Requirement, requirement, requirements
 from pipeconform.spec.levels import batch_class
-from pipeconform.spec.precedence import BEFORE_ALL, PRECEDENCE
+from pipeconform.spec.precedence import BEFORE_ALL, OTHER_RANKS, PRECEDENCE
 from pipeconform.spec.wrappers import Kind
 
 __all__ = ["AskedOfPipeline", "PipelineTarget"]
@@ -334,6 +335,13 @@ class AskedOfPipeline:
             for control, words in found.items()
             if control != case and self._is_claimed(control)
         )
+
+    def surroundings(self, case: Case) -> tuple[Requirement, str, Case] | None:
+        """The ranks outside of the pipeline: they are the business of the requirement about the given group."""
+        control = next((one for one in without_bystanders(case) if self._is_claimed(one)), None)
+        if control is None or not (self.row.id == OTHER_RANKS or self._can_explain(OTHER_RANKS, case)):
+            return None
+        return requirement(OTHER_RANKS), "without ranks outside of the pipeline", control
 
     def instead(self, row: Requirement) -> AskedOfPipeline:
         """What another requirement asks under the same schedule."""

@@ -77,6 +77,12 @@ class Asked(Protocol[CaseT]):
         Empty if the requirement adds nothing, or if no such case lies within the claims.
         """
 
+    def surroundings(self, case: CaseT) -> tuple[Requirement, str, CaseT] | None:
+        """Whose business it is what a case has around its subject, and the case without that, in words and as a case.
+
+        None if it has nothing around it.
+        """
+
     def instead(self, row: Requirement) -> Asked[CaseT]:
         """What another requirement asks in the same column."""
 

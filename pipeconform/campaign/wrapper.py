@@ -217,6 +217,9 @@ class AskedOfWrapper:
         control = plain_control(case, self.plain)
         return () if control is None else ((PLAIN_TRAINING, control),)
 
+    def surroundings(self, case: WrapperCase) -> None:
+        """None: all ranks have the wrapped module."""
+
     def instead(self, row: Requirement) -> AskedOfWrapper:
         """What another requirement would ask of the same cases."""
         return replace(self, row=row)

@@ -30,6 +30,9 @@ BEFORE_ALL: tuple[str, ...] = ("SCH-7",)
 """The requirements that explain whatever else is wrong by the fact that is their own business (`OWNERS`), and by no
 other fact anything."""
 
+OTHER_RANKS = "COM-2"
+"""The requirement that explains what only a case with ranks outside of its pipeline shows."""
+
 PRECEDENCE: tuple[str, ...] = (
     "FWD-1",
     "SCH-1",

@@ -100,7 +100,7 @@ class TiesBroken(ReferencePipeline):
                     seen.add(id(parameter))
 
 
-@breaks("TRN-16")
+@breaks("TRN-16", also=("TRN-7",))
 class Overflows(_LossScaled):
     """The loss is scaled by more than float16 can hold."""
 

@@ -89,7 +89,11 @@ class AveragedOverParts(ReferencePipeline):
         return result
 
 
-@breaks("DPC-7", tells=r"the (output of microbatch \d|gradient of [\w.]+ in stage \d) is not the reference's")
+@breaks(
+    "DPC-7",
+    tells=r"the (output of microbatch \d|gradient of [\w.]+ in stage \d) is not the reference's",
+    also=("FWD-19",),
+)
 class OtherDataOnEveryPart(ReferencePipeline):
     """Every part of a stage works on another microbatch, as replicas would."""
 

@@ -138,3 +138,12 @@ def test_a_case_that_shows_its_violation_by_chance_is_executed_until_it_does():
     assert found.control.requirement == "TRN-1"
     assert len(executions) >= 3
     assert all(rows[0] == "COM-1" for rows in executions[:3])
+
+
+def test_what_only_a_case_with_other_ranks_shows_is_the_business_of_the_given_group():
+    """The engine takes the number of a process for a rank of the group, which the pipeline alone does not show."""
+    reference = faults()["process-taken-for-group-rank"].reference
+    (order,) = judged(reference, "FWD-2", ranks=(1, 4))
+
+    assert order.status == "blocked"
+    assert {one.blocked_by for one in order.violations} == {"COM-2"}

@@ -14,15 +14,13 @@ from pipeconform.case.perturbations import AnyPerturbation, Perturbation, SlowLi
 from pipeconform.case.simpler.scope import ORDINARY
 from pipeconform.case.simpler.variant import variant
 
-__all__ = ["fewer_microbatches", "fewer_processes", "fewer_samples", "fewer_stages"]
+__all__ = ["fewer_microbatches", "fewer_processes", "fewer_samples", "fewer_stages", "without_bystanders"]
 
 
 def fewer_processes(case: Case) -> Iterator[Case]:
     """Cases without bystanders, and with fewer replicas."""
+    yield from without_bystanders(case)
     world = case.world
-    members = {rank for ranks in world.pipelines for rank in ranks}
-    if len(members) < world.size:
-        yield from variant(case, world=_without(world, set(range(world.size)) - members))
     if world.replicas is None or world.tensor is not None:
         return
     for num in sorted({1, 2, world.num_replicas - 1} & set(range(1, world.num_replicas))):
@@ -31,6 +29,14 @@ def fewer_processes(case: Case) -> Iterator[Case]:
         late = tuple(_of_replica(one, num) for one in world.perturbations)
         rest = structs.replace(world, replicas=kept, perturbations=tuple(dict.fromkeys(late)))
         yield from variant(case, world=_without(rest, {rank for ranks in gone for rank in ranks}))
+
+
+def without_bystanders(case: Case) -> Iterator[Case]:
+    """The case without ranks outside of its pipelines, if it has any."""
+    world = case.world
+    members = {rank for ranks in world.pipelines for rank in ranks}
+    if len(members) < world.size:
+        yield from variant(case, world=_without(world, set(range(world.size)) - members))
 
 
 def fewer_stages(case: Case) -> Iterator[Case]:
