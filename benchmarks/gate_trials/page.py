@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.gate_trials.planted import PLANTED
 from benchmarks.gate_trials.running import Trial
+from pipeconform.report.words import plural
 
 __all__ = ["page"]
 
@@ -25,7 +26,7 @@ def _head(trials: Sequence[Trial]) -> Iterator[str]:
     yield ""
     yield (
         f"Written by `python -m benchmarks.gate_trials` ({' to '.join(dict.fromkeys((days[0], days[-1])))}). "
-        f"{len(bases)} smoke runs of torch's own pipelining made [expectations](gating.md#expected-failures) "
+        f"{plural(len(bases), 'smoke run')} of torch's own pipelining made [expectations](gating.md#expected-failures) "
         "(`expect update` with their results). Then the same torch ran again and again with these expectations, alone "
         "on two cores and beside processes that compute without pause: a gate must let it pass each time. And it ran "
         "with one mistake planted at a time: the gate must fail each time."

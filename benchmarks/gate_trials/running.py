@@ -46,11 +46,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def busy(number: int) -> Iterator[None]:
+def busy(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """So many processes that compute, until the end."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
     try:
-        yield
+        yield running
     finally:
         for process in running:
             process.kill()
