@@ -33,6 +33,7 @@ def _head(known: int, judged: list[tuple[Fault, Verdict]]) -> Iterator[str]:
         return
     right = sum(one.of(fault) == "right" for fault, one in seen)
     share = f"{right} of {len(seen)} ({right / len(seen):.1%})"
+    own = sum(fault.requirement in one.causes[0].requirements for fault, one in seen)
     counts = [len(one.causes) for _, one in seen]
     accused = [len({name for cause in one.causes for name in cause.requirements}) for _, one in seen]
     blocked = [len({name for cause in one.causes for name in cause.blocked}) for _, one in seen]
@@ -42,6 +43,7 @@ def _head(known: int, judged: list[tuple[Fault, Verdict]]) -> Iterator[str]:
     yield f"| faults judged | {len(judged)} |"
     yield f"| seen at smoke | {len(seen)} |"
     yield f"| first cause accuses a requirement of the fault's label | {share} |"
+    yield f"| of these, the requirement that it was written for, not one that it breaks as plainly | {own} |"
     yield f"| causes per fault, median and most | {statistics.median(counts):g} and {max(counts)} |"
     yield f"| requirements accused per fault, median and most | {statistics.median(accused):g} and {max(accused)} |"
     yield f"| requirements blocked per fault, median and most | {statistics.median(blocked):g} and {max(blocked)} |"

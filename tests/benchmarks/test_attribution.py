@@ -46,6 +46,7 @@ def test_what_is_kept_is_read_again_and_shown(tmp_path):
     assert kept == verdicts
     assert "3 of the 4 faults" in text
     assert "| first cause accuses a requirement of the fault's label | 1 of 2 (50.0%) |" in text
+    assert "not one that it breaks as plainly | 1 |" in text
     assert "| dropped | FWD-2 | 1F1B | **TRN-1** | 2 | TRN-1, FWD-2 | 0 |" in text
     assert "| hidden | FWD-2 | 1F1B | not seen at smoke | 0 |  | 0 |" in text
 
