@@ -10,7 +10,7 @@ PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines torches test test-full coverage check format bench kill-matrix mutants standard docs clean
+.PHONY: help setup demo engines torches test test-full coverage check format bench kill-matrix mutants standard pictures docs clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
@@ -23,6 +23,7 @@ help:
 	@echo "make kill-matrix  run every fault and 80 mutants, and write docs/kill-matrix.md"
 	@echo "make mutants    run the tests on small mistakes in pipeconform's own code, and write docs/mutants.md"
 	@echo "make standard   write docs/standard.md, docs/faults.md and docs/judged-fields.md from the code"
+	@echo "make pictures   draw docs/learn, and write its captions and tables"
 	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make bench      all benchmarks; needs a quiet machine"
 
@@ -101,7 +102,10 @@ standard: $(READY)
 	$(BIN)/python -m pipeconform.reference_impl.faults.page docs/faults.md
 	$(BIN)/python -m tests.judge.fields_page docs/judged-fields.md
 
-docs: $(READY) standard
+pictures: $(READY)
+	$(BIN)/python -m tests.docs.learning
+
+docs: $(READY) standard pictures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
