@@ -24,7 +24,7 @@ CASES = LEARN / "cases"
 RANKS, BATCH = 4, 8
 """Every picture has this many ranks, and a batch of this many times the smallest microbatch."""
 
-_MARGINS, _UNIT = 200, 23
+_MARGINS, _UNIT = 200, 21
 """Pixels beside the lanes of a picture, and pixels per unit of time: schedules are compared by their length."""
 _WRITTEN = re.compile(
     r"(?P<head><!-- (?P<name>[\w-]+): written by [^\n]*-->\n)(?P<text>.*?)(?P<end><!-- end -->)", re.DOTALL
@@ -189,7 +189,7 @@ def _shown(lesson: Lesson) -> str:
 
 def _comparison() -> str:
     lines = [
-        "| schedule | step | idle | of the step | held, ranks 0 to 3 | idle time, of one stage's costs | held, in pairs |",
+        "| schedule | step | idle | share | held, ranks 0 to 3 | idle time, in costs of one stage | held, in pairs |",
         "|---|---|---|---|---|---|---|",
     ]
     for lesson in LESSONS:
