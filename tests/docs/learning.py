@@ -160,7 +160,9 @@ def _command(requirement: str) -> tuple[str, ...]:
 def _case(requirement: str) -> str:
     """The command, and what it printed, without where the error begins and how it spreads."""
     printed = (CASES / f"{requirement.lower()}.txt").read_text("utf-8")
-    _, *lines = printed.partition("\nfirst wrong of ")[0].rstrip().splitlines()  # without what the command says
+    _, *lines = (
+        printed.partition("\nfirst wrong of ")[0].rstrip().splitlines()
+    )  # without what the command says
     command = f"$ {' '.join(_command(requirement))}"
     return "\n".join(("```text", command, *(line.rstrip() for line in lines), "```", ""))
 

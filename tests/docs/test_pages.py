@@ -212,6 +212,41 @@ def test_the_search_works_in_pages_that_are_opened_as_files(site, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_a_version_of_the_site_is_kept_beside_earlier_ones(docs, tmp_path):
+    """In a repository of its own, as ``make docs-version`` does it."""
+    pytest.importorskip("mike", reason="needs the extra 'docs'")
+    root = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", docs.parent.as_uri(), root], check=True)
+    name = {"GIT_AUTHOR_NAME": "n", "GIT_COMMITTER_NAME": "n"}
+    mail = {"GIT_AUTHOR_EMAIL": "n@example.org", "GIT_COMMITTER_EMAIL": "n@example.org"}
+    told = {"DOCS_VERSIONS_BY": "mike", "NO_MKDOCS_2_WARNING": "1"}
+    for command in (
+        "deploy --update-aliases 0.1.0 latest",
+        "deploy --update-aliases 0.2.0 latest",
+        "set-default latest",
+    ):
+        subprocess.run(
+            [sys.executable, "-c", "from mike.driver import main; main()", *command.split()],
+            cwd=root,
+            check=True,
+            capture_output=True,
+            env={**os.environ, **name, **mail, **told},
+        )
+    kept = subprocess.run(
+        ["git", "ls-tree", "-r", "--name-only", "gh-pages"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+
+    assert {"versions.json", "index.html", "0.1.0/learn/schedules.html", "0.2.0/learn/schedules.html"} <= set(
+        kept
+    )
+
+
+@pytest.mark.slow
 def test_the_gate_in_python_stops_a_regression(docs, project):
     (code,) = [block.text for block in blocks(docs / "python-api.md") if block.language == "python"]
     (project / "gate.py").write_text(code)
