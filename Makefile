@@ -114,8 +114,8 @@ docs: $(READY) standard pictures
 # mike keeps a folder for each version on a branch; pushing the branch publishes it. "mike serve" shows it here.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 docs-version: $(READY) standard pictures
-	DOCS_VERSIONS_BY=mike NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) latest
-	$(BIN)/mike set-default latest
+	PATH="$(abspath $(BIN)):$$PATH" DOCS_VERSIONS_BY=mike NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases $(VERSION) latest
+	PATH="$(abspath $(BIN)):$$PATH" mike set-default latest
 
 release: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python docs/release.py
