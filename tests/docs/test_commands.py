@@ -23,7 +23,11 @@ RUN_BY = {
 
 
 def pages(root):
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    docs = root / "docs"
+    return [
+        root / "README.md",
+        *sorted([*docs.glob("*.md"), *docs.glob("learn/*.md"), *docs.glob("reference/*.md")]),
+    ]
 
 
 def commands(text):
