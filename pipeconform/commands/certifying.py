@@ -47,6 +47,7 @@ from pipeconform.execute.source import Source
 from pipeconform.report.cause_text import cause_list
 from pipeconform.report.causes import causes_of
 from pipeconform.report.console import SafeConsole
+from pipeconform.report.junit import junit
 from pipeconform.report.location import DEFAULT_OUT
 from pipeconform.report.result import Result, read_result
 from pipeconform.report.summary import render_summary
@@ -197,7 +198,7 @@ def _contents(
     reasons = (
         (f"shard {shard} decides nothing; merge all of them",) if shard else reasons_against(level, result)
     )
-    others = {"logs/summary.txt": _summary(result), "logs/junit.xml": (work / "junit.xml").read_bytes()}
+    others = {"logs/summary.txt": _summary(result), "logs/junit.xml": junit(result, causes_of(result))}
     if source.name:
         others[adapter_name(source.name)] = source.text
     return Contents(
