@@ -31,13 +31,13 @@ from pipeconform.certificate.contents import (
     adapter_name,
     claims_of_result,
     digest_of,
-    packed,
 )
 from pipeconform.certificate.decision import reasons_against, weakening
 from pipeconform.certificate.drawing import PROFILE, SEED, num_draws
 from pipeconform.certificate.engine import engine_in, engine_text
 from pipeconform.certificate.machine import machine_environment
 from pipeconform.certificate.package import SUFFIX, write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.certificate.parts import parse_shard, part_of
 from pipeconform.commands.canaries import watched_canaries
 from pipeconform.commands.engine import Ended, arguments, drive
@@ -250,7 +250,7 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Callable[[str
         log(f"claim that weakens the judgement: {claim}")
     log(f"engine: {engine_text(contents.certificate.engine)}")
     log(decision_text(contents, granted=checked.granted, reasons=checked.reasons))
-    log(f"package: {target}")
+    log(f"package: {target} ('pipeconform report {target}' writes its page and its badge)")
     sys.stdout.flush()
     return Certified(
         package=target,

@@ -13,9 +13,9 @@ from pipeconform.certificate.contents import (
     MachineEnvironment,
     digest_of,
     encoded,
-    packed,
 )
 from pipeconform.certificate.package import Package, write_package
+from pipeconform.certificate.packing import packed
 from tests.certificate.conftest import sound, violated
 from tests.certificate.manipulations import fields_changed, files_changed, files_exchanged, sealed
 
