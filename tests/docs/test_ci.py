@@ -174,6 +174,11 @@ def test_the_hook_passes_what_is_right_stops_what_is_wrong_and_costs_little(hook
 # ------------------------------------------------------------------ what the page shows
 
 
+def without_numbers(text):
+    """A busy machine may find another smallest case."""
+    return re.sub(r"\d+", "#", text)
+
+
 @pytest.mark.slow
 def test_what_the_page_shows_is_what_a_run_prints(page, tmp_path):
     (tmp_path / "adapter.py").write_text(skeleton(name="adapter.py").replace(*WRONG), "utf-8")
@@ -186,7 +191,7 @@ def test_what_the_page_shows_is_what_a_run_prints(page, tmp_path):
     shown = {block.language: block.text for block in reversed(blocks(page))}
     summary = (tmp_path / "summary.md").read_text()
 
-    assert shown["text"] in done.stdout
+    assert without_numbers(shown["text"]) in without_numbers(done.stdout)
     assert [line for line in shown["markdown"].splitlines() if line not in summary.splitlines()] == []
     assert shown["xml"] in (tmp_path / "pipeconform-results/junit.xml").read_text()
     ET.fromstring(shown["xml"])
