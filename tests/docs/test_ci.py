@@ -107,7 +107,7 @@ def test_the_workflow_judges_annotates_and_lets_through_what_is_known(steps, inp
     assert "### pipeconform: toy GPipe 1.0 violates" in (tmp_path / "summary.md").read_text()
 
     (tmp_path / "pipeconform-results/result.json").rename(tmp_path / "baseline.json")
-    done = shell(script, tmp_path, **variables, BASELINE="baseline.json")
+    done = shell(script, tmp_path, **(variables | {"BASELINE": "baseline.json"}))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "::error" not in done.stdout
     assert "::notice title=pipeconform::nothing got worse" in done.stdout
