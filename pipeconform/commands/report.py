@@ -1,7 +1,9 @@
-"""``pipeconform report``: make one HTML page from result files."""
+"""``pipeconform report``: make one HTML page from result files, or from a certification package."""
 
 from __future__ import annotations
 
+import webbrowser
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -23,13 +25,15 @@ __all__ = ["PAGE_NAME", "report", "write_page"]
 PAGE_NAME = "report.html"
 
 
-@click.command(short_help="Write one HTML page from result files.")
-@click.argument("results", metavar="RESULT.json…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.command(short_help="Write one HTML page from result files or from a package.")
+@click.argument(
+    "results", metavar="RESULT.json…|PACKAGE", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The page to write.  [default: report.html beside the first result]",
+    help="The page to write.  [default: report.html beside the first result, or PACKAGE's name with .html]",
 )
 @click.option(
     "--by",
@@ -37,13 +41,24 @@ PAGE_NAME = "report.html"
     help="Show a history instead: a column per result, by the implementation's version or the time of the run.",
 )
 @known_option
-def report(results: tuple[Path, ...], out: Path | None, by: Order | None, known_file: Path | None) -> None:
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+def report(
+    results: tuple[Path, ...], out: Path | None, by: Order | None, known_file: Path | None, opens: bool
+) -> None:
     """Write one self-contained HTML page: the causes, the matrix, every violation with pictures, counts, environment.
 
     Several results are shown side by side, differences first; with --by, a history of many: in which release a
     requirement was broken or mended. A folder stands for the result.json in it.
     The page is made from the files alone: nothing is executed, imported from an adapter or downloaded.
+
+    Given a certification package, check it as 'pipeconform verify' does, and write its page and, beside that, its
+    badge; a package in which there is any doubt is refused.
     """
+    if any(zipfile.is_zipfile(path) for path in results):
+        page = _of_package(results, out)
+        if opens:
+            _open(page)
+        return
     files = tuple(path / RESULT_NAME if path.is_dir() else path for path in results)
     page = files[0].with_name(PAGE_NAME) if out is None else out
     if page.is_dir():
@@ -56,6 +71,38 @@ def report(results: tuple[Path, ...], out: Path | None, by: Order | None, known_
     else:
         _write(render_history([read_result(file) for file in files], by=by), page)
     say(f"report: {page}")
+    if opens:
+        _open(page)
+
+
+def _of_package(paths: Sequence[Path], out: Path | None) -> Path:
+    """Write the page of a certification package and its badge; the path of the page."""
+    package, *others = paths
+    if others:
+        raise UsageError("a certification package has a page of its own: give one package and nothing else")
+    from pipeconform.certificate.checks import sound_contents  # noqa: PLC0415 - imports torch
+    from pipeconform.certificate.contents import BADGE, PAGE  # noqa: PLC0415
+    from pipeconform.certificate.package import SUFFIX  # noqa: PLC0415
+    from pipeconform.certificate.packing import views  # noqa: PLC0415
+
+    made = views(sound_contents(package))
+    name = package.name.removesuffix(SUFFIX).removesuffix(".zip")
+    page = package.with_name(f"{name}.html") if out is None else out
+    if page.is_dir():
+        page /= f"{name}.html"
+    picture = page.with_suffix(".svg")
+    if package.resolve() in {page.resolve(), picture.resolve()}:
+        raise UsageError(f"--out {page} is the package to read; choose another name")
+    _write(made[PAGE].decode(), page)
+    _write(made[BADGE].decode(), picture)
+    say(f"report: {page}")
+    say(f"badge: {picture}")
+    return page
+
+
+def _open(page: Path) -> None:
+    if not webbrowser.open(page.resolve().as_uri()):
+        say(f"pipeconform: found no browser to open {page} in", err=True)
 
 
 def write_page(

@@ -14,6 +14,7 @@ SHOWN = re.compile(
 )
 RUN_BY = {
     "certify.md": "test_pages.py",
+    "ci.md": "test_ci.py",
     "clusters.md": "test_attach.py",
     "gating.md": "test_pages.py",
     "reading-a-failure.md": "test_reading_a_failure.py",
