@@ -22,7 +22,7 @@ from pipeconform.report.html.message import Message, RankVerdict, message_of, ve
 from pipeconform.report.html.place import case_in, place_of, stage_of
 from pipeconform.report.html.program import StepView, facts_of, steps_of
 from pipeconform.report.html.spread import SpreadView, spread_view
-from pipeconform.report.html.status import EXPECTED, StatusView, status_view, violation_view, worst_first
+from pipeconform.report.html.status import EXPECTED, StatusView, status_view, violation_views, worst_first
 from pipeconform.report.html.waits import WaitsView, waits_view
 from pipeconform.report.html.wrapper_case import where_of, wrapper_facts, wrapper_steps
 from pipeconform.report.next_steps import next_step
@@ -67,7 +67,7 @@ class FailureView:
     anchor: str
     identifier: str
     requirement: str
-    status: StatusView
+    statuses: tuple[StatusView, ...]
     under: str
     """``" under …"`` with its schedule, if it has one."""
     where: tuple[str, ...]
@@ -146,7 +146,8 @@ def cause_view(
     own = [one.violation for one in cause.own] or [cause.violation]
     first, *others = own
     heading = f"{cause.requirement} {cause.title}".rstrip()
-    statuses = (EXPECTED,) if cause.expected else worst_first(map(violation_view, own))
+    found = worst_first(view for one in own for view in violation_views(one) if view != EXPECTED)
+    statuses = (EXPECTED, *found) if cause.expected else found
     signature = shown(shown_as(cause))
     chance = "" if cause.chance is None else f"shown in {cause.chance[0]} of {cause.chance[1]} executions"
     names = dict.fromkeys((*cause.requirements, *cause.blocked_requirements))
@@ -209,7 +210,7 @@ def _failure(
         anchor=anchor,
         identifier=violation.id,
         requirement=violation.id.partition(":")[0],
-        status=violation_view(violation),
+        statuses=violation_views(violation),
         under=under(schedule_of(case)),
         where=said.where,
         message=message_of(violation),

@@ -107,11 +107,12 @@ def _item(found: MatchedCause, source: Source) -> NewsItem:
     first = cause.own[0].violation if cause.own else cause.violation
     names = list(dict.fromkeys(name for name, _ in found.spread))
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    schedules = list(dict.fromkeys(under for _, under in found.spread))
+    schedules = list(dict.fromkeys(name for _, name in found.spread))
     return NewsItem(
         heading=f"{cause.requirement} {cause.title}".rstrip(),
         href=f"#{source.anchors[first.id]}-group",
-        words=shown(cause.known[0].title if cause.known else shown_as(cause)) + cause.under(),
+        words=shown(cause.known[0].title if cause.known else shown_as(cause))
+        + (f" ·{under}" if (under := cause.under()) else ""),
         harm=HARM[cause.harm],
         note=f"now also {', '.join(names[:_MOST])}{more} under {', '.join(schedules)}" if names else "",
     )

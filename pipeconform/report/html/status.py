@@ -17,7 +17,7 @@ __all__ = [
     "cell_view",
     "status_view",
     "telling",
-    "violation_view",
+    "violation_views",
     "worst_first",
 ]
 
@@ -81,20 +81,21 @@ def status_view(status: Status) -> StatusView:
     )
 
 
-def violation_view(violation: Violation) -> StatusView:
-    """The view of one violation, in the word that a cell has for it."""
-    if violation.expected:
-        return EXPECTED
-    if violation.blocked_by:
-        return status_view("blocked")
-    return status_view(violation.status if violation.confirmed else "flaky")
+def violation_views(violation: Violation) -> tuple[StatusView, ...]:
+    """The view of one violation, in the words that cells have for it; before it, whether it is expected."""
+    if not violation.confirmed:
+        status: Status = "flaky"
+    else:
+        status = "blocked" if violation.blocked_by else violation.status
+    view = status_view(status)
+    return (EXPECTED, view) if violation.expected else (view,)
 
 
 def telling(cell: Cell) -> Violation | None:
     """The violation from which a cell has its status; None if it has no violation."""
     view = cell_view(cell)
     return next(
-        (one for one in cell.violations if violation_view(one) == view), next(iter(cell.violations), None)
+        (one for one in cell.violations if view in violation_views(one)), next(iter(cell.violations), None)
     )
 
 

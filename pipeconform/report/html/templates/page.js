@@ -23,7 +23,7 @@
     hidden: false,
   }));
   // One row per requirement: those of the matrix, and those that are not claimed.
-  const requirements = rows.filter((row) => row.element.dataset.row !== "");
+  const requirements = rows.filter((row) => row.element.dataset.of !== undefined);
   const inMatrix = requirements.filter((row) => row.element.closest(".matrix"));
   const blocks = Array.from(document.querySelectorAll("[data-block]"), (element) => ({
     element,
@@ -50,7 +50,7 @@
     for (const row of table.element.querySelectorAll("[data-row]")) columnsOf.set(row, table.names);
   }
   // The counts of a requirement are hidden together with its row.
-  for (const row of requirements) row.counts = document.getElementById(row.element.dataset.row);
+  for (const row of requirements) row.counts = document.getElementById(row.element.dataset.of);
   // Folded lists are hidden if nothing in them is left, and open while a filter chooses from them.
   const folds = Array.from(document.querySelectorAll("[data-fold]"), (element) => ({
     element,
