@@ -142,7 +142,7 @@ def test_what_is_not_claimed_is_folded_until_it_is_asked_for(opened, large, size
 
     tab.locator("#unclaimed > summary").click()
     tab.evaluate("document.getElementById('filters-fold').open = true")
-    tab.get_by_label("not claimed").check()
+    tab.get_by_role("checkbox", name="not claimed").check()
     settled(tab)
     assert row.is_visible()
     assert tab.locator(".matrix tbody tr[data-row]:visible").count() == 0

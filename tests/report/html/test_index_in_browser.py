@@ -21,7 +21,7 @@ def site(make, tmp_path):
     given = {
         "toy 1.0": [make.cell("FWD-1", "GPipe"), wrong],
         "toy 2.0": [make.cell("FWD-1", "GPipe"), make.cell("TRN-1", "GPipe")],
-        "another 3": [make.cell("FWD-1", "GPipe"), unclaimed],
+        "another 3": [make.cell("FWD-1", "GPipe"), unclaimed, make.changed(unclaimed, requirement="COM-1")],
     }
     for name, cells in given.items():
         result = make.result(*cells)
@@ -59,11 +59,13 @@ def test_every_filter_narrows_and_clearing_brings_all_back(shown, site, size):
         return found
 
     assert rows(tab) == EVERYTHING
-    assert columns(tab) == ["Release", "Verdict", "FWD", "TRN"]
+    assert columns(tab) == ["Release", "Verdict", "FWD", "TRN", "COM"]
     assert chosen(implementation="toy")[0] == ["toy 2.0", "toy 1.0"]
     assert chosen(release="3")[0] == ["another 3"]
     assert chosen(standing="violated")[0] == ["toy 1.0"]
-    assert chosen(standing="not_claimed")[0] == []
+    assert chosen(standing="not_claimed")[0] == ["another 3"]
+    assert chosen(standing="blocked")[0] == []
+    assert chosen(part="chapter-FWD", standing="not_claimed")[0] == []
     assert chosen(part="chapter-TRN") == (["toy 2.0", "toy 1.0"], ["Release", "Verdict", "TRN"])
     assert chosen(part="chapter-TRN", standing="met")[0] == ["toy 2.0"]
     assert chosen(part="level-training", standing="violated") == (

@@ -19,7 +19,7 @@
     // Without a part, any chapter may be blocked or not claimed; the verdict says only whether all is met.
     return wanted.part || ["met", "violated", "unjudged"].includes(wanted.standing)
       ? standing === wanted.standing
-      : [...boxes.values()].includes(wanted.standing);
+      : [...boxes].some(([part, one]) => part.startsWith("chapter-") && one === wanted.standing);
   };
 
   const apply = () => {
