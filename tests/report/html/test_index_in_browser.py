@@ -6,7 +6,7 @@ import pytest
 
 from pipeconform.commands.report import write_index
 from pipeconform.report.result import write_result
-from tests.report.html.chromium import IN_CHROMIUM, SIZES, axe
+from tests.report.html.chromium import IN_CHROMIUM, SIZES, axe, settled
 
 pytestmark = IN_CHROMIUM
 
@@ -54,7 +54,7 @@ def test_every_filter_narrows_and_clearing_brings_all_back(shown, site, size):
             tab.locator(f"#{name}").select_option(value)
         found = rows(tab), columns(tab)
         tab.get_by_role("button", name="Clear").click()
-        tab.wait_for_function("document.getElementById('shown').textContent === ''")
+        settled(tab)
         assert rows(tab) == EVERYTHING
         return found
 
