@@ -10,7 +10,7 @@ PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines torches test test-full coverage check format bench kill-matrix mutants standard docs clean
+.PHONY: help setup demo engines torches test test-full coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
@@ -22,8 +22,11 @@ help:
 	@echo "make check      lint, types, import contracts"
 	@echo "make kill-matrix  run every fault and 80 mutants, and write docs/kill-matrix.md"
 	@echo "make mutants    run the tests on small mistakes in pipeconform's own code, and write docs/mutants.md"
-	@echo "make standard   write docs/standard.md, docs/faults.md and docs/judged-fields.md from the code"
+	@echo "make standard   write docs/standard.md, faults.md, judged-fields.md and reference/ from the code"
+	@echo "make pictures   draw docs/learn, and write its captions and tables"
 	@echo "make docs       the documentation as a site, in build/site"
+	@echo "make docs-version  commit the site of this version beside earlier ones, to the branch gh-pages"
+	@echo "make release    check that this can be released, and build it; uploads nothing"
 	@echo "make bench      all benchmarks; needs a quiet machine"
 
 setup: $(READY)
@@ -31,7 +34,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pipeconform needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,docs,release]'
 	$(BIN)/python -m compileall -q pipeconform suites reference_impl tests benchmarks
 	@touch $@
 
@@ -101,9 +104,22 @@ standard: $(READY)
 	$(BIN)/python -m pipeconform.spec.page docs/standard.md
 	$(BIN)/python -m pipeconform.reference_impl.faults.page docs/faults.md
 	$(BIN)/python -m tests.judge.fields_page docs/judged-fields.md
+	$(BIN)/python -m tests.docs.reference
 
-docs: $(READY) standard
+pictures: $(READY)
+	$(BIN)/python -m tests.docs.learning
+
+docs: $(READY) standard pictures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# mike keeps a folder for each version on a branch; pushing the branch publishes it. "mike serve" shows it here.
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+docs-version: $(READY) standard pictures
+	PATH="$(abspath $(BIN)):$$PATH" DOCS_VERSIONS_BY=mike NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases $(VERSION) latest
+	PATH="$(abspath $(BIN)):$$PATH" mike set-default latest
+
+release: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python docs/release.py
 
 clean:
 	rm -rf $(VENV) $(ENGINES) $(TORCHES) build dist *.egg-info pipeconform-results .pytest_cache .mypy_cache .ruff_cache

@@ -22,8 +22,9 @@ from report import result as result_of
 from pipeconform.adapter import Capabilities, ScheduleClaim
 from pipeconform.campaign.kept import JudgedCases
 from pipeconform.certificate.checks import check_package
-from pipeconform.certificate.contents import Certificate, Contents, MachineEnvironment, packed
+from pipeconform.certificate.contents import Certificate, Contents, MachineEnvironment
 from pipeconform.certificate.package import write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.gate.comparison import compare
 from pipeconform.gate.comparison_text import render_comparison
 from pipeconform.report.result import Cell, read_result, write_result

@@ -41,7 +41,7 @@ Exit codes:
 
 _COMMANDS = {
     "run": "Judge an implementation.",
-    "report": "Write one HTML page from result files.",
+    "report": "Write HTML pages from result files or from a package.",
     "compare": "Show what changed between two results; fail if something got worse.",
     "expect": "Maintain the file of expected failures.",
     "replay": "Execute a stored case again and judge it.",

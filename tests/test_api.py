@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import pipeconform
-from pipeconform.certificate.contents import packed
 from pipeconform.certificate.package import write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.commands.init import skeleton
 from pipeconform.errors import BadPackageError, LevelUnavailableError, UsageError
 from tests.certificate.conftest import SCHEDULES, sound

@@ -1,4 +1,4 @@
-"""A wheel, installed into an empty environment, judges from any folder."""
+"""Sdist and wheel build without a warning; the wheel, in an empty environment, judges from any folder."""
 
 from __future__ import annotations
 
@@ -10,22 +10,54 @@ from pathlib import Path
 
 import pytest
 
+from docs import release
 from pipeconform.report.result import read_result
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def wheel(pytestconfig, tmp_path_factory) -> Path:
-    """Built from the files that git tracks, as a release is."""
+def built(pytestconfig, tmp_path_factory) -> tuple[Path, str]:
+    """The folder with sdist and wheel, built from the files that git tracks as a release is, and what was printed."""
     source = tmp_path_factory.mktemp("source")
     archive = subprocess.run(
         ["git", "archive", "HEAD"], cwd=pytestconfig.rootpath, check=True, capture_output=True
     )
     subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)
-    subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", "dist"], cwd=source, check=True)
-    (found,) = (source / "dist").glob("*.whl")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", "dist"],
+        cwd=source,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return source / "dist", done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(built) -> Path:
+    (found,) = built[0].glob("*.whl")
     return found
+
+
+def test_they_build_without_a_warning_and_an_index_would_take_them(built, pytestconfig) -> None:
+    pytest.importorskip("twine", reason="needs the extra 'release'")
+    folder, printed = built
+    version = release.package_version(pytestconfig.rootpath)
+    checked = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *map(str, folder.iterdir())],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert release.complaints(printed) == ""
+    assert sorted(path.name.rpartition(version)[2] for path in folder.iterdir()) == [
+        "-py3-none-any.whl",
+        ".tar.gz",
+    ]
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_the_wheel_holds_every_package_and_only_one_top_level_name(wheel, pytestconfig) -> None:

@@ -216,6 +216,62 @@ def test_workers_give_the_same_result_as_a_serial_run(serial, tmp_path) -> None:
     assert _without_times(read_result(tmp_path / "result.json")) == _without_times(alone)
 
 
+def _again(folder: Path, *arguments: str, width: int = 200) -> tuple[int, list[str]]:
+    """A session that remembers what failed; its exit code, and the lines that begin with a verdict or count."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *SUITES, *SMALL, "--pipeconform-impl=torch", *arguments],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "COLUMNS": str(width)},
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_cells_that_failed_are_found_again_by_the_ids_that_pytest_keeps(session, tmp_path) -> None:
+    (tmp_path / ".pytest_cache/v/cache").mkdir(parents=True)
+    failed = "forward/outputs.py::outputs_equal_the_unpipelined_models[FWD-1:GPipe:default]"
+    (tmp_path / ".pytest_cache/v/cache/lastfailed").write_text(json.dumps({failed: True}))
+
+    _, shown = session(
+        *("-p", "cacheprovider", "--lf", "--collect-only", *SUITES, *SMALL), "--pipeconform-impl=reference"
+    )
+
+    assert [line for line in shown.splitlines() if "::" in line] == [failed]
+
+
+@pytest.mark.slow
+def test_the_options_that_pytest_users_know_work_on_cells(tmp_path) -> None:
+    """-k chooses cells, -x stops at the first, --lf runs what failed; every cell has its line and percentage."""
+    few = "--pipeconform-requirements=FWD-1,FWD-25"
+    code, lines = _again(tmp_path, few, "-v")
+    cells = [line.partition("[")[2] for line in lines if line.endswith("%]")]
+    assert code == 1
+    assert [" ".join(cell.split()) for cell in cells] == [
+        "FWD-1:ForwardOnly:default] PASSED [ 25%]",
+        "FWD-1:GPipe:default] PASSED [ 50%]",
+        "FWD-25:ForwardOnly:default] FAILED [ 75%]",
+        "FWD-25:GPipe:default] FAILED [100%]",
+    ]
+    reasons = [line.partition(" - ")[2] for line in lines if line.startswith("FAILED ")]
+    assert [reason[:50] for reason in reasons] == ["failed: hooks ran in a dry run: the pre-forward ho"] * 2
+
+    code, lines = _again(tmp_path, few, "--lf", "-x")
+    assert code == 1
+    assert "run-last-failure: rerun previous 2 failures" in lines
+    assert "1 failed, 2 deselected" in lines[-1]
+
+    code, lines = _again(tmp_path, few, "--lf", "-k", "GPipe", "-v")
+    judged = [line for line in lines if line.endswith("%]")]
+    assert code == 1
+    assert len(judged) == 1
+    assert "[FWD-25:GPipe:default] FAILED" in judged[0]
+    assert "1 failed, 3 deselected" in lines[-1]
+
+
 USAGE = {
     "profile": ("--pipeconform-profile=smoky", "unknown profile 'smoky'; nearest: smoke"),
     "requirement": (

@@ -112,7 +112,7 @@ def _more_basic(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Contro
     for words, control in asked.controls(case):
         there = seen._replace(case=control, words=(*seen.words, words))
         rows = (*asked.explaining(control), *((asked.row,) if asked.applies(control) else ()))
-        found = _found(there, rows, ask(control, rows)) if rows else None
+        found = _found(there, rows, ask(control, rows), in_control=True) if rows else None
         if found is not None:
             return found
         if rows and passed is None:
@@ -136,18 +136,24 @@ def _around(seen: _Seen[CaseT], *, ask: Ask[CaseT]) -> _Seen[CaseT] | Control | 
     row, words, control = around
     own = (seen.asked.row,) if seen.asked.applies(control) else ()
     rows = tuple({one.id: one for one in (*own, *seen.asked.explaining(control))}.values())
-    if not rows or any(_found(seen, rows, ask(control, rows, anew=anew)) for anew in (False, True)):
+    if not rows or any(
+        _found(seen, rows, ask(control, rows, anew=anew), in_control=True) for anew in (False, True)
+    ):
         return None
     if row.id == seen.asked.row.id:
         return Control(words=words, digest=control.digest)
     return _found(seen, (row,), ask(seen.case, (row,), anew=True))
 
 
-def _found(there: _Seen[CaseT], rows: Sequence[Requirement], answers: Answers) -> _Seen[CaseT] | None:
+def _found(
+    there: _Seen[CaseT], rows: Sequence[Requirement], answers: Answers, *, in_control: bool = False
+) -> _Seen[CaseT] | None:
     """The first of these requirements that sees in a case what explains the violation."""
     for row in rows:
         found = answers.get(row.id, ())
-        hit = next((one for one in found if explains(one, there.outcome, of=row.id)), None)
+        hit = next(
+            (one for one in found if explains(one, there.outcome, of=row.id, in_control=in_control)), None
+        )
         if hit is not None:
             return there._replace(asked=there.asked.instead(row), outcome=hit)
     return None

@@ -280,10 +280,12 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         for key, first in self.first.items():
             small = key.expected or first.corpus is None
             smallest = self._as_found(key, first) if small else self._smallest(key, first, deadline)
-            if key.expected or not smallest.confirmed:
+            found = None if key.expected else self._explained(smallest)
+            # a control that passes says nothing about what shows by chance only; one that explains it says why
+            accused = found is None or found.control is None or not found.control.requirement
+            if found is None or (accused and not smallest.confirmed):
                 yield self._violation(key, smallest, control=None)
                 continue
-            found = self._explained(smallest)
             smallest = dataclasses.replace(smallest, case=found.case, outcome=found.outcome)
             yield self._violation(key, smallest, control=found.control)
 

@@ -21,11 +21,13 @@ def identifier_of(where: str, what: str) -> str:
 def status_of(violations: tuple[Violation, ...], *, compared: int) -> Status:
     """The status of a judged cell with these violations, whose judgements made `compared` comparisons.
 
-    A cell whose judgements compared nothing has not passed. A cell is blocked if every confirmed violation is the
-    business of another requirement.
+    A cell whose judgements compared nothing has not passed. A cell is blocked if every violation, or every
+    confirmed one, is the business of another requirement.
     """
     if not violations and not compared:
         return "nothing_compared"
+    if violations and all(violation.blocked_by for violation in violations):
+        return "blocked"
     confirmed = [violation for violation in violations if violation.confirmed]
     if violations and not confirmed:
         return "flaky"

@@ -2,7 +2,7 @@
 
 The certificate is compared with the other files (`identity`), every number with its range (`fields`), the cells and
 cases with the list that is drawn again from the claims (`agreement`), the canaries with the faults of the level
-(`noticed`), and the decision is made again (`decision`).
+(`noticed`), and the decision is made again (`decision`), as are the page and the badge (`packing`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeconform.certificate.contents import (
     Certificate,
     Contents,
     contents_of,
-    packed,
+    data_files,
 )
 from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.fields import field_doubts
@@ -30,11 +30,12 @@ from pipeconform.certificate.identity import identity_doubts
 from pipeconform.certificate.listed import Listed, listed
 from pipeconform.certificate.noticed import canary_doubts
 from pipeconform.certificate.package import Doubt, Package, manifest_doubts, read_package
+from pipeconform.certificate.packing import view_doubts
 from pipeconform.certificate.parts import parse_shard
-from pipeconform.errors import TooLargeError, UsageError
+from pipeconform.errors import BadPackageError, TooLargeError, UsageError
 from pipeconform.spec import STANDARD_VERSION, CertificationLevel, certification_level, mandatory
 
-__all__ = ["Checked", "check_contents", "check_files", "check_package", "list_of"]
+__all__ = ["Checked", "check_contents", "check_files", "check_package", "list_of", "sound_contents"]
 
 
 _ABOUT_CLAIMS = ("claims_digest", "implementation.capabilities", "implementation.errors")
@@ -77,17 +78,41 @@ def check_files(package: Package, *, known: tuple[Doubt, ...] = ()) -> Checked:
         return Checked(certificate=None, reasons=(), doubts=tuple(doubts))
     doubts += _as_written(package, contents)
     checked = check_contents(contents)
+    doubts += checked.doubts
+    if not doubts:  # a page of contents that are in doubt says nothing
+        doubts += _differing_views(package, contents)
     return Checked(
         certificate=checked.certificate,
         reasons=checked.reasons,
-        doubts=(*doubts, *checked.doubts),
+        doubts=tuple(doubts),
         contents=contents,
     )
 
 
+def sound_contents(path: Path) -> Contents:
+    """The contents of a package in which there is no doubt.
+
+    Raises:
+        BadPackageError: the package cannot be read or is in doubt; the message names the first.
+    """
+    checked = check_package(path)
+    if checked.doubts or checked.contents is None:
+        more = len(checked.doubts) - 1
+        rest = f" (and {more} more doubts; 'pipeconform verify' prints all)" if more else ""
+        raise BadPackageError(f"{path}: {checked.doubts[0]}{rest}")
+    return checked.contents
+
+
+def _differing_views(package: Package, contents: Contents) -> Iterator[Doubt]:
+    found = list(view_doubts(package, contents))
+    if found:
+        yield from _other_versions(contents)
+    yield from found
+
+
 def _as_written(package: Package, contents: Contents) -> Iterator[Doubt]:
     """Doubts about files that are not byte for byte what pipeconform writes, such as a repeated or unknown key."""
-    for name, data in packed(contents).items():
+    for name, data in data_files(contents).items():
         if package.files.get(name) != data:
             yield Doubt(file=name, text="not as pipeconform writes these contents")
 
@@ -166,7 +191,10 @@ def _other_versions(contents: Contents) -> Iterator[Doubt]:
         for name in ("pipeconform", "hypothesis"):
             there, here = machine.packages.get(name), metadata.version(name)
             if there != here:
-                text = f"made with {name} {there}, but this is {here}, which may draw other cases; verify with {there}"
+                text = (
+                    f"made with {name} {there}, but this is {here}, which may draw other cases and write other pages; "
+                    f"verify with {there}"
+                )
                 yield Doubt(file=ENVIRONMENT, field="packages", text=text)
 
 

@@ -18,12 +18,14 @@ from pipeconform.reading import Line, decoded_json
 from pipeconform.report.result import Environment, Result
 
 __all__ = [
+    "BADGE",
     "CANARIES",
     "CERTIFICATE",
     "CERTIFICATE_FORMAT",
     "ENVIRONMENT",
     "JUDGED",
     "LOGS",
+    "PAGE",
     "RESULT",
     "Canary",
     "Certificate",
@@ -33,15 +35,17 @@ __all__ = [
     "case_name",
     "claims_of_result",
     "contents_of",
+    "data_files",
     "digest_of",
     "encoded",
-    "packed",
 ]
 
 CERTIFICATE, RESULT, ENVIRONMENT = "certificate.json", "result.json", "environment.json"
 CANARIES, JUDGED = "canaries.json", "judged.json"
-CERTIFICATE_FORMAT = 2
-"""Format 2 added the ids of runs, the digests of claims and environments, and the engine's files."""
+PAGE, BADGE = "certificate.html", "badge.svg"
+"""What people see of a certificate; both are made from the other files."""
+CERTIFICATE_FORMAT = 3
+"""Format 2 added the ids of runs, the digests of claims and environments, and the engine's files; 3 page and badge."""
 LOGS = ("logs/summary.txt", "logs/junit.xml")
 
 T = TypeVar("T")
@@ -159,8 +163,8 @@ def encoded(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
-def packed(contents: Contents) -> dict[str, bytes]:
-    """The files of a package, by name."""
+def data_files(contents: Contents) -> dict[str, bytes]:
+    """The files of a package by name, without its page and its badge."""
     return {
         CERTIFICATE: encoded(contents.certificate),
         RESULT: encoded(contents.result),
@@ -182,7 +186,7 @@ def contents_of(package: Package) -> tuple[Contents | None, tuple[Doubt, ...]]:
     judged = _decoded(package.files, JUDGED, tuple[JudgedCases, ...], doubts)
     if certificate is None or result is None or environment is None or canaries is None or judged is None:
         return None, tuple(doubts)
-    named = {CERTIFICATE, RESULT, ENVIRONMENT, CANARIES, JUDGED}
+    named = {CERTIFICATE, RESULT, ENVIRONMENT, CANARIES, JUDGED, PAGE, BADGE}
     cases = {
         name.removeprefix("cases/").removesuffix(".json"): data
         for name, data in package.files.items()

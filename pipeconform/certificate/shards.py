@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from pipeconform.certificate.checks import Checked, check_contents, check_package
+from pipeconform.certificate.checks import Checked, check_contents, sound_contents
 from pipeconform.certificate.claimed import target_in
-from pipeconform.certificate.contents import Certificate, Contents, packed
+from pipeconform.certificate.contents import Certificate, Contents
 from pipeconform.certificate.decision import capabilities_of, reasons_against
 from pipeconform.certificate.machine import differences
 from pipeconform.certificate.package import write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.certificate.parts import parse_shard
 from pipeconform.errors import BadPackageError
 from pipeconform.report.result import Cell, Result
@@ -58,7 +59,7 @@ def merge(paths: Sequence[Path], *, allow_different_environments: bool = False) 
     shards: dict[int, tuple[Path, Contents]] = {}
     total = 0
     for path in paths:
-        contents = _sound(path, check_package(path))
+        contents = sound_contents(path)
         if not contents.certificate.shard:
             raise BadPackageError(f"{path}: certificate.json: shard: this package is whole, not a shard")
         number, total = parse_shard(contents.certificate.shard)
@@ -72,14 +73,6 @@ def merge(paths: Sequence[Path], *, allow_different_environments: bool = False) 
     ordered = [shards[number] for number in sorted(shards)]
     mixed = _check_alike(ordered, allow=allow_different_environments)
     return _merged([contents for _, contents in ordered], mixed=mixed)
-
-
-def _sound(path: Path, checked: Checked) -> Contents:
-    if checked.doubts or checked.contents is None:
-        more = len(checked.doubts) - 1
-        rest = f" (and {more} more doubts; 'pipeconform verify' prints all)" if more else ""
-        raise BadPackageError(f"{path}: {checked.doubts[0]}{rest}")
-    return checked.contents
 
 
 def _check_alike(shards: Sequence[tuple[Path, Contents]], *, allow: bool) -> bool:

@@ -31,13 +31,13 @@ from pipeconform.certificate.contents import (
     adapter_name,
     claims_of_result,
     digest_of,
-    packed,
 )
 from pipeconform.certificate.decision import reasons_against, weakening
 from pipeconform.certificate.drawing import PROFILE, SEED, num_draws
 from pipeconform.certificate.engine import engine_in, engine_text
 from pipeconform.certificate.machine import machine_environment
 from pipeconform.certificate.package import SUFFIX, write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.certificate.parts import parse_shard, part_of
 from pipeconform.commands.canaries import watched_canaries
 from pipeconform.commands.engine import Ended, arguments, drive
@@ -47,6 +47,7 @@ from pipeconform.execute.source import Source
 from pipeconform.report.cause_text import cause_list
 from pipeconform.report.causes import causes_of
 from pipeconform.report.console import SafeConsole
+from pipeconform.report.junit import junit
 from pipeconform.report.location import DEFAULT_OUT
 from pipeconform.report.result import Result, read_result
 from pipeconform.report.summary import render_summary
@@ -197,7 +198,7 @@ def _contents(
     reasons = (
         (f"shard {shard} decides nothing; merge all of them",) if shard else reasons_against(level, result)
     )
-    others = {"logs/summary.txt": _summary(result), "logs/junit.xml": (work / "junit.xml").read_bytes()}
+    others = {"logs/summary.txt": _summary(result), "logs/junit.xml": junit(result, causes_of(result))}
     if source.name:
         others[adapter_name(source.name)] = source.text
     return Contents(
@@ -249,7 +250,7 @@ def _written(contents: Contents, target: Path, *, work: Path, log: Callable[[str
         log(f"claim that weakens the judgement: {claim}")
     log(f"engine: {engine_text(contents.certificate.engine)}")
     log(decision_text(contents, granted=checked.granted, reasons=checked.reasons))
-    log(f"package: {target}")
+    log(f"package: {target} ('pipeconform report {target}' writes its page and its badge)")
     sys.stdout.flush()
     return Certified(
         package=target,

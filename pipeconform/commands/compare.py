@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Unpack
 
 import click
 
 from pipeconform.campaign.options import Options
+from pipeconform.commands.for_ci import append_to_summary
 from pipeconform.commands.known import known_in, known_option
 from pipeconform.commands.options import Where, device_options, impl_option
 from pipeconform.commands.say import say, say_json
-from pipeconform.errors import BadResultError
 from pipeconform.execute.implementation import resolve
 from pipeconform.gate.comparison import compare as compare_results
 from pipeconform.gate.comparison_text import FORMATS, render_comparison
@@ -57,17 +56,6 @@ def compare(
         comparison = settle(comparison, before, after, options=Options(implementation=impl, **where))
     text = render_comparison(comparison, style)
     (say_json if style == "json" else say)(text)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if style == "github" and summary:
-        _append(Path(summary), render_comparison(comparison, "markdown"))
+    if style == "github":
+        append_to_summary(render_comparison(comparison, "markdown"))
     return int(comparison.blocked)
-
-
-def _append(path: Path, text: str) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
-    except OSError as error:
-        raise BadResultError(
-            f"cannot write $GITHUB_STEP_SUMMARY, {path}: {error.strerror or error}"
-        ) from error

@@ -12,9 +12,10 @@ from typing import Literal
 import click
 
 from pipeconform.commands.engine import Ended
+from pipeconform.commands.for_ci import tell_github, write_junit
 from pipeconform.commands.report import PAGE_NAME, write_page
 from pipeconform.commands.say import say, say_json
-from pipeconform.errors import HarnessError, NothingJudgedError, UsageError
+from pipeconform.errors import BadResultError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.report.causes import Known, causes_of
 from pipeconform.report.console import SafeConsole
 from pipeconform.report.result import Result, as_json, read_result
@@ -35,10 +36,13 @@ def conclude(
     show: Show,
     known: Sequence[Known] | None = None,
     verbose: bool = False,
+    github: bool = False,
+    expectations: Path | None = None,
 ) -> int:
-    """Print what was found and return the exit code.
+    """Print what was found, write what is made from it, and return the exit code.
 
-    `known` lists findings, as in `causes_of`; `verbose` also prints why cells were skipped.
+    `known` lists findings, as in `causes_of`; `verbose` also prints why cells were skipped; `github` annotates files
+    for GitHub Actions, among them the file of `expectations`.
 
     Raises:
         UsageError: names, arguments or the adapter were refused.
@@ -61,7 +65,11 @@ def conclude(
                 result, ended.kept or written, quiet=show == "verdict", known=known, verbose=verbose
             )
         if cells and written is not None and not ended.unwritten:
+            ended.unwritten = _write_junit(result, written, known=known)
             _write_report(result, written, tell=show == "summary", known=known)
+        if cells and github:
+            where = ended.kept or written
+            tell_github(result, where=where, expectations=expectations, known=known, err=show == "json")
     if ended.interrupted:
         kept = ended.unwritten or f"results so far in {written}" if cells else "nothing was judged yet"
         say(f"pipeconform: interrupted; {kept}", err=True)
@@ -79,6 +87,15 @@ def conclude(
     if ended.code > _FAILED and not (ended.code == _STOPPED and violated):
         raise HarnessError(f"pytest ended with code {ended.code}; run again with --debug")
     return int(violated)
+
+
+def _write_junit(result: Result, written: Path, *, known: Sequence[Known] | None) -> str:
+    """Write ``junit.xml`` beside the result file; the error, if it cannot be written, and otherwise nothing."""
+    try:
+        write_junit(result, written.parent, known=known)
+    except BadResultError as error:
+        return f"{error}; the result file is complete"
+    return ""
 
 
 def _write_report(result: Result, written: Path, *, tell: bool, known: Sequence[Known] | None) -> None:

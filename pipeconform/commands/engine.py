@@ -20,6 +20,9 @@ from pipeconform.report.result import Result
 
 __all__ = ["Ended", "arguments", "drive", "isolated"]
 
+CACHE_NAME = ".pytest_cache"
+"""The folder, beside the result, in which pytest remembers which cells failed."""
+
 _ISOLATED = {
     # Other people's plugins reorder, repeat and time out tests; `-- -p NAME` loads one on purpose.
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -56,6 +59,7 @@ def arguments(
     keyword: str | None = None,
     workers: str | None = None,
     exit_first: bool = False,
+    last_failed: bool = False,
     live: bool = True,
     others: Sequence[str] = (),
 ) -> list[str]:
@@ -75,11 +79,13 @@ def arguments(
         "-p",
         "xdist.plugin",
         *(f"--pipeconform-{name}={value}" for name, value in given.items() if value is not None),
-        f"--junit-xml={out / 'junit.xml'}",
+        "-o",
+        f"cache_dir={(out / CACHE_NAME).absolute()}",  # what failed, for --lf
         *(["--pipeconform-live"] if live else []),
         *(["-k", keyword] if keyword is not None else []),
         *(["-n", workers, "--dist", "loadgroup"] if workers is not None and workers != "0" else []),
         *(["-x"] if exit_first else []),
+        *(["--lf"] if last_failed else []),
         *others,
     ]
 
@@ -194,11 +200,11 @@ class _Watcher:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Keep a result that could not be written; if only the JUnit file cannot be written, nothing else is lost."""
+        """Keep a result that could not be written; a file that other options make pytest write costs no result."""
         try:
             return (yield)
         except OSError as error:
-            self._ended.unwritten = f"cannot write {error.filename or 'junit.xml'}: {error.strerror or error}"
+            self._ended.unwritten = f"cannot write {error.filename or 'a file'}: {error.strerror or error}"
             session.exitstatus = 3
         finally:
             run = session.config.pluginmanager.get_plugin("pipeconform-run")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pipeconform.spec import (
     CertificationLevel,
@@ -15,6 +15,7 @@ from pipeconform.spec import (
     missing,
 )
 from pipeconform.spec.levels import needed_claims
+from pipeconform.spec.wrappers import all_chapters
 
 __all__ = [
     "aligned",
@@ -67,9 +68,11 @@ def describe_level(level: CertificationLevel, *, version: str, width: int = 88) 
     rows = {
         "State": state,
         "Includes": ", ".join(level.includes),
-        "Requirements": _ids(chosen) or f"{', '.join(level.requirements)} and those of the included levels",
+        "Requirements": f"{len(chosen)}, see below"
+        if chosen
+        else f"{', '.join(level.requirements)} and those of the included levels",
         "Must claim": "; ".join(needed_claims(level).values()) + everything,
-        "Never left out": ", ".join(core_requirements(level)),
+        "Never left out": "those with an asterisk",
         "Cases": f"{level.draws} drawn per subject and schedule, at least {level.examples} distinct ones "
         f"judged per requirement and schedule",
         "Sizes": f"p = {_listed(level.ranks)}; v = {_listed(level.stages_per_rank)}; "
@@ -91,7 +94,30 @@ def describe_level(level: CertificationLevel, *, version: str, width: int = 88) 
         if text:
             label = f"{name:<{_LABEL}}  "
             parts += textwrap.wrap(text, width, initial_indent=label, subsequent_indent=" " * len(label))
+    if chosen:
+        parts += ["", *_listed_by_chapter(level, chosen)]
     return "\n".join(parts)
+
+
+def _listed_by_chapter(level: CertificationLevel, chosen: Sequence[Requirement]) -> Iterator[str]:
+    """Every requirement of a level with its title, and a link to what it rests on."""
+    core, ids = core_requirements(level), {row.id for row in chosen}
+    rows = {
+        row.id: [
+            f"{row.id}{' *' if row.id in core else ''}",
+            row.title,
+            row.links[0] if row.links else "the contract",
+        ]
+        for row in chosen
+    }
+    lines = dict(zip(rows, aligned(list(rows.values())), strict=True))
+    for chapter in all_chapters():
+        here = [row.id for row in chapter.requirements if row.id in ids]
+        if here:
+            yield f"{chapter.id}  {chapter.title}"
+            yield from (f"  {lines[one]}" for one in here)
+    yield ""
+    yield f"'pipeconform show {chosen[0].id}' prints a requirement in full; a link leads to what it rests on"
 
 
 def describe_profile(profile: Profile) -> str:
@@ -111,15 +137,6 @@ def describe_profile(profile: Profile) -> str:
 
 def _number(level: CertificationLevel) -> str:
     return "not available" if missing(level) else f"{len(mandatory(level))} requirements"
-
-
-def _ids(rows: Sequence[Requirement]) -> str:
-    """Ids by chapter: ``FWD-1, 2, 3; TRN-1``."""
-    by_chapter: dict[str, list[str]] = {}
-    for row in rows:
-        chapter, _, number = row.id.partition("-")
-        by_chapter.setdefault(chapter, []).append(number)
-    return "; ".join(f"{chapter}-{', '.join(numbers)}" for chapter, numbers in by_chapter.items())
 
 
 def _listed(numbers: Iterable[int]) -> str:

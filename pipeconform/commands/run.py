@@ -69,6 +69,13 @@ __all__ = ["run"]
 )
 @click.option("-x", "exit_first", is_flag=True, help="Stop after the first requirement that is not met.")
 @click.option(
+    "--last-failed",
+    "--lf",
+    "last_failed",
+    is_flag=True,
+    help="Judge only what was not met in the run before with the same --out; all if everything was.",
+)
+@click.option(
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path),
@@ -86,6 +93,11 @@ __all__ = ["run"]
     help="File of known failures; any other failure, and any entry that does not hold, fails the run.",
 )
 @known_option
+@click.option(
+    "--github/--no-github",
+    default=None,
+    help="Annotate files and write the job's summary, as GitHub shows them.  [default: under GitHub Actions]",
+)
 @device_options
 @attach_options
 @click.argument("pytest_args", metavar="[-- PYTEST_ARGS]", nargs=-1, type=click.UNPROCESSED)
@@ -104,9 +116,11 @@ def run(
     keyword: str | None,
     workers: str | None,
     exit_first: bool,
+    last_failed: bool,
     out: Path,
     expectations: Path | None,
     known_file: Path | None,
+    github: bool | None,
     verbose: bool,
     quiet: bool,
     as_json: bool,
@@ -156,15 +170,25 @@ def run(
                 keyword=keyword,
                 workers=workers,
                 exit_first=exit_first,
+                last_failed=last_failed,
                 live=not quiet and not as_json,
                 others=pytest_args,
             )
         )
         written = path if _stamp(path) != before else None
         from pipeconform.commands.conclusion import Show, conclude  # noqa: PLC0415 - no run need wait for this to begin
+        from pipeconform.commands.for_ci import is_on_github  # noqa: PLC0415
 
         show: Show = "json" if as_json else "verdict" if quiet else "summary"
-        return conclude(ended, written, show=show, known=known, verbose=verbose)
+        return conclude(
+            ended,
+            written,
+            show=show,
+            known=known,
+            verbose=verbose,
+            github=is_on_github() if github is None else github,
+            expectations=expectations,
+        )
 
 
 def _check_workers(workers: str | None) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from pipeconform.gate.comparison import CauseChange, Change, Comparison, Kind, Side
+from pipeconform.report.github import Severity, workflow_command
 from pipeconform.report.words import under
 from pipeconform.showing import shown_line
 
@@ -138,14 +139,14 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
 
 def _github(comparison: Comparison) -> Iterator[str]:
     for kind, title in _TITLES.items():
-        level = (
+        level: Severity = (
             "error" if kind in ("regressed", "new", "lost") else "warning" if kind == "flaky" else "notice"
         )
         for entry in _entries(comparison.of(kind))[:_MOST]:
-            name = _property(f"pipeconform: {title}")
-            yield f"::{level} title={name}::{_data(_sentence(entry))}"
-    level = "error" if comparison.blocked else "notice"
-    yield f"::{level} title=pipeconform::{_data(_verdict(comparison))}"
+            yield workflow_command(level, _sentence(entry), title=f"pipeconform: {title}")
+    yield workflow_command(
+        "error" if comparison.blocked else "notice", _verdict(comparison), title="pipeconform"
+    )
 
 
 def _heading(comparison: Comparison) -> Iterator[str]:
@@ -214,12 +215,3 @@ def _verdict(comparison: Comparison) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
-def _data(text: str) -> str:
-    """Escape the message of a workflow command (GitHub Actions documentation, workflow commands)."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

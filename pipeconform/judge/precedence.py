@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.spec.precedence import BEFORE_ALL, OWNERS, PRECEDENCE, fact_of_kind, follows
+from pipeconform.spec.precedence import BEFORE_ALL, OWNERS, PRECEDENCE, THE_END, fact_of_kind, follows
 
 __all__ = ["EARLIER", "earlier_than", "explains", "fact_of"]
 
@@ -64,11 +64,15 @@ def fact_of(outcome: Outcome) -> str:
     return fact_of_kind(outcome.finding.kind, ended=outcome.status in _ENDED)
 
 
-def explains(cause: Outcome, effect: Outcome, *, of: str = "") -> bool:
-    """Whether a violation that the requirement `of` found in the same case explains this one."""
-    if of in BEFORE_ALL and OWNERS.get(fact_of(cause)) != of:
+def explains(cause: Outcome, effect: Outcome, *, of: str = "", in_control: bool = False) -> bool:
+    """Whether a violation that the requirement `of` found in the same case, or in its control, explains this one.
+
+    A control that does not end explains everything: what it would have shown is unknown.
+    """
+    fact = fact_of(cause)
+    if of in BEFORE_ALL and OWNERS.get(fact) != of:
         return False
-    return follows(fact_of(effect), fact_of(cause))
+    return (in_control and fact == THE_END) or follows(fact_of(effect), fact)
 
 
 def earlier_than(requirement: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pipeconform.report.result import SEVERITY, Cell, Result, Status
 
-__all__ = ["Column", "History", "Order", "Row", "State", "history_of"]
+__all__ = ["Column", "History", "Order", "Row", "State", "history_of", "version_order"]
 
 Order = Literal["version", "created"]
 _GOOD: tuple[Status, ...] = ("passed",)
@@ -71,11 +71,13 @@ class History:
 
 def history_of(results: Sequence[Result], *, by: Order) -> History:
     """Arrange results by the implementation's version (the older run first within one), or by the time of the run."""
-    ordered = sorted(results, key=lambda one: (_version(one) if by == "version" else (), one.created))
+    ordered = sorted(results, key=lambda one: (version_order(one) if by == "version" else (), one.created))
     versions = [one.implementation.version for one in ordered]
     columns = tuple(
         Column(
-            label=version if versions.count(version) == 1 else f"{version} ({result.created[:16]})",
+            label=version
+            if versions.count(version) == 1
+            else f"{version} ({result.created[:16].replace('T', ' ')})",
             result=result,
         )
         for version, result in zip(versions, ordered, strict=True)
@@ -93,8 +95,13 @@ def history_of(results: Sequence[Result], *, by: Order) -> History:
     return History(columns=columns, rows=tuple(sorted(rows, key=place)))
 
 
-def _version(result: Result) -> tuple[int | str, ...]:
-    """A version as it sorts: numbers by value, and 2.15.0.dev… before 2.15.0, as pip does."""
+def _minute(result: Result) -> str:
+    """When the result was made, to the minute."""
+    return result.created[:16].replace("T", " ")
+
+
+def version_order(result: Result) -> tuple[int | str, ...]:
+    """A result's version as it sorts: numbers by value, and 2.15.0.dev… before 2.15.0, as pip does."""
     text = result.implementation.version.partition("+")[0]
     numbers = [int(part) for part in re.findall(r"\d+", re.split(r"\.?(?:dev|a|b|rc)\d", text)[0])]
     pre = re.search(r"\.?(dev|a|b|rc)(\d+)", text)

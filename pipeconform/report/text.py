@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from pipeconform.report.case_text import describe_case
 from pipeconform.report.result import Cell, Violation
 from pipeconform.report.words import control_words, reservation
 from pipeconform.spec.wrappers import any_requirement
 
-__all__ = ["describe_cell", "describe_violation"]
+__all__ = ["describe_cell", "describe_violation", "headline"]
+
+_LONGEST_HEADLINE = 200
+
+
+def headline(cell: Cell) -> str:
+    """What is wrong in a failing cell, in one line: its first unexpected violation, and how many more there are."""
+    wrong = [one for one in _accusing_first(cell) if not one.expected]
+    if not wrong:
+        return _shortened(cell.reason.strip() or cell.status.replace("_", " "))
+    first, *others = wrong
+    more = f" (and {len(others)} more)" if others else ""
+    status = "flaky" if not first.confirmed else first.status
+    line = first.message.strip().partition("\n")[0]
+    said = line if first.status == "error" and line else ": ".join(filter(None, (first.signature, line)))
+    return f"{status}: {_shortened(said)}" + (f" ({first.where})" if first.where else "") + more
+
+
+def _shortened(text: str) -> str:
+    return textwrap.shorten(text.partition("\n")[0], _LONGEST_HEADLINE, placeholder=" …")
+
+
+def _accusing_first(cell: Cell) -> list[Violation]:
+    return sorted(cell.violations, key=lambda violation: bool(violation.blocked_by))
 
 
 def describe_cell(cell: Cell) -> str:
@@ -19,8 +44,7 @@ def describe_cell(cell: Cell) -> str:
     parts = [head, f"  {row.statement}"]
     if cell.reason:
         parts.append(f"  {cell.reason}")
-    ordered = sorted(cell.violations, key=lambda violation: bool(violation.blocked_by))
-    parts.extend(_indented(describe_violation(violation), 2) for violation in ordered)
+    parts.extend(_indented(describe_violation(violation), 2) for violation in _accusing_first(cell))
     return "\n".join(parts)
 
 

@@ -142,11 +142,11 @@ def _head(simulation: Simulation, title: str, laps: dict[int, int]) -> Iterator[
     for kind in (kind for kind in _MEANING if kind in present):
         yield svg.rect(x, 62, 13, 13, rx=2.5, fill=COLOURS[kind])
         yield _text(x + 19, 73, _MEANING[kind])
-        x += 40 + 6.6 * len(_MEANING[kind])
+        x += 36 + 6.2 * len(_MEANING[kind])
     yield svg.rect(x, 62, 13, 13, fill="url(#idle)", stroke="#cdd2d8")
     yield _text(x + 19, 73, "idle")
     if max(laps.values(), default=0):
-        yield _text(x + 62, 73, "paler: a rank's later stages", colour=_MUTED)
+        yield _text(x + 62, 73, "paler: later stages", colour=_MUTED)
 
 
 def _axis(layout: _Layout) -> Iterator[str]:
@@ -262,6 +262,9 @@ def _steps(
     for row in rows.tolist():
         when = simulation.start[row] if table.kinds[row] == Kind.F else simulation.end[row]
         x, after = layout.x(float(when)), _CURVE * int(held[row]) / top
-        corners += [(x, y - level), (x, y - after)]
+        if corners[-1][0] == x:
+            corners[-1] = (x, y - after)  # what is freed and taken at once changes nothing
+        else:
+            corners += [(x, y - level), (x, y - after)]
         level = after
     return [*corners, (layout.end, y - level)]

@@ -7,14 +7,32 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from _pytest._code.code import (
+    ReprEntryNative,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+    TerminalRepr,
+)
 
 from pipeconform.campaign.told import group_of
 from pipeconform.spec.catalogue import Statement, statements_in
 
-__all__ = ["CELL", "SuiteFile", "SuiteItem"]
+__all__ = ["CELL", "SuiteFile", "SuiteItem", "ViolatedError"]
 
 CELL = "pipeconform_cell"
 """The name of the report property that contains the cell as JSON."""
+
+
+class ViolatedError(Exception):
+    """A cell's requirement is violated.
+
+    `headline` says in a line what is wrong, for pytest's short summary; `text` is what a failed test shows.
+    """
+
+    def __init__(self, headline: str, text: str) -> None:
+        super().__init__(headline)
+        self.headline, self.text = headline, text
 
 
 class Cells(Protocol):
@@ -46,8 +64,14 @@ class SuiteFile(pytest.File):
         """A test for each selected cell; under xdist the cells of a schedule stay together."""
         for name, statement in statements_in(self.path).items():
             for cell in self._run.judging.cells_of(statement.requirement.id):
+                test = f"{name}[{':'.join(cell)}]"
                 item: SuiteItem = SuiteItem.from_parent(
-                    self, name=f"{name}[{':'.join(cell)}]", run=self._run, statement=statement, cell=cell
+                    self,
+                    name=test,
+                    nodeid=f"{self.nodeid}::{test}",  # given as text: --lf compares it with ids read from a file
+                    run=self._run,
+                    statement=statement,
+                    cell=cell,
                 )
                 item.add_marker(pytest.mark.xdist_group(group_of(*cell)))
                 yield item
@@ -64,6 +88,19 @@ class SuiteItem(pytest.Item):
     def runtest(self) -> None:
         """Judge the cell; a failure shows the smallest cases."""
         self._run.judge(self)
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None
+    ) -> str | TerminalRepr:
+        """A violation in the words of the standard, without a traceback; pytest's own form for other errors."""
+        if not isinstance(excinfo.value, ViolatedError):
+            return super().repr_failure(excinfo, style)
+        path, line, _ = self.reportinfo()
+        shown = ReprEntryNative([excinfo.value.text + "\n"])
+        return ReprExceptionInfo(
+            reprtraceback=ReprTraceback(reprentries=[shown], extraline=None, style="native"),
+            reprcrash=ReprFileLocation(str(path), line + 1, excinfo.value.headline),
+        )
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """The requirement's file and line, and the test's name."""

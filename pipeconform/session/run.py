@@ -26,7 +26,7 @@ from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.result import Cell, decode_cell
 from pipeconform.session.cache_folder import keep_hypothesis_files
 from pipeconform.session.gathered import Gathered
-from pipeconform.session.items import CELL, SuiteItem
+from pipeconform.session.items import CELL, SuiteItem, ViolatedError
 from pipeconform.session.junit import record_causes
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
@@ -180,9 +180,9 @@ class PytestRun:
             labels = dict.fromkeys(violation.expected for violation in cell.violations)
             pytest.xfail(shown_line(f"expected: {', '.join(labels)}"))
         if cell.status != "passed":
-            from pipeconform.report.text import describe_cell
+            from pipeconform.report.text import describe_cell, headline
 
-            pytest.fail(shown(describe_cell(cell)), pytrace=False)
+            raise ViolatedError(shown_line(headline(cell)), shown(describe_cell(cell)))
 
     def _progress(self, progress: Progress) -> None:
         if self.view is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from pipeconform.spec import (
 )
 from pipeconform.spec.catalogue import Promise
 from pipeconform.spec.levels import needed_claims
-from pipeconform.spec.wrappers import wrapper_chapter
+from pipeconform.spec.wrappers import chapters_of, wrapper_chapter
 
 __all__ = ["standard_page"]
 
@@ -72,12 +73,12 @@ def _demands(level: CertificationLevel) -> Iterator[str]:
     if absent:
         yield f"- **Not available in this version of the standard**: it has no {', '.join(absent)} yet."
     else:
-        yield f"- Requirements: {', '.join(row.id for row in mandatory(level))}."
-    if level.includes:
-        yield f"- Includes: {', '.join(level.includes)}."
+        yield from _required(level)
     if needed_claims(level):
         yield f"- Must be claimed: {'; '.join(needed_claims(level).values())}."
-    yield f"- Cannot be left unclaimed: {', '.join(core_requirements(level))}."
+    titles = {row.id: row for row in mandatory(level)} if not absent else {}
+    core = (_heading_of(titles[one]) if one in titles else one for one in core_requirements(level))
+    yield f"- Cannot be left unclaimed: {', '.join(core)}."
     yield f"- May be left unclaimed: at most {level.not_claimed:.0%} of the others."
     yield (
         f"- Cases: at least {level.draws} drawn per subject and schedule; at least {level.examples} distinct ones "
@@ -89,6 +90,28 @@ def _demands(level: CertificationLevel) -> Iterator[str]:
         f"At least one p ≥ 2."
     )
     yield f"- Schedules: at least {level.min_schedules}."
+
+
+def _required(level: CertificationLevel) -> Iterator[str]:
+    """The level's requirements by chapter, with links to where they stand on this page."""
+    wanted = {row.id for row in mandatory(level)}
+    below = [one for one in certification_levels() if one.name in level.includes]
+    new = wanted - {row.id for one in below for row in mandatory(one)}
+    levels = [f"[{one.title}](#{one.title.lower()})" for one in below]
+    yield f"- {len(wanted)} requirements" + (
+        f", those of {' and '.join(levels)} and these:" if below else ":"
+    )
+    for chapter in chapters_of(level.kind):
+        here = [row for row in chapter.requirements if row.id in new]
+        if here:
+            yield f"    - {chapter.title}: {', '.join(map(_heading_of, here))}."
+
+
+def _heading_of(row: Requirement) -> str:
+    """A requirement's id and title as a link to its heading."""
+    words = f"{row.id} {row.title}"
+    anchor = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", words).strip().lower())
+    return f"[{words}](#{anchor})"
 
 
 def _profiles() -> Iterator[str]:

@@ -1,5 +1,6 @@
 import datetime
 import itertools
+from collections import Counter
 from types import SimpleNamespace
 
 import msgspec
@@ -66,16 +67,18 @@ def campaign(size="core", *, max_ranks=4, expectations=(), executor=None, **chan
 def cell(monkeypatch):
     """Judge one cell by a rule (case, thorough) → kind or None; returns the cell and what was asked.
 
-    `status` is that of every kind, or a function of the kind.
+    `status` is that of every kind, or a function of the kind. `others` says what other requirements see in controls.
     """
 
-    def judged(rule, expectations=(), ratio=None, size="core", status=Status.FAILED, compared=1):
+    def judged(rule, expectations=(), ratio=None, size="core", status=Status.FAILED, compared=1, others=None):
         asked = []
         CASES.clear()
 
         def judge(row, execution, _executor, *, thorough=True, anew=True, gauge=None):
             if row.id != "TRN-4":
-                return ()  # only the controls of TRN-4's violations are judged by others
+                # only the controls of TRN-4's violations are judged by others
+                seen = (others or {}).get(row.id)
+                return () if seen is None else (Outcome(Status.FAILED, Finding(kind=seen, message="other")),)
             asked.append((execution.case.digest, thorough))
             if gauge is not None:
                 gauge.count(compared)
@@ -220,6 +223,26 @@ def test_a_verdict_that_changes_from_one_execution_to_the_next_is_flaky(cell):
     (violation,) = found.violations
     assert (found.status, violation.status, violation.confirmed) == ("flaky", "failed", False)
     assert (violation.reruns, violation.shown_again) == (5, 0)
+
+
+def test_what_shows_by_chance_is_blocked_too_where_a_more_basic_requirement_explains_it(cell):
+    """And if none does, a control that passes proves nothing."""
+
+    def by_chance():
+        executions = Counter()
+
+        def rule(case, thorough):
+            executions[case.digest] += 1
+            return "gradient value" if executions[case.digest] == 1 and len(executions) == 3 else None
+
+        return rule
+
+    explained, _ = cell(by_chance(), others={"TRN-3": "scale"})
+    alone, _ = cell(by_chance())
+
+    assert (explained.status, explained.violations[0].confirmed) == ("blocked", False)
+    assert explained.violations[0].blocked_by == "TRN-3"
+    assert (alone.status, alone.violations[0].control) == ("flaky", None)
 
 
 @pytest.mark.parametrize("kinds", [("no memory", "hang"), ("hang", "hang", "gradient value")])

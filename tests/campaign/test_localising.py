@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -117,6 +119,18 @@ def _asked(name: str) -> str:
     if name in ("outputs-swapped", "losses-reversed", "dry-run", "first-stage-not-updated"):
         return faults()[name].requirement
     return "TRN-1"
+
+
+def test_a_gradient_that_is_lost_is_no_factor(pools):
+    reference = f"{Path(__file__).with_name('forgetful_engine.py')}:Forgets"
+    executor = Executor(implementation=reference, description=describe(pools, reference), pools=pools)
+    outcomes = judge(requirement("TRN-1"), executor.execute(PLAIN), executor)
+
+    found = localise(PLAIN, outcomes, executor)
+
+    assert found is not None
+    assert found.first is not None
+    assert (found.first.direction, found.first.step, found.first.microbatch) == ("loss", 0, 0)
 
 
 REPLICATED = _with(

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pipeconform.certificate.contents import CANARIES, CERTIFICATE, ENVIRONMENT, JUDGED, RESULT, encoded
+from pipeconform.certificate.contents import (
+    BADGE,
+    CANARIES,
+    CERTIFICATE,
+    ENVIRONMENT,
+    JUDGED,
+    PAGE,
+    RESULT,
+    encoded,
+)
 
 __all__ = ["Manipulation", "fields_changed", "files_changed", "files_exchanged", "sealed"]
 
@@ -61,7 +70,14 @@ def fields_changed(files: Mapping[str, bytes], names: tuple[str, ...] = DATA) ->
 def files_changed(files: Mapping[str, bytes]) -> Iterator[Manipulation]:
     """Files deleted, added, renamed, exchanged with each other, and texts changed."""
     cases = [name for name in files if name.startswith("cases/")]
-    names = [*DATA, cases[0], cases[-1], *(name for name in files if name[:5] in ("adapt", "logs/"))]
+    names = [
+        *DATA,
+        PAGE,
+        BADGE,
+        cases[0],
+        cases[-1],
+        *(name for name in files if name[:5] in ("adapt", "logs/")),
+    ]
     for name in names:
         less = {key: data for key, data in files.items() if key != name}
         yield _manipulation(_folder(name), "deleted", less)

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from pipeconform.certificate.checks import check_package
-from pipeconform.certificate.contents import adapter_name, contents_of, packed
+from pipeconform.certificate.contents import adapter_name, contents_of
 from pipeconform.certificate.package import MANIFEST, manifest_doubts, read_package, write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.errors import BadPackageError
 
 

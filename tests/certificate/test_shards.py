@@ -6,8 +6,9 @@ import pytest
 from pipeconform.adapter import Capabilities, ScheduleClaim
 from pipeconform.campaign.targets import target_claiming
 from pipeconform.certificate.checks import check_contents, check_package
-from pipeconform.certificate.contents import digest_of, packed
+from pipeconform.certificate.contents import digest_of
 from pipeconform.certificate.package import write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.certificate.parts import parse_shard, part_of
 from pipeconform.certificate.shards import merge
 from pipeconform.errors import BadPackageError, UsageError

@@ -10,9 +10,9 @@ from pipeconform.campaign.rejudge import Question
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.certificate.canaries import faults_of, run_canaries
 from pipeconform.certificate.checks import check_contents
-from pipeconform.certificate.contents import packed
 from pipeconform.certificate.decision import reasons_against
 from pipeconform.certificate.package import write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.certificate.rerun import rerun
 from pipeconform.certificate.shards import merge
 from pipeconform.report.result import Cell, Implementation, Result

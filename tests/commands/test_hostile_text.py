@@ -8,8 +8,8 @@ import unicodedata
 import msgspec
 import pytest
 
-from pipeconform.certificate.contents import packed
 from pipeconform.certificate.package import write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.report.result import write_result
 from tests.certificate.conftest import sound
 from tests.command_line import type_in

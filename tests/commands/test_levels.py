@@ -10,9 +10,11 @@ from pipeconform.spec import (
     StandardVersion,
     certification_level,
     certification_levels,
+    core_requirements,
     mandatory,
     profile,
 )
+from pipeconform.spec.wrappers import all_chapters
 
 
 def _lacking(name: str) -> CertificationLevel:
@@ -37,7 +39,20 @@ def test_a_level_is_explained_by_what_it_demands():
     assert f"{level.draws} drawn per subject and schedule" in text
     assert "m = 1, m < p, m = p, m > p" in text
     assert f"at most {level.not_claimed:.0%} of the requirements" in text
-    assert all(row.id.partition("-")[2] in text for row in mandatory(level))
+
+
+def test_every_requirement_of_a_level_has_a_line_with_title_and_link_under_its_chapter():
+    level = certification_level("training")
+    lines = describe_level(level, version="0.9").splitlines()
+    rows = mandatory(level)
+
+    for row in rows:
+        (line,) = [one.split() for one in lines if one.split()[:1] == [row.id]]
+        core = ["*"] if row.id in core_requirements(level) else []
+        assert line == [row.id, *core, *row.title.split(), *(row.links[:1] or ["the", "contract"])]
+    chapters = [line for line in lines if line in {f"{one.id}  {one.title}" for one in all_chapters()}]
+    assert [line.split()[0] for line in chapters] == ["FWD", "TRN", "COM", "LIF"]
+    assert not any(f"{rows[0].id}, " in line for line in lines)
 
 
 def test_a_level_states_the_claims_without_which_it_cannot_be_had():

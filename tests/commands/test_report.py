@@ -68,6 +68,68 @@ def test_a_history_says_in_which_release_a_requirement_was_mended(typed, make, t
     assert "GPipe: failed, &lt;b&gt;wrong&lt;/b&gt;" in page
 
 
+@pytest.fixture
+def nightly(make, result, tmp_path):
+    """A folder with results of two releases."""
+    other = make.result(make.cell("TRN-1", "GPipe"))
+    newer = msgspec.structs.replace(other.implementation, version="2.0")
+    write_result(result, tmp_path / "nightly/monday/result.json")
+    write_result(msgspec.structs.replace(other, implementation=newer), tmp_path / "nightly/tuesday.json")
+    return tmp_path / "nightly"
+
+
+PAGES = {"index.html", "history-toy-GPipe.html", "monday/report.html", "tuesday.json.html"}
+
+
+def pages_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*.html")}
+
+
+def test_a_folder_of_results_becomes_an_index_with_a_page_for_each(typed, nightly):
+    assert typed("report", "nightly") == (0, "index of 2 results: nightly/index.html\n", "")
+    index = (nightly / "index.html").read_text("utf-8")
+
+    assert pages_in(nightly) == PAGES
+    assert set(re.findall(r'href="([^"#:]+)"', index)) == PAGES - {"index.html"}
+
+
+def test_an_index_may_be_written_elsewhere(typed, nightly, tmp_path):
+    assert typed("report", "nightly", "--out", "site")[:2] == (0, "index of 2 results: site/index.html\n")
+    assert (pages_in(tmp_path / "site"), pages_in(nightly)) == (PAGES, set())
+
+    (tmp_path / "file").write_text("")
+    assert typed("report", "nightly", "--out", "file") == (
+        2,
+        "",
+        "pipeconform: --out file is a file; an index needs a folder for its pages\n",
+    )
+
+
+def test_a_folder_of_results_has_a_history(typed, nightly, tmp_path):
+    assert typed("report", "nightly", "--by", "version", "--out", "history.html")[0] == 0
+    assert "mended in 2.0" in (tmp_path / "history.html").read_text("utf-8")
+
+
+def test_a_damaged_result_is_named_and_the_others_have_their_pages(typed, nightly):
+    (nightly / "result").mkdir()
+    (nightly / "result/result.json").write_text("{")
+    code, out, err = typed("report", "nightly")
+
+    assert (code, out) == (0, "index of 2 results: nightly/index.html\n")
+    assert err.startswith("pipeconform: not read: nightly/result/result.json: damaged, not JSON")
+    assert "nightly/result/result.json: damaged" in (nightly / "index.html").read_text("utf-8")
+
+
+def test_a_folder_without_results_is_one_line(typed, tmp_path):
+    (tmp_path / "empty").mkdir()
+
+    assert typed("report", "empty") == (
+        2,
+        "",
+        "pipeconform: empty: there is no result below it; 'pipeconform run' writes result files\n",
+    )
+
+
 @pytest.mark.parametrize("version", range(1, RESULT_FORMAT))
 def test_a_file_of_an_earlier_format_is_read(typed, result, tmp_path, version):
     """Files without controls have causes, too."""

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from pipeconform.certificate.contents import packed
 from pipeconform.certificate.package import write_package
+from pipeconform.certificate.packing import packed
 from tests.certificate.conftest import SCHEDULES, sound, violated
 from tests.report.conftest import make
 

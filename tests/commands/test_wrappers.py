@@ -42,7 +42,7 @@ def test_a_wrong_wrapper_is_shown_made_small_and_replayed(typed, tmp_path) -> No
 
     suites = ET.parse(tmp_path / "found" / "junit.xml").getroot()
     assert {case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None} == {
-        "the_mean_gradient[DPW-1:Wrapper:default]"
+        "DPW-1 The mean gradient"
     }
     assert "The mean gradient" in (tmp_path / "found" / "report.html").read_text()
 

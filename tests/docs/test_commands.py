@@ -14,6 +14,7 @@ SHOWN = re.compile(
 )
 RUN_BY = {
     "certify.md": "test_pages.py",
+    "ci.md": "test_ci.py",
     "clusters.md": "test_attach.py",
     "gating.md": "test_pages.py",
     "reading-a-failure.md": "test_reading_a_failure.py",
@@ -23,7 +24,11 @@ RUN_BY = {
 
 
 def pages(root):
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    docs = root / "docs"
+    return [
+        root / "README.md",
+        *sorted([*docs.glob("*.md"), *docs.glob("learn/*.md"), *docs.glob("reference/*.md")]),
+    ]
 
 
 def commands(text):

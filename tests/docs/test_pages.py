@@ -1,10 +1,14 @@
 """The documentation's commands are run as they stand, and the site builds without a warning."""
 
+import dataclasses
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -123,19 +127,127 @@ def test_the_slurm_scripts_certify_in_shards(docs, tmp_path):
     assert "VERIFIED: my pipeline" in merged.stdout
 
 
-def test_the_site_builds_without_a_warning(docs, tmp_path):
-    pytest.importorskip("material", reason="needs the extra 'docs'")
+@pytest.fixture(scope="module")
+def site(docs, tmp_path_factory):
+    """The site, built as strictly as ``make docs`` builds it."""
+    for needed in ("material", "mkdocstrings"):
+        pytest.importorskip(needed, reason="needs the extra 'docs'")
+    folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         check=False,
         cwd=docs.parent,
         capture_output=True,
         text=True,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )
-
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "standard/index.html").exists()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_site_builds_without_a_warning_and_fetches_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        fetched = re.findall(
+            r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"(https?:[^\"]+)", page.read_text("utf-8")
+        )
+        assert (page.name, fetched) == (page.name, [])
+    assert (site / "standard.html").exists()
+    assert not list(site.rglob("release.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+@pytest.mark.parametrize(
+    ("page", "module", "names"),
+    [
+        ("adapter", "pipeconform.adapter", None),
+        ("wrapper", "pipeconform.wrapper", None),
+        ("schedule", "pipeconform.schedule", None),
+        (
+            "python",
+            "pipeconform",
+            {"certify", "compare", "judge_implementation", "merge", "verify", "Result"},
+        ),
+    ],
+)
+def test_every_public_name_and_field_has_its_place_on_the_site(site, page, module, names):
+    text = (site / f"reference/{page}.html").read_text("utf-8")
+    public = importlib.import_module(module)
+
+    for name in names or public.__all__:
+        assert f'id="{module}.{name}"' in text
+        found = getattr(public, name)
+        for field in dataclasses.fields(found) if dataclasses.is_dataclass(found) else ():
+            assert field.name.startswith("_") or f'id="{module}.{name}.{field.name}"' in text
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_search_works_in_pages_that_are_opened_as_files(site, tmp_path):
+    chromium = shutil.which("chromium") or pytest.skip("needs Chromium on the path")
+    quiet = ("first-run", "default-browser-check", "sandbox")
+    disabled = ("gpu", "background-networking", "component-update", "sync")
+    done = subprocess.run(
+        [
+            *(
+                chromium,
+                "--headless",
+                "--virtual-time-budget=20000",
+                f"--user-data-dir={tmp_path}",
+                "--dump-dom",
+            ),
+            *(f"--no-{one}" for one in quiet),
+            *(f"--disable-{one}" for one in disabled),
+            f"{(site / 'index.html').as_uri()}?q=bubble",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert re.search(r">\s*[1-9]\d* matching documents", done.stdout)
+    assert "learn/schedules.html" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_a_version_of_the_site_is_kept_beside_earlier_ones(docs, tmp_path):
+    """In a repository of its own, as ``make docs-version`` does it."""
+    pytest.importorskip("mike", reason="needs the extra 'docs'")
+    root = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", docs.parent.as_uri(), root], check=True)
+    name = {"GIT_AUTHOR_NAME": "n", "GIT_COMMITTER_NAME": "n"}
+    mail = {"GIT_AUTHOR_EMAIL": "n@example.org", "GIT_COMMITTER_EMAIL": "n@example.org"}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    if shutil.which("mkdocs", path=path) is None:
+        pytest.skip("mike runs mkdocs, which is not on the path")
+    told = {"DOCS_VERSIONS_BY": "mike", "NO_MKDOCS_2_WARNING": "1", "PATH": path}
+    for command in (
+        "deploy --update-aliases 0.1.0 latest",
+        "deploy --update-aliases 0.2.0 latest",
+        "set-default latest",
+    ):
+        subprocess.run(
+            [sys.executable, "-c", "from mike.driver import main; main()", *command.split()],
+            cwd=root,
+            check=True,
+            capture_output=True,
+            env={**os.environ, **name, **mail, **told},
+        )
+    kept = subprocess.run(
+        ["git", "ls-tree", "-r", "--name-only", "gh-pages"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+
+    assert {"versions.json", "index.html", "0.1.0/learn/schedules.html", "0.2.0/learn/schedules.html"} <= set(
+        kept
+    )
 
 
 @pytest.mark.slow
@@ -152,3 +264,23 @@ def test_the_gate_in_python_stops_a_regression(docs, project):
     stopped = shell("python gate.py", project)
     assert stopped.returncode == 1
     assert stopped.stdout.startswith("### pipeconform: blocked: ")
+
+
+def test_the_page_on_installing_names_every_extra(docs):
+    text = (docs / "install.md").read_text("utf-8").partition("## Extras")[2].partition("\n## ")[0]
+    shown = [
+        name
+        for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    ]
+    project = tomllib.loads((docs.parent / "pyproject.toml").read_text("utf-8"))["project"]
+
+    assert sorted(shown) == sorted(project["optional-dependencies"])
+
+
+def test_a_python_that_was_not_tried_has_no_classifier(docs):
+    project = tomllib.loads((docs.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    tried = re.findall(r"^\| (3\.\d+) \| everything", (docs / "install.md").read_text("utf-8"), re.MULTILINE)
+    named = [one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r"Python :: 3\.\d+$", one)]
+
+    assert named == tried

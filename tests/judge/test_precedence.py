@@ -93,6 +93,14 @@ def test_nothing_else_is_explained(cause, effect):
     assert not explains(cause, effect)
 
 
+def test_a_control_that_does_not_end_explains_whatever_its_case_shows():
+    hung, wrong = shown("hang", Status.HUNG), shown("output value")
+
+    assert explains(hung, wrong, in_control=True)
+    assert not explains(wrong, hung, in_control=True)
+    assert not explains(hung, wrong, of="SCH-7", in_control=True)
+
+
 def test_the_longest_beginning_names_the_fact():
     assert fact_of(shown("input gradient value")) == "input gradients"
     assert fact_of(shown("gradient value")) == "gradients"

@@ -24,8 +24,8 @@ from pipeconform.case.any_case import decode_any_case
 from pipeconform.case.case import Case, format_case
 from pipeconform.case.draw.traits import traits
 from pipeconform.certificate.checks import check_package
-from pipeconform.certificate.contents import packed
 from pipeconform.certificate.package import write_package
+from pipeconform.certificate.packing import packed
 from pipeconform.commands.replay import read_stored
 from pipeconform.commands.schedule_text import describe, verdict
 from pipeconform.commands.verify import verdict_lines

@@ -45,9 +45,9 @@ def test_results_of_one_version_are_told_apart_by_their_time(make, right):
     given = [of(make, "main", right, created=f"2026-01-0{day}T03:04:05+00:00") for day in (3, 1, 2)]
 
     assert [one.label for one in history_of(given, by="created").columns] == [
-        "main (2026-01-01T03:04)",
-        "main (2026-01-02T03:04)",
-        "main (2026-01-03T03:04)",
+        "main (2026-01-01 03:04)",
+        "main (2026-01-02 03:04)",
+        "main (2026-01-03 03:04)",
     ]
 
 

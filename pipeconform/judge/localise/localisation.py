@@ -339,7 +339,7 @@ class _Search:
             for key, value in _gradients_of(expected).items()
             if key[0] == "output gradient" and key[1] == last
         ]
-        common = ratios[0] if ratios and ratios[0] is not None else 1.0
+        common = (ratios[0] if ratios else None) or 1.0  # a gradient that is lost, ratio 0, is no scale
         found = common if all(r is not None and abs(r / common - 1) < 1e-6 for r in ratios) else 1.0
         if not any(
             one.is_wrong and one.stage == last and one.direction == "weight gradient" for one in whole

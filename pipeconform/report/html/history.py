@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeconform.report.history import History, Order, State, history_of
-from pipeconform.report.html.page import environment, policy, style_and_script
 from pipeconform.report.html.status import NOT_RUN, StatusView, status_view
+from pipeconform.report.html.templating import render
 from pipeconform.report.result import Result
 from pipeconform.spec.wrappers import all_requirements
 
@@ -22,22 +22,16 @@ def render_history(results: Sequence[Result], *, by: Order) -> str:
     if not results:
         raise ValueError("a history needs a result")
     found = history_of(results, by=by)
-    style, script = style_and_script()
     titles = {row.id: row.title for row in all_requirements()}
-    return (
-        environment()
-        .get_template("history.html")
-        .render(
-            title=_title(found),
-            columns=found.columns,
-            rows=[row for row in found.rows if row.story not in ("never", "not judged")],
-            quiet=[row for row in found.rows if row.story in ("never", "not judged")],
-            titles=titles,
-            look=_look,
-            warnings=list(_warnings(found)),
-            style=style,
-            policy=policy(script),
-        )
+    return render(
+        "history.html",
+        title=_title(found),
+        columns=found.columns,
+        rows=[row for row in found.rows if row.story not in ("never", "not judged")],
+        quiet=[row for row in found.rows if row.story in ("never", "not judged")],
+        titles=titles,
+        look=_look,
+        warnings=list(_warnings(found)),
     )
 
 

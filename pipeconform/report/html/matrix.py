@@ -6,12 +6,12 @@ Every environment variant has its own columns; those of the default settings com
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeconform.report.change import Changes
 from pipeconform.report.html.comparison import changes_since_first, compared_with_first
 from pipeconform.report.html.source import Source
-from pipeconform.report.html.status import StatusView, cell_view
+from pipeconform.report.html.status import StatusView, cell_view, telling
 from pipeconform.report.overview import DEFAULT, in_order
 from pipeconform.report.result import Cell
 from pipeconform.showing import shown
@@ -35,7 +35,7 @@ class Entry:
     label: str
     status: StatusView
     href: str
-    """The link to its first violation, if there is one."""
+    """The link to the violation from which it has its status, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,22 @@ class RowView:
     search: str
     lines: tuple[Line, ...]
 
+    @property
+    def claimed(self) -> bool:
+        """Whether any result claims it under any schedule under which it would be judged."""
+        found = {entry.status.key for box in self.boxes for entry in box.entries}
+        return not ("not_claimed" in found <= {"not_claimed", "skipped", "not_run"})
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """The schedules under which any result has it."""
+        return tuple(dict.fromkeys(line.schedule for line in self.lines))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it has no verdict, each reason once."""
+        return tuple(dict.fromkeys(line.reason for line in self.lines if line.reason))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChapterView:
@@ -107,7 +123,23 @@ class Matrix:
 
     variants: tuple[VariantView, ...]
     """The default settings first."""
-    chapters: tuple[ChapterView, ...]
+    every_chapter: tuple[ChapterView, ...]
+
+    @property
+    def chapters(self) -> tuple[ChapterView, ...]:
+        """The chapters, with only the rows that a result claims."""
+        kept = (_kept(chapter, claimed=True) for chapter in self.every_chapter)
+        return tuple(chapter for chapter in kept if chapter.rows)
+
+    @property
+    def unclaimed(self) -> tuple[RowView, ...]:
+        """The rows that no result claims."""
+        return tuple(row for row in self.rows if not row.claimed)
+
+    @property
+    def rows(self) -> tuple[RowView, ...]:
+        """All rows."""
+        return tuple(row for chapter in self.every_chapter for row in chapter.rows)
 
     @property
     def num_columns(self) -> int:
@@ -117,7 +149,11 @@ class Matrix:
     @property
     def large(self) -> bool:
         """Whether a browser should lay out only visible rows, in columns of fixed width."""
-        return sum(len(chapter.rows) for chapter in self.chapters) > _LARGE
+        return len(self.rows) > _LARGE
+
+
+def _kept(chapter: ChapterView, *, claimed: bool) -> ChapterView:
+    return replace(chapter, rows=tuple(row for row in chapter.rows if row.claimed is claimed))
 
 
 def matrix(sources: Sequence[Source], *, known: Mapping[str, Requirement]) -> Matrix:
@@ -146,7 +182,7 @@ def matrix(sources: Sequence[Source], *, known: Mapping[str, Requirement]) -> Ma
         ChapterView(identifier=chapter, title=titles.get(chapter, ""), rows=tuple(several))
         for chapter, several in rows.items()
     )
-    return Matrix(variants=variants, chapters=tuple(found))
+    return Matrix(variants=variants, every_chapter=tuple(found))
 
 
 def _row(
@@ -203,7 +239,8 @@ def _box(
 
 
 def _href(source: Source, cell: Cell | None) -> str:
-    return f"#{source.anchors[cell.violations[0].id]}" if cell is not None and cell.violations else ""
+    found = None if cell is None else telling(cell)
+    return "" if found is None else f"#{source.anchors[found.id]}"
 
 
 def _lines(

@@ -15,6 +15,7 @@ _ROW = re.compile(r"  (expected|actual|distance|bound)\s+(.*)")
 _VERDICT = re.compile(r"rank +(\d+)  (\w+) *(.*)")
 _FIRST = "<- first failure"
 _STACK = re.compile(r"(Current thread|Thread) 0x|Traceback \(most recent call last\)|  File \"")
+_RAISED = re.compile(r"ranks? [\d, ]+ raised at$")
 _MOST_LINES = 200
 _MOST_CHARACTERS = 12_000
 
@@ -42,9 +43,14 @@ class Message:
     """The lines after the headline, without comparison, verdicts and stacks."""
     comparison: Comparison | None
     stack: str
-    """The stack of a stuck rank, or a traceback."""
+    """The stack of a stuck rank, a traceback, or where each rank raised."""
     left_out: int
     """The number of lines that only the result file has."""
+
+    @property
+    def stack_name(self) -> str:
+        """What `stack` is called."""
+        return "Where it was raised" if _RAISED.match(self.stack.partition("\n")[0]) else "Stack"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +73,7 @@ def message_of(violation: Violation) -> Message:
             text = text.replace(told, "")
     kept, left_out = _cut(shown(text).strip("\n").splitlines())
     kept = [line for line in kept if line.strip()]
-    begin = next((at for at, line in enumerate(kept) if _STACK.match(line)), len(kept))
+    begin = next((at for at, line in enumerate(kept) if _STACK.match(line) or _RAISED.match(line)), len(kept))
     words, stack = kept[:begin], kept[begin:]
     headline, *rest = words or [violation.signature]
     comparison, rest = _comparison(rest)

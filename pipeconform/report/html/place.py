@@ -10,7 +10,7 @@ from pipeconform.errors import BadTableError
 from pipeconform.report.result import Violation
 from pipeconform.schedule import Action, Kind
 
-__all__ = ["Place", "case_in", "place_of", "suspects"]
+__all__ = ["Place", "case_in", "place_of", "stage_of", "suspects"]
 
 _PART = re.compile(r"\b(step|rank|stage|microbatch) (\d+)")
 _BACKWARD = frozenset({Kind.B, Kind.I, Kind.W})
@@ -91,3 +91,11 @@ def suspects(violation: Violation, place: Place) -> frozenset[Kind]:
     if "gradient" in words or "scale" in words:
         return _WEIGHTS
     return _BACKWARD if "backward" in words else frozenset({Kind.F})
+
+
+def stage_of(violation: Violation, place: Place) -> int | None:
+    """The stage at fault; outputs and losses come from the last one."""
+    of_last = violation.signature.startswith(("output", "no output", "loss", "no loss", "number of losses"))
+    if place.stage is None and violation.status == "failed" and of_last:
+        return case_in(violation).num_stages - 1
+    return place.stage

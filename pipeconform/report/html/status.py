@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pipeconform.report.result import Cell, Status
+from pipeconform.report.result import SEVERITY, Cell, Status, Violation
 from pipeconform.report.words import EXPECTED as _KNOWN
 from pipeconform.report.words import WORDS
 
-__all__ = ["EXPECTED", "NOT_RUN", "StatusView", "cell_view", "status_view"]
+__all__ = [
+    "EXPECTED",
+    "NOT_RUN",
+    "StatusView",
+    "cell_view",
+    "status_view",
+    "telling",
+    "violation_views",
+    "worst_first",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,3 +79,27 @@ def status_view(status: Status) -> StatusView:
     return StatusView(
         key=status, letter=letter, symbol=symbol, word=_WORDS.get(status, WORDS[status]), meaning=meaning
     )
+
+
+def violation_views(violation: Violation) -> tuple[StatusView, ...]:
+    """The view of one violation, in the words that cells have for it; before it, whether it is expected."""
+    if not violation.confirmed:
+        status: Status = "flaky"
+    else:
+        status = "blocked" if violation.blocked_by else violation.status
+    view = status_view(status)
+    return (EXPECTED, view) if violation.expected else (view,)
+
+
+def telling(cell: Cell) -> Violation | None:
+    """The violation from which a cell has its status; None if it has no violation."""
+    view = cell_view(cell)
+    return next(
+        (one for one in cell.violations if view in violation_views(one)), next(iter(cell.violations), None)
+    )
+
+
+def worst_first(views: Iterable[StatusView]) -> tuple[StatusView, ...]:
+    """The views, each once, in the order of severity."""
+    order = [*map(status_view, SEVERITY), EXPECTED, NOT_RUN]
+    return tuple(sorted(dict.fromkeys(views), key=order.index))

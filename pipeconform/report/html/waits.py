@@ -1,4 +1,7 @@
-"""Who waits for whom in a hang: a box per rank, an arrow to every rank that it waits for."""
+"""Who waits for whom in a hang: a box per rank, an arrow to every rank that it waits for.
+
+The boxes stand below one another, so that the last rank is in sight on a narrow screen, too.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from pipeconform.showing import shown
 
 __all__ = ["WaitsView", "waits_view"]
 
-_BOX, _HIGH, _GAP, _MARGIN = 112, 44, 56, 8
-_RISE, _STEP = 18, 9  # height of the lowest arrow above its boxes, and distance between arrows
+_BOX, _HIGH, _GAP, _MARGIN = 132, 40, 16, 8
+_OUT, _STEP = 18, 12  # distance of the nearest arrow from its boxes, and between arrows
+_SHIFT = 9  # arrows that leave a box and those that arrive use different heights of its side
 _HEAD = 5
 _MOST_RANKS = 16
 _MOST_ARROWS = 3
@@ -57,19 +61,18 @@ def _draw(places: Sequence[Place], circle: Sequence[int]) -> Markup:
         and (len(place.waits_for) <= _MOST_ARROWS or (place.rank, peer) in links)
     ]
     levels = _levels([(at[a], at[b]) for a, b in arrows])
-    side = _RISE + max(levels.values(), default=0) * _STEP + _MARGIN
+    side = _OUT + max(levels.values(), default=0) * _STEP + _MARGIN
     parts = [
         part
         for a, b in arrows
-        for part in _arrow(at[a], at[b], top=side, level=levels[at[a], at[b]], bad=(a, b) in links)
+        for part in _arrow(at[a], at[b], left=side, level=levels[at[a], at[b]], bad=(a, b) in links)
     ]
     for place in places:
-        parts += _box(place, _MARGIN + at[place.rank] * (_BOX + _GAP), side, bad=place.rank in circle)
-    width = 2 * _MARGIN + len(places) * (_BOX + _GAP) - _GAP
+        parts += _box(place, side, _top(at[place.rank]), bad=place.rank in circle)
     return figure(
         parts,
-        width=width,
-        height=2 * side + _HIGH,
+        width=2 * side + _BOX,
+        height=_top(len(places)) - _GAP + _MARGIN,
         title="Who waits for whom; the same in words is below",
         cls="case waiting",
     )
@@ -78,36 +81,48 @@ def _draw(places: Sequence[Place], circle: Sequence[int]) -> Markup:
 def _box(place: Place, x: float, y: float, *, bad: bool) -> Iterator[str]:
     signs = {"returned": "✓", "raised": "!", "died": "↯", "stuck": "∞"}
     yield svg.rect(x, y, _BOX, _HIGH, cls="stage bad" if bad else "stage", title=shown(place.waits))
-    yield svg.text(f"rank {place.rank}", x + 10, y + 18, cls="stage-name")
-    yield svg.text(f"{signs[place.verdict]} {place.verdict}", x + 10, y + 35, cls="small")
+    yield svg.text(f"rank {place.rank}", x + 10, y + 25, cls="stage-name")
+    yield svg.text(
+        f"{signs[place.verdict]} {place.verdict}", x + _BOX - 10, y + 25, cls="small", anchor="end"
+    )
 
 
 def _levels(arrows: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """The height of each arrow: arrows on the same side never overlap, and short ones run below long ones."""
-    ordered = sorted(arrows, key=lambda arrow: abs(arrow[0] - arrow[1]))
-    sides = ([one for one in ordered if one[0] < one[1]], [one for one in ordered if one[0] > one[1]])
-    return {arrow: level for side in sides for level, arrow in enumerate(side)}
+    """How far out each arrow runs: no two overlap, and short ones run inside long ones."""
+    found: dict[tuple[int, int], int] = {}
+    for start, end in sorted(arrows, key=lambda arrow: abs(arrow[0] - arrow[1])):
+        low, high = min(start, end), max(start, end)
+        taken = {
+            level
+            for (a, b), level in found.items()
+            if (a < b) == (start < end) and min(a, b) < high and low < max(a, b)
+        }
+        found[start, end] = next(level for level in range(len(arrows)) if level not in taken)
+    return found
 
 
-def _arrow(start: int, end: int, *, top: float, level: int, bad: bool) -> Iterator[str]:
-    """An arrow, above the boxes to the right and below them to the left; solid and thick in the circle, else dashed."""
-    right = end > start
-    edge = top if right else top + _HIGH
-    away = -1 if right else 1
-    high = edge + away * (_RISE + level * _STEP)
-    # arrows that leave a box and those that arrive use different positions along its side
-    begin = _centre(start) + (18 if right else -18)
-    finish = _centre(end) + (-18 if right else 18)
+def _arrow(start: int, end: int, *, left: float, level: int, bad: bool) -> Iterator[str]:
+    """An arrow, right of the boxes downwards and left of them upwards; solid and thick in the circle, else dashed."""
+    down = end > start
+    edge = left + _BOX if down else left
+    away = 1 if down else -1
+    out = edge + away * (_OUT + level * _STEP)
+    begin = _middle(start) + (_SHIFT if down else -_SHIFT)
+    finish = _middle(end) + (-_SHIFT if down else _SHIFT)
     cls = "waits-for bad" if bad else "waits-for"
-    yield svg.line(((begin, edge), (begin, high), (finish, high), (finish, edge)), cls=cls)
+    yield svg.line(((edge, begin), (out, begin), (out, finish), (edge, finish)), cls=cls)
     tip = edge + away * 1
     head = (
-        (finish - _HEAD, tip + away * _HEAD * 1.5),
-        (finish, tip),
-        (finish + _HEAD, tip + away * _HEAD * 1.5),
+        (tip + away * _HEAD * 1.5, finish - _HEAD),
+        (tip, finish),
+        (tip + away * _HEAD * 1.5, finish + _HEAD),
     )
     yield svg.line(head, cls="waits-for head bad" if bad else "waits-for head")
 
 
-def _centre(index: int) -> float:
-    return _MARGIN + index * (_BOX + _GAP) + _BOX / 2
+def _top(index: int) -> float:
+    return _MARGIN + index * (_HIGH + _GAP)
+
+
+def _middle(index: int) -> float:
+    return _top(index) + _HIGH / 2

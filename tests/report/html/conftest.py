@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeconform.report.html import render_page
+from tests.report.html.chromium import ARGUMENTS, CHROMIUM, PATIENCE
 
 _ABSENT = object()
 _EMPTY = {"meta", "link", "input", "br", "wbr", "rect", "path", "polyline"}
@@ -93,3 +94,51 @@ def page():
         return parse(render_page([(result, Path(where)) for result in results], known_causes=known))
 
     return render
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def shown(browser, tmp_path):
+    """Open a file or the text of a page; what the console says must stay empty to the end of the test."""
+    contexts, said = [], []
+
+    def open_page(page, *, fragment="", media=None, **context):
+        if isinstance(page, str):
+            text, page = page, tmp_path / f"page{len(contexts)}.html"
+            page.write_text(text, "utf-8")
+        contexts.append(browser.new_context(**context))
+        tab = contexts[-1].new_page()
+        tab.set_default_timeout(PATIENCE)
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on(
+            "request", lambda request: said.append(request.url) if request.url.startswith("http") else None
+        )
+        if media is not None:
+            tab.emulate_media(media=media)
+        tab.goto(page.as_uri() + fragment)
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+@pytest.fixture
+def opened(shown):
+    """Open a page of results."""
+
+    def open_page(*results, **options):
+        return shown(render_page([(one, Path("result.json")) for one in results]), **options)
+
+    return open_page

@@ -134,7 +134,10 @@ def test_a_page_of_three_results_shows_them_side_by_side(page, make):
     found = page(good, bad, make.result(make.cell("FWD-1", "1F1B")))
     (row,) = found.one("table", cls="matrix").all("tr", data_row=None)
 
-    assert next(iter(found.all("section"))).attributes["id"] == "differences"
+    assert [one.attributes["aria-label"] for one in found.all("section", cls="news")] == [
+        "From A to B",
+        "From A to C",
+    ]
     assert [
         cell.text for row in found.one("table", id="differences-table").all("tr", data_row=None)
         for cell in row.all("td")

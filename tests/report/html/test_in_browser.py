@@ -5,37 +5,15 @@ Nothing here looks at a clock: that large pages stay smooth is told by how often
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-from pathlib import Path
-
 import pytest
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Stage
-from pipeconform.report.html import render_page
 from pipeconform.report.result import Implementation
+from tests.report.html.chromium import IN_CHROMIUM, axe, settled
 
-CHROMIUM = shutil.which("chromium")
-MISSING = [name for name in ("playwright", "axe_playwright_python") if importlib.util.find_spec(name) is None]
+pytestmark = IN_CHROMIUM
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path (Debian: apt-get install chromium)"),
-    pytest.mark.skipif(bool(MISSING), reason="playwright or axe is missing (pip install '.[browser]')"),
-]
-
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-PATIENCE = 120_000  # ms; a machine may be busy, and nothing is concluded from a wait
 CLAIMED = Implementation(
     reference="toy",
     name="toy GPipe",
@@ -47,16 +25,6 @@ CLAIMED = Implementation(
         ]
     },
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE)
-        yield started
-        started.close()
 
 
 @pytest.fixture
@@ -113,33 +81,6 @@ def result(make):
     return make.changed(make.result(*cells), implementation=CLAIMED)
 
 
-@pytest.fixture
-def opened(browser, tmp_path):
-    """Open a page of results; what the console says must stay empty to the end of the test."""
-    contexts, said = [], []
-
-    def open_page(*results, fragment="", media=None, **context):
-        file = tmp_path / f"page{len(contexts)}.html"
-        file.write_text(render_page([(one, Path("result.json")) for one in results]), "utf-8")
-        contexts.append(browser.new_context(**context))
-        tab = contexts[-1].new_page()
-        tab.set_default_timeout(PATIENCE)
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.on(
-            "request", lambda request: said.append(request.url) if request.url.startswith("http") else None
-        )
-        if media is not None:
-            tab.emulate_media(media=media)
-        tab.goto(file.as_uri() + fragment)
-        return tab
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert said == []
-
-
 def rows(tab):
     """The requirements that the matrix shows."""
     return tab.eval_on_selector_all(
@@ -153,12 +94,6 @@ def violations(tab):
         "[data-group]",
         "all => all.filter(e => e.checkVisibility()).map(e => e.querySelector('b').textContent)",
     )
-
-
-def settled(tab):
-    """Wait until a filter has been applied: it is at the next frame but one."""
-    tab.wait_for_timeout(200)
-    tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def test_every_filter_narrows_matrix_and_violations_and_clearing_brings_all_back(opened, result):
@@ -238,6 +173,7 @@ def test_a_link_into_the_page_opens_what_it_leads_to_even_behind_a_filter(opened
 
 def test_the_replay_line_is_copied(opened, result):
     tab = opened(result, permissions=["clipboard-read", "clipboard-write"])
+    tab.locator(".violation > summary").first.click()
     shown = tab.locator(".violation[open] .replay").first
     shown.get_by_role("button", name="Copy").click()
     tab.get_by_text("Copied the command").wait_for(state="attached")
@@ -247,6 +183,7 @@ def test_the_replay_line_is_copied(opened, result):
 
 def test_without_a_clipboard_the_line_is_copied_from_the_selection(opened, result):
     tab = opened(result)
+    tab.locator(".violation > summary").first.click()
     tab.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')) }")
     shown = tab.locator(".violation[open] .replay").first
     shown.get_by_role("button", name="Copy").click()
@@ -291,14 +228,9 @@ def test_the_page_is_never_wider_than_its_window(opened, result, width):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("results", [1, 2])
 def test_axe_finds_nothing(opened, result, make, scheme, results):
-    from axe_playwright_python.sync_playwright import Axe
-
     other = make.changed(result, cells=result.cells[:4], standard_version="9")
     tab = opened(*(result, other)[:results], color_scheme=scheme)
-    tab.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    found = Axe().run(tab).response["violations"]
-
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+    assert axe(tab) == []
 
 
 def test_pictures_fit_the_words_in_them(opened, result):
@@ -330,7 +262,7 @@ def test_a_filter_lays_five_thousand_rows_out_once(opened, make):
     tab.evaluate("""() => {
       window.changes = 0;
       new MutationObserver(all => (window.changes += all.length)).observe(
-        document.getElementById("main"), {subtree: true, attributes: true, childList: true, characterData: true});
+        document.getElementById("main"), {subtree: true, attributes: true});
     }""")
     laid_out = tab.evaluate("""() => Array.from(document.querySelectorAll(".matrix [data-row] td"))
         .filter(cell => cell.checkVisibility({contentVisibilityAuto: true})).length""")

@@ -17,13 +17,14 @@
   });
   const rows = Array.from(document.querySelectorAll("[data-row]"), (e) => read(e, "row"));
   const groups = Array.from(document.querySelectorAll("[data-group]"), (e) => read(e, "group"));
-  const causes = Array.from(document.querySelectorAll("[data-cause]"), (e) => read(e, "cause"));
   const harms = Array.from(document.querySelectorAll("[data-harm]"), (element) => ({
     element,
-    causes: causes.filter((one) => element.contains(one.element)),
+    groups: groups.filter((one) => element.contains(one.element)),
     hidden: false,
   }));
-  const inMatrix = rows.filter((row) => row.element.closest(".matrix"));
+  // One row per requirement: those of the matrix, and those that are not claimed.
+  const requirements = rows.filter((row) => row.element.dataset.of !== undefined);
+  const inMatrix = requirements.filter((row) => row.element.closest(".matrix"));
   const blocks = Array.from(document.querySelectorAll("[data-block]"), (element) => ({
     element,
     rows: inMatrix.filter((row) => element.contains(row.element)),
@@ -48,20 +49,26 @@
   for (const table of tables) {
     for (const row of table.element.querySelectorAll("[data-row]")) columnsOf.set(row, table.names);
   }
-  // The counts of a requirement are hidden together with its row of the matrix; both are in the same order.
-  document.querySelectorAll(".requirement").forEach((element, at) => (inMatrix[at].counts = element));
+  // The counts of a requirement are hidden together with its row.
+  for (const row of requirements) row.counts = document.getElementById(row.element.dataset.of);
+  // Folded lists are hidden if nothing in them is left, and open while a filter chooses from them.
+  const folds = Array.from(document.querySelectorAll("[data-fold]"), (element) => ({
+    element,
+    rows: requirements.filter((row) => element.contains(row.element) || element.contains(row.counts)),
+    lists: element.querySelector("[data-row]") !== null,
+    opened: false,
+    hidden: false,
+  }));
 
   const nothing = {
     matrix: { element: document.querySelector("#matrix .nothing"), hidden: true },
     failures: { element: document.querySelector("#failures .nothing"), hidden: true },
   };
-  const list = document.querySelector("#causes .nothing");
-  if (list !== null) nothing.causes = { element: list, hidden: true };
   const hide = (one, hidden) => {
     if (one.hidden === hidden) return;
     one.hidden = hidden;
     one.element.hidden = hidden;
-    if (one.counts !== undefined) one.counts.hidden = hidden;
+    if (one.counts) one.counts.hidden = hidden;
   };
 
   const statusesUnder = (one, schedule) => {
@@ -109,19 +116,22 @@
     };
     for (const one of rows) hide(one, !matches(one, wanted));
     for (const one of groups) hide(one, !matches(one, wanted));
-    for (const one of causes) hide(one, !matches(one, wanted));
-    for (const harm of harms) hide(harm, harm.causes.every((one) => one.hidden));
-    if (nothing.causes) hide(nothing.causes, causes.some((one) => !one.hidden));
+    for (const harm of harms) hide(harm, harm.groups.every((one) => one.hidden));
     for (const block of blocks) hide(block, block.rows.every((row) => row.hidden));
     for (const table of tables) showColumn(table, wanted.schedule);
-    const seen = inMatrix.filter((row) => !row.hidden).length;
+    const seen = requirements.filter((row) => !row.hidden).length;
     const told = groups.filter((group) => !group.hidden).length;
     hide(nothing.matrix, seen > 0);
     hide(nothing.failures, told > 0 || groups.length === 0);
-    const all = seen === inMatrix.length && told === groups.length;
+    const all = seen === requirements.length && told === groups.length;
+    for (const fold of folds) {
+      hide(fold, fold.rows.every((row) => row.hidden));
+      if (!fold.lists || fold.opened === !all) continue;
+      fold.element.open = fold.opened = !all;
+    }
     document.getElementById("shown").textContent = all
       ? ""
-      : `${seen} of ${inMatrix.length} requirements, ${told} of ${groups.length} causes`;
+      : `${seen} of ${requirements.length} requirements, ${told} of ${groups.length} causes`;
   };
 
   // Laying out thousands of rows takes longer than typing a letter, so filters then wait for a pause in typing.
@@ -136,6 +146,20 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.hidden = false;
 
+  // On a narrow screen the filters are folded; elsewhere they stay in sight, and links stop below them.
+  const wide = matchMedia("(min-width: 46.01rem)");
+  const bar = document.getElementById("filters-fold");
+  const fit = () => (bar.open = wide.matches);
+  wide.addEventListener("change", fit);
+  fit();
+  const room = () =>
+    document.documentElement.style.setProperty(
+      "--bar",
+      getComputedStyle(form).position === "sticky" ? `${form.offsetHeight}px` : "0px",
+    );
+  new ResizeObserver(room).observe(form);
+  room();
+
   // A link to an element inside closed details opens them.
   const reveal = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -148,6 +172,10 @@
       if (at.tagName === "DETAILS") at.open = true;
     }
     (target.closest(".other") ?? target.closest(".violation") ?? target).scrollIntoView();
+    // What is above is laid out only now, so the first jump may have missed.
+    requestAnimationFrame(() =>
+      (target.closest(".other") ?? target.closest(".violation") ?? target).scrollIntoView(),
+    );
   };
   addEventListener("hashchange", reveal);
   if (location.hash) reveal();

@@ -1,0 +1,254 @@
+"""The first screens in Chromium, on a desk and on a phone: what a reader sees before touching anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeconform.ranks.waiting import Place
+from pipeconform.spec import requirements
+from tests.report.html.chromium import IN_CHROMIUM, PHONE, SIZES, WIDE, axe, settled
+
+pytestmark = IN_CHROMIUM
+
+SCHEMES = ["light", "dark"]
+SIGNATURES = ("output value", "hang", "raised RuntimeError: no", "boundary tensors beyond the bound", "died")
+STATUSES = ("failed", "hung", "error", "failed", "crashed")
+
+
+@pytest.fixture
+def large(make):
+    """All requirements under two schedules: sixteen causes, a hang among eight ranks, many that are not claimed."""
+    rows = requirements()
+    cells = []
+    for k, row in enumerate(rows):
+        for schedule in ("GPipe", "InterleavedZeroBubble"):
+            if k % 5 == 2 and k < 80:
+                kind = k // 5 % 5
+                violation = make.violation(
+                    row.id,
+                    schedule,
+                    id=f"{row.id}:{schedule}:default:1f3a",
+                    status=STATUSES[kind],
+                    signature=f"{SIGNATURES[kind]} {row.id}",
+                    message=f"it is wrong in {row.id}\nand here is why",
+                    places=waiting(8) if STATUSES[kind] == "hung" else (),
+                )
+                cells.append(make.cell(row.id, schedule, violation))
+            elif k % 5 == 3:
+                reason = f"Feature.{row.id} is not claimed"
+                cells.append(make.cell(row.id, schedule, status="not_claimed", judgements=0, reason=reason))
+            else:
+                cells.append(make.cell(row.id, schedule))
+    return make.result(*cells)
+
+
+def waiting(ranks):
+    return tuple(
+        Place(
+            rank=rank,
+            verdict="stuck",
+            waits=f"receive from rank {(rank + 1) % ranks}",
+            waits_for=((rank + 1) % ranks,),
+        )
+        for rank in range(ranks)
+    )
+
+
+def box(found):
+    return found.evaluate("e => e.getBoundingClientRect().toJSON()")
+
+
+def in_sight(found, size):
+    """Whether an element is wholly inside the window, without scrolling."""
+    place = box(found)
+    return place["top"] >= 0 and place["bottom"] <= size["height"] and place["right"] <= size["width"]
+
+
+def reached(tab, identifier):
+    """Whether the element with this id is in the window and its beginning is not covered by anything."""
+    settled(tab)
+    return tab.evaluate(
+        """id => {
+          const target = document.getElementById(id);
+          const {top, left} = target.getBoundingClientRect();
+          const over = document.elementFromPoint(left + 4, top + 4);
+          return top >= 0 && top < innerHeight && over !== null && (over === target || target.contains(over));
+        }""",
+        identifier,
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_verdict_harm_levels_and_first_causes_are_in_the_first_screen(opened, large, size):
+    tab = opened(large, viewport=size)
+
+    assert in_sight(tab.locator(".verdict"), size)
+    assert in_sight(tab.locator(".top .harms"), size)
+    assert in_sight(tab.locator(".levels"), size)
+    assert in_sight(tab.locator("#causes li").nth(0), size)
+    assert in_sight(tab.locator("#causes li").nth(1), size)
+    assert tab.locator("#causes li").count() == 16
+    assert in_sight(tab.locator("#chapters"), size) is (size == WIDE)
+
+
+def test_on_a_phone_the_cards_begin_within_four_screens(opened, large):
+    tab = opened(large, viewport=PHONE)
+
+    assert box(tab.locator("#chapters"))["bottom"] < 3 * PHONE["height"]
+    assert box(tab.locator(".violation").first)["top"] < 4 * PHONE["height"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_cause_leads_to_its_card_which_opens_in_sight(opened, large, size):
+    tab = opened(large, viewport=size)
+    for link in tab.locator("#causes li a").all()[::7]:
+        identifier = link.get_attribute("href")[1:]
+        card = tab.locator(f"[id='{identifier}']")
+
+        assert not card.locator("article").first.is_visible()
+        link.click()
+        assert reached(tab, identifier)
+        assert card.locator("article").first.is_visible()
+        assert card.locator("summary b").first.text_content() in link.text_content()
+        tab.evaluate("scrollTo(0, 0)")
+
+
+@pytest.mark.parametrize("size", [*SIZES, pytest.param({"width": 900, "height": 700}, id="between")])
+def test_nothing_that_a_link_jumps_to_is_covered(opened, large, size):
+    """The bar of filters is as high as its words need, which the distance of a jump must follow."""
+    tab = opened(large, viewport=size)
+    links = tab.evaluate(
+        "Array.from(document.querySelectorAll('a[href^=\"#\"]'), a => a.getAttribute('href').slice(1))"
+    )
+    kinds = {}
+    for identifier in links:
+        kinds.setdefault(identifier.partition("-")[0], []).append(identifier)
+
+    assert {"failures", "matrix", "counts", "environment", "harm", "v", "r", "unclaimed"} <= kinds.keys()
+    for *_, identifier in kinds.values():
+        tab.evaluate("id => { location.hash = id }", identifier)
+        assert reached(tab, identifier), identifier
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_not_claimed_is_folded_until_it_is_asked_for(opened, large, size):
+    tab = opened(large, viewport=size)
+    row = tab.locator("#unclaimed tbody tr").first
+
+    assert not row.is_visible()
+    assert tab.locator(".matrix .not_claimed").count() == 0
+    tab.locator("#chapters a").click()
+    row.wait_for(state="visible")
+
+    tab.locator("#unclaimed > summary").click()
+    tab.evaluate("document.getElementById('filters-fold').open = true")
+    tab.get_by_role("checkbox", name="not claimed").check()
+    settled(tab)
+    assert row.is_visible()
+    assert tab.locator(".matrix tbody tr[data-row]:visible").count() == 0
+
+    tab.get_by_role("button", name="Clear").click()
+    settled(tab)
+    assert not row.is_visible()
+
+
+def test_the_filters_are_folded_on_a_phone_and_never_on_a_desk(opened, large):
+    assert not opened(large, viewport=PHONE).locator("#find").is_visible()
+    assert opened(large, viewport=WIDE).locator("#find").is_visible()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_chapters_are_a_picture_with_words(opened, large, size):
+    tab = opened(large, viewport=size)
+    rows = tab.locator("#chapters tbody tr").all()
+    pictures = tab.locator("#chapters").get_by_role("img").all()
+
+    assert len(rows) == len(pictures) == 9
+    for row, picture in zip(rows, pictures, strict=True):
+        chapter = row.locator("b").text_content()
+        squares = picture.locator("rect").count()
+        assert picture.get_attribute("aria-label").startswith(f"{chapter}: ")
+        assert row.locator(".number").text_content().endswith(f" of {squares}")
+        assert box(picture)["right"] <= size["width"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_picture_of_a_hang_shows_its_last_rank(opened, large, size):
+    tab = opened(large, viewport=size)
+    tab.locator(".violation", has=tab.locator("svg.waiting")).first.locator("summary").first.click()
+    picture = tab.locator("svg.waiting").first
+    picture.scroll_into_view_if_needed()
+    last = box(picture.locator("text", has_text="rank 7"))
+    frame = box(tab.locator(".scroll", has=tab.locator("svg.waiting")).first)
+
+    assert last["right"] <= min(frame["right"], size["width"])
+    assert last["bottom"] <= frame["bottom"]
+    assert tab.locator(".scroll", has=tab.locator("svg.waiting")).first.evaluate(
+        "e => e.scrollWidth <= e.clientWidth"
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_run_that_was_stopped_is_no_red_cross(opened, make, size, scheme):
+    tab = opened(make.result(make.cell("FWD-1", "GPipe"), complete=False), viewport=size, color_scheme=scheme)
+    wrong = opened(
+        make.result(make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe"))), color_scheme=scheme
+    )
+
+    def look(page):
+        found = page.locator(".verdict")
+        return found.locator(".sign").text_content(), found.evaluate("e => getComputedStyle(e).color")
+
+    assert look(tab)[0] == "◐"
+    assert look(wrong)[0] == "✗"
+    assert look(tab)[1] != look(wrong)[1]
+    assert "stopped early" in tab.locator(".verdict").text_content()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_card_says_what_to_do_next_in_sight(opened, make, size):
+    violation = make.violation(
+        "TRN-15",
+        "GPipe",
+        status="error",
+        signature="raised RuntimeError: input tensor has to be contiguous",
+        message="rank 0 raised RuntimeError: has to be contiguous\nrank 0 raised at\n"
+        + "\n".join(f"  engine.py, line {k}, in run" for k in range(60)),
+    )
+    tab = opened(make.result(make.cell("TRN-15", "GPipe", violation)), viewport=size)
+    tab.locator("#causes li a").click()
+    settled(tab)
+
+    assert in_sight(tab.locator(".next"), size)
+    assert not tab.get_by_text("engine.py, line 59").is_visible()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_comparison_begins_with_what_changed(opened, large, make, size):
+    newer = make.changed(large.implementation, version="2.0")
+    cells = tuple(
+        make.changed(cell, violations=(), status="passed") if cell.requirement == "FWD-3" else cell
+        for cell in large.cells
+    )
+    other = make.changed(large, implementation=newer, cells=cells, created="2026-03-04T05:06:07+00:00")
+    tab = opened(large, other, viewport=size)
+    link = tab.locator(".news li a").first
+
+    assert tab.locator(".news .verdict").text_content().split(" 1")[0].startswith("1 fixed, 0 worse, 0 new")
+    assert in_sight(tab.locator(".news .verdict"), size)
+    assert in_sight(tab.locator(".identities").get_by_text("2026-03-04 05:06 UTC"), size)
+    link.click()
+    assert reached(tab, link.get_attribute("href")[1:])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("which", ["one", "stopped", "two"])
+def test_axe_finds_nothing(opened, large, make, size, scheme, which):
+    stopped = make.changed(large, run=make.changed(large.run, complete=False), cells=large.cells[:4])
+    results = {"one": [large], "stopped": [stopped], "two": [large, stopped]}[which]
+    tab = opened(*results, viewport=size, color_scheme=scheme)
+
+    assert tab.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert axe(tab) == []
