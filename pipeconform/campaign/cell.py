@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple
 
+import msgspec
 from hypothesis import target
 
 from pipeconform.campaign.blocking import Answers, Explained, explained
@@ -21,13 +22,13 @@ from pipeconform.campaign.minimise import Budget, Smallest
 from pipeconform.campaign.runner import CaseT, ExecutionT, Judged, Runner
 from pipeconform.campaign.status import blocked_by, identifier_of, status_of
 from pipeconform.campaign.target import Asked, NotAsked
-from pipeconform.case.any_case import world_sizes
+from pipeconform.case.any_case import AnyCase, world_sizes
 from pipeconform.errors import NothingJudgedError
 from pipeconform.gate.expectations import StoredCase
 from pipeconform.judge.outcome import Outcome, Status
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.progress import Progress
-from pipeconform.report.result import Cell, Control, Violation, line_of
+from pipeconform.report.result import Cell, Control, Shown, Violation, line_of
 from pipeconform.spec import Requirement
 from pipeconform.supported import torch_version
 
@@ -105,6 +106,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         )
         self.first: dict[Key, _First[CaseT]] = {}
         self.occurrences: Counter[Key] = Counter()
+        self.largest: dict[Key, tuple[CaseT, Outcome]] = {}
         self.stale: list[str] = []
         self.hangs_left = _HANGS
         self.worst_ratio: float | None = None
@@ -261,6 +263,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         for key, outcome in {self._key(case, o): o for o in reversed(judged.outcomes)}.items():
             self.occurrences[key] += 1
             self.first.setdefault(key, _First(corpus, purpose, case, outcome))
+            if key not in self.largest or _size(case) > _size(self.largest[key][0]):
+                self.largest[key] = case, outcome
         if judged.worst_ratio is not None:
             self.worst_ratio = max(judged.worst_ratio, self.worst_ratio or 0.0)
         self._tell("judging")
@@ -406,7 +410,26 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             places=smallest.outcome.places,
             localisation=None if key.expected or blocked else self._localised(smallest),
             control=control,
+            large=None if blocked else self._large(key, smallest),
         )
+
+    def _large(self, key: Key, smallest: Smallest[CaseT]) -> Shown | None:
+        """The largest drawn case, if it shows the same line again and that does not depend on values."""
+        if (
+            key not in self.largest
+            or key.expected
+            or key.status is not Status.FAILED
+            or not smallest.confirmed
+        ):
+            return None
+        case, outcome = self.largest[key]
+        if case == smallest.case or self.runner.can_localise(outcome):
+            return None
+        line = line_of(outcome.finding.message, outcome.finding.where())
+        again = self._check(key, case, thorough=True)
+        if again is None or line_of(again.finding.message, again.finding.where()) != line:
+            return None
+        return Shown(case=case, line=line)
 
     def _localised(self, smallest: Smallest[CaseT]) -> Localisation | None:
         """Where values begin to be wrong; needs one more execution unless another requirement has the same case."""
@@ -431,6 +454,11 @@ class _CellRun(Generic[CaseT, ExecutionT]):
                     violations=len(self.first),
                 )
             )
+
+
+def _size(case: AnyCase) -> tuple[int, int, int]:
+    """By ranks, then stages, then whatever else a case has."""
+    return case.num_ranks, case.stages_per_rank, len(msgspec.json.encode(case))
 
 
 def _instead(key: Key, shown: Mapping[Key, Outcome]) -> bool:

@@ -74,6 +74,9 @@ def propose(
             if cases.setdefault(path, one.case) == one.case:
                 paths.setdefault(path, "" if chance else _steady(one))
                 paths[path] = paths[path] if paths[path] == _steady(one) else ""
+            if one.large is not None and not chance and _steady(one):
+                path = f"{_FOLDER}/{one.id.replace(':', '.')}.large.json"
+                cases[path], paths[path] = one.large.case, one.large.line
         fields = {
             "requirement": cell.requirement,
             "schedules": list(dict.fromkeys(c.schedule for c, _ in shown)),

@@ -30,6 +30,7 @@ __all__ = [
     "Pairs",
     "Result",
     "Run",
+    "Shown",
     "Status",
     "Totals",
     "Violation",
@@ -41,14 +42,14 @@ __all__ = [
     "write_result",
 ]
 
-RESULT_FORMAT = 7
+RESULT_FORMAT = 8
 """Format 2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations; 3 where a wrong
 value begins; 4 module wrappers and their cases; 5 cases that are wrong in changing ways; 6 how much was compared, cells
 that compared nothing, what is returned without being claimed, ids of runs and the errors that an implementation
-promises; 7 controls, and cells that another requirement blocks. A file of an earlier format is read as one without
-these."""
+promises; 7 controls, and cells that another requirement blocks; 8 what the largest case shows. A file of an earlier
+format is read as one without these."""
 
-_READABLE = (1, 2, 3, 4, 5, 6, RESULT_FORMAT)
+_READABLE = (1, 2, 3, 4, 5, 6, 7, RESULT_FORMAT)
 
 Status = Literal[
     "passed",
@@ -103,6 +104,14 @@ class Control(_Data, frozen=True, kw_only=True):
     """The case that was executed; None if it showed nothing, or is the violation's own."""
 
 
+class Shown(_Data, frozen=True, kw_only=True):
+    """What another case shows of a violation."""
+
+    case: AnyCase
+    line: str
+    """The first line of the message, and the place."""
+
+
 class Violation(_Data, frozen=True, kw_only=True):
     """One way in which a cell's requirement is violated, with the smallest case that shows it."""
 
@@ -147,6 +156,9 @@ class Violation(_Data, frozen=True, kw_only=True):
     """The execution that shows whose business the violation is; None if it was not made."""
     found_by: Line = ""
     """The id of the violation of another requirement whose control showed this one; empty if a case of its own did."""
+    large: Shown | None = None
+    """The largest drawn case that shows it, where that is another one and what it shows is the same each time: a second
+    mistake of the same kind may show only there."""
 
     @property
     def line(self) -> str:

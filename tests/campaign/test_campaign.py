@@ -70,7 +70,16 @@ def cell(monkeypatch):
     `status` is that of every kind, or a function of the kind. `others` says what other requirements see in controls.
     """
 
-    def judged(rule, expectations=(), ratio=None, size="core", status=Status.FAILED, compared=1, others=None):
+    def judged(
+        rule,
+        expectations=(),
+        ratio=None,
+        size="core",
+        status=Status.FAILED,
+        compared=1,
+        others=None,
+        message=None,
+    ):
         asked = []
         CASES.clear()
 
@@ -86,11 +95,11 @@ def cell(monkeypatch):
                 gauge.note(ratio(execution.case))
             CASES[execution.case.digest] = execution.case
             kind = rule(execution.case, thorough)
-            message = "established" if thorough else "guessed"
+            told = message() if message else "established" if thorough else "guessed"
             if kind is None:
                 return ()
             own = status(kind) if callable(status) else status
-            return (Outcome(own, Finding(kind=kind, message=message)),)
+            return (Outcome(own, Finding(kind=kind, message=told)),)
 
         monkeypatch.setattr(module, "judge", judge)
         monkeypatch.setattr(module, "localise", lambda *_: None)
@@ -208,6 +217,26 @@ def test_a_new_kind_of_violation_is_established_before_it_is_noted(cell):
 
     assert [violation.signature for violation in found.violations] == ["gradient value"]
     assert found.violations[0].occurrences == 1
+
+
+def test_the_largest_case_is_kept_with_what_it_shows(cell):
+    """A second mistake of the same kind may show only there."""
+    found, _ = cell(lambda case, thorough: "declared and executed differ", message=lambda: "rank 0 differs")
+
+    (violation,) = found.violations
+    assert violation.large.case.num_ranks == max(case.num_ranks for case in CASES.values())
+    assert violation.large.case.num_ranks > violation.case.num_ranks
+    assert violation.large.line == "rank 0 differs"
+
+
+def test_what_the_largest_case_shows_is_not_kept_where_it_changes(cell):
+    lines = itertools.count()
+    found, _ = cell(
+        lambda case, thorough: "declared and executed differ",
+        message=lambda: f"step {next(lines)}",
+    )
+
+    assert found.violations[0].large is None
 
 
 def test_a_verdict_that_changes_from_one_execution_to_the_next_is_flaky(cell):

@@ -46,6 +46,7 @@ HARMLESS_OF_A_VIOLATION = {
     "localisation": "where values begin to be wrong",
     "reruns": "how often it was executed again, in agreement with what that showed",
     "found_by": "the id of the violation whose control showed it",
+    "large": "what the largest case shows, for expectations made of the result",
 }
 """Of a package that is not granted: nothing is granted by changing one of these either."""
 

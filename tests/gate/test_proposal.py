@@ -9,7 +9,7 @@ import pytest
 from pipeconform.errors import BadExpectationsError
 from pipeconform.gate.expectations import read_expectations
 from pipeconform.gate.proposal import propose, write_proposal
-from pipeconform.report.result import Control
+from pipeconform.report.result import Control, Shown
 
 FILLED = {
     "reason": 'it\'s "known" \\ and\x7f odd',
@@ -129,6 +129,15 @@ def test_an_entry_for_every_schedule_stays_one(make, failing, stored, tmp_path):
 
     assert stored(propose(shown, first)).entries[0].schedules == ()
     assert "[[expect]]" not in propose(make.result(make.cell("TRN-4", "GPipe")), first).text
+
+
+def test_what_the_largest_case_shows_is_stored_too(make, stored):
+    large = Shown(case=make.case(p=4), line="rank 3 differs")
+    violation = make.violation("TRN-4", "GPipe", signature="declared and executed differ", large=large)
+    (entry,) = stored(propose(make.result(make.cell("TRN-4", "GPipe", violation)), **FILLED)).entries
+
+    assert [one.case.num_ranks for one in entry.stored] == [violation.case.num_ranks, 4]
+    assert [one.text for one in entry.stored] == [violation.line, "rank 3 differs"]
 
 
 def test_a_stale_case_is_replaced(make, failing, stored):
