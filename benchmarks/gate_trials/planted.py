@@ -107,15 +107,15 @@ class LonelyBarrier(_AroundSteps):
         return done
 
 
-class ArgumentsRefused(_AroundSteps):
+class ArgumentsRefused(_Planted):
     """Stages after the first refuse keyword arguments."""
 
     schedule = "Interleaved1F1B"
 
-    def around(self, run: Any, mode: Mode, batch: Batch, pipeline: Any, plan: Plan) -> StepResult:
-        if any(batch.kwargs.get(s) for s in pipeline.owned() if s):
-            raise TypeError("this stage takes no keyword arguments")
-        return run(mode, batch)
+    def plant(self, pipeline: Any, plan: Plan) -> None:
+        for s, stage in pipeline._stages.items():
+            if s:
+                stage.forward_one_chunk = _without_keywords(stage.forward_one_chunk)
 
 
 class TrainsInEvaluation(_AroundSteps):
@@ -174,6 +174,15 @@ class BatchesKept(_AroundSteps):
         done = run(mode, batch)
         _kept.append((batch, done))
         return done
+
+
+def _without_keywords(forward: Any) -> Any:
+    def refusing(microbatch: int, args: Any, kwargs: Any = None, **others: Any) -> Any:
+        if kwargs:
+            raise TypeError("this stage takes no keyword arguments")
+        return forward(microbatch, args, kwargs, **others)
+
+    return refusing
 
 
 def _first_two_exchanged(table: str | None) -> str | None:
