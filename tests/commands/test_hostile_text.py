@@ -8,6 +8,7 @@ import unicodedata
 import msgspec
 import pytest
 
+from pipeconform.certificate.contents import data_files
 from pipeconform.certificate.package import write_package
 from pipeconform.certificate.packing import packed
 from pipeconform.report.result import write_result
@@ -127,10 +128,11 @@ def test_no_package_writes_that_it_is_verified(typed, make, tmp_path, field, tex
     canary = msgspec.structs.replace(
         contents.canaries[0], fault=STEERING, expected=STEERING, shown=(STEERING,)
     )
+    made = packed(contents)  # a page and a badge of a level that does not exist cannot be made
     contents = msgspec.structs.replace(
         contents, certificate=certificate, canaries=(canary, *contents.canaries[1:])
     )
-    write_package(packed(contents), tmp_path / "mine.zip")
+    write_package(made | data_files(contents), tmp_path / "mine.zip")
 
     code, out, err = typed("verify", "mine.zip")
     assert hidden(out + err) == []

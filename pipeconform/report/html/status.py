@@ -83,10 +83,9 @@ def status_view(status: Status) -> StatusView:
 
 def violation_views(violation: Violation) -> tuple[StatusView, ...]:
     """The view of one violation, in the words that cells have for it; before it, whether it is expected."""
-    if not violation.confirmed:
-        status: Status = "flaky"
-    else:
-        status = "blocked" if violation.blocked_by else violation.status
+    status: Status = violation.status if violation.confirmed else "flaky"
+    if violation.blocked_by:
+        status = "blocked"
     view = status_view(status)
     return (EXPECTED, view) if violation.expected else (view,)
 
