@@ -23,7 +23,7 @@ from benchmarks.gate_trials.planted import PLANTED
 from benchmarks.gate_trials.running import Trial, expectations, trial
 
 OUT = Path("build/gate")
-EXPECTED = OUT / "expectations.toml"
+EXPECTED = Path(__file__).with_name("expectations.toml")
 PAGE = Path("docs/gate-trials.md")
 KEPT = Path("docs/gate-trials.json")
 _BASES = 3
