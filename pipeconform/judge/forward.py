@@ -214,6 +214,8 @@ def merges_are_right(evidence: Evidence) -> Iterator[Finding]:
             output = shown_step(one, expected.step).output
             mine = () if output is None else output.leaves()
             own = held(shown_step(one, expected.step), len(expected.outputs))
+            if not own:
+                continue
             columns = zip(*(expected.outputs[k].leaves() for k in own), strict=True)
             for place, (rule, column) in enumerate(zip(rules_of(case), columns, strict=True)):
                 values = [value.tensor() for value in column]

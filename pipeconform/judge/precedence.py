@@ -49,7 +49,7 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "TRC-6": ("TRC-4",),
         "ERR-17": ("ERR-12",),
         # that nothing works afterwards is one requirement's business, whichever the mistake
-        **{name: ("ERR-11",) for name in _MISTAKES},
+        **dict.fromkeys(_MISTAKES, ("ERR-11",)),
         "ERR-4": ("ERR-11", "ERR-3"),  # which microbatch it was, after whether it is noticed
         # how a step ends after a mistake, before what may still be done afterwards
         "ERR-11": ("ERR-1", "ERR-9", "ERR-10"),

@@ -290,11 +290,14 @@ def test_a_microbatch_that_nobody_holds_is_found(requirement):
     assert finding.message == "no rank says that it holds the results of microbatch 2"
 
 
-@pytest.mark.parametrize("requirement", ["FWD-1", "FWD-2", "TRN-2"])
-@pytest.mark.parametrize("sizes", ["plain", "uneven"])
-def test_a_rank_that_holds_nothing_where_it_holds_all_is_found(requirement, sizes):
+@pytest.mark.parametrize(
+    ("requirement", "name"),
+    [(one, name) for one in ("FWD-1", "FWD-2", "TRN-2") for name in ("plain", "uneven")]
+    + [("FWD-22", "merged")],
+)
+def test_a_rank_that_holds_nothing_where_it_holds_all_is_found(requirement, name):
     nothing = Structure.of(torch.empty(0, 3, dtype=torch.float64))
-    case = plain_case() if sizes == "plain" else CASES[sizes]
+    case = plain_case() if name == "plain" else CASES[name]
 
     made = changed(honest(case), rank=LAST, output=nothing, losses=(), microbatches=())
 

@@ -21,8 +21,8 @@ requirements = ["trn-1"]
 signature = "^gradient"
 """
 UNREPORTED = {"17", "19", "70", "E3", "E4"}
-"""Findings that no requirement reports when an implementation is judged, besides those whose row says so; E3 and E4 are of
-releases that are judged by docs/engines/compare.py only."""
+"""Findings that no requirement reports when an implementation is judged, besides those whose row says so; E3 and E4 are
+of releases that are judged by docs/engines/compare.py only."""
 
 
 def rows():
