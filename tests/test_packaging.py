@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -75,6 +76,15 @@ def test_the_wheel_holds_every_package_and_only_one_top_level_name(wheel, pytest
     assert top == {"pipeconform"}
     assert wanted - names == set()
     assert {name for name in names if name.endswith(".py")} - wanted == set()  # no test, benchmark or mutant
+
+
+def test_the_sdist_holds_what_the_wheel_is_built_from_and_no_stray_tests(built, pytestconfig) -> None:
+    (file,) = built[0].glob("*.tar.gz")
+    with tarfile.open(file) as archive:
+        top = {parts[1] for name in archive.getnames() if len(parts := name.split("/")) > 1}
+
+    assert {"pipeconform", "suites", "reference_impl", "pyproject.toml", "README.md", "LICENSE"} <= top
+    assert not top & {"tests", "benchmarks"}
 
 
 def test_an_empty_environment_judges_torch_from_any_folder(wheel, pytestconfig, tmp_path) -> None:

@@ -138,10 +138,18 @@ class TrainsInEvaluation(_AroundSteps):
 class ReplicasApart(_Planted):
     """Replicas of the last stage do not synchronise their gradients."""
 
+    schedule = "GPipe"
+
     def plant(self, pipeline: Any, plan: Plan) -> None:
         for s, stage in pipeline._stages.items():
             if s == len(plan.stages) - 1:
                 stage.submod = bare(stage.submod)
+
+
+class ReplicasApartElsewhere(ReplicasApart):
+    """The same; a small run judges replicas under GPipe alone, so only profile core sees it."""
+
+    schedule = "1F1B"
 
 
 class AccumulationLost(_AroundSteps):
@@ -207,6 +215,7 @@ PLANTED: tuple[type[_Planted], ...] = (
     ArgumentsRefused,
     TrainsInEvaluation,
     ReplicasApart,
+    ReplicasApartElsewhere,
     AccumulationLost,
     WholeWorld,
     BatchesKept,

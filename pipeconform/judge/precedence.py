@@ -15,6 +15,8 @@ from pipeconform.spec.precedence import BEFORE_ALL, OWNERS, PRECEDENCE, THE_END,
 
 __all__ = ["EARLIER", "earlier_than", "explains", "fact_of"]
 
+_MISTAKES = tuple(f"ERR-{n}" for n in range(1, 11))
+
 EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "SCH-4": ("SCH-8", "SCH-5"),  # a table that cannot be read has no bubble and no deadlock
@@ -46,12 +48,14 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "SPL-6": ("SPL-4",),
         "TRC-6": ("TRC-4",),
         "ERR-17": ("ERR-12",),
-        "ERR-4": ("ERR-3",),  # which microbatch it was, after whether it is noticed
+        # that nothing works afterwards is one requirement's business, whichever the mistake
+        **dict.fromkeys(_MISTAKES, ("ERR-11",)),
+        "ERR-4": ("ERR-11", "ERR-3"),  # which microbatch it was, after whether it is noticed
         # how a step ends after a mistake, before what may still be done afterwards
         "ERR-11": ("ERR-1", "ERR-9", "ERR-10"),
-        "ERR-13": tuple(f"ERR-{n}" for n in range(1, 11)),
-        "ERR-14": ("ERR-10",),
-        "ERR-15": ("ERR-1", "ERR-2", "ERR-7"),
+        "ERR-13": ("ERR-11", *_MISTAKES),
+        "ERR-14": ("ERR-11", "ERR-10"),
+        "ERR-15": ("ERR-11", "ERR-1", "ERR-2", "ERR-7"),
     }
 )
 """Requirements that come before another one in the same case, even if that one has a control which passes."""
@@ -70,7 +74,8 @@ def explains(cause: Outcome, effect: Outcome, *, of: str = "", in_control: bool 
     A control that does not end explains everything: what it would have shown is unknown.
     """
     fact = fact_of(cause)
-    if of in BEFORE_ALL and OWNERS.get(fact) != of:
+    owner = OWNERS.get(fact, "")
+    if (of in BEFORE_ALL or (of and owner in BEFORE_ALL)) and owner != of:
         return False
     return (in_control and fact == THE_END) or follows(fact_of(effect), fact)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeconform.adapter import Feature
 from pipeconform.case.case import Load, Optimize, Step, Train
+from pipeconform.judge.accumulation import fate_of_earlier_steps
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, shown_step, unheld
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.observe.array import Array
@@ -36,8 +37,12 @@ def _per_stage(
     right: Callable[[StepExpected], dict[int, Named]],
     mine: Callable[[StepShown], dict[int, Named]],
     bound: Callable[[StepExpected], dict[int, Named]],
+    fate: Callable[[StepExpected, int, Named], str] = lambda expected, s, shown: "",
 ) -> Iterator[Finding]:
-    """Compare named values of every stage on every owner; one finding per step, stage and rank."""
+    """Compare named values of every stage on every owner; one finding per step, stage and rank.
+
+    ``fate`` may say of a stage's wrong values, which it is given as they were shown, how they came about.
+    """
     numbers = Numbers(evidence=evidence)
     for expected in steps:
         for s, values in right(expected).items():
@@ -57,8 +62,10 @@ def _per_stage(
                     if ratio is None
                     else f"\nall of stage {s}'s values are {ratio:.6g} times the reference's"
                 )
+                told = fate(expected, s, shown) if mismatch.kind == "value" else ""
+                hint += f"\nit is right but for this, in all of stage {s}: {told}" if told else ""
                 yield Finding(
-                    kind=f"{what} {mismatch.kind}",
+                    kind=f"{what} of {told}" if told else f"{what} {mismatch.kind}",
                     message=f"the {what} of {name} in stage {s} is not the reference's\n{mismatch.describe()}{hint}",
                     step=expected.step,
                     rank=one.rank,
@@ -103,6 +110,15 @@ def uniform_ratio(right: Named, mine: Named) -> float | None:
 
 def gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
     """Every parameter's gradient of every stage equals the oracle's after every training step."""
+
+    def fate(expected: StepExpected, s: int, shown: Named) -> str:
+        return fate_of_earlier_steps(
+            before=evidence.expected.steps[expected.step - 1].gradients.get(s, {}) if expected.step else {},
+            right=expected.gradients[s],
+            mine=shown,
+            m=len(evidence.sizes(expected.step)),
+        )
+
     return _per_stage(
         evidence,
         evidence.runs(Train),
@@ -110,6 +126,7 @@ def gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
         right=lambda e: e.gradients,
         mine=lambda s: s.gradients,
         bound=lambda e: e.gradient_bounds,
+        fate=fate,
     )
 
 

@@ -246,8 +246,13 @@ class VerdictVector(msgspec.Struct, frozen=True):
         return {rank: v for rank, v in enumerate(self.verdicts) if isinstance(v, Stuck)}
 
     def describe(self) -> str:
-        """Return one aligned line per rank."""
+        """Return one aligned line per rank, with a mark at the one that failed first.
+
+        A rank that waits for another one is not marked: it is the one that suffers, and :attr:`waiting` says for whom.
+        """
         root = self.first_failure
+        if root is not None and isinstance(first := self.verdicts[root], Stuck) and first.waits_for:
+            root = None
         digits = len(str(max(len(self.verdicts) - 1, 0)))
         lines = (
             f"rank {rank:>{digits}}  {_word(verdict):<8}  {_detail(verdict)}"

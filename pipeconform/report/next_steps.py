@@ -57,6 +57,14 @@ STEPS: tuple[Step, ...] = (
         advice="scale each microbatch's contribution once, and nothing that was there before; see Capabilities.scale",
     ),
     Step(
+        signature="gradient of earlier steps (divided|multiplied)",
+        advice="scale what a step contributes before it is added to .grad, which holds earlier steps' gradients, too",
+    ),
+    Step(
+        signature="gradient of earlier steps lost",
+        advice="add to .grad; to clear it is for the caller, with zero_grad",
+    ),
+    Step(
         signature=r"(gradient|output|input gradient|boundary) value",
         said="it is microbatch",
         advice="keep a buffer for each microbatch in flight; one was used again before it had been read",

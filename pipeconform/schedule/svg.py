@@ -128,13 +128,17 @@ def _text(
     return svg.text(words, x, y, anchor=anchor, font_size=size, fill=colour)
 
 
+def _some(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def _head(simulation: Simulation, title: str, laps: dict[int, int]) -> Iterator[str]:
     table = simulation.table
     yield svg.text(title, 18, 30, font_size=18, font_weight="bold")
     facts = (
-        f"{table.num_ranks} ranks, {table.num_stages} stages, "
-        f"{table.num_microbatches * table.num_chains} microbatches; makespan {simulation.makespan:g}, "
-        f"busy {simulation.busy_fraction:.1%}"
+        f"{_some(table.num_ranks, 'rank')}, {_some(table.num_stages, 'stage')}, "
+        f"{_some(table.num_microbatches * table.num_chains, 'microbatch', 'microbatches')}; "
+        f"makespan {simulation.makespan:g}, busy {simulation.busy_fraction:.1%}"
     )
     yield _text(18, 50, facts, colour=_MUTED)
     x = 18.0

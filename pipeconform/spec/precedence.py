@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 __all__ = [
+    "AFTERWARDS",
+    "BEFORE_ALL",
+    "OTHER_RANKS",
     "OWNERS",
     "PLACEMENT",
     "PLAINEST_OF_WRAPPERS",
@@ -26,7 +29,10 @@ THE_END = "the end"
 PLACEMENT = "placement"
 """The fact that a stage runs on another rank than its own. Whatever else is wrong where it does, follows from it."""
 
-BEFORE_ALL: tuple[str, ...] = ("SCH-7",)
+AFTERWARDS = "after an error"
+"""The fact that what follows an error fails, whichever error it was."""
+
+BEFORE_ALL: tuple[str, ...] = ("SCH-7", "ERR-11")
 """The requirements that explain whatever else is wrong by the fact that is their own business (`OWNERS`), and by no
 other fact anything."""
 
@@ -127,7 +133,7 @@ _FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """What follows from a fact, besides itself."""
 
-OWNERS: Mapping[str, str] = MappingProxyType({"names": "LIF-4", PLACEMENT: "SCH-7"})
+OWNERS: Mapping[str, str] = MappingProxyType({"names": "LIF-4", PLACEMENT: "SCH-7", AFTERWARDS: "ERR-11"})
 """The requirement whose business a fact is, whichever sees it first."""
 
 _COMPUTATIONS = (": too many", ": too few")
@@ -142,6 +148,8 @@ PLAIN_TRAINING = "with an ordinary module, without options, trained plainly"
 
 def fact_of_kind(kind: str, *, ended: bool = False) -> str:
     """What a violation of this kind is about; ``the end`` if a rank `ended` by an error, a hang or a crash."""
+    if kind.startswith(AFTERWARDS):
+        return AFTERWARDS
     if ended:
         return THE_END
     if kind.endswith(_COMPUTATIONS):

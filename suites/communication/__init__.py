@@ -1,4 +1,4 @@
-"""Chapter LIF: life cycle and resources."""
+"""Chapter COM: communication."""
 
 from pipeconform.spec.catalogue import Heading
 

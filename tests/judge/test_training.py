@@ -334,6 +334,39 @@ def test_a_step_that_does_not_keep_what_was_there_is_found(kept):
     assert told("TRN-4", wrong) == [("gradient value", 1, 0, 0, None)]
 
 
+@pytest.mark.parametrize(
+    ("earlier", "own", "fate"),
+    [
+        (0, 1, "earlier steps lost"),
+        (1, 0, "this step lost"),
+        (1 / 3, 1, "earlier steps divided by m"),
+        (3, 1, "earlier steps multiplied by m"),
+        (2, 1, "earlier steps counted twice"),
+    ],
+)
+def test_what_became_of_earlier_gradients_is_said_if_it_is_one_thing_for_the_whole_stage(earlier, own, fate):
+    made = honest(plain_case(*CASES["accumulation"].program[:2]))
+    wrong = made
+    for name in (WEIGHT, BIAS):
+        before = value_of(made, "gradients", 0, name)
+        second = value_of(made, "gradients", 0, name, step=1) - before
+        wrong = with_value(
+            wrong, "gradients", 0, name, Array.of(own * second + earlier * before), rank=0, step=1
+        )
+
+    assert told("TRN-4", wrong) == [(f"gradient of {fate}", 1, 0, 0, None)]
+    (finding,) = found("TRN-4", wrong)
+    assert finding.message.endswith(f"in all of stage 0: {fate}")
+
+
+def test_a_first_step_has_no_earlier_gradients():
+    made = honest(plain_case())
+
+    (finding,) = found("TRN-1", _scaled(made, 0, 0.5, rank=0))
+
+    assert finding.kind == "gradient value"
+
+
 def test_accumulated_gradients_may_round_otherwise_within_the_bound():
     made = honest_example("accumulation")
     right = value_of(made, "gradients", 1, BIAS, step=3)

@@ -15,6 +15,8 @@ EXAMPLES = {
     ("refused: p too large", ""): "claim less",
     ("refused on some ranks only", ""): "size of the batch on every rank",
     ("gradient value", "it is 0.5 times the reference's"): "Capabilities.scale",
+    ("gradient of earlier steps divided by m", ""): "before it is added to .grad",
+    ("gradient of earlier steps lost", ""): "add to .grad",
     ("output value", "it is microbatch 2's"): "a buffer for each microbatch in flight",
     ("gradient missing", ""): "run the backward of every stage",
     ("buffer value", ""): "put the buffers back",

@@ -72,7 +72,8 @@ def aspect_of(case: Case, *, signature: str, status: str) -> Aspect:
 
 
 def _of_values(signature: str) -> Aspect | None:
-    signature = {"gradient with hooks": "gradient value"}.get(signature, signature)
+    if signature == "gradient with hooks" or signature.startswith("gradient of "):
+        signature = "gradient value"
     what, _, kind = signature.rpartition(" ")
     compare = {"value": "wrong", "missing": "missing"}.get(kind, "")
     if compare and what in _KEPT:

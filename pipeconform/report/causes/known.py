@@ -1,6 +1,7 @@
 """Known causes: findings that somebody has written up, matched by requirement and signature.
 
-A file has one ``[[known]]`` for each finding. The package has such a file for torch; `read_known` reads a user's own.
+A file has one ``[[known]]`` for each finding. The package has such files for torch, DeepSpeed and Megatron;
+`read_known` reads a user's own.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = ["FIELDS", "SHIPPED", "Known", "entry_of", "findings", "known_for", "r
 FIELDS = ("id", "title", "link", "requirements", "signature")
 """The fields that every entry must have."""
 
-SHIPPED = "torch.toml"
-"""The file of the package, beside this module."""
+SHIPPED = ("torch.toml", "deepspeed.toml", "megatron.toml")
+"""The files of the package, beside this module."""
 
 _MOST_BYTES = 4 << 20
 _LONGEST_PATTERN = 1000
@@ -103,16 +104,18 @@ def findings(entries: Sequence[Known], known: Sequence[Known]) -> tuple[Known, .
 
 
 def known_for(implementation: str, entries: Sequence[Known] | None = None) -> tuple[Known, ...]:
-    """The entries about an implementation with this name; `entries` is by default the package's own file."""
+    """The entries about an implementation with this name; `entries` are by default those of the package's own files."""
     found = shipped() if entries is None else entries
     return tuple(entry for entry in found if entry.implementation in ("", implementation))
 
 
 @functools.cache
 def shipped() -> tuple[Known, ...]:
-    """The entries of the package's own file."""
-    data = resources.files(__package__).joinpath(SHIPPED).read_bytes()
-    return _entries(data, source=SHIPPED)
+    """The entries of the package's own files."""
+    folder = resources.files(__package__)
+    return tuple(
+        entry for name in SHIPPED for entry in _entries(folder.joinpath(name).read_bytes(), source=name)
+    )
 
 
 def read_known(path: Path) -> tuple[Known, ...]:

@@ -30,6 +30,7 @@ ACCUMULATE = Subject(
     needs=frozenset({Feature.ACCUMULATION}),
     trains=True,
     found=_found,
+    several_microbatches=True,  # what is divided by m again shows with two only
     program=_program,
     without=cleared,
     control="with gradients cleared before every step",
