@@ -111,7 +111,7 @@ class PartlyDeclaredAccepted(_Partial):
     unseen = "some ranks only"
 
 
-@breaks("ERR-9", tells="raised ValueError: invalid configuration; it does not name")
+@breaks("ERR-9", tells="raised ValueError: invalid configuration; it does not name", also=("ERR-8",))
 class PlanErrorsWordless(Agreement):
     """The error about a wrong plan does not say what is wrong."""
 
@@ -163,7 +163,12 @@ class RefusalLocks(ReferenceAdapter):
             raise
 
 
-@breaks("ERR-15", status="error", tells="the same pipeline fails: RuntimeError: the pipeline is closed")
+@breaks(
+    "ERR-15",
+    status="error",
+    tells="the same pipeline fails: RuntimeError: the pipeline is closed",
+    also=("ERR-11",),
+)
 class RefusalClosesPipeline(ReferencePipeline):
     """A pipeline that refused a batch is closed."""
 
@@ -180,7 +185,10 @@ class RefusalClosesPipeline(ReferencePipeline):
 
 
 @breaks(
-    "ERR-15", status="error", tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another"
+    "ERR-15",
+    status="error",
+    tells="the same pipeline fails: ValueError: argument 0 of stage 0 has another",
+    also=("ERR-11",),
 )
 class RefusedBatchRemembered(BatchCheck):
     """Batches are compared with an earlier batch that was refused."""

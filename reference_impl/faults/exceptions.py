@@ -26,7 +26,10 @@ class HookSwallowed(Step):
 
 
 @breaks(
-    "ERR-14", status="hung", tells=r"rank \d waits forever, when in step \d .* raises.* and rank \d raised"
+    "ERR-14",
+    status="hung",
+    tells=r"rank \d waits forever, when in step \d .* raises.* and rank \d raised",
+    also=("ERR-10",),
 )
 class NoticeOmitted(Step):
     """A rank that fails raises at once and sends no notice."""

@@ -51,7 +51,7 @@ class OneMicrobatchScaled(Stage):
         return [None if g is None else g * 1.5 for g in found] if microbatch == 1 else found
 
 
-@breaks("TRN-1")
+@breaks("TRN-1", also=("TRN-3",))
 class AccumulatedTwice(Stage):
     """Stage 1 adds every microbatch to its gradients twice."""
 

@@ -258,14 +258,24 @@ class WeightsReversed(ReferenceAdapter):
     pipeline = _generator(_each_rank(_weights_reversed))
 
 
-@breaks("SCH-3", schedule="V-Half", tells=r"holds \d+ microbatches .* after \dF\d; the bound of V-Half is")
+@breaks(
+    "SCH-3",
+    schedule="V-Half",
+    tells=r"holds \d+ microbatches .* after \dF\d; the bound of V-Half is",
+    also=("SCH-2",),
+)
 class HalfIsWhole(ReferenceAdapter):
     """V-Half holds as many activations as ZB-V."""
 
     pipeline = _generator(_other("zb_v"))
 
 
-@breaks("SCH-3", schedule="V-Min", tells=r"holds \d+ microbatches .* after \dF\d; the bound of V-Min is")
+@breaks(
+    "SCH-3",
+    schedule="V-Min",
+    tells=r"holds \d+ microbatches .* after \dF\d; the bound of V-Min is",
+    also=("SCH-2",),
+)
 class MinIsWhole(ReferenceAdapter):
     """V-Min holds as many activations as ZB-V."""
 
@@ -294,7 +304,10 @@ class LastFirst(ReferenceAdapter):
 
 
 @breaks(
-    "SCH-1", status="error", tells=r"stage \d, microbatch \d, end of the step: .*the table holds no backward"
+    "SCH-1",
+    status="error",
+    tells=r"stage \d, microbatch \d, end of the step: .*the table holds no backward",
+    also=("FWD-1",),
 )
 class BackwardForgotten(ReferenceAdapter):
     """The last microbatch has no backward in the table."""
@@ -302,14 +315,16 @@ class BackwardForgotten(ReferenceAdapter):
     pipeline = _generator(_each_rank(_last_backward_missing))
 
 
-@breaks("SCH-1", schedule="GPipe", status="error", tells="stage 0, microbatch 0, forward")
+@breaks("SCH-1", schedule="GPipe", status="error", tells="stage 0, microbatch 0, forward", also=("FWD-1",))
 class ForwardDoubled(ReferenceAdapter):
     """The first forward is in the table twice."""
 
     pipeline = _generator(_each_rank(_first_forward_twice))
 
 
-@breaks("SCH-1", schedule="ZB-H1", status="error", tells=r"stage \d, microbatch 0, weight part")
+@breaks(
+    "SCH-1", schedule="ZB-H1", status="error", tells=r"stage \d, microbatch 0, weight part", also=("FWD-1",)
+)
 class WeightBeforeInput(ReferenceAdapter):
     """The first weight part is before its input part."""
 

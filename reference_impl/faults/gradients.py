@@ -41,7 +41,7 @@ class BoundaryDetached(Stage):
         return map_leaves(Tensor.detach, output) if boundary else output
 
 
-@breaks("TRN-1")
+@breaks("TRN-1", also=("SCH-1",))
 class FirstStageMissing(Stage):
     """Stage 0 ignores the gradient that comes back to it."""
 
@@ -120,7 +120,7 @@ class LastWeightPartSkipped(Stage):
             self.clear()
 
 
-@breaks("SPL-1", schedule="ZB-H1")
+@breaks("SPL-1", schedule="ZB-H1", also=("TRN-3",))
 class WeightPartTwice(Stage):
     """Every weight part's contribution is added twice."""
 

@@ -148,7 +148,7 @@ class CauseLost(Step):
             raise StageError(str(error)) from None
 
 
-@breaks("ERR-10", tells=r"it does not name stage \d")
+@breaks("ERR-10", tells=r"it does not name stage \d", also=("ERR-6",))
 class StageUnnamed(Step):
     """Errors do not say which stage failed."""
 

@@ -156,7 +156,7 @@ class PrefixedNames(ReferencePipeline):
         return {s: {f"module.{name}": value for name, value in own.items()} for s, own in found.items()}
 
 
-@breaks("DPC-8", tells=r"is S\(0\) of \[.*\] on rank \d, its gradient whole")
+@breaks("DPC-8", tells=r"is S\(0\) of \[.*\] on rank \d, its gradient whole", also=("DPC-7",))
 class WholeGradients(ReferencePipeline):
     """Parameters are sharded, gradients are not."""
 
@@ -169,7 +169,9 @@ def _whole(value: Tensor | None) -> Tensor | None:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-@breaks("DPC-8", tells=r"the parameter of blocks\.\d\.[\w.]+ in stage \d is not the reference's")
+@breaks(
+    "DPC-8", tells=r"the parameter of blocks\.\d\.[\w.]+ in stage \d is not the reference's", also=("DPC-1",)
+)
 class NeighboursShards(ReferencePipeline):
     """A rank returns its neighbour's shards as its own."""
 

@@ -68,7 +68,9 @@ class _ByParameterStage(Stage):
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-@breaks("FWD-13", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/180952")
+@breaks(
+    "FWD-13", schedule="ZB-H1", source="https://github.com/pytorch/pytorch/issues/180952", also=("SPL-1",)
+)
 class SharedCountedTwice(ReferencePipeline):
     """A split backward counts a parameter's gradient twice if it is used twice on one path.
 
@@ -96,6 +98,7 @@ class OutputsSummed(_ByParameterStage):
     status="error",
     tells=r"microbatch \d",
     source="https://github.com/deepspeedai/DeepSpeed/issues/3900",
+    also=("FWD-1",),
 )
 class LatestLossOnly(Stage):
     """One variable holds all microbatches' losses, so every backward begins at the last one's."""

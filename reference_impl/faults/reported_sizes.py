@@ -20,7 +20,7 @@ from .fault import breaks
 from .wire import _each_tensor
 
 
-@breaks("LIF-1", status="error", source="https://github.com/pytorch/pytorch/issues/162822")
+@breaks("LIF-1", status="error", source="https://github.com/pytorch/pytorch/issues/162822", also=("SCH-9",))
 class EvaluatedFirst(ReferencePipeline):
     """After an evaluation nothing can be trained.
 

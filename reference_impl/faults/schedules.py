@@ -91,7 +91,7 @@ class FewRefusedAlone(ReferencePipeline):
         return super().run(mode, batch)
 
 
-@breaks("SCH-6")
+@breaks("SCH-6", also=("TRN-1",))
 class SingleDropped(ReferencePipeline):
     """A single microbatch leaves no gradients, because the loop that keeps them never runs."""
 

@@ -133,7 +133,7 @@ class PositionTakenForProcess(Link):
         return position
 
 
-@breaks("TRN-1", status="hung")
+@breaks("TRN-1", status="hung", also=("FWD-1",))
 class Unmatched(Step):
     """The first rank waits for a message that is never sent."""
 
