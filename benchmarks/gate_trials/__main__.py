@@ -33,6 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=("base", "unchanged", "planted", "page"))
     parser.add_argument("--number", type=int, default=1, help="how many runs there are to be in the end")
+    parser.add_argument("--first", type=int, default=1, help="the number of the first, for two series at a time")
     parser.add_argument("--busy", type=int, default=0, help="processes that compute beside each run")
     parser.add_argument("--only", default="", help="the planted mistake to run; all of them if left out")
     given = parser.parse_args()
@@ -43,7 +44,7 @@ def main() -> None:
         expectations([OUT / f"base-{n}" / "result.json" for n in range(1, _BASES + 1)], EXPECTED)
     elif given.kind == "unchanged":
         beside = f"beside-{given.busy}-" if given.busy else "quiet-"
-        _run("unchanged", [f"{beside}{n}" for n in range(1, given.number + 1)], busy=given.busy)
+        _run("unchanged", [f"{beside}{n}" for n in range(given.first, given.number + 1)], busy=given.busy)
     elif given.kind == "planted":
         names = [one.__name__ for one in PLANTED if given.only in ("", one.__name__)]
         _run("planted", names, busy=given.busy)
