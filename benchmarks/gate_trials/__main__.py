@@ -33,7 +33,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=("base", "unchanged", "planted", "page"))
     parser.add_argument("--number", type=int, default=1, help="how many runs there are to be in the end")
-    parser.add_argument("--first", type=int, default=1, help="the number of the first, for two series at a time")
+    parser.add_argument(
+        "--first", type=int, default=1, help="the number of the first, for two series at a time"
+    )
     parser.add_argument("--busy", type=int, default=0, help="processes that compute beside each run")
     parser.add_argument("--only", default="", help="the planted mistake to run; all of them if left out")
     given = parser.parse_args()

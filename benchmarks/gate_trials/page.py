@@ -27,9 +27,9 @@ def _head(trials: Sequence[Trial]) -> Iterator[str]:
     yield (
         f"Written by `python -m benchmarks.gate_trials` ({' to '.join(dict.fromkeys((days[0], days[-1])))}). "
         f"{plural(len(bases), 'smoke run')} of torch's own pipelining made [expectations](gating.md#expected-failures) "
-        "(`expect update` with their results). Then the same torch ran again and again with these expectations, alone "
-        "on two cores and beside processes that compute without pause: a gate must let it pass each time. And it ran "
-        "with one mistake planted at a time: the gate must fail each time."
+        "(`expect update` with their results). Then the same torch ran again and again with these expectations, one or "
+        "two such runs at a time on two cores, and beside processes that compute without pause: a gate must let it "
+        "pass each time. And it ran with one mistake planted at a time: the gate must fail each time."
         if days
         else "Nothing has run yet."
     )
