@@ -63,7 +63,7 @@ def _per_stage(
                     else f"\nall of stage {s}'s values are {ratio:.6g} times the reference's"
                 )
                 told = fate(expected, s, shown) if mismatch.kind == "value" else ""
-                hint += f"\nit is right but for this, in all of stage {s}: {told}" if told else ""
+                hint += f"\nall of stage {s}'s gradients fit one mistake: {told}" if told else ""
                 yield Finding(
                     kind=f"{what} of {told}" if told else f"{what} {mismatch.kind}",
                     message=f"the {what} of {name} in stage {s} is not the reference's\n{mismatch.describe()}{hint}",

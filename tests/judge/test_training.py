@@ -356,7 +356,7 @@ def test_what_became_of_earlier_gradients_is_said_if_it_is_one_thing_for_the_who
 
     assert told("TRN-4", wrong) == [(f"gradient of {fate}", 1, 0, 0, None)]
     (finding,) = found("TRN-4", wrong)
-    assert finding.message.endswith(f"in all of stage 0: {fate}")
+    assert finding.message.endswith(f"all of stage 0's gradients fit one mistake: {fate}")
 
 
 def test_a_first_step_has_no_earlier_gradients():
