@@ -18,7 +18,7 @@ from pipeconform.case.case import Case
 from pipeconform.ranks.rank import RankContext
 from pipeconform.ranks.recording.recorder import our_own
 
-__all__ = ["Groups", "Retired", "groups_of", "lasting_groups", "release_earlier"]
+__all__ = ["Groups", "Retired", "groups_of", "is_there", "lasting_groups", "release_earlier"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def lasting_groups() -> frozenset[str]:
 def release_earlier() -> None:
     """Release what earlier cases of this process have left connected."""
     while _lingering():
-        dist.destroy_process_group(_lingering().pop())
+        _destroy_if_there(_lingering().pop())
     _retired().release()
 
 
@@ -181,6 +181,17 @@ def _name(context: RankContext) -> str:
     return f"{int(token):012x}"
 
 
+def is_there(group: dist.ProcessGroup) -> bool:
+    """Whether nobody has destroyed the group."""
+    return group in dist.distributed_c10d._world.pg_map
+
+
 def _destroy(groups: Groups) -> None:
     for group in groups.all:
+        _destroy_if_there(group)
+
+
+def _destroy_if_there(group: dist.ProcessGroup) -> None:
+    """Destroy a group; an engine may have done so already, which is the business of the requirement about closing."""
+    if is_there(group):
         dist.destroy_process_group(group)

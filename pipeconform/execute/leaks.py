@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
+from pipeconform.execute.groups import is_there
 from pipeconform.observe.observation import NUM_ROUNDS, WARM_UP, Census, LivedOn
 
 __all__ = ["live_on", "take_census"]
@@ -55,7 +56,7 @@ def live_on(
     error = _closing_error(pipeline)
     works = _works(group)
     rounds: tuple[Census, ...] = ()
-    if build is not None:
+    if build is not None and works:
 
         def once() -> None:
             other = build()
@@ -87,9 +88,11 @@ def _closing_error(pipeline: _Closable) -> str | None:
 
 
 def _works(group: dist.ProcessGroup | None) -> bool:
-    """Whether a sum over the group's ranks is right."""
+    """Whether the group is still there, and a sum over its ranks is right."""
     if group is None:
         return True
+    if not is_there(group):
+        return False
     total = torch.ones(1, device="cpu" if dist.get_backend(group) == "gloo" else None)
     dist.all_reduce(total, group=group)
     return int(total) == dist.get_world_size(group)

@@ -91,7 +91,7 @@ class ClosedOnce(ReferencePipeline):
         del self.stages
 
 
-@breaks("LIF-8", status="error")
+@breaks("LIF-8", tells=r"after close\(\) the pipeline's group is gone")
 class GroupDestroyed(ReferencePipeline):
     """close() destroys the caller's group."""
 
