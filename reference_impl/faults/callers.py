@@ -211,7 +211,9 @@ class BuffersOfInference(Stage):
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
         self.buffers: dict[Any, torch.Tensor] = getattr(self, "buffers", {})
-        if self.index == 0 and isinstance(inputs, tuple) and inputs[0].is_floating_point():
+        # inputs that require a gradient would lose it, which is another mistake
+        buffered = self.index == 0 and isinstance(inputs, tuple) and inputs[0].is_floating_point()
+        if buffered and not inputs[0].requires_grad:
             key = (microbatch, inputs[0].shape, inputs[0].dtype)
             buffer = self.buffers.setdefault(key, torch.empty_like(inputs[0]))
             buffer.data.copy_(inputs[0].data)

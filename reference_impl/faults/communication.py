@@ -184,7 +184,7 @@ class SentTwice(Link):
         return value
 
 
-@breaks("COM-5", status="error", tells=r"rank \d raised RuntimeError")
+@breaks("COM-5", status="error", tells=r"rank \d raised RuntimeError", also=("FWD-1",))
 class SentToItself(_LastStep):
     """A rank hands something over to itself by a message."""
 

@@ -109,7 +109,7 @@ class InputsUnscaled(ReferencePipeline):
         return replace(result, input_gradients=[None if g is None else g * m for g in gradients])
 
 
-@breaks("SPL-1", schedule="ZB-H1")
+@breaks("SPL-1", schedule="ZB-H1", also=("SCH-1",))
 class LastWeightPartSkipped(Stage):
     """The weight part of the last microbatch never runs."""
 
@@ -132,7 +132,7 @@ class WeightPartTwice(Stage):
                 parameter.grad += parameter.grad - (0 if gradient is None else gradient)
 
 
-@breaks("FWD-13", schedule="ZB-H1")
+@breaks("FWD-13", schedule="ZB-H1", also=("SPL-1",))
 class SecondUseForgotten(Stage):
     """The weight part visits each parameter once, however often it was used."""
 

@@ -26,7 +26,7 @@ class RandomAtBuild(ReferencePipeline):
         torch.rand(1)
 
 
-@breaks("LIF-6")
+@breaks("LIF-6", also=("FWD-1",))
 class WeightsTouchedAtBuild(ReferencePipeline):
     """Building rounds the parameters, because it converts modules to a smaller dtype and back."""
 

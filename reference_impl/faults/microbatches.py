@@ -26,7 +26,7 @@ class OutputsSwapped(ReferencePipeline):
         return super().make_result(mode, batch, replace(done, outputs=outputs))
 
 
-@breaks("FWD-2")
+@breaks("FWD-2", also=("FWD-1",))
 class LastOutputDropped(ReferencePipeline):
     """The last microbatch is missing from the output."""
 

@@ -65,7 +65,7 @@ class KwargsCutOff(ReferencePipeline):
         return replace(work, kwargs=cut)
 
 
-@breaks("TRN-2")
+@breaks("TRN-2", also=("FWD-1",))
 class NothingHeld(ReferencePipeline):
     """The last rank returns empty results and says that they belong to no microbatch."""
 

@@ -234,7 +234,7 @@ def _read_as(value: Tensor, like: Tensor) -> Tensor:
     return room.view(like.dtype).reshape(like.shape).requires_grad_(value.requires_grad)
 
 
-@breaks("ERR-3", tells=r"values that stage \d never made|promised: StageError")
+@breaks("ERR-3", tells=r"values that stage \d never made|promised: StageError", also=("FWD-2",))
 class BytesReinterpreted(ReferencePipeline):
     """Every output's bytes are read with the first one's dtype and shape."""
 

@@ -62,14 +62,14 @@ class GPipeInDisguise(_OtherSchedule):
     other = "GPipe"
 
 
-@breaks("SCH-3", schedule="ZB-H1")
+@breaks("SCH-3", schedule="ZB-H1", also=("SCH-2",))
 class GreedyWarmUp(_OtherSchedule):
     """ZB-H1 warms up with as many forwards as ZB-H2."""
 
     other = "ZB-H2"
 
 
-@breaks("SCH-3", schedule="ZBVZeroBubble")
+@breaks("SCH-3", schedule="ZBVZeroBubble", also=("SCH-2",))
 class WeightsLast(Step):
     """All weight parts wait until the end of the step, and hold their microbatches until then."""
 
@@ -78,7 +78,7 @@ class WeightsLast(Step):
         return super().run([action for action in actions if action.kind is not Kind.W] + weights)
 
 
-@breaks("SCH-6", status="error")
+@breaks("SCH-6", status="error", also=("FWD-1",))
 class FewRefusedAlone(ReferencePipeline):
     """The first rank refuses fewer microbatches than ranks, the others wait for it."""
 

@@ -299,5 +299,7 @@ def closing(evidence: Evidence) -> Iterator[Finding]:
             text = f"the second close() on rank {one.rank} raised {lived_on.closing_error}"
             yield Finding(kind="second close raises", message=text, rank=one.rank)
         if not lived_on.group_works:
-            text = f"after close() the pipeline's group is gone, or a sum over it is wrong, on rank {one.rank}"
+            text = (
+                f"after close() the pipeline's group is gone, or a sum over it is wrong, on rank {one.rank}"
+            )
             yield Finding(kind="group unusable", message=text, rank=one.rank)
