@@ -246,6 +246,9 @@ class RemoteCrew:
         """The end of what `rank` printed, if the agent reported it: when asked for stacks, or at the rank's end."""
         return self._outputs.get(rank, "") or self.group.channels[rank].printed
 
+    def show_output(self, *, last: bool = False) -> None:
+        """Does nothing: ranks print on their agents' hosts, and `--show-output` is refused."""
+
     def trim_output(self, ranks: Sequence[int]) -> None:
         """Does nothing: agents limit the output."""
 

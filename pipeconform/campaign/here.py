@@ -21,12 +21,20 @@ def set_up(environment: Environment | None, devices: Devices) -> Environment:
 
 
 def pools_here(
-    environment: Environment | None, devices: Devices, *, preload: Sequence[str] = PRELOAD
+    environment: Environment | None,
+    devices: Devices,
+    *,
+    preload: Sequence[str] = PRELOAD,
+    shows_output: bool = False,
 ) -> Pools:
     """Pools of ranks on this machine, with leases on its devices, which other runs may share.
+
+    With `shows_output`, what ranks print is shown while they print it.
 
     Raises:
         PoolError: the fork server cannot be started.
     """
     environment = set_up(environment, devices)
-    return Pools(environment, preload=preload, devices=devices, leases=leases_of(devices))
+    return Pools(
+        environment, preload=preload, devices=devices, leases=leases_of(devices), shows_output=shows_output
+    )

@@ -9,7 +9,7 @@ import click
 
 from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.exporting import export
-from pipeconform.commands.options import device_options, impl_option
+from pipeconform.commands.options import device_options, impl_option, show_output_option
 from pipeconform.commands.say import say
 from pipeconform.commands.stored import Stored, read_stored
 from pipeconform.errors import UsageError
@@ -43,6 +43,7 @@ __all__ = ["heading", "replay", "verdict"]
     type=click.Path(path_type=Path, dir_okay=False),
     help="Instead of executing the case, write a program that does so without pipeconform.",
 )
+@show_output_option
 @device_options
 @attach_options
 def replay(
@@ -52,6 +53,7 @@ def replay(
     result: Path,
     requirement: str | None,
     script: Path | None,
+    show_output: bool,
     device: str,
     backend: str,
     ranks_per_device: int,
@@ -68,6 +70,8 @@ def replay(
     attach = attach_from(**agents)
     if attach is not None and script is not None:
         raise UsageError("--script executes nothing, so there is nothing for --attach to do")
+    if show_output and script is not None:
+        raise UsageError("--script executes nothing, so there is no output for --show-output")
     if script is not None and script.suffix != ".py":
         raise UsageError(f"--script {script}: expected a name that ends in .py")
     found = read_stored(stored, result=result)
@@ -88,6 +92,7 @@ def replay(
         backend=backend,
         ranks_per_device=ranks_per_device,
         attach=attach,
+        show_output=show_output,
     )
     with campaign_of(options) as campaign:
         chosen = campaign.judged_by(found.case, name=found.name, asked=requirement, stored=found.requirement)

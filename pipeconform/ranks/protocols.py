@@ -129,6 +129,9 @@ class RankCrew(Protocol):
     def printed(self, rank: int) -> str:
         """The end of what `rank` printed in its present task."""
 
+    def show_output(self, *, last: bool = False) -> None:
+        """Show what ranks have printed, if it is to be shown; with `last`, their task is over."""
+
     def trim_output(self, ranks: Sequence[int]) -> None:
         """Keep the output of `ranks` from filling the disk."""
 

@@ -221,6 +221,8 @@ def _redirect_output(path: str) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    with contextlib.suppress(AttributeError):  # a preloaded module may have replaced it
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line is there even if it crashes next
     return descriptor  # a task may close 1 and open another file under that number
 
 

@@ -71,7 +71,7 @@ def _closure(x: Tensor) -> object:
     ("hold", "told"),
     [
         (lambda x: x, "an_engine.place"),
-        (lambda x: _Stage(x), "an_engine.place.kept"),
+        (_Stage, "an_engine.place.kept"),
         (lambda x: _Stage([_tensor(), x]), "an_engine.place.kept[1]"),
         (lambda x: _Stage({0: (_Record(x),)}), "an_engine.place.kept[0][0].buffer"),
         (lambda x: _Stage({(1, "a"): x}), "an_engine.place.kept[(1, 'a')]"),
