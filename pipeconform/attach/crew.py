@@ -252,6 +252,9 @@ class RemoteCrew:
     def trim_output(self, ranks: Sequence[int]) -> None:
         """Does nothing: agents limit the output."""
 
+    def in_debugger(self) -> None:
+        """No rank on another host opens a debugger: `--pdb` is refused."""
+
     def ask(self, ranks: Sequence[int]) -> Inquiry:
         """Ask `ranks` what they are doing."""
         return Inquiry(self._hub, self.group, ranks, ticket=self._ticket(), of=AskStanding)

@@ -116,10 +116,14 @@ def places_of(options: Options, stack: ExitStack) -> Places:
     device, backend, share = options.device, options.backend, options.ranks_per_device
     if options.attach is None:
         devices = resolve(device, backend=backend, ranks_per_device=share)
+
+        def here(one: Environment | None) -> Pools:
+            return pools_here(one, devices, shows_output=options.show_output, debugger=options.debugger)
+
         return Places(
             devices,
             devices.reason_against,
-            lambda one: pools_here(one, devices, shows_output=options.show_output),
+            here,
         )
     devices = attached_devices(device, backend=backend, ranks_per_device=share)
     controller = stack.enter_context(

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from pipeconform.errors import PoolError
+from pipeconform.ranks import debugger
 from pipeconform.ranks.evidence import ended
 from pipeconform.ranks.forkserver import ForkServer, Group, tail
 from pipeconform.ranks.interrupts import deferred_interrupts
@@ -57,6 +58,7 @@ class Crew:
         self._backend = backend
         self._formation_limit = formation_limit
         self._stream = stream
+        self._debugged = debugger.Request.of(server.environment.variables.get(debugger.VARIABLE))
         self._group: Group | None = None
         self._folder: Path | None = None
         self._ready: set[int] = set()
@@ -129,6 +131,13 @@ class Crew:
                     if self._stream is not None:
                         self._stream.lost(rank, self.output(rank))
                     os.truncate(self.output(rank), 0)  # the rank appends, so it goes on at the new end
+
+    def in_debugger(self) -> int | None:
+        """Return the rank that is in the debugger; None if there is none."""
+        request = self._debugged
+        if request is None or self._folder is None or not debugger.is_open(self._folder):
+            return None
+        return request.rank
 
     def ask(self, ranks: Sequence[int]) -> Question:
         """Ask ``ranks`` what they are doing."""

@@ -237,6 +237,11 @@ class Pending:
             waiting = [rank for rank in range(self._group.size) if rank not in self._verdicts]
             if not waiting:
                 return
+            if self._crew.in_debugger() in waiting:
+                watch.hold()
+                self._crew.step(watch.interval)
+                self._crew.require_alive()
+                continue
             failure = failure or self._first_failure()
             self._crew.show_output()
             self._crew.trim_output(waiting)

@@ -135,6 +135,9 @@ class RankCrew(Protocol):
     def trim_output(self, ranks: Sequence[int]) -> None:
         """Keep the output of `ranks` from filling the disk."""
 
+    def in_debugger(self) -> int | None:
+        """The rank that is in the debugger, for whose user everything waits; None if there is none."""
+
     def ask(self, ranks: Sequence[int]) -> Asked:
         """Ask `ranks` what they are doing."""
 

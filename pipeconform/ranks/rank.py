@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from pipeconform.ranks import examiner
+from pipeconform.ranks import debugger, examiner
 from pipeconform.ranks.flight import SIZE
 from pipeconform.ranks.frames import frames_of
 from pipeconform.ranks.output_tail import shortened
@@ -57,6 +57,8 @@ def main(connection: socket.socket, spec: RankSpec) -> int:
     context = RankContext(
         rank=spec.rank, world_size=spec.world_size, device=spec.device, folder=os.path.dirname(spec.output)
     )
+    if spec.backend is not None:  # other processes run no task of the implementation's
+        debugger.install(spec.rank, folder=context.folder)
     stream = connection.makefile("rb")
     _let_threads_finish()
     try:
@@ -113,6 +115,7 @@ def _run(
         if type(value) is not bytes:
             raise TypeError(f"{name} returned {_kind(value)}; a task returns bytes")
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a task must answer
+        debugger.post_mortem(error)
         raised = msgspec.structs.replace(raised_from(error), output=_printed(output))
         return Kind.RAISED, msgspec.msgpack.encode(raised)
     else:
@@ -221,8 +224,6 @@ def _redirect_output(path: str) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    with contextlib.suppress(AttributeError):  # a preloaded module may have replaced it
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line is there even if it crashes next
     return descriptor  # a task may close 1 and open another file under that number
 
 
