@@ -246,8 +246,14 @@ class RemoteCrew:
         """The end of what `rank` printed, if the agent reported it: when asked for stacks, or at the rank's end."""
         return self._outputs.get(rank, "") or self.group.channels[rank].printed
 
+    def show_output(self, *, last: bool = False) -> None:
+        """Does nothing: ranks print on their agents' hosts, and `--show-output` is refused."""
+
     def trim_output(self, ranks: Sequence[int]) -> None:
         """Does nothing: agents limit the output."""
+
+    def in_debugger(self) -> None:
+        """No rank on another host opens a debugger: `--pdb` is refused."""
 
     def ask(self, ranks: Sequence[int]) -> Inquiry:
         """Ask `ranks` what they are doing."""

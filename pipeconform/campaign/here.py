@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from pipeconform.campaign.preload import PRELOAD
+from pipeconform.ranks.debugger import VARIABLE
 from pipeconform.ranks.devices import Devices
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.leased import leases_of
@@ -21,12 +22,23 @@ def set_up(environment: Environment | None, devices: Devices) -> Environment:
 
 
 def pools_here(
-    environment: Environment | None, devices: Devices, *, preload: Sequence[str] = PRELOAD
+    environment: Environment | None,
+    devices: Devices,
+    *,
+    preload: Sequence[str] = PRELOAD,
+    shows_output: bool = False,
+    debugger: str = "",
 ) -> Pools:
     """Pools of ranks on this machine, with leases on its devices, which other runs may share.
+
+    With `shows_output`, what ranks print is shown while they print it; `debugger` is as in `Options`.
 
     Raises:
         PoolError: the fork server cannot be started.
     """
     environment = set_up(environment, devices)
-    return Pools(environment, preload=preload, devices=devices, leases=leases_of(devices))
+    if debugger:
+        environment = Environment(environment.name, {**environment.variables, VARIABLE: debugger})
+    return Pools(
+        environment, preload=preload, devices=devices, leases=leases_of(devices), shows_output=shows_output
+    )

@@ -35,6 +35,10 @@ class Options:
     """A folder to keep every judged case in."""
     attach: Attach | None = None
     """Where agents connect whose ranks execute the cases; None for ranks on this machine."""
+    show_output: bool = False
+    """Whether what ranks print is shown while they print it."""
+    debugger: str = ""
+    """Which rank is debugged on which terminal (`ranks.debugger.Request`); empty for none."""
     earlier: Path | None = None
     """The result file of the previous run; its violations are executed first."""
 

@@ -105,13 +105,26 @@ def places_of(options: Options, stack: ExitStack) -> Places:
     """Decide where the ranks of a run execute; wait for agents, and release them when `stack` unwinds.
 
     Raises:
-        UsageError: the device or backend is unknown, or there is no token.
+        UsageError: the device or backend is unknown, there is no token, or an option does not go with agents.
         TooFewAgentsError: not enough agents connected.
     """
+    if options.attach is not None and options.show_output:
+        raise UsageError(
+            "--show-output shows what ranks of this machine print; with --attach they print on other hosts, and the "
+            "last 4 KiB of each stand with its verdict"
+        )
     device, backend, share = options.device, options.backend, options.ranks_per_device
     if options.attach is None:
         devices = resolve(device, backend=backend, ranks_per_device=share)
-        return Places(devices, devices.reason_against, lambda one: pools_here(one, devices))
+
+        def here(one: Environment | None) -> Pools:
+            return pools_here(one, devices, shows_output=options.show_output, debugger=options.debugger)
+
+        return Places(
+            devices,
+            devices.reason_against,
+            here,
+        )
     devices = attached_devices(device, backend=backend, ranks_per_device=share)
     controller = stack.enter_context(
         controller_of(options.attach, devices=devices, largest=options.ranks[1], say=say)

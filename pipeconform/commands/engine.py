@@ -82,6 +82,7 @@ def arguments(
         "-o",
         f"cache_dir={(out / CACHE_NAME).absolute()}",  # what failed, for --lf
         *(["--pipeconform-live"] if live else []),
+        *(["--pipeconform-show-output"] if options.show_output else []),
         *(["-k", keyword] if keyword is not None else []),
         *(["-n", workers, "--dist", "loadgroup"] if workers is not None and workers != "0" else []),
         *(["-x"] if exit_first else []),

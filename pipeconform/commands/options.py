@@ -12,7 +12,7 @@ import click
 from pipeconform.commands.say import say
 from pipeconform.supported import ALLOW_UNTESTED, torch_version, why_unsupported, why_untested
 
-__all__ = ["Where", "all_of", "device_options", "impl_option", "names"]
+__all__ = ["Where", "all_of", "device_options", "impl_option", "names", "show_output_option"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -96,6 +96,12 @@ device_options = all_of(
     ),
 )
 """``--device``, ``--backend`` and ``--ranks-per-device``: where the ranks run; ``--allow-untested-torch``."""
+
+show_output_option = click.option(
+    "--show-output",
+    is_flag=True,
+    help="Show on standard error what ranks print, while they print it, each line after [rank0]: and so on.",
+)
 
 
 def names(text: str | None) -> tuple[str, ...]:

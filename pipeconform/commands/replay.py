@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeconform.commands.agents import attach_from, attach_options
+from pipeconform.commands.debugging import debugger_of, require_debuggable
 from pipeconform.commands.exporting import export
-from pipeconform.commands.options import device_options, impl_option
+from pipeconform.commands.options import device_options, impl_option, show_output_option
 from pipeconform.commands.say import say
 from pipeconform.commands.stored import Stored, read_stored
 from pipeconform.errors import UsageError
@@ -43,6 +45,14 @@ __all__ = ["heading", "replay", "verdict"]
     type=click.Path(path_type=Path, dir_okay=False),
     help="Instead of executing the case, write a program that does so without pipeconform.",
 )
+@click.option(
+    "--pdb",
+    "debugged",
+    metavar="RANK",
+    type=click.IntRange(min=0),
+    help="Open Python's debugger on this rank where it raises, and at every breakpoint(); the other ranks wait.",
+)
+@show_output_option
 @device_options
 @attach_options
 def replay(
@@ -52,6 +62,8 @@ def replay(
     result: Path,
     requirement: str | None,
     script: Path | None,
+    debugged: int | None,
+    show_output: bool,
     device: str,
     backend: str,
     ranks_per_device: int,
@@ -68,6 +80,10 @@ def replay(
     attach = attach_from(**agents)
     if attach is not None and script is not None:
         raise UsageError("--script executes nothing, so there is nothing for --attach to do")
+    if show_output and script is not None:
+        raise UsageError("--script executes nothing, so there is no output for --show-output")
+    if debugged is not None:
+        require_debuggable(attached=attach is not None, executes=script is None)
     if script is not None and script.suffix != ".py":
         raise UsageError(f"--script {script}: expected a name that ends in .py")
     found = read_stored(stored, result=result)
@@ -81,6 +97,8 @@ def replay(
     from pipeconform.report.localisation_text import localisation_lines
 
     sizes = world_sizes(found.case)
+    if debugged is not None and debugged >= max(sizes):
+        raise UsageError(f"--pdb {debugged}: the case has ranks 0 to {max(sizes) - 1}")
     options = Options(
         implementation=impl,
         ranks=(min(sizes), max(sizes)),
@@ -88,15 +106,16 @@ def replay(
         backend=backend,
         ranks_per_device=ranks_per_device,
         attach=attach,
+        show_output=show_output,
     )
-    with campaign_of(options) as campaign:
+    with debugger_of(debugged) as debugger, campaign_of(replace(options, debugger=debugger)) as campaign:
         chosen = campaign.judged_by(found.case, name=found.name, asked=requirement, stored=found.requirement)
         if script is not None:
             return export(found, chosen, campaign, options=options, script=script)
         runner = campaign.runner(found.variant)
         say(heading(found, runner.title, chosen))
         outcomes = judge_again(found.case, chosen, runner, hung=found.hung)
-        localisation = localised(found.case, outcomes, runner)
+        localisation = None if debugger else localised(found.case, outcomes, runner)
     text, code = verdict(found, outcomes)
     say(text)
     for line in localisation_lines(localisation, said=text):

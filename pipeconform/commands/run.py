@@ -15,7 +15,7 @@ from pipeconform.campaign.options import Options
 from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.engine import arguments, drive
 from pipeconform.commands.known import known_in, known_option
-from pipeconform.commands.options import device_options, impl_option, names
+from pipeconform.commands.options import device_options, impl_option, names, show_output_option
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
 from pipeconform.execute.implementation import resolve
@@ -98,6 +98,7 @@ __all__ = ["run"]
     default=None,
     help="Annotate files and write the job's summary, as GitHub shows them.  [default: under GitHub Actions]",
 )
+@show_output_option
 @device_options
 @attach_options
 @click.argument("pytest_args", metavar="[-- PYTEST_ARGS]", nargs=-1, type=click.UNPROCESSED)
@@ -124,6 +125,7 @@ def run(
     verbose: bool,
     quiet: bool,
     as_json: bool,
+    show_output: bool,
     pytest_args: tuple[str, ...],
     **agents: Any,
 ) -> int:
@@ -150,6 +152,7 @@ def run(
         backend=backend,
         ranks_per_device=ranks_per_device,
         attach=attach_from(**agents),
+        show_output=show_output,
     )
     _check_workers(workers)
     _check_others(pytest_args)

@@ -53,7 +53,7 @@ from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.observe.reductions import ReductionRecorder, reduction_recorder
 from pipeconform.observe.timeline import Timeline
 from pipeconform.observe.traffic.recorder import TrafficRecorder
-from pipeconform.ranks import examiner
+from pipeconform.ranks import debugger, examiner
 from pipeconform.ranks.rank import RankContext
 
 __all__ = ["execute"]
@@ -215,6 +215,7 @@ def _run(
             return structs.replace(nothing, failed=mistaken.failed_by(reason, step=None))
         return structs.replace(nothing, unsupported=str(reason))
     except Exception as error:
+        debugger.post_mortem(error)
         if not job.case.is_mistaken or isinstance(error, ContractError):
             raise
         return structs.replace(nothing, failed=mistaken.failed_by(error, step=None))
@@ -256,6 +257,7 @@ def _run(
                 group=groups.pipeline,
             )
     except Exception as error:
+        debugger.post_mortem(error)
         if not job.case.is_mistaken or isinstance(error, ContractError):
             raise
         steps.append(StepShown(step=len(steps), forwards=recorder.take()))

@@ -10,6 +10,7 @@ from pipeconform.observe.observation import NUM_ROUNDS, WARM_UP, Census, Kept, L
 
 __all__ = [
     "grown",
+    "held_by",
     "kept_by",
     "lived_on_by",
 ]
@@ -32,6 +33,14 @@ def grown(found: tuple[Census, ...], what: str, rank: int) -> Iterator[Finding]:
                 f"{getattr(before, name)} after {WARM_UP}: every {what} leaves some behind"
             )
             yield Finding(kind=f"{name} left by every {what}", message=text, rank=rank)
+
+
+def held_by(holder: str) -> str:
+    """A line of its own about what keeps the first tensor alive, if that was found.
+
+    The first line of a message is the same whatever holds it: stored expectations compare that line.
+    """
+    return f"\nthe first is kept by {holder}" if holder else ""
 
 
 def kept_by(one: Observation, step: int) -> Kept:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeconform.observe.holders import holder_of
 from pipeconform.observe.observation import Held, Kept
 
 __all__ = ["Memory"]
@@ -80,10 +81,13 @@ class Memory:
     def kept(self) -> Kept:
         """Return what was alive during a step and is at its end; start again."""
         gc.collect()
+        outputs = [each for _, each in self._outputs]
         found = Kept(
             at_once=self._at_once,
             inputs=sum(_any_alive(each) for each in self._inputs),
             outputs=tuple(stage for stage, each in self._outputs if _any_alive(each)),
+            holds_input=_holder_of_first(self._inputs),
+            holds_output=_holder_of_first(outputs),
         )
         self._at_once, self._inputs, self._outputs = 0, [], []
         return found
@@ -96,6 +100,13 @@ class Memory:
 
     def _alive(self, call: int) -> int:
         return sum(box() is not None for box in self._boxes.get(call, ()))
+
+
+def _holder_of_first(references: Iterable[Iterable[weakref.ref[Tensor]]]) -> str:
+    alive = (tensor for each in references for one in each if (tensor := one()) is not None)
+    first = next(alive, None)
+    del alive  # it would hold the tensor, too
+    return "" if first is None else holder_of(first)
 
 
 def _any_alive(references: Iterable[weakref.ref[Tensor]]) -> bool:

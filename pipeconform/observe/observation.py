@@ -176,6 +176,10 @@ class Kept(_Data, frozen=True, kw_only=True):
     """The forwards of which an input is alive at the end of the step; those of stage 0 belong to the caller."""
     outputs: tuple[int, ...]
     """The stage of every forward of which an output, or its graph, is alive at the end of the step."""
+    holds_input: str = ""
+    """What keeps the first of those inputs alive, as an expression; empty if there is none or nothing is found."""
+    holds_output: str = ""
+    """What keeps the first of those outputs alive."""
 
 
 WARM_UP, NUM_ROUNDS = 2, 10

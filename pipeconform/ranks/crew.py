@@ -13,9 +13,11 @@ from pathlib import Path
 import msgspec
 
 from pipeconform.errors import PoolError
+from pipeconform.ranks import debugger
 from pipeconform.ranks.evidence import ended
 from pipeconform.ranks.forkserver import ForkServer, Group, tail
 from pipeconform.ranks.interrupts import deferred_interrupts
+from pipeconform.ranks.output_stream import OutputStream
 from pipeconform.ranks.questions import Question
 from pipeconform.ranks.stacks import collect
 from pipeconform.ranks.watch import LocalEyes
@@ -33,7 +35,8 @@ class Crew:
     """``size`` rank processes forked from ``server``.
 
     ``backend`` is a ``torch.distributed`` backend, or None for processes without a process group; ``devices`` names
-    each rank's torch device (default: all on the CPU); ``formation_limit`` is seconds.
+    each rank's torch device (default: all on the CPU); ``formation_limit`` is seconds. ``stream`` shows what ranks
+    print during tasks.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Crew:
         backend: str | None = "gloo",
         devices: Sequence[str] | None = None,
         formation_limit: float = 60.0,
+        stream: OutputStream | None = None,
     ) -> None:
         if size < 1:
             raise ValueError(f"a pool has at least one rank, not {size}")
@@ -53,6 +57,8 @@ class Crew:
         self.server = server
         self._backend = backend
         self._formation_limit = formation_limit
+        self._stream = stream
+        self._debugged = debugger.Request.of(server.environment.variables.get(debugger.VARIABLE))
         self._group: Group | None = None
         self._folder: Path | None = None
         self._ready: set[int] = set()
@@ -86,6 +92,8 @@ class Crew:
 
     def hand(self, rank: int, *, number: int, name: str, payload: bytes) -> None:
         """Send a task, ``"module:function"``, to ``rank``."""
+        if self._stream is not None:
+            self._stream.begin(rank, self.output(rank))
         title = name.encode()
         head = frame(number, kind=Kind.NAME, length=len(title)) + title
         parts = [head + frame(number, kind=Kind.TASK, length=len(payload)), payload]
@@ -109,12 +117,27 @@ class Crew:
         """Return the end of what ``rank`` printed in its present task."""
         return tail(self.output(rank))
 
+    def show_output(self, *, last: bool = False) -> None:
+        """Show what ranks have printed, if it is to be shown; with ``last``, to the end."""
+        for rank in range(self.size) if self._stream is not None and self._folder is not None else ():
+            assert self._stream is not None
+            (self._stream.end if last else self._stream.show)(rank, self.output(rank))
+
     def trim_output(self, ranks: Sequence[int]) -> None:
         """Cut the output of ``ranks`` short where it has grown large."""
         for rank in ranks:
             with contextlib.suppress(OSError):  # a task may delete any file
                 if self.output(rank).stat().st_size > _OUTPUT_LIMIT:
+                    if self._stream is not None:
+                        self._stream.lost(rank, self.output(rank))
                     os.truncate(self.output(rank), 0)  # the rank appends, so it goes on at the new end
+
+    def in_debugger(self) -> int | None:
+        """Return the rank that is in the debugger; None if there is none."""
+        request = self._debugged
+        if request is None or self._folder is None or not debugger.is_open(self._folder):
+            return None
+        return request.rank
 
     def ask(self, ranks: Sequence[int]) -> Question:
         """Ask ``ranks`` what they are doing."""

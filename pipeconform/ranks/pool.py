@@ -209,6 +209,7 @@ class Pending:
         except BaseException:  # Ctrl-C above all: discard the ranks, the pool can form others
             self.cancel()
             raise
+        self._crew.show_output(last=True)
         self._pool._finish(self)
         self._vector = VerdictVector(tuple(self._verdicts[rank] for rank in range(self._group.size)))
         if not self._vector.ok:
@@ -219,6 +220,7 @@ class Pending:
     def cancel(self) -> None:
         """Give up: end the ranks if the task is not finished; the pool forms others for its next task."""
         if self._vector is None and not self._group.discarded:
+            self._crew.show_output(last=True)
             self._crew.discard()
         self._pool._finish(self)
 
@@ -235,7 +237,13 @@ class Pending:
             waiting = [rank for rank in range(self._group.size) if rank not in self._verdicts]
             if not waiting:
                 return
+            if self._crew.in_debugger() in waiting:
+                watch.hold()
+                self._crew.step(watch.interval)
+                self._crew.require_alive()
+                continue
             failure = failure or self._first_failure()
+            self._crew.show_output()
             self._crew.trim_output(waiting)
             why = watch.check(
                 waiting,

@@ -12,6 +12,7 @@ from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.forkserver import PRELOAD, ForkServer
 from pipeconform.ranks.leased import Leased, Leasing
 from pipeconform.ranks.leases import Leases
+from pipeconform.ranks.output_stream import OutputStream
 from pipeconform.ranks.pool import Pool
 from pipeconform.ranks.prestart import server_of
 from pipeconform.ranks.protocols import CasePool
@@ -80,7 +81,8 @@ class Pools:
     """Pools made on demand and kept warm, at most ``max_sizes`` world sizes at a time (the oracle not counted).
 
     ``idle_limit`` is seconds; see ``pipeconform.ranks.watch.Limits``. With ``leases``, ranks use only devices that
-    no other process has leased. If the fork server has ended, the next request starts another.
+    no other process has leased. With ``shows_output``, what ranks print is shown while they print it. If the fork
+    server has ended, the next request starts another.
 
     Raises:
         PoolError: the fork server cannot be started.
@@ -95,12 +97,14 @@ class Pools:
         idle_limit: float = 2.0,
         max_sizes: int = 4,
         leases: Leases | None = None,
+        shows_output: bool = False,
     ) -> None:
         self.environment = Environment() if environment is None else environment
         self.devices = devices
         self.idle_limit = idle_limit
         """Seconds; applies to pools made from now on."""
         self._preload = tuple(preload)
+        self._shows_output = shows_output
         self._warm = WarmPools(max_sizes)
         """By the device of every rank."""
         self._leasing = None if leases is None else Leasing(leases, devices, self.on_devices)
@@ -161,7 +165,8 @@ class Pools:
         assigned = devices.assignment(world_size)
 
         def make() -> Pool:
-            crew = Crew(server, size=world_size, backend=devices.backend, devices=assigned)
+            stream = OutputStream() if self._shows_output else None
+            crew = Crew(server, size=world_size, backend=devices.backend, devices=assigned, stream=stream)
             return Pool(crew, idle_limit=self.idle_limit)
 
         return self._warm.get(assigned, make)

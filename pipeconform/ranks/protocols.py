@@ -129,8 +129,14 @@ class RankCrew(Protocol):
     def printed(self, rank: int) -> str:
         """The end of what `rank` printed in its present task."""
 
+    def show_output(self, *, last: bool = False) -> None:
+        """Show what ranks have printed, if it is to be shown; with `last`, their task is over."""
+
     def trim_output(self, ranks: Sequence[int]) -> None:
         """Keep the output of `ranks` from filling the disk."""
+
+    def in_debugger(self) -> int | None:
+        """The rank that is in the debugger, for whose user everything waits; None if there is none."""
 
     def ask(self, ranks: Sequence[int]) -> Asked:
         """Ask `ranks` what they are doing."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from pipeconform.ranks import examiner
+from pipeconform.ranks import debugger, examiner
 from pipeconform.ranks.flight import SIZE
 from pipeconform.ranks.frames import frames_of
 from pipeconform.ranks.output_tail import shortened
@@ -57,6 +57,8 @@ def main(connection: socket.socket, spec: RankSpec) -> int:
     context = RankContext(
         rank=spec.rank, world_size=spec.world_size, device=spec.device, folder=os.path.dirname(spec.output)
     )
+    if spec.backend is not None:  # other processes run no task of the implementation's
+        debugger.install(spec.rank, folder=context.folder)
     stream = connection.makefile("rb")
     _let_threads_finish()
     try:
@@ -113,6 +115,7 @@ def _run(
         if type(value) is not bytes:
             raise TypeError(f"{name} returned {_kind(value)}; a task returns bytes")
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: a task must answer
+        debugger.post_mortem(error)
         raised = msgspec.structs.replace(raised_from(error), output=_printed(output))
         return Kind.RAISED, msgspec.msgpack.encode(raised)
     else:

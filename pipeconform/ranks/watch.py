@@ -49,6 +49,12 @@ class Watch:
         left = self._limits.time - (time.monotonic() - self._started)
         return max(0.001, min(0.1, limit / 8, left if left > 0 else 0.1))
 
+    def hold(self) -> None:
+        """Count none of the time since the last look: a rank waits for its user."""
+        now = time.monotonic()
+        self._started += now - self._checked
+        self._checked, self._idle = now, 0.0
+
     def check(
         self, waiting: Sequence[int], *, answering: bool, moved: int, failure: str | None
     ) -> str | None:

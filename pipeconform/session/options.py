@@ -63,6 +63,7 @@ def options_of(config: pytest.Config) -> Options:
         attach=_attach(config),
         expectations=None if file is None else read_expectations(Path(file)),
         keep_cases=None if kept is None else Path(kept),
+        show_output=get("pipeconform_show_output"),
     )
 
 

@@ -12,7 +12,7 @@ from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.lifecycle import names_of_state, traces_of_evaluation
 from pipeconform.judge.named import accepted
-from pipeconform.judge.residue import grown, kept_by, lived_on_by
+from pipeconform.judge.residue import grown, held_by, kept_by, lived_on_by
 from pipeconform.judge.training import gradients_are_right, losses_and_gradients_are_right, state_is_right
 from pipeconform.observe.observation import Watched
 from pipeconform.schedule.families import Size
@@ -215,7 +215,7 @@ def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
             if kept.outputs:
                 text = (
                     f"when the step has ended and its results are gone, outputs of {len(kept.outputs)} forwards "
-                    f"are alive, the first of stage {kept.outputs[0]}"
+                    f"are alive, the first of stage {kept.outputs[0]}{held_by(kept.holds_output)}"
                 )
                 yield Finding(
                     kind="outputs kept",
@@ -263,14 +263,15 @@ def activations_are_bounded(evidence: Evidence) -> Iterator[Finding]:
             bound = max(family.in_flight_weight(one.pipeline_rank, size) for family in families)
             kept = kept_by(one, expected.step)
             evidence.compared()
-            for kind, most, what in (
-                ("activations", kept.at_once, "tensors saved by {} forwards are alive at a time"),
-                ("boundary tensors", kept.inputs, "inputs of {} forwards are kept to the end of the step"),
+            inputs = "inputs of {} forwards are kept to the end of the step"
+            for kind, most, what, holder in (
+                ("activations", kept.at_once, "tensors saved by {} forwards are alive at a time", ""),
+                ("boundary tensors", kept.inputs, inputs, kept.holds_input),
             ):
                 if most > bound:
                     text = (
                         f"on pipeline rank {one.pipeline_rank} {what.format(most)}; the bound of "
-                        f"{families[0].title} is {bound} (m = {m})"
+                        f"{families[0].title} is {bound} (m = {m}){held_by(holder)}"
                     )
                     yield Finding(
                         kind=f"{kind} beyond the bound", message=text, step=expected.step, rank=one.rank

@@ -224,6 +224,8 @@ NO_VERDICT: Mapping[str, str] = {
     "Event.parts": "what the graph of a forward can have; tests/judge/test_timeline.py",
     "Held.call": "names the forward",
     "Held.tensors": "how many there are is only reported; that there are any is judged",
+    "Kept.holds_input": "words for the finding",
+    "Kept.holds_output": "words for the finding",
     "StepShown.answers": "one per mistake that was made; a judgement without any compares nothing, which is no pass",
     "Answered.stage": "names the stage",
     "Answered.microbatch": "names the microbatch that the error's words must hold",

@@ -26,6 +26,22 @@ def test_an_output_that_is_alive_after_the_step_is_told_with_its_stage() -> None
     assert told("LIF-3", wrong) == [("outputs kept", 2, 1, 1, None)]
 
 
+def test_who_keeps_the_first_tensor_stands_in_a_line_of_its_own() -> None:
+    """The first line and the kind are the same, whoever keeps it: stored expectations compare them."""
+    made = honest_example("plain")
+
+    def with_holder(requirement: str, **holder: str) -> list[list[str]]:
+        wrong = changed(made, rank=1, step=2, kept=Kept(at_once=1, inputs=2 * M, outputs=(1, 1), **holder))
+        return [one.message.splitlines() for one in found(requirement, wrong)]
+
+    told, quiet = with_holder("LIF-3", holds_output="Engine.outputs[0]"), with_holder("LIF-3")
+    assert (told[0][1:], quiet[0][1:]) == (["the first is kept by Engine.outputs[0]"], [])
+    assert told[0][0] == quiet[0][0]
+    told, quiet = with_holder("LIF-7", holds_input="Engine.buffers[0]"), with_holder("LIF-7")
+    assert (told[0][1:], quiet[0][1:]) == (["the first is kept by Engine.buffers[0]"], [])
+    assert told[0][0] == quiet[0][0]
+
+
 def test_a_saved_tensor_that_is_alive_after_the_step_is_told_with_its_stage() -> None:
     made = honest_example("plain")
     call = made.shown[1].steps[0].forwards[0].call

@@ -312,3 +312,17 @@ def blocked_signals(context, payload):
         mask = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
         found[tid] = {number for number in range(1, 64) if mask >> (number - 1) & 1}
     return list(found.values())
+
+
+@plain
+def speak(context, payload):
+    """Say each line of the payload, alternately on both outputs, and its rank; the last line is left without an end."""
+    *lines, last = payload.decode().split("\n")
+    for index, line in enumerate(lines):
+        print(f"{line} of {context.rank}", file=(sys.stdout, sys.stderr)[index % 2])
+    sys.stdout.write(last)
+
+
+def speak_and_hang(context: RankContext, payload: bytes) -> None:
+    print(f"{payload.decode()} of {context.rank}")
+    time.sleep(3600)
