@@ -81,8 +81,10 @@ def _closure(x: Tensor) -> object:
         (_slots, "an_engine.place.kept"),
         (lambda x: _Stage(_closure(x)), "an_engine.place.kept.__closure__[0].cell_contents"),
     ],
-    ids=str,
-)
+    ids=[
+        "itself", "attribute", "list", "nested", "tuple as key", "type as key", "deque", "named", "slots", "closure"
+    ],
+)  # fmt: skip
 def test_a_chain_is_told_as_an_expression(engine, hold, told) -> None:
     x = _tensor()
     engine.place = hold(x)
