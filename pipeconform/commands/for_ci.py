@@ -28,14 +28,23 @@ def is_on_github() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def write_junit(result: Result, folder: Path, *, known: Sequence[Known] | None = None) -> None:
-    """Write ``junit.xml`` completely or not at all; `known` lists findings, as in `causes_of`.
+def write_junit(
+    result: Result,
+    folder: Path,
+    *,
+    expectations: Path | None = None,
+    known: Sequence[Known] | None = None,
+) -> None:
+    """Write ``junit.xml`` completely or not at all.
+
+    `expectations` is the file of expected failures; `known` lists findings, as in `causes_of`.
 
     Raises:
         BadResultError: the file cannot be written; the message names it.
     """
     path = folder / JUNIT_NAME
-    text = junit(result, causes_of(result, known=known), origins=_origins(result))
+    file = "" if expectations is None else _in_project(expectations)
+    text = junit(result, causes_of(result, known=known), origins=_origins(result), expectations=file)
     try:
         with whole_file(path) as part:
             part.write_bytes(text)

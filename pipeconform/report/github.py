@@ -13,6 +13,7 @@ from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.next_steps import next_step
 from pipeconform.report.origin import Origin, Origins
 from pipeconform.report.overview import DEFAULT
+from pipeconform.report.required_change import RequiredChange, required_changes
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.summary import totals, verdict
 from pipeconform.report.words import EXPECTED, WORDS
@@ -22,7 +23,6 @@ from pipeconform.spec.wrappers import all_requirements
 __all__ = ["Severity", "job_summary", "workflow_command", "workflow_commands"]
 
 _MOST_ANNOTATIONS = 10  # errors of one step that GitHub shows
-_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+): (?P<text>.+)$", re.DOTALL)
 
 Severity = Literal["error", "warning", "notice"]
 
@@ -48,8 +48,7 @@ def workflow_commands(
     """
     accusing = [cause for cause in causes if not cause.expected]
     found = [_annotation(cause, origins=origins, where=where) for cause in accusing]
-    problems = () if result.expectations is None else result.expectations.problems
-    found += [_problem(text, file=expectations) for text in problems]
+    found += [_to_change(change, file=expectations) for change in required_changes(result)]
     yield from found[:_MOST_ANNOTATIONS]
     if len(found) > _MOST_ANNOTATIONS:
         more = f"and {len(found) - _MOST_ANNOTATIONS} more; the job's summary and the report list all"
@@ -78,11 +77,10 @@ def _annotation(cause: Cause, *, origins: Origins, where: Path | None) -> str:
     )
 
 
-def _problem(text: str, *, file: str) -> str:
-    """A required change to the expectations file; its line is in the text."""
-    found = _LINE.match(text)
-    origin = Origin(file=file, line=int(found["line"])) if found and file else None
-    said = found["text"] if found and file else text
+def _to_change(change: RequiredChange, *, file: str) -> str:
+    """An error at the line of the expectations file that must be changed."""
+    origin = Origin(file=file, line=change.line) if change.line and file else None
+    said = change.text if origin or not change.label else f"{change.label}: {change.text}"
     return workflow_command("error", shown_line(said), title="pipeconform: expectations", origin=origin)
 
 
