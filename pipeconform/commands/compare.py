@@ -15,6 +15,7 @@ from pipeconform.commands.say import say, say_json
 from pipeconform.execute.implementation import resolve
 from pipeconform.gate.comparison import compare as compare_results
 from pipeconform.gate.comparison_text import FORMATS, render_comparison
+from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.result import read_result
 from pipeconform.supported import require_supported_torch
 
@@ -36,7 +37,7 @@ __all__ = ["compare"]
 @impl_option(required=False)
 @device_options
 def compare(
-    old: Path, new: Path, style: str, known_file: Path | None, impl: str | None, **where: Unpack[Where]
+    old: Path, new: Path, style: str, known_file: Path | None, impl: str | None, **devices: Unpack[Where]
 ) -> int:
     """Show what changed from the result OLD to the result NEW.
 
@@ -47,13 +48,14 @@ def compare(
     """
     known = known_in(known_file)
     before, after = read_result(old), read_result(new)
-    comparison = compare_results(before, after, known=known)
+    where = new / RESULT_NAME if new.is_dir() else new
+    comparison = compare_results(before, after, known=known, where=where)
     if impl is not None:
         require_supported_torch()
         resolve(impl)
         from pipeconform.campaign.settle import settle  # noqa: PLC0415 - imports torch
 
-        comparison = settle(comparison, before, after, options=Options(implementation=impl, **where))
+        comparison = settle(comparison, before, after, options=Options(implementation=impl, **devices))
     text = render_comparison(comparison, style)
     (say_json if style == "json" else say)(text)
     if style == "github":

@@ -12,6 +12,7 @@ from pipeconform.errors import BadResultError
 from pipeconform.report.causes import Known, causes_of
 from pipeconform.report.github import job_summary, workflow_commands
 from pipeconform.report.junit import JUNIT_NAME, junit
+from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.origin import Origins
 from pipeconform.report.result import Result
 from pipeconform.writing import whole_file
@@ -44,7 +45,13 @@ def write_junit(
     """
     path = folder / JUNIT_NAME
     file = "" if expectations is None else _in_project(expectations)
-    text = junit(result, causes_of(result, known=known), origins=_origins(result), expectations=file)
+    text = junit(
+        result,
+        causes_of(result, known=known),
+        origins=_origins(result),
+        expectations=file,
+        where=folder / RESULT_NAME,
+    )
     try:
         with whole_file(path) as part:
             part.write_bytes(text)

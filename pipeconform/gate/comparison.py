@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from pipeconform.gate.comparison_causes import CauseChange, cause_changes
+from pipeconform.report.cause_text import replay_line
 from pipeconform.report.causes import Known
 from pipeconform.report.change import CellChange, Changes, Key, Kind, aligned, is_judged, shown
 from pipeconform.report.result import Cell, Result
@@ -82,18 +84,20 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(change for change in self.changes if change.kind == kind)
 
 
-def compare(old: Result, new: Result, *, known: Sequence[Known] | None = None) -> Comparison:
+def compare(
+    old: Result, new: Result, *, known: Sequence[Known] | None = None, where: Path | None = None
+) -> Comparison:
     """Compare two results cell by cell, and their causes.
 
     Two violations are the same if requirement, schedule, variant, status and signature are equal. Expected violations
     in the new result are not changes. A blocked violation came or went with what blocks it, which is compared itself.
-    `known` lists findings, as in `causes_of`.
+    `known` lists findings, as in `causes_of`; `where` is the file of the new result, for the commands that replay.
     """
     changes: list[Change] = []
     unchanged = still = 0
     cells = Changes(old, new, known=known)
     for key, (before, after) in aligned([old, new]).items():
-        pair = _Pair(old, new, before, after, key, cells)
+        pair = _Pair(old, new, before, after, key, cells, where=where)
         found = list(pair.changes())
         changes += found
         unchanged += not found
@@ -127,9 +131,18 @@ class _Pair:
     """One cell in both results."""
 
     def __init__(
-        self, old: Result, new: Result, before: Cell | None, after: Cell | None, key: Key, cells: Changes
+        self,
+        old: Result,
+        new: Result,
+        before: Cell | None,
+        after: Cell | None,
+        key: Key,
+        cells: Changes,
+        *,
+        where: Path | None,
     ) -> None:
         self.old, self.new, self.before, self.after, self.cells = old, new, before, after, cells
+        self.where = where
         self.requirement, self.schedule, self.variant = key
 
     def changes(self) -> Iterator[Change]:
@@ -195,7 +208,9 @@ class _Pair:
             signature="" if violation is None else f"{violation.status}: {violation.signature}",
             detail=detail,
             violation="" if violation is None else violation.id,
-            replay="" if violation is None or change.kind == "fixed" else violation.replay,
+            replay=""
+            if violation is None or change.kind == "fixed"
+            else replay_line(violation, where=self.where),
         )
 
     def _cause(self) -> Cause:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from pipeconform.report.cause_text import blocked_lines, known_words, named, shown_as
 from pipeconform.report.causes import Cause
@@ -32,14 +33,20 @@ _NOT_JUDGED = ("blocked", "nothing_compared", "not_claimed", "skipped")
 
 
 def junit(
-    result: Result, causes: Sequence[Cause], *, origins: Origins | None = None, expectations: str = ""
+    result: Result,
+    causes: Sequence[Cause],
+    *,
+    origins: Origins | None = None,
+    expectations: str = "",
+    where: Path | None = None,
 ) -> bytes:
     """The file for a result and its causes; `origins` finds the lines that violations come from.
 
-    `expectations` is the path of the expectations file, as a user of the project would write it.
+    `expectations` is the path of the expectations file, as a user of the project would write it; `where` is the result
+    file.
     """
     name = result.implementation.name
-    cases = [_case(cell, causes, name=name, origins=origins) for cell in result.cells]
+    cases = [_case(cell, causes, name=name, origins=origins, where=where) for cell in result.cells]
     cases += _to_change(result, file=expectations)
     kinds = [child.tag for case in cases for child in case]
     counts = {
@@ -88,7 +95,9 @@ def _properties(properties: Sequence[tuple[str, str]]) -> ET.Element:
     return found
 
 
-def _case(cell: Cell, causes: Sequence[Cause], *, name: str, origins: Origins | None) -> ET.Element:
+def _case(
+    cell: Cell, causes: Sequence[Cause], *, name: str, origins: Origins | None, where: Path | None
+) -> ET.Element:
     variant = "" if cell.variant == DEFAULT else f" ({cell.variant})"
     case = ET.Element(
         "testcase",
@@ -116,7 +125,7 @@ def _case(cell: Cell, causes: Sequence[Cause], *, name: str, origins: Origins | 
         wrong = ET.SubElement(
             case, "failure", type=cell.status, message=shown_line(headline(cell) + _as_known(cell, causes))
         )
-        wrong.text = shown("\n".join([describe_cell(cell), *_beside(cell, causes)]))
+        wrong.text = shown("\n".join([describe_cell(cell, where=where), *_beside(cell, causes)]))
     return case
 
 

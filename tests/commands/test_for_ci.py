@@ -105,6 +105,16 @@ def test_a_junit_file_that_cannot_be_written_is_an_error_after_the_verdict(resul
     assert "violates 1 of 1 judged requirement" in capsys.readouterr().out
 
 
+def test_the_junit_file_s_command_that_replays_finds_the_result(result, capsys):
+    conclude(Ended(code=1), result, show="verdict")
+    (failure,) = ET.parse(result.parent / "junit.xml").getroot().iter("failure")
+
+    assert (
+        f"replay: pipeconform replay FWD-1:GPipe:default:1f3a --impl torch --result {result}\n"
+        in failure.text
+    )
+
+
 def test_a_run_that_only_its_expectations_fail_fails_in_the_junit_file_too(tmp_path, capsys):
     make = Make()
     problem = "e.toml:44: unexpected pass: FWD-1 under GPipe no longer shows failed 'output value', it passes"
