@@ -179,7 +179,7 @@ def _side(side: Side) -> str:
 def _entries(changes: Sequence[Change]) -> list[_Entry]:
     found: dict[tuple[str, ...], list[Change]] = {}
     for change in changes:
-        alike = (change.requirement, change.variant, change.signature, change.cause)
+        alike = (change.requirement, change.variant, change.signature, change.cause, change.before, change.after)
         detail = "" if change.signature and change.kind not in ("flaky", "sometimes") else change.detail
         found.setdefault((*alike, detail), []).append(change)
     return [

@@ -52,6 +52,21 @@ blocked: 2 regressed, 1 lost coverage, 1 fixed, 0 cells unchanged, 0 violations 
     )
 
 
+def test_schedules_are_told_together_only_if_they_were_and_are_alike(make):
+    old = make.result(
+        make.cell("SCH-8", "GPipe"),
+        make.cell("SCH-8", "1F1B"),
+        make.cell("SCH-8", "ZBVZeroBubble", make.violation("SCH-8", "ZBVZeroBubble", signature="order")),
+    )
+    wrong = [
+        make.cell("SCH-8", name, make.violation("SCH-8", name)) for name in ("GPipe", "1F1B", "ZBVZeroBubble")
+    ]
+    text = render_comparison(compare(old, make.result(*wrong)), "text")
+
+    assert "  SCH-8 under GPipe, 1F1B: passed → failed, failed: output value;" in text
+    assert "  SCH-8 under ZBVZeroBubble: failed → failed, failed: output value;" in text
+
+
 def test_markdown_is_a_table_that_its_contents_cannot_break(make):
     cell = make.cell("TRN-4", "GPipe", make.violation("TRN-4", "GPipe", message="a | b <c>"))
     text = render_comparison(compare(make.result(make.cell("TRN-4", "GPipe")), make.result(cell)), "markdown")
