@@ -17,7 +17,7 @@ from pipeconform.report.origin import Origins
 from pipeconform.report.result import Result
 from pipeconform.writing import whole_file
 
-__all__ = ["append_to_summary", "is_on_github", "tell_github", "write_junit"]
+__all__ = ["append_to_summary", "is_on_github", "origins_of", "tell_github", "write_junit"]
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _PROJECTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
@@ -48,7 +48,7 @@ def write_junit(
     text = junit(
         result,
         causes_of(result, known=known),
-        origins=_origins(result),
+        origins=origins_of(result),
         expectations=file,
         where=folder / RESULT_NAME,
     )
@@ -76,7 +76,7 @@ def tell_github(
     file = "" if expectations is None else _in_project(expectations)
     with contextlib.suppress(BrokenPipeError):  # a closed pipe does not change the verdict
         for line in workflow_commands(
-            result, causes, origins=_origins(result), expectations=file, where=where
+            result, causes, origins=origins_of(result), expectations=file, where=where
         ):
             say_line(line, err=err)
     try:
@@ -101,7 +101,8 @@ def append_to_summary(text: str) -> None:
         raise BadResultError(f"cannot write ${_SUMMARY}, {path}: {error.strerror or error}") from error
 
 
-def _origins(result: Result) -> Origins:
+def origins_of(result: Result) -> Origins:
+    """What finds the lines of the project that a result's violations come from."""
     return Origins(result.implementation.reference, root=_project())
 
 

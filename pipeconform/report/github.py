@@ -14,15 +14,23 @@ from pipeconform.report.next_steps import next_step
 from pipeconform.report.origin import Origin, Origins
 from pipeconform.report.overview import DEFAULT
 from pipeconform.report.required_change import RequiredChange, required_changes
-from pipeconform.report.result import Cell, Result
+from pipeconform.report.result import Cell, Result, Violation
 from pipeconform.report.summary import totals, verdict
 from pipeconform.report.words import EXPECTED, WORDS
 from pipeconform.showing import shown_line
 from pipeconform.spec.wrappers import all_requirements
 
-__all__ = ["Severity", "job_summary", "workflow_command", "workflow_commands"]
+__all__ = [
+    "MOST_ANNOTATIONS",
+    "Severity",
+    "also_said",
+    "job_summary",
+    "workflow_command",
+    "workflow_commands",
+]
 
-_MOST_ANNOTATIONS = 10  # errors of one step that GitHub shows
+MOST_ANNOTATIONS = 10
+"""Of one severity and one step, those that GitHub shows."""
 
 Severity = Literal["error", "warning", "notice"]
 
@@ -49,9 +57,9 @@ def workflow_commands(
     accusing = [cause for cause in causes if not cause.expected]
     found = [_annotation(cause, origins=origins, where=where) for cause in accusing]
     found += [_to_change(change, file=expectations) for change in required_changes(result)]
-    yield from found[:_MOST_ANNOTATIONS]
-    if len(found) > _MOST_ANNOTATIONS:
-        more = f"and {len(found) - _MOST_ANNOTATIONS} more; the job's summary and the report list all"
+    yield from found[:MOST_ANNOTATIONS]
+    if len(found) > MOST_ANNOTATIONS:
+        more = f"and {len(found) - MOST_ANNOTATIONS} more; the job's summary and the report list all"
         yield workflow_command("warning", more, title="pipeconform")
     good = not found and any(cell.is_judged for cell in result.cells)
     text = shown_line(verdict(result, causes=causes).plain)
@@ -59,22 +67,28 @@ def workflow_commands(
 
 
 def _annotation(cause: Cause, *, origins: Origins, where: Path | None) -> str:
-    title = f"{named([cause.requirement])}: {shown_as(cause)}"
-    step = next_step(cause.violation)
     lines = [
         f"{HARM[cause.harm]}{cause.under()}",
         f"{cause.violation.message.strip().partition(chr(10))[0]} ({cause.violation.where})",
-        *(f"known as {one.id}: {one.title} ({one.link})" for one in cause.known),
-        *([f"also violates {named(cause.others)}"] if cause.others else []),
-        *([f"next: {step}"] if step else []),
+        *also_said(cause, cause.violation),
         replay_line(cause.violation, where=where),
     ]
     return workflow_command(
         "error",
         "\n".join(map(shown_line, lines)),
-        title=shown_line(title),
+        title=shown_line(f"{named([cause.requirement])}: {shown_as(cause)}"),
         origin=origins.of(cause.violation),
     )
+
+
+def also_said(cause: Cause, violation: Violation) -> Iterator[str]:
+    """What an annotation says about a cause and one of its violations besides: what it is known as, what to do next."""
+    step = next_step(violation)
+    yield from (f"known as {one.id}: {one.title} ({one.link})" for one in cause.known)
+    if cause.others:
+        yield f"also violates {named(cause.others)}"
+    if step:
+        yield f"next: {step}"
 
 
 def _to_change(change: RequiredChange, *, file: str) -> str:
