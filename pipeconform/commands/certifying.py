@@ -150,7 +150,11 @@ def interruption(work: Path, *, shard: str = "", workers: str | None = None) -> 
     lines = [f"no package: {kept}; certify starts over, and begins with the requirements"]
     ways = [
         *([] if workers not in (None, "0") else ["-n auto judges schedules in parallel"]),
-        *([] if shard else ["--shard 1/4 certifies a quarter, whose package is kept, and 'merge' joins them"]),
+        *(
+            []
+            if shard
+            else ["--shard 1/4 certifies a quarter, whose package is kept, and 'merge' joins them"]
+        ),
     ]
     return "\n".join([*lines, *(["; ".join(ways)] if ways else [])])
 

@@ -111,9 +111,7 @@ def _case(
     if cell.status == "passed":
         return case
     if cell.is_expected:
-        entries = ", ".join(dict.fromkeys(one.expected for one in cell.violations if one.expected))
-        kinds = ", ".join(dict.fromkeys(f"{one.status}: {one.signature}" for one in cell.violations))
-        ET.SubElement(case, "skipped", type="expected", message=shown_line(f"expected: {kinds} ({entries})"))
+        ET.SubElement(case, "skipped", type="expected", message=shown_line(_expected(cell)))
     elif cell.status in _NOT_JUDGED:
         word = cell.status.replace("_", " ")
         said = cell.reason if cell.reason.startswith(word) else f"{word}: {cell.reason}"
@@ -127,6 +125,19 @@ def _case(
         )
         wrong.text = shown("\n".join([describe_cell(cell, where=where), *_beside(cell, causes)]))
     return case
+
+
+def _expected(cell: Cell) -> str:
+    """What is expected in a cell, by which entries, and what else it shows that another requirement blocks."""
+    covered = [one for one in cell.violations if one.expected]
+    entries = ", ".join(dict.fromkeys(one.expected for one in covered))
+    kinds = ", ".join(dict.fromkeys(f"{one.status}: {one.signature}" for one in covered))
+    others = dict.fromkeys(
+        f"; {one.status}: {one.signature} blocked by {one.blocked_by}"
+        for one in cell.violations
+        if not one.expected
+    )
+    return f"expected: {kinds} ({entries}){''.join(others)}"
 
 
 def _to_change(result: Result, *, file: str) -> Iterator[ET.Element]:

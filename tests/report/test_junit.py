@@ -108,6 +108,22 @@ def test_what_was_not_judged_is_skipped_and_says_why(result):
     }
 
 
+def test_only_what_an_entry_expects_is_called_expected(make):
+    blocker = Control(digest="d", requirement="TRN-3", status="failed", signature="scale")
+    cell = make.cell(
+        "TRN-15",
+        "GPipe",
+        make.violation("TRN-15", "GPipe", status="error", signature="raised", expected="e.toml:56"),
+        make.violation("TRN-15", "GPipe", signature="gradient value", control=blocker),
+    )
+    (skipped,) = read(make.result(cell)).iter("skipped")
+
+    assert (
+        skipped.get("message")
+        == "expected: error: raised (e.toml:56); failed: gradient value blocked by TRN-3"
+    )
+
+
 def test_a_failure_says_what_is_wrong_what_it_is_known_as_and_how_to_replay_it(result):
     (failure,) = read(result).iter("failure")
 
