@@ -70,7 +70,7 @@ def judge_implementation(
     result = read_result(path)
     from pipeconform.commands.for_ci import write_junit  # noqa: PLC0415 - loads all that reports are made of
 
-    write_junit(result, out)
+    write_junit(result, out, expectations=expectations)
     return result
 
 

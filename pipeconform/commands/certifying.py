@@ -8,8 +8,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,13 @@ from pipeconform.report.cause_text import cause_list
 from pipeconform.report.causes import causes_of
 from pipeconform.report.console import SafeConsole
 from pipeconform.report.junit import junit
-from pipeconform.report.location import DEFAULT_OUT
+from pipeconform.report.location import DEFAULT_OUT, RESULT_NAME
 from pipeconform.report.result import Result, read_result
 from pipeconform.report.summary import render_summary
 from pipeconform.report.words import returned_unclaimed
 from pipeconform.spec import CertificationLevel, certification_level, mandatory
 
-__all__ = ["Certified", "certified", "decision_text"]
+__all__ = ["Certified", "certified", "decision_text", "interruption"]
 
 _LOG_WIDTH = 110
 
@@ -110,6 +110,7 @@ def certified(
         keep_cases=work / "kept",
     )
     with ExitStack() as stack:
+        stack.enter_context(_telling_if_interrupted(work, shard=shard or "", workers=workers, log=log))
         if attach is not None:
             there = attached_devices(
                 options.device, backend=options.backend, ranks_per_device=options.ranks_per_device
@@ -129,6 +130,33 @@ def certified(
     log(f"{caught} of {len(canaries)} faults detected")
     contents = _contents(result, level, canaries, work=work, source=source, engine=engine, shard=shard or "")
     return _written(contents, target, work=work, log=log)
+
+
+@contextmanager
+def _telling_if_interrupted(
+    work: Path, *, shard: str, workers: str | None, log: Callable[[str], object]
+) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):
+        log(interruption(work, shard=shard, workers=workers))
+        raise
+
+
+def interruption(work: Path, *, shard: str = "", workers: str | None = None) -> str:
+    """What an interrupted certification leaves in its folder, and how to go on."""
+    file = work / RESULT_NAME
+    kept = f"what was judged is kept in {file}" if file.exists() else "nothing was judged yet"
+    lines = [f"no package: {kept}; certify starts over, and begins with the requirements"]
+    ways = [
+        *([] if workers not in (None, "0") else ["-n auto judges schedules in parallel"]),
+        *(
+            []
+            if shard
+            else ["--shard 1/4 certifies a quarter, whose package is kept, and 'merge' joins them"]
+        ),
+    ]
+    return "\n".join([*lines, *(["; ".join(ways)] if ways else [])])
 
 
 def _described(impl: str) -> tuple[Target, Source, tuple[Component, ...]]:

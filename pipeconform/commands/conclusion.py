@@ -65,7 +65,7 @@ def conclude(
                 result, ended.kept or written, quiet=show == "verdict", known=known, verbose=verbose
             )
         if cells and written is not None and not ended.unwritten:
-            ended.unwritten = _write_junit(result, written, known=known)
+            ended.unwritten = _write_junit(result, written, expectations=expectations, known=known)
             _write_report(result, written, tell=show == "summary", known=known)
         if cells and github:
             where = ended.kept or written
@@ -89,10 +89,12 @@ def conclude(
     return int(violated)
 
 
-def _write_junit(result: Result, written: Path, *, known: Sequence[Known] | None) -> str:
+def _write_junit(
+    result: Result, written: Path, *, expectations: Path | None, known: Sequence[Known] | None
+) -> str:
     """Write ``junit.xml`` beside the result file; the error, if it cannot be written, and otherwise nothing."""
     try:
-        write_junit(result, written.parent, known=known)
+        write_junit(result, written.parent, expectations=expectations, known=known)
     except BadResultError as error:
         return f"{error}; the result file is complete"
     return ""

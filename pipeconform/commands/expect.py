@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -71,9 +72,10 @@ def update(
     entry with an empty field is refused. Comments in the file are not kept.
     """
     last, *others = map(read_result, results or (Path(DEFAULT_RESULT),))
+    before = read_expectations(file, drafts=True) if file.exists() else None
     proposal = propose(
         last,
-        read_expectations(file, drafts=True) if file.exists() else None,
+        before,
         others=others,
         reason=reason,
         issue=issue,
@@ -86,7 +88,11 @@ def update(
     write_proposal(proposal, file)
     entries = proposal.text.count("[[expect]]")
     say(f"wrote {file}: entries: {entries}, cases: {len(proposal.cases)}")
-    for line in _incomplete(read_expectations(file, drafts=True)):
+    written = read_expectations(file, drafts=True)
+    for entry in () if before is None else before.entries:
+        if not any(_is_same(entry, one) for one in written.entries):
+            say(f"dropped {entry.label}: {entry.requirement} {entry.told}, which no longer shows")
+    for line in _incomplete(written):
         say(line)
 
 
@@ -119,12 +125,15 @@ def fill(
         raise UsageError("nothing to fill in: give --reason, --issue, --owner or --expires")
     if issue and not is_link(issue):
         raise UsageError(f"--issue {issue!r} is not a link; expected https://…")
-    entries = _chosen(read_expectations(file, drafts=True), requirements, cause)
+    before = read_expectations(file, drafts=True)
+    entries = _chosen(before, requirements, cause)
     text = file_text(file, error=BadExpectationsError)
     changed = filled(text, [entry.line for entry in entries], values, again=again)
     write_proposal(Proposal(text=changed, cases={}), file)
-    touched = sum(again or not values.keys().isdisjoint(entry.lacking) for entry in entries)
-    say(f"filled in {', '.join(values)}: {_entries(touched)} of {file}")
+    say(f"filled in {_filled(entries, values, again=again)} of {file}")
+    without = _without_entry(before, requirements)
+    if without:
+        say(f"no entry is about {', '.join(without)}")
     for line in _incomplete(read_expectations(file, drafts=True)):
         say(line)
 
@@ -164,21 +173,63 @@ def _chosen(
     return tuple(entries)
 
 
+def _is_same(entry: Expectation, other: Expectation) -> bool:
+    """Whether two entries are about the same failure; schedules and cases may have changed since."""
+    return (
+        entry.requirement,
+        entry.statuses,
+        entry.signature,
+        entry.device,
+        entry.torch,
+        entry.p,
+        entry.v,
+    ) == (other.requirement, other.statuses, other.signature, other.device, other.torch, other.p, other.v)
+
+
 def _entries(number: int) -> str:
     return f"{number} {'entry' if number == 1 else 'entries'}"
 
 
+def _filled(entries: Sequence[Expectation], values: Iterable[str], *, again: bool) -> str:
+    """In how many entries each field was filled in: ``owner: 6 entries; issue: 4 entries (2 keep theirs; …)``."""
+    by_count: dict[int, list[str]] = {}
+    for field in values:
+        kept = 0 if again else sum(field not in entry.lacking for entry in entries)
+        by_count.setdefault(kept, []).append(field)
+    return "; ".join(
+        f"{', '.join(fields)}: {_entries(len(entries) - kept)}"
+        + (
+            f" ({kept} {'keeps its own' if kept == 1 else 'keep their own'}; --again replaces)"
+            if kept
+            else ""
+        )
+        for kept, fields in by_count.items()
+    )
+
+
+def _without_entry(file: ExpectationsFile, requirements: Iterable[str]) -> list[str]:
+    """Those of the requirements and chapters that no entry is about."""
+    about = {entry.requirement for entry in file.entries}
+    return [name for name in requirements if about.isdisjoint(named_requirements([name]))]
+
+
 def _incomplete(file: ExpectationsFile) -> list[str]:
-    """What people still have to fill in."""
+    """What people still have to fill in, with the command for the entry that lacks most."""
     left = [entry for entry in file.entries if entry.lacking]
     if not left:
         return []
-    fields = [name for name in FILLED_BY_PEOPLE if any(name in entry.lacking for entry in left)]
-    some = " ".join(f"--{name} …" for name in fields)
-    verb = "lacks" if len(left) == 1 else "lack"
-    return [
-        f"{_entries(len(left))} {verb} {', '.join(fields)}: pipeconform expect fill {left[0].requirement} {some}"
-    ]
+    by_count: dict[int, list[str]] = {}
+    for field in FILLED_BY_PEOPLE:
+        number = sum(field in entry.lacking for entry in left)
+        by_count.setdefault(number, []).append(field)
+    words = "; ".join(
+        f"{_entries(number)} {'lacks' if number == 1 else 'lack'} {', '.join(fields)}"
+        for number, fields in by_count.items()
+        if number
+    )
+    first = max(left, key=lambda entry: len(entry.lacking))
+    options = " ".join(f"--{field} …" for field in first.lacking)
+    return [f"{words}: pipeconform expect fill {first.requirement} {options}"]
 
 
 def _date(text: str | None) -> datetime.date | None:

@@ -12,11 +12,12 @@ from pipeconform.errors import BadResultError
 from pipeconform.report.causes import Known, causes_of
 from pipeconform.report.github import job_summary, workflow_commands
 from pipeconform.report.junit import JUNIT_NAME, junit
+from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.origin import Origins
 from pipeconform.report.result import Result
 from pipeconform.writing import whole_file
 
-__all__ = ["append_to_summary", "is_on_github", "tell_github", "write_junit"]
+__all__ = ["append_to_summary", "is_on_github", "origins_of", "tell_github", "write_junit"]
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _PROJECTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
@@ -28,14 +29,29 @@ def is_on_github() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def write_junit(result: Result, folder: Path, *, known: Sequence[Known] | None = None) -> None:
-    """Write ``junit.xml`` completely or not at all; `known` lists findings, as in `causes_of`.
+def write_junit(
+    result: Result,
+    folder: Path,
+    *,
+    expectations: Path | None = None,
+    known: Sequence[Known] | None = None,
+) -> None:
+    """Write ``junit.xml`` completely or not at all.
+
+    `expectations` is the file of expected failures; `known` lists findings, as in `causes_of`.
 
     Raises:
         BadResultError: the file cannot be written; the message names it.
     """
     path = folder / JUNIT_NAME
-    text = junit(result, causes_of(result, known=known), origins=_origins(result))
+    file = "" if expectations is None else _in_project(expectations)
+    text = junit(
+        result,
+        causes_of(result, known=known),
+        origins=origins_of(result),
+        expectations=file,
+        where=folder / RESULT_NAME,
+    )
     try:
         with whole_file(path) as part:
             part.write_bytes(text)
@@ -60,7 +76,7 @@ def tell_github(
     file = "" if expectations is None else _in_project(expectations)
     with contextlib.suppress(BrokenPipeError):  # a closed pipe does not change the verdict
         for line in workflow_commands(
-            result, causes, origins=_origins(result), expectations=file, where=where
+            result, causes, origins=origins_of(result), expectations=file, where=where
         ):
             say_line(line, err=err)
     try:
@@ -85,7 +101,8 @@ def append_to_summary(text: str) -> None:
         raise BadResultError(f"cannot write ${_SUMMARY}, {path}: {error.strerror or error}") from error
 
 
-def _origins(result: Result) -> Origins:
+def origins_of(result: Result) -> Origins:
+    """What finds the lines of the project that a result's violations come from."""
     return Origins(result.implementation.reference, root=_project())
 
 

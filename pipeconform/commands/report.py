@@ -26,6 +26,8 @@ from pipeconform.writing import whole_file
 __all__ = ["INDEX_NAME", "PAGE_NAME", "report", "write_index", "write_page"]
 
 PAGE_NAME = "report.html"
+COMPARISON_NAME = "comparison.html"
+HISTORY_NAME = "history.html"
 INDEX_NAME = "index.html"
 
 
@@ -41,8 +43,8 @@ INDEX_NAME = "index.html"
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The page to write, or the folder of an index.  [default: report.html beside the first result, PACKAGE's name "
-    "with .html, or for an index the folder itself]",
+    help="The page to write, or the folder of an index.  [default: beside the first result report.html, of several "
+    "comparison.html, with --by history.html; PACKAGE's name with .html; for an index the folder itself]",
 )
 @click.option(
     "--by",
@@ -69,7 +71,9 @@ def report(
     elif by is None and _is_collection(results):
         page = write_index(results[0], results[0] if out is None else out, known=known_in(known_file))
     else:
-        files = _results_below(results[0]) if _is_collection(results) else results
+        files = results
+        if _is_collection(results):
+            files, out = _results_below(results[0]), results[0] if out is None else out
         page = _of_results(files, out, by=by, known=known_in(known_file))
     if opens:
         _open(page)
@@ -83,11 +87,16 @@ def _is_collection(paths: Sequence[Path]) -> bool:
 def _of_results(
     paths: Sequence[Path], out: Path | None, *, by: Order | None, known: Sequence[Known] | None
 ) -> Path:
-    """Write the page of results, or with `by` their history; the path of the page."""
+    """Write the page of results, or with `by` their history; the path of the page.
+
+    Without `out` it is beside the first result, and never has the name of one result's page: that would be lost.
+    """
     files = tuple(path / RESULT_NAME if path.is_dir() else path for path in paths)
-    page = files[0].with_name(PAGE_NAME) if out is None else out
+    folder = files[0].parent
+    name = HISTORY_NAME if by is not None else COMPARISON_NAME if files[1:] else PAGE_NAME
+    page = folder / name if out is None else out
     if page.is_dir():
-        page /= PAGE_NAME
+        page /= name
     if page.resolve() in {file.resolve() for file in files}:
         raise UsageError(f"--out {page} is one of the results to read; choose another name")
     if by is None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from pipeconform.gate.comparison_causes import CauseChange, cause_changes
+from pipeconform.report.cause_text import replay_line
 from pipeconform.report.causes import Known
 from pipeconform.report.change import CellChange, Changes, Key, Kind, aligned, is_judged, shown
 from pipeconform.report.result import Cell, Result
 
 __all__ = ["BLOCKING", "Cause", "CauseChange", "Change", "Comparison", "Kind", "Side", "compare"]
 
-BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost")
+BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost", "less")
 """The kinds of change that make a gate fail."""
 
-Cause = Literal["implementation", "rules"]
-"""``implementation`` if the requirement is the same in both results, ``rules`` if it is not."""
+Cause = Literal["implementation", "rules", "selection"]
+"""``implementation`` if the requirement is the same in both results, ``rules`` if it is not; ``selection`` if the new
+run was not asked to judge it."""
+
+_LONGEST_SELECTION = 60
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +40,15 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     seed: int
     complete: bool
+    reference: str = ""
+    """The adapter, as ``--impl`` was given."""
+    created: str = ""
+    selection: str = ""
+    """The requirements and chapters that were asked for; empty for all."""
+    schedules: tuple[str, ...] = ()
+    """Those that were judged, if that was a choice; empty for all that are claimed."""
+    file: str = ""
+    """Where the result was read."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,25 +97,32 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(change for change in self.changes if change.kind == kind)
 
 
-def compare(old: Result, new: Result, *, known: Sequence[Known] | None = None) -> Comparison:
+def compare(
+    old: Result,
+    new: Result,
+    *,
+    known: Sequence[Known] | None = None,
+    files: tuple[Path, Path] | None = None,
+) -> Comparison:
     """Compare two results cell by cell, and their causes.
 
     Two violations are the same if requirement, schedule, variant, status and signature are equal. Expected violations
     in the new result are not changes. A blocked violation came or went with what blocks it, which is compared itself.
-    `known` lists findings, as in `causes_of`.
+    `known` lists findings, as in `causes_of`; `files` are the paths of both results, for headings and commands.
     """
+    old_file, new_file = files or (None, None)
     changes: list[Change] = []
     unchanged = still = 0
     cells = Changes(old, new, known=known)
     for key, (before, after) in aligned([old, new]).items():
-        pair = _Pair(old, new, before, after, key, cells)
+        pair = _Pair(old, new, before, after, key, cells, where=new_file)
         found = list(pair.changes())
         changes += found
         unchanged += not found
         still += pair.still_violated()
     return Comparison(
-        old=_side(old),
-        new=_side(new),
+        old=_side(old, old_file),
+        new=_side(new, new_file),
         changes=tuple(changes),
         unchanged=unchanged,
         still_violated=still,
@@ -108,7 +130,7 @@ def compare(old: Result, new: Result, *, known: Sequence[Known] | None = None) -
     )
 
 
-def _side(result: Result) -> Side:
+def _side(result: Result, file: Path | None) -> Side:
     return Side(
         implementation=result.implementation.name,
         version=result.implementation.version,
@@ -120,6 +142,11 @@ def _side(result: Result) -> Side:
         profile=result.run.profile,
         seed=result.run.seed,
         complete=result.run.complete,
+        reference=result.implementation.reference,
+        created=result.created,
+        selection=result.run.selection,
+        schedules=() if result.run.unrestricted else result.run.schedules,
+        file="" if file is None else str(file),
     )
 
 
@@ -127,17 +154,26 @@ class _Pair:
     """One cell in both results."""
 
     def __init__(
-        self, old: Result, new: Result, before: Cell | None, after: Cell | None, key: Key, cells: Changes
+        self,
+        old: Result,
+        new: Result,
+        before: Cell | None,
+        after: Cell | None,
+        key: Key,
+        cells: Changes,
+        *,
+        where: Path | None,
     ) -> None:
         self.old, self.new, self.before, self.after, self.cells = old, new, before, after, cells
+        self.where = where
         self.requirement, self.schedule, self.variant = key
 
     def changes(self) -> Iterator[Change]:
         for change in self.cells.of(self.before, self.after):
             yield self._change(change, detail=self._detail(change))
         if is_judged(self.before) and is_judged(self.after):
-            for detail in self._lost():
-                yield self._change(CellChange(kind="lost"), detail=detail)
+            for detail in self._less():
+                yield self._change(CellChange(kind="less"), detail=detail)
 
     def still_violated(self) -> int:
         return len(shown(self.before).keys() & shown(self.after).keys())
@@ -154,14 +190,26 @@ class _Pair:
 
     def _no_longer_judged(self) -> str:
         after = self.after
+        if after is None and (why := self._not_asked()):
+            return why
         state = "absent" if after is None else after.status.replace("_", " ")
         if after is not None and after.status == "nothing_compared":
             return after.reason
         reason = "" if after is None else _first_line(after.reason)
         return f"no longer judged: {state}" + (f" ({reason})" if reason else "")
 
-    def _lost(self) -> Iterator[str]:
-        """Lost coverage that verdicts do not show: a cell that is judged on less than before."""
+    def _not_asked(self) -> str:
+        """Why the new run was not asked to judge this cell; empty if it was, as far as the result tells."""
+        run = self.new.run
+        if not _asked(run.selection, self.requirement):
+            chosen = textwrap.shorten(run.selection.replace(",", ", "), _LONGEST_SELECTION, placeholder=" …")
+            return f"not selected in the new run (--requirements {chosen})"
+        if self.schedule not in run.schedules and not run.unrestricted:
+            return f"not selected in the new run (--schedules {', '.join(run.schedules)})"
+        return ""
+
+    def _less(self) -> Iterator[str]:
+        """Lost coverage that verdicts do not show: what a cell was judged on before, and is not now."""
         before, after = self.before, self.after
         assert before is not None
         assert after is not None
@@ -195,11 +243,15 @@ class _Pair:
             signature="" if violation is None else f"{violation.status}: {violation.signature}",
             detail=detail,
             violation="" if violation is None else violation.id,
-            replay="" if violation is None or change.kind == "fixed" else violation.replay,
+            replay=""
+            if violation is None or change.kind == "fixed"
+            else replay_line(violation, where=self.where),
         )
 
     def _cause(self) -> Cause:
         """``rules`` if the requirement changed, or the standard, which then draws other cases."""
+        if self.after is None and self._not_asked():
+            return "selection"
         before, after = self.old.rules.get(self.requirement), self.new.rules.get(self.requirement)
         same_rule = before == after if before and after else True
         if self.old.standard_version != self.new.standard_version or not same_rule:
@@ -210,9 +262,13 @@ class _Pair:
 
 def _covered(old: Result, requirement: str) -> bool:
     """Whether the old run would have judged a requirement if its standard had contained it."""
-    chapter = requirement.partition("-")[0]
-    asked = [name.upper() for name in old.run.selection.split(",") if name]
-    return bool(old.rules) and (not asked or chapter in asked or requirement in asked)
+    return bool(old.rules) and _asked(old.run.selection, requirement)
+
+
+def _asked(selection: str, requirement: str) -> bool:
+    """Whether a selection of ids and chapters has a requirement; without one, everything is selected."""
+    asked = [name.strip().upper() for name in selection.split(",") if name]
+    return not asked or requirement.partition("-")[0] in asked or requirement in asked
 
 
 def _first_line(text: str) -> str:

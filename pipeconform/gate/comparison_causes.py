@@ -10,6 +10,7 @@ from pipeconform.report.cause_change import CauseKind, MatchedCause, matched_cau
 from pipeconform.report.cause_text import shown_as
 from pipeconform.report.causes import Known
 from pipeconform.report.causes.harm import WORDS
+from pipeconform.report.change_words import CauseWord
 from pipeconform.report.result import Result
 
 __all__ = ["CauseChange", "CauseKind", "cause_changes"]
@@ -33,6 +34,13 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements that it violates in the old result, and neither violates nor blocks in the new one."""
     also_under: tuple[str, ...] = ()
     """Schedules under which it shows in the new result only."""
+    is_worse: bool = False
+    """Whether both results have it, and the new one violates more cells by it, or with worse harm."""
+
+    @property
+    def word(self) -> CauseWord:
+        """How it changed, in the words of all reports."""
+        return "worse" if self.is_worse else self.kind
 
 
 def cause_changes(
@@ -58,4 +66,5 @@ def _change(found: MatchedCause) -> CauseChange:
         also=tuple(name for name in cause.requirements if name not in names | effects) if before else (),
         no_longer=tuple(sorted(names - {*cause.requirements, *cause.blocked_requirements})),
         also_under=tuple(name for name in cause.schedules if name not in schedules) if before else (),
+        is_worse=found.is_worse,
     )

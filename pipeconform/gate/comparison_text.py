@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import msgspec
 
-from pipeconform.gate.comparison import CauseChange, Change, Comparison, Kind, Side
-from pipeconform.report.github import Severity, workflow_command
-from pipeconform.report.words import under
+from pipeconform.gate.comparison import CauseChange, Comparison, Side
+from pipeconform.gate.comparison_entries import cells_of, entries_of
+from pipeconform.gate.comparison_github import annotated
+from pipeconform.gate.comparison_words import verdict
+from pipeconform.report.change_words import CAUSE_WORDS, CHANGE_WORDS, as_before, cause_headline
+from pipeconform.report.words import plural, under
 from pipeconform.showing import shown_line
 
 __all__ = ["FORMATS", "render_comparison"]
 
 FORMATS = ("text", "json", "markdown", "github")
 
-_TITLES: dict[Kind, str] = {
-    "regressed": "regressed",
-    "new": "new failures",
-    "flaky": "flaky",
-    "lost": "lost coverage",
-    "sometimes": "flaky, but known",
-    "reworded": "reported in other words",
-    "elsewhere": "shown by another requirement before",
-    "effect": "effects of other violations",
-    "fixed": "fixed",
-    "added": "judged for the first time, and met",
-}
 _MOST = 50  # entries of one kind; the rest is counted
 _LONGEST_SIGNATURE = 80  # of a cause
 _MANY = 4  # schedules of a cause that are counted, not named
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """The same change under several schedules, reported once."""
-
-    change: Change
-    schedules: tuple[str, ...]
 
 
 def render_comparison(comparison: Comparison, style: str) -> str:
@@ -47,59 +29,53 @@ def render_comparison(comparison: Comparison, style: str) -> str:
     if style == "json":
         full = msgspec.to_builtins(comparison) | {"blocked": comparison.blocked}
         return msgspec.json.format(msgspec.json.encode(full), indent=1).decode()
-    lines = {"text": _text, "markdown": _markdown, "github": _github}[style](comparison)
+    lines = {"text": _text, "markdown": _markdown, "github": annotated}[style](comparison)
     return "\n".join(map(shown_line, lines))
 
 
 def _text(comparison: Comparison) -> Iterator[str]:
     yield from _heading(comparison)
-    for kind, title in _TITLES.items():
-        entries = _entries(comparison.of(kind))
+    for kind, words in CHANGE_WORDS.items():
+        entries = entries_of(comparison, kind)
         if entries:
             yield ""
-            yield f"{title} ({len(comparison.of(kind))}):"
+            yield f"{words} ({plural(cells_of(comparison.of(kind)), 'cell')}):"
             for entry in entries[:_MOST]:
-                yield f"  {_sentence(entry)}"
+                yield f"  {entry.sentence}"
                 if entry.change.replay:
                     yield f"      {entry.change.replay}"
             if len(entries) > _MOST:
                 yield f"  … and {len(entries) - _MOST} more"
-    yield from _causes(comparison)
+    if comparison.causes:
+        yield ""
+        yield f"causes ({_counted(comparison)}){':' if _told(comparison) else ''}"
+        yield from (f"  {_cause_sentence(cause)}" for cause in _told(comparison))
     yield ""
-    yield _verdict(comparison)
+    yield verdict(comparison)
 
 
-def _causes(comparison: Comparison) -> Iterator[str]:
-    """The causes that are new, gone, or seen in other places; how many are as before."""
-    if not comparison.causes:
-        return
-    as_before = 0
-    yield ""
-    yield f"causes ({_counted(comparison)}):"
-    for cause in comparison.causes:
-        if cause.kind == "same" and not (cause.also or cause.no_longer or cause.also_under):
-            as_before += 1
-        else:
-            yield f"  {_cause_sentence(cause)}"
-    if as_before:
-        yield f"  as before: {as_before}"
+def _told(comparison: Comparison) -> list[CauseChange]:
+    """The causes that are new, gone, or seen in other places."""
+    return [
+        cause
+        for cause in comparison.causes
+        if cause.word != "same" or cause.also or cause.no_longer or cause.also_under
+    ]
 
 
 def _counted(comparison: Comparison) -> str:
-    kinds = [cause.kind for cause in comparison.causes]
-    words = {"new": "new", "fixed": "fixed", "lost": "no longer judged", "same": "in both"}
-    return ", ".join(f"{kinds.count(kind)} {word}" for kind, word in words.items() if kind in kinds)
+    words = [cause.word for cause in comparison.causes]
+    return "; ".join(filter(None, (cause_headline(words), as_before(words))))
 
 
 def _cause_sentence(cause: CauseChange) -> str:
-    word = {"lost": "no longer judged"}.get(cause.kind, cause.kind)
     signature = textwrap.shorten(cause.signature, _LONGEST_SIGNATURE, placeholder=" …")
     where = (
         under(*cause.schedules)
         if len(cause.schedules) < _MANY
         else f" under {len(cause.schedules)} schedules"
     )
-    text = f"{word}: {cause.requirement} {cause.title}: {signature}{where} ({cause.harm})"
+    text = f"{CAUSE_WORDS[cause.word]}: {cause.requirement} {cause.title}: {signature}{where} ({cause.harm})"
     text += f", known as {cause.known[0]}" if cause.known else ""
     text += f"; now also in {', '.join(cause.also)}" if cause.also else ""
     text += f"; no longer in {', '.join(cause.no_longer)}" if cause.no_longer else ""
@@ -107,61 +83,45 @@ def _cause_sentence(cause: CauseChange) -> str:
 
 
 def _markdown(comparison: Comparison) -> Iterator[str]:
-    yield f"### pipeconform: {_verdict(comparison)}"
+    yield f"### pipeconform: {verdict(comparison)}"
     yield ""
     for line in _heading(comparison):
-        yield f"{_escaped(line)}  "
-    for kind, title in _TITLES.items():
-        entries = _entries(comparison.of(kind))
+        yield f"{_escaped(line.strip())}  "
+    for kind, words in CHANGE_WORDS.items():
+        entries = entries_of(comparison, kind)
         if not entries:
             continue
         yield ""
-        yield f"**{title}** ({len(comparison.of(kind))})"
+        yield f"**{words}** ({plural(cells_of(comparison.of(kind)), 'cell')})"
         yield ""
         yield "| requirement | schedules | was → is | what | cause |"
         yield "|---|---|---|---|---|"
         for entry in entries[:_MOST]:
             change = entry.change
-            what = ": ".join(filter(None, (change.signature, change.detail)))
-            was = f"{_word(change.before)} → {_word(change.after)}"
-            cells = (change.requirement, ", ".join(entry.schedules), was, what, change.cause)
+            cells = (entry.titled, ", ".join(entry.schedules), entry.transition, entry.what, change.cause)
             yield "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
         if len(entries) > _MOST:
             yield f"| … | {len(entries) - _MOST} more | | | |"
-    changed = [one for one in comparison.causes if one.kind != "same" or one.also or one.no_longer]
-    if changed:
+    told = _told(comparison)
+    if told:
         yield ""
         yield f"**causes** ({_counted(comparison)})"
         yield ""
-        for cause in changed:
+        for cause in told:
             yield f"- {_escaped(_cause_sentence(cause))}"
-
-
-def _github(comparison: Comparison) -> Iterator[str]:
-    for kind, title in _TITLES.items():
-        level: Severity = (
-            "error" if kind in ("regressed", "new", "lost") else "warning" if kind == "flaky" else "notice"
-        )
-        for entry in _entries(comparison.of(kind))[:_MOST]:
-            yield workflow_command(level, _sentence(entry), title=f"pipeconform: {title}")
-    yield workflow_command(
-        "error" if comparison.blocked else "notice", _verdict(comparison), title="pipeconform"
-    )
 
 
 def _heading(comparison: Comparison) -> Iterator[str]:
     old, new = comparison.old, comparison.new
-    yield f"old: {_side(old)}"
-    yield f"new: {_side(new)}"
+    for name, side in (("old", old), ("new", new)):
+        yield f"{name}: {_side(side)}"
+        yield f"     {_run(side)}"
     if old.standard != new.standard:
         yield (
             f"the rules changed: standard {old.standard} → {new.standard}; "
             f"judge the old implementation by the new standard to see which changes are its own"
         )
-    if old.implementation != new.implementation:
-        yield "the results are of different implementations"
-    elif (old.version, old.source_digest) == (new.version, new.source_digest) and new.source_digest:
-        yield "implementation: the same version, and the same adapter source"
+    yield from _implementations(old, new)
     if (old.torch, old.device) != (new.torch, new.device):
         yield f"the environment changed: torch {old.torch} on {old.device} → torch {new.torch} on {new.device}"
     for name, side in (("old", old), ("new", new)):
@@ -169,48 +129,37 @@ def _heading(comparison: Comparison) -> Iterator[str]:
             yield f"the {name} run was cut short: cells that it did not reach are missing"
 
 
+def _implementations(old: Side, new: Side) -> Iterator[str]:
+    """Whether the two results are of the same implementation, as far as they tell."""
+    if old.implementation != new.implementation:
+        yield "the results are of different implementations"
+        return
+    pairs = {"version": (old.version, new.version), "adapter": (old.reference, new.reference)}
+    changed = [f"{name} {was} → {now}" for name, (was, now) in pairs.items() if was != now]
+    if old.source_digest != new.source_digest:
+        changed.append("another adapter source")
+    if changed:
+        yield f"the implementation changed: {', '.join(changed)}"
+    elif new.source_digest:
+        yield "implementation: the same version, and the same adapter source"
+
+
 def _side(side: Side) -> str:
+    """Which result it is, of which implementation."""
+    adapter = f" ({side.reference})" if side.reference and side.reference != side.implementation else ""
+    file = f"{side.file}: " if side.file else ""
+    made = side.created[:16].replace("T", " ") + (" UTC" if side.created.endswith("+00:00") else "")
+    return f"{file}{side.implementation} {side.version}{adapter}, {made}".rstrip(", ")
+
+
+def _run(side: Side) -> str:
+    """With what it was judged, and what was selected."""
+    asked = ", ".join(side.selection.split(","))
+    chosen = f"requirements {asked}" if asked else "all requirements"
     return (
-        f"{side.implementation} {side.version}, standard {side.standard}, pipeconform {side.product}, "
-        f"torch {side.torch}, {side.device}, profile {side.profile}, seed {side.seed}"
+        f"standard {side.standard}, pipeconform {side.product}, torch {side.torch}, {side.device}, "
+        f"profile {side.profile}, seed {side.seed}, {chosen}{under(*side.schedules) if side.schedules else ''}"
     )
-
-
-def _entries(changes: Sequence[Change]) -> list[_Entry]:
-    found: dict[tuple[str, ...], list[Change]] = {}
-    for change in changes:
-        alike = (change.requirement, change.variant, change.signature, change.cause)
-        detail = "" if change.signature and change.kind not in ("flaky", "sometimes") else change.detail
-        found.setdefault((*alike, detail), []).append(change)
-    return [
-        _Entry(several[0], tuple(dict.fromkeys(change.schedule for change in several)))
-        for several in found.values()
-    ]
-
-
-def _sentence(entry: _Entry) -> str:
-    change = entry.change
-    variant = "" if change.variant == "default" else f" (variant {change.variant})"
-    text = f"{change.requirement}{under(*entry.schedules)}{variant}"
-    text += f": {_word(change.before)} → {_word(change.after)}"
-    what = "; ".join(filter(None, (change.signature, change.detail)))
-    text += f", {what}" if what else ""
-    return text + (" [the rule changed]" if change.cause == "rules" else "")
-
-
-def _word(status: str) -> str:
-    return status.replace("_", " ")
-
-
-def _verdict(comparison: Comparison) -> str:
-    counts = [f"{len(comparison.of(kind))} {title}" for kind, title in _TITLES.items() if comparison.of(kind)]
-    rest = f"{comparison.unchanged} cells unchanged, {comparison.still_violated} violations in both"
-    if not comparison.blocked:
-        return f"nothing got worse: {', '.join([*counts, rest])}"
-    blocking = [change for change in comparison.changes if change.blocks]
-    by_rules = sum(change.cause == "rules" for change in blocking)
-    why = f"; {by_rules} of {len(blocking)} because the rules changed" if by_rules else ""
-    return f"blocked: {', '.join([*counts, rest])}{why}"
 
 
 def _escaped(text: str) -> str:

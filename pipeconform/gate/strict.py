@@ -79,7 +79,8 @@ def _passes(entry: Expectation, cell: Cell) -> str:
     shown = f"it shows {', '.join(others)} instead" if others else "it passes"
     return (
         f"unexpected pass: {where} no longer shows {entry.told}, {shown} "
-        f"({judged} judgements); remove {cell.schedule!r} from the entry, or the entry"
+        f"({judged} judgements); remove {cell.schedule!r} from the entry, or the entry; "
+        f"'pipeconform expect update --write' does that"
     )
 
 

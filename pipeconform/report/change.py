@@ -14,7 +14,17 @@ from pipeconform.report.result import Cell, Result, Status, Violation
 __all__ = ["CellChange", "Changes", "Key", "Kind", "aligned", "is_judged", "shown", "what"]
 
 Kind = Literal[
-    "regressed", "new", "flaky", "lost", "sometimes", "reworded", "elsewhere", "effect", "fixed", "added"
+    "regressed",
+    "new",
+    "flaky",
+    "lost",
+    "less",
+    "sometimes",
+    "reworded",
+    "elsewhere",
+    "effect",
+    "fixed",
+    "added",
 ]
 """How a verdict changed.
 
@@ -23,8 +33,8 @@ judged before; flaky: a violation that does not show every time and was not ther
 whose finding was and is known to show by chance;
 reworded: the same hang, death or type of exception with another message; elsewhere: a violation whose cause another
 requirement showed before under the same schedule; effect: a blocked violation, which came or went with what blocks it;
-lost: the cell is no longer judged; fixed: a violation that is gone; added: a cell that is judged for the first time,
-and met.
+lost: the cell is no longer judged; less: it is judged, but on less than before; fixed: a violation that is gone;
+added: a cell that is judged for the first time, and met.
 """
 
 _Word = tuple[Status, str]

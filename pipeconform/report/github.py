@@ -13,16 +13,24 @@ from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.next_steps import next_step
 from pipeconform.report.origin import Origin, Origins
 from pipeconform.report.overview import DEFAULT
-from pipeconform.report.result import Cell, Result
+from pipeconform.report.required_change import RequiredChange, required_changes
+from pipeconform.report.result import Cell, Result, Violation
 from pipeconform.report.summary import totals, verdict
 from pipeconform.report.words import EXPECTED, WORDS
 from pipeconform.showing import shown_line
 from pipeconform.spec.wrappers import all_requirements
 
-__all__ = ["Severity", "job_summary", "workflow_command", "workflow_commands"]
+__all__ = [
+    "MOST_ANNOTATIONS",
+    "Severity",
+    "also_said",
+    "job_summary",
+    "workflow_command",
+    "workflow_commands",
+]
 
-_MOST_ANNOTATIONS = 10  # errors of one step that GitHub shows
-_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+): (?P<text>.+)$", re.DOTALL)
+MOST_ANNOTATIONS = 10
+"""Of one severity and one step, those that GitHub shows."""
 
 Severity = Literal["error", "warning", "notice"]
 
@@ -48,11 +56,10 @@ def workflow_commands(
     """
     accusing = [cause for cause in causes if not cause.expected]
     found = [_annotation(cause, origins=origins, where=where) for cause in accusing]
-    problems = () if result.expectations is None else result.expectations.problems
-    found += [_problem(text, file=expectations) for text in problems]
-    yield from found[:_MOST_ANNOTATIONS]
-    if len(found) > _MOST_ANNOTATIONS:
-        more = f"and {len(found) - _MOST_ANNOTATIONS} more; the job's summary and the report list all"
+    found += [_to_change(change, file=expectations) for change in required_changes(result)]
+    yield from found[:MOST_ANNOTATIONS]
+    if len(found) > MOST_ANNOTATIONS:
+        more = f"and {len(found) - MOST_ANNOTATIONS} more; the job's summary and the report list all"
         yield workflow_command("warning", more, title="pipeconform")
     good = not found and any(cell.is_judged for cell in result.cells)
     text = shown_line(verdict(result, causes=causes).plain)
@@ -60,29 +67,34 @@ def workflow_commands(
 
 
 def _annotation(cause: Cause, *, origins: Origins, where: Path | None) -> str:
-    title = f"{named([cause.requirement])}: {shown_as(cause)}"
-    step = next_step(cause.violation)
     lines = [
         f"{HARM[cause.harm]}{cause.under()}",
         f"{cause.violation.message.strip().partition(chr(10))[0]} ({cause.violation.where})",
-        *(f"known as {one.id}: {one.title} ({one.link})" for one in cause.known),
-        *([f"also violates {named(cause.others)}"] if cause.others else []),
-        *([f"next: {step}"] if step else []),
+        *also_said(cause, cause.violation),
         replay_line(cause.violation, where=where),
     ]
     return workflow_command(
         "error",
         "\n".join(map(shown_line, lines)),
-        title=shown_line(title),
+        title=shown_line(f"{named([cause.requirement])}: {shown_as(cause)}"),
         origin=origins.of(cause.violation),
     )
 
 
-def _problem(text: str, *, file: str) -> str:
-    """A required change to the expectations file; its line is in the text."""
-    found = _LINE.match(text)
-    origin = Origin(file=file, line=int(found["line"])) if found and file else None
-    said = found["text"] if found and file else text
+def also_said(cause: Cause, violation: Violation) -> Iterator[str]:
+    """What an annotation says about a cause and one of its violations besides: what it is known as, what to do next."""
+    step = next_step(violation)
+    yield from (f"known as {one.id}: {one.title} ({one.link})" for one in cause.known)
+    if cause.others:
+        yield f"also violates {named(cause.others)}"
+    if step:
+        yield f"next: {step}"
+
+
+def _to_change(change: RequiredChange, *, file: str) -> str:
+    """An error at the line of the expectations file that must be changed."""
+    origin = Origin(file=file, line=change.line) if change.line and file else None
+    said = change.text if origin or not change.label else f"{change.label}: {change.text}"
     return workflow_command("error", shown_line(said), title="pipeconform: expectations", origin=origin)
 
 

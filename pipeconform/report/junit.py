@@ -1,13 +1,16 @@
 """A result as JUnit XML, for GitLab, GitHub and others that show tests: one test case for each cell.
 
 What these render is a case's name, class, file, line, time and message. Requirements that are not met are failures;
-what was not judged is skipped, and says why; causes are properties of the suite.
+what was not judged is skipped, and says why; causes are properties of the suite. Every line of a file of expectations
+that must be changed is a failing case, too: the file says that a run failed wherever its exit code does.
 """
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from pipeconform.report.cause_text import blocked_lines, known_words, named, shown_as
 from pipeconform.report.causes import Cause
@@ -15,6 +18,7 @@ from pipeconform.report.causes.harm import WORDS
 from pipeconform.report.next_steps import next_step
 from pipeconform.report.origin import Origin, Origins
 from pipeconform.report.overview import DEFAULT
+from pipeconform.report.required_change import RequiredChange, required_changes
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.text import describe_cell, headline
 from pipeconform.report.words import under
@@ -24,12 +28,26 @@ __all__ = ["JUNIT_NAME", "cause_properties", "junit"]
 
 JUNIT_NAME = "junit.xml"
 _SUITE = "pipeconform"
+_REQUIREMENT = re.compile(r"\b[A-Z]{3}-\d+\b")
 _NOT_JUDGED = ("blocked", "nothing_compared", "not_claimed", "skipped")
 
 
-def junit(result: Result, causes: Sequence[Cause], *, origins: Origins | None = None) -> bytes:
-    """The file for a result and its causes; `origins` finds the lines that violations come from."""
-    cases = [_case(cell, causes, name=result.implementation.name, origins=origins) for cell in result.cells]
+def junit(
+    result: Result,
+    causes: Sequence[Cause],
+    *,
+    origins: Origins | None = None,
+    expectations: str = "",
+    where: Path | None = None,
+) -> bytes:
+    """The file for a result and its causes; `origins` finds the lines that violations come from.
+
+    `expectations` is the path of the expectations file, as a user of the project would write it; `where` is the result
+    file.
+    """
+    name = result.implementation.name
+    cases = [_case(cell, causes, name=name, origins=origins, where=where) for cell in result.cells]
+    cases += _to_change(result, file=expectations)
     kinds = [child.tag for case in cases for child in case]
     counts = {
         "tests": str(len(cases)),
@@ -77,7 +95,9 @@ def _properties(properties: Sequence[tuple[str, str]]) -> ET.Element:
     return found
 
 
-def _case(cell: Cell, causes: Sequence[Cause], *, name: str, origins: Origins | None) -> ET.Element:
+def _case(
+    cell: Cell, causes: Sequence[Cause], *, name: str, origins: Origins | None, where: Path | None
+) -> ET.Element:
     variant = "" if cell.variant == DEFAULT else f" ({cell.variant})"
     case = ET.Element(
         "testcase",
@@ -91,9 +111,7 @@ def _case(cell: Cell, causes: Sequence[Cause], *, name: str, origins: Origins | 
     if cell.status == "passed":
         return case
     if cell.is_expected:
-        entries = ", ".join(dict.fromkeys(one.expected for one in cell.violations if one.expected))
-        kinds = ", ".join(dict.fromkeys(f"{one.status}: {one.signature}" for one in cell.violations))
-        ET.SubElement(case, "skipped", type="expected", message=shown_line(f"expected: {kinds} ({entries})"))
+        ET.SubElement(case, "skipped", type="expected", message=shown_line(_expected(cell)))
     elif cell.status in _NOT_JUDGED:
         word = cell.status.replace("_", " ")
         said = cell.reason if cell.reason.startswith(word) else f"{word}: {cell.reason}"
@@ -105,8 +123,44 @@ def _case(cell: Cell, causes: Sequence[Cause], *, name: str, origins: Origins | 
         wrong = ET.SubElement(
             case, "failure", type=cell.status, message=shown_line(headline(cell) + _as_known(cell, causes))
         )
-        wrong.text = shown("\n".join([describe_cell(cell), *_beside(cell, causes)]))
+        wrong.text = shown("\n".join([describe_cell(cell, where=where), *_beside(cell, causes)]))
     return case
+
+
+def _expected(cell: Cell) -> str:
+    """What is expected in a cell, by which entries, and what else it shows that another requirement blocks."""
+    covered = [one for one in cell.violations if one.expected]
+    entries = ", ".join(dict.fromkeys(one.expected for one in covered))
+    kinds = ", ".join(dict.fromkeys(f"{one.status}: {one.signature}" for one in covered))
+    others = dict.fromkeys(
+        f"; {one.status}: {one.signature} blocked by {one.blocked_by}"
+        for one in cell.violations
+        if not one.expected
+    )
+    return f"expected: {kinds} ({entries}){''.join(others)}"
+
+
+def _to_change(result: Result, *, file: str) -> Iterator[ET.Element]:
+    """A failing case for each line of the expectations file that must be changed."""
+    by_label: dict[str, list[RequiredChange]] = {}
+    for change in required_changes(result):
+        by_label.setdefault(change.label, []).append(change)
+    for label, changes in by_label.items():
+        first = changes[0]
+        about = _REQUIREMENT.search(first.text)
+        case = ET.Element(
+            "testcase",
+            {
+                "name": shown_line(" ".join(filter(None, (label, about[0] if about else ""))) or first.text),
+                "classname": shown_line(f"{result.implementation.name}.expectations"),
+                **_place(Origin(file=file, line=first.line) if file and first.line else None),
+                "time": _seconds(0),
+            },
+        )
+        more = f" (and {len(changes) - 1} more)" if changes[1:] else ""
+        failure = ET.SubElement(case, "failure", type="expectations", message=shown_line(first.text + more))
+        failure.text = shown("\n".join(change.text for change in changes))
+        yield case
 
 
 def _origin(cell: Cell, origins: Origins | None) -> Origin | None:

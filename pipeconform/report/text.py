@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 from pipeconform.report.case_text import describe_case
+from pipeconform.report.cause_text import replay_line
 from pipeconform.report.result import Cell, Violation
 from pipeconform.report.words import control_words, reservation
 from pipeconform.spec.wrappers import any_requirement
@@ -35,8 +37,11 @@ def _accusing_first(cell: Cell) -> list[Violation]:
     return sorted(cell.violations, key=lambda violation: bool(violation.blocked_by))
 
 
-def describe_cell(cell: Cell) -> str:
-    """A failing cell: the requirement's sentence and every violation, those that accuse first."""
+def describe_cell(cell: Cell, *, where: Path | None = None) -> str:
+    """A failing cell: the requirement's sentence and every violation, those that accuse first.
+
+    `where` is the result file, which the commands that replay name unless it has its default place.
+    """
     row = any_requirement(cell.requirement)
     head = (
         f"{row.id} {row.title} ({row.level}), schedule {cell.schedule}, variant {cell.variant}: {cell.status}"
@@ -44,12 +49,14 @@ def describe_cell(cell: Cell) -> str:
     parts = [head, f"  {row.statement}"]
     if cell.reason:
         parts.append(f"  {cell.reason}")
-    parts.extend(_indented(describe_violation(violation), 2) for violation in _accusing_first(cell))
+    parts.extend(
+        _indented(describe_violation(violation, where=where), 2) for violation in _accusing_first(cell)
+    )
     return "\n".join(parts)
 
 
-def describe_violation(violation: Violation) -> str:
-    """One violation: where, what, the smallest case, how to replay it."""
+def describe_violation(violation: Violation, *, where: Path | None = None) -> str:
+    """One violation: where, what, the smallest case, how to replay it; `where` is the result file."""
     note = reservation(violation)
     lines = [
         f"{violation.status}: {violation.signature}" + (f" ({violation.where})" if violation.where else ""),
@@ -59,7 +66,7 @@ def describe_violation(violation: Violation) -> str:
         _indented(describe_case(violation.case), 4),
         *([f"  {note}"] if note else []),
         *([] if violation.control is None else [f"  {control_words(violation.control)}"]),
-        f"  replay: {violation.replay}",
+        f"  replay: {replay_line(violation, where=where)}",
     ]
     return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from pipeconform.commands.certifying import decision_text
+from pipeconform.commands.certifying import decision_text, interruption
 from tests.certificate.conftest import sound
 from tests.report.conftest import Make
 
@@ -26,3 +26,17 @@ def test_a_refusal_without_violations_names_no_cause():
     text = decision_text(sound(Make()), granted=False, reasons=("the run was cut short",))
 
     assert text.endswith("\n  the run was cut short")
+
+
+def test_an_interruption_says_what_is_kept_and_how_to_go_on(tmp_path):
+    ways = (
+        "-n auto judges schedules in parallel; --shard 1/4 certifies a quarter, whose package is kept, "
+        "and 'merge' joins them"
+    )
+    begins = "certify starts over, and begins with the requirements"
+    assert interruption(tmp_path) == f"no package: nothing was judged yet; {begins}\n{ways}"
+
+    (tmp_path / "result.json").touch()
+    kept = f"what was judged is kept in {tmp_path / 'result.json'}"
+    assert interruption(tmp_path) == f"no package: {kept}; {begins}\n{ways}"
+    assert interruption(tmp_path, shard="1/2", workers="auto") == f"no package: {kept}; {begins}"

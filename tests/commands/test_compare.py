@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from pipeconform.report.result import write_result
+from pipeconform.report.result import read_result, write_result
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -27,6 +27,16 @@ def files(make, tmp_path):
 def test_a_regression_stops_the_gate_and_a_fix_does_not(typed, files):
     assert typed("compare", "good", "bad/result.json")[0] == 1
     assert typed("compare", "bad", "good")[0] == 0
+
+
+def test_the_command_that_replays_names_the_result_unless_it_is_at_its_default_place(
+    typed, files, make, tmp_path
+):
+    line = "pipeconform replay TRN-4:GPipe:default:1f3a --impl torch"
+    assert f"      {line} --result bad/result.json\n" in typed("compare", "good", "bad")[1]
+
+    write_result(read_result(tmp_path / "bad"), tmp_path / "pipeconform-results/result.json")
+    assert f"      {line}\n" in typed("compare", "good", "pipeconform-results")[1]
 
 
 def test_json_is_the_only_thing_on_standard_output(typed, files):

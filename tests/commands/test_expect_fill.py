@@ -48,18 +48,40 @@ def test_fields_are_filled_in_until_nothing_is_left(typed, proposed):
 
     assert some.splitlines() == [
         "filled in owner, expires: 1 entry of pipeconform-expectations.toml",
-        "2 entries lack reason, issue, owner, expires: pipeconform expect fill "
-        + some.split("expect fill ")[1].split()[0]
-        + " --reason … --issue … --owner … --expires …",
+        "2 entries lack reason, issue; 1 entry lacks owner, expires: "
+        "pipeconform expect fill FWD-1 --reason … --issue … --owner … --expires …",
     ]
-    assert (
-        rest
-        == "filled in owner, expires, reason, issue: 2 entries of pipeconform-expectations.toml\n".replace(
-            "owner, expires, reason, issue", "reason, issue, owner, expires"
-        )
-    )
+    assert rest.splitlines() == [
+        "filled in reason, issue: 2 entries; owner, expires: 1 entry (1 keeps its own; --again replaces) "
+        "of pipeconform-expectations.toml"
+    ]
     assert "owner     us" in typed("expect", "explain", "TRN-4")[1]
     assert "owner     them" in typed("expect", "explain", "FWD-1")[1]
+
+
+def test_what_was_not_filled_in_is_said(typed, proposed):
+    typed("expect", "fill", "TRN-4", "--owner", "us")
+    out = typed("expect", "fill", "TRN-4", "LIF", "COM-1", "--owner", "them")[1]
+
+    assert out.splitlines()[:2] == [
+        "filled in owner: 0 entries (1 keeps its own; --again replaces) of pipeconform-expectations.toml",
+        "no entry is about LIF, COM-1",
+    ]
+    assert "owner     us" in typed("expect", "explain", "TRN-4")[1]
+    out = typed("expect", "fill", "TRN-4", "--owner", "them", "--again")[1]
+    assert out.startswith("filled in owner: 1 entry of ")
+    assert "owner     them" in typed("expect", "explain", "TRN-4")[1]
+
+
+def test_entries_that_an_update_drops_are_named(typed, proposed, make, tmp_path):
+    write_result(
+        make.result(make.cell("TRN-4", "GPipe"), make.cell("FWD-1", "GPipe")), tmp_path / "right.json"
+    )
+    out = typed("expect", "update", "--write", "right.json")[1]
+
+    assert out.startswith("wrote pipeconform-expectations.toml: entries: 0, cases: 0\ndropped ")
+    assert ": TRN-4 failed 'output value', which no longer shows\n" in out
+    assert ": FWD-1 failed 'output value', which no longer shows\n" in out
 
 
 def test_a_cause_is_filled_in_as_a_whole(typed, proposed):

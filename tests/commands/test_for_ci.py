@@ -2,13 +2,14 @@
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
 from pipeconform.commands.conclusion import conclude
 from pipeconform.commands.engine import Ended
 from pipeconform.commands.init import skeleton
-from pipeconform.report.result import read_result, write_result
+from pipeconform.report.result import Expectations, read_result, write_result
 from tests.report.conftest import Make
 
 WRONG = ("losses[k] / len(losses) if self._mean else losses[k]", "losses[k]")
@@ -102,6 +103,32 @@ def test_a_junit_file_that_cannot_be_written_is_an_error_after_the_verdict(resul
         conclude(Ended(code=1), result, show="verdict")
     assert raised.value.exit_code == 3
     assert "violates 1 of 1 judged requirement" in capsys.readouterr().out
+
+
+def test_the_junit_file_s_command_that_replays_finds_the_result(result, capsys):
+    conclude(Ended(code=1), result, show="verdict")
+    (failure,) = ET.parse(result.parent / "junit.xml").getroot().iter("failure")
+
+    assert (
+        f"replay: pipeconform replay FWD-1:GPipe:default:1f3a --impl torch --result {result}\n"
+        in failure.text
+    )
+
+
+def test_a_run_that_only_its_expectations_fail_fails_in_the_junit_file_too(tmp_path, capsys):
+    make = Make()
+    problem = "e.toml:44: unexpected pass: FWD-1 under GPipe no longer shows failed 'output value', it passes"
+    file = Expectations(file="e.toml", digest="", entries=1, problems=(problem,))
+    found = make.changed(make.result(make.cell("FWD-1", "GPipe")), expectations=file)
+    write_result(found, tmp_path / "out/result.json")
+
+    assert (
+        conclude(Ended(code=1), tmp_path / "out/result.json", show="verdict", expectations=Path("ci/e.toml"))
+        == 1
+    )
+    (case,) = (one for one in ET.parse(tmp_path / "out/junit.xml").getroot().iter("testcase") if len(one))
+    assert (case.get("name"), case.get("file"), case.get("line")) == ("e.toml:44 FWD-1", "ci/e.toml", "44")
+    assert problem.endswith(case.find("failure").get("message"))
 
 
 def test_what_is_known_by_the_user_s_file_is_named_in_the_junit_file(result, capsys, tmp_path):

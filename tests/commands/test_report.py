@@ -51,6 +51,23 @@ def test_a_folder_stands_for_the_result_in_it_and_out_may_be_a_new_folders_file(
     assert 'id="differences"' in (tmp_path / "pages/both.html").read_text("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(("one", "two"), "comparison.html"), (("one", "two", "--by", "created"), "history.html")],
+)
+def test_a_page_of_several_results_leaves_the_page_of_the_first_alone(
+    typed, result, tmp_path, arguments, name
+):
+    write_result(result, tmp_path / "one/result.json")
+    write_result(result, tmp_path / "two/result.json")
+    typed("report", "one")
+    before = (tmp_path / "one/report.html").read_bytes()
+
+    assert typed("report", *arguments) == (0, f"report: one/{name}\n", "")
+    assert (tmp_path / "one/report.html").read_bytes() == before
+    assert typed("report", *arguments, "--out", "two") == (0, f"report: two/{name}\n", "")
+
+
 def test_a_history_says_in_which_release_a_requirement_was_mended(typed, make, tmp_path):
     given = {"1.9": make.violation("TRN-1", "GPipe", signature="<b>wrong</b>"), "1.10": None}
     for version, violation in given.items():
@@ -108,6 +125,10 @@ def test_an_index_may_be_written_elsewhere(typed, nightly, tmp_path):
 def test_a_folder_of_results_has_a_history(typed, nightly, tmp_path):
     assert typed("report", "nightly", "--by", "version", "--out", "history.html")[0] == 0
     assert "mended in 2.0" in (tmp_path / "history.html").read_text("utf-8")
+
+
+def test_a_history_of_a_folder_lies_in_the_folder(typed, nightly):
+    assert typed("report", "nightly", "--by", "created") == (0, "report: nightly/history.html\n", "")
 
 
 def test_a_damaged_result_is_named_and_the_others_have_their_pages(typed, nightly):

@@ -91,7 +91,9 @@ def test_the_gates_of_github_and_gitlab_pass_what_is_known_and_stop_what_is_new(
     assert shell(judge, project).returncode == 0
     stopped = shell(gate, project)
     assert stopped.returncode == 1
-    assert "::error title=pipeconform%3A regressed::TRN-" in stopped.stdout
+    assert re.search(
+        r"^::error file=adapter.py,line=\d+,title=TRN-\d.*::regressed: TRN-", stopped.stdout, re.MULTILINE
+    )
 
     fill = "--reason known --issue https://example.org/7 --owner us --expires 2031-01-01"
     assert shell(f"pipeconform expect update --write results {fill}", project).returncode == 0

@@ -99,6 +99,25 @@ def test_a_failure_of_a_cell_that_was_not_judged_is_new(make, failing):
     assert kinds(comparison) == [("new", "TRN-4", "1F1B"), ("lost", "TRN-4", "GPipe")]
 
 
+@pytest.mark.parametrize(
+    ("run", "detail", "cause"),
+    [
+        ({"selection": "TRN-4"}, "not selected in the new run (--requirements TRN-4)", "selection"),
+        ({"selection": "TRN"}, "not selected in the new run (--requirements TRN)", "selection"),
+        ({"schedules": ("1F1B",)}, "not selected in the new run (--schedules 1F1B)", "selection"),
+        ({"schedules": ("1F1B",), "unrestricted": True}, "no longer judged: absent", "implementation"),
+        ({"selection": "TRN,fwd-1"}, "no longer judged: absent", "implementation"),
+    ],
+)
+def test_what_the_new_run_was_not_asked_for_is_lost_by_the_selection(make, run, detail, cause):
+    old = make.result(make.cell("FWD-1", "GPipe"), make.cell("TRN-4", "GPipe"))
+    comparison = compare(old, changed(make.result(make.cell("TRN-4", "GPipe")), run=run))
+
+    (change,) = comparison.of("lost")
+    assert (change.requirement, change.detail, change.cause) == ("FWD-1", detail, cause)
+    assert comparison.blocked
+
+
 def test_a_cell_that_is_met_and_was_not_judged_is_added(make):
     old = make.result(make.cell("TRN-4", "GPipe"))
     comparison = compare(old, make.result(*old.cells, make.cell("TRN-4", "1F1B")))
@@ -174,7 +193,7 @@ def test_less_coverage_of_a_cell_is_told(make, fields, expected):
     old = make.result(make.cell("TRN-4", "GPipe", **full))
     comparison = compare(old, make.result(make.cell("TRN-4", "GPipe", **(full | fields))))
 
-    assert [one.detail for one in comparison.of("lost")] == [expected]
+    assert [one.detail for one in comparison.of("less")] == [expected]
     assert comparison.blocked
 
 
@@ -183,7 +202,7 @@ def test_another_seed_may_draw_fewer_distinct_cases(make):
     new = make.result(make.cell("TRN-4", "GPipe", judgements=3))
 
     assert compare(old, changed(new, run={"seed": 1})).changes == ()
-    assert compare(old, changed(new, run={"seed": 1, "corpus": 2})).of("lost")
+    assert compare(old, changed(new, run={"seed": 1, "corpus": 2})).of("less")
 
 
 def test_a_run_without_classes_of_microbatches_lost_none(make):

@@ -77,7 +77,9 @@ def test_a_blocked_cell_that_comes_or_goes_with_its_cause_is_no_regression(resul
         comparison = compare(*results(before, after))
         assert (kinds(comparison), comparison.blocked) == ([("effect", "DPC-6")], False)
         assert told(comparison) == [("same", "FWD-1")]
-        assert "causes (1 in both):\n  as before: 1\n" in render_comparison(comparison, "text")
+        assert "causes (no new cause, none worse, none fixed; 1 as before)\n" in render_comparison(
+            comparison, "text"
+        )
 
 
 def test_a_blocked_cell_whose_cause_is_new_blocks_by_the_cause_alone(results):
@@ -118,9 +120,14 @@ def test_the_same_cause_in_another_requirement_is_no_regression(results):
     )
 
     assert (kinds(comparison), comparison.blocked) == ([("elsewhere", "TRN-1")], False)
+    assert (
+        render_comparison(comparison, "text")
+        .splitlines()[-1]
+        .startswith("not blocked: no new cause, 1 worse,")
+    )
     (cause,) = comparison.causes
     assert (cause.kind, cause.also, cause.no_longer) == ("same", ("TRN-1",), ())
-    assert "  same: TRN-3 Gradient scale: gradient value, m times the reference's under GPipe" in (
+    assert "  worse: TRN-3 Gradient scale: gradient value, m times the reference's under GPipe" in (
         text := render_comparison(comparison, "text")
     )
     assert "; now also in TRN-1\n" in text
@@ -213,5 +220,5 @@ def test_what_is_known_to_show_by_chance_says_so(results):
 
     text = render_comparison(compare(old, new, known=[entry]), "text")
 
-    assert "flaky, but known (1):" in text
+    assert "flaky, but known (1 cell):" in text
     assert "known to show by chance; the output of microbatch 0 is not the reference's" in text

@@ -1,5 +1,7 @@
 """A comparison in each of its formats, compared as text."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -26,50 +28,109 @@ def worse(make):
 
 
 def test_plain_text_tells_the_same_change_under_two_schedules_once(worse):
-    side = "toy GPipe 1.0, standard 0.1, pipeconform 0.1.0, torch 2.13.0, cpu, profile smoke, seed 0"
+    side = """toy GPipe 1.0 (torch), 2026-01-02 03:04 UTC
+     standard 0.1, pipeconform 0.1.0, torch 2.13.0, cpu, profile smoke, seed 0, all requirements under GPipe"""
 
     assert (
         render_comparison(worse, "text")
         == f"""\
-old: {side}
-new: {side}
+old: {side}, 1F1B
+new: {side}, 1F1B
 
-regressed (2):
+regressed (2 cells):
   TRN-4 under GPipe, 1F1B: passed → failed, failed: output value; is 50% off
       pipeconform replay TRN-4:GPipe:default:1f3a --impl torch
 
-lost coverage (1):
+no longer judged (1 cell):
   FWD-1 under GPipe: passed → absent, no longer judged: absent
 
-fixed (1):
+fixed (1 cell):
   FWD-2 under GPipe: failed → passed, failed: output value; the output of microbatch 0 is not the reference's
 
-causes (1 new, 1 fixed):
+causes (1 new cause, none worse, 1 fixed):
   new: TRN-4 Accumulation over steps: output value under GPipe, 1F1B (silently wrong)
   fixed: FWD-2 Order and length of the merged output: output value under GPipe (silently wrong)
 
-blocked: 2 regressed, 1 lost coverage, 1 fixed, 0 cells unchanged, 0 violations in both"""
+blocked: 1 new cause, none worse, 1 fixed; 2 cells regressed, 1 no longer judged, 1 fixed, 0 unchanged; \
+0 violations in both"""
     )
+
+
+@pytest.fixture
+def narrower(make):
+    """One regression, and a new run that was asked for one requirement only."""
+    met = [make.cell(f"FWD-{n}", one) for n in range(1, 10) for one in ("GPipe", "1F1B")]
+    old = make.result(*met, make.cell("TRN-4", "GPipe"))
+    new = make.result(make.cell("TRN-4", "GPipe", make.violation("TRN-4", "GPipe")))
+    return compare(old, make.changed(new, run=make.changed(new.run, selection="TRN-4")))
+
+
+def test_coverage_that_is_lost_for_one_reason_is_told_in_one_line(narrower):
+    text = render_comparison(narrower, "text")
+
+    assert "requirements TRN-4 under GPipe\n" in text
+    assert (
+        "no longer judged (18 cells):\n"
+        "  not selected in the new run (--requirements TRN-4): 18 cells of 9 requirements (FWD 9)\n\n"
+    ) in text
+    assert render_comparison(narrower, "github").count("::error title=no longer judged") == 1
+    assert (
+        "| 9 requirements (FWD 9) | GPipe, 1F1B | passed → absent | not selected in the new run "
+        "(--requirements TRN-4) | selection |"
+    ) in render_comparison(narrower, "markdown")
+
+
+def test_what_is_judged_on_less_is_told_by_reason(make):
+    old = make.result(*(make.cell(f"FWD-{n}", "GPipe", judgements=4 + n) for n in range(1, 4)))
+    new = make.result(*(make.cell(f"FWD-{n}", "GPipe", judgements=4) for n in range(1, 4)))
+    text = render_comparison(compare(old, new), "text")
+
+    assert (
+        "judged on less (3 cells):\n  fewer examples: 3 cells of 3 requirements (FWD-1, FWD-2, FWD-3)\n"
+        in text
+    )
+
+
+def test_the_heading_says_what_became_of_the_implementation(make):
+    result = make.result(make.cell("FWD-1", "GPipe"))
+
+    def told(**fields):
+        new = make.changed(result, implementation=make.changed(result.implementation, **fields))
+        return render_comparison(compare(result, new, files=(Path("a.json"), Path("b/result.json"))), "text")
+
+    assert "\nnew: b/result.json: toy GPipe 1.0 (my.py:Mine), 2026-" in told(reference="my.py:Mine")
+    assert "\nthe implementation changed: adapter torch → my.py:Mine\n" in told(reference="my.py:Mine")
+    assert "\nthe implementation changed: version 1.0 → 1.1, another adapter source\n" in told(
+        version="1.1", source_digest="ab"
+    )
+
+
+def test_schedules_are_told_together_only_if_they_were_and_are_alike(make):
+    old = make.result(
+        make.cell("SCH-8", "GPipe"),
+        make.cell("SCH-8", "1F1B"),
+        make.cell("SCH-8", "ZBVZeroBubble", make.violation("SCH-8", "ZBVZeroBubble", signature="order")),
+    )
+    wrong = [
+        make.cell("SCH-8", name, make.violation("SCH-8", name)) for name in ("GPipe", "1F1B", "ZBVZeroBubble")
+    ]
+    text = render_comparison(compare(old, make.result(*wrong)), "text")
+
+    assert "  SCH-8 under GPipe, 1F1B: passed → failed, failed: output value;" in text
+    assert "  SCH-8 under ZBVZeroBubble: failed → failed, failed: output value;" in text
 
 
 def test_markdown_is_a_table_that_its_contents_cannot_break(make):
     cell = make.cell("TRN-4", "GPipe", make.violation("TRN-4", "GPipe", message="a | b <c>"))
     text = render_comparison(compare(make.result(make.cell("TRN-4", "GPipe")), make.result(cell)), "markdown")
 
-    assert text.startswith("### pipeconform: blocked: 1 regressed, ")
+    assert text.startswith(
+        "### pipeconform: blocked: 1 new cause, none worse, none fixed; 1 cell regressed, "
+    )
     assert (
-        "| TRN-4 | GPipe | passed → failed | failed: output value: a \\| b &lt;c> | implementation |" in text
-    )
-
-
-def test_github_gets_one_annotation_per_change_with_its_text_escaped(worse):
-    lines = render_comparison(worse, "github").splitlines()
-
-    assert lines[0] == (
-        "::error title=pipeconform%3A regressed::TRN-4 under GPipe, 1F1B: passed → failed, "
-        "failed: output value; is 50%25 off"
-    )
-    assert [line.split(" ")[0] for line in lines] == ["::error", "::error", "::notice", "::error"]
+        "| TRN-4 Accumulation over steps | GPipe | passed → failed | failed: output value; a \\| b &lt;c> "
+        "| implementation |"
+    ) in text
 
 
 def test_json_holds_everything_and_the_decision(worse):
@@ -112,4 +173,4 @@ def test_failures_by_changed_rules_are_counted_apart(make):
     text = render_comparison(compare(old, msgspec.structs.replace(new, rules={"TRN-4": "bb"})), "text")
 
     assert "[the rule changed]" in text
-    assert text.endswith("; 1 of 1 because the rules changed")
+    assert text.endswith("; 1 of 1 change because the rules changed")

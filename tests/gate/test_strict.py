@@ -57,7 +57,8 @@ def test_an_unexpected_pass_names_the_line_and_what_to_remove(told, make, shown)
 
     assert told(shown(), passing, entry=entry(schedules=("GPipe", "1F1B"))) == (
         "expectations.toml:7: unexpected pass: TRN-4 under 1F1B no longer shows failed 'gradient value', "
-        "it passes (4 judgements); remove '1F1B' from the entry, or the entry",
+        "it passes (4 judgements); remove '1F1B' from the entry, or the entry; "
+        "'pipeconform expect update --write' does that",
     )
 
 

@@ -9,7 +9,7 @@ from pipeconform.report.causes import causes_of
 from pipeconform.report.causes.known import Known
 from pipeconform.report.junit import junit
 from pipeconform.report.origin import Origins
-from pipeconform.report.result import Control
+from pipeconform.report.result import Control, Expectations
 from tests.report.conftest import make
 
 __all__ = ["make"]
@@ -108,6 +108,22 @@ def test_what_was_not_judged_is_skipped_and_says_why(result):
     }
 
 
+def test_only_what_an_entry_expects_is_called_expected(make):
+    blocker = Control(digest="d", requirement="TRN-3", status="failed", signature="scale")
+    cell = make.cell(
+        "TRN-15",
+        "GPipe",
+        make.violation("TRN-15", "GPipe", status="error", signature="raised", expected="e.toml:56"),
+        make.violation("TRN-15", "GPipe", signature="gradient value", control=blocker),
+    )
+    (skipped,) = read(make.result(cell)).iter("skipped")
+
+    assert (
+        skipped.get("message")
+        == "expected: error: raised (e.toml:56); failed: gradient value blocked by TRN-3"
+    )
+
+
 def test_a_failure_says_what_is_wrong_what_it_is_known_as_and_how_to_replay_it(result):
     (failure,) = read(result).iter("failure")
 
@@ -152,6 +168,30 @@ def test_cases_name_the_adapter_s_line_and_failures_the_engine_s_frame(make, tmp
         ("engine/send.py", "7"),
         ("mine.py", "4"),
     ]
+
+
+def test_a_line_of_the_expectations_that_must_be_changed_is_a_failing_case_there(make):
+    problems = (
+        "e.toml:5: expired on 2026-06-30: fix TRN-4, or give a new date and the reason for it",
+        "e.toml:44: unexpected pass: SCH-8 under GPipe no longer shows failed 'x', it passes; remove 'GPipe'",
+        "e.toml:44: unexpected pass: SCH-8 under 1F1B no longer shows failed 'x', it passes; remove '1F1B'",
+        "e.toml:50: matches nothing: there is no schedule 'GPip'; remove it from the entry",
+    )
+    file = Expectations(file="e.toml", digest="", entries=3, problems=problems)
+    result = msgspec.structs.replace(make.result(make.cell("FWD-1", "GPipe")), expectations=file)
+    suites = read(result, expectations="ci/e.toml")
+    met, *cases = suites.iter("testcase")
+
+    assert len(met) == 0
+    assert [tuple(case.get(one) for one in ("classname", "name", "file", "line")) for case in cases] == [
+        ("toy GPipe.expectations", "e.toml:5 TRN-4", "ci/e.toml", "5"),
+        ("toy GPipe.expectations", "e.toml:44 SCH-8", "ci/e.toml", "44"),
+        ("toy GPipe.expectations", "e.toml:50", "ci/e.toml", "50"),
+    ]
+    assert (suites.get("tests"), suites.get("failures")) == ("4", "3")
+    assert cases[1].find("failure").get("message").endswith("remove 'GPipe' (and 1 more)")
+    assert "SCH-8 under 1F1B" in cases[1].find("failure").text
+    assert "file" not in next(case for case in read(result).iter("testcase") if len(case)).attrib
 
 
 def test_no_text_of_an_implementation_can_break_the_file(make):

@@ -1,0 +1,28 @@
+"""The verdict on a comparison in a sentence, which every output format ends or begins with."""
+
+from __future__ import annotations
+
+from pipeconform.gate.comparison import Comparison
+from pipeconform.gate.comparison_entries import cells_of
+from pipeconform.report.change_words import CHANGE_WORDS, as_before, cause_headline, cell_counts
+from pipeconform.report.words import plural
+
+__all__ = ["verdict"]
+
+
+def verdict(comparison: Comparison) -> str:
+    """``blocked: 1 new cause, none worse, none fixed; 1 cell regressed, 86 no longer judged, 17 unchanged; …``."""
+    words = [cause.word for cause in comparison.causes]
+    counts = {kind: cells_of(comparison.of(kind)) for kind in CHANGE_WORDS}
+    parts = [
+        *([cause_headline(words), as_before(words)] if words else []),
+        cell_counts(counts, unchanged=comparison.unchanged),
+        f"{plural(comparison.still_violated, 'violation')} in both",
+    ]
+    said = "; ".join(filter(None, parts))
+    if not comparison.blocked:
+        return f"{'not blocked' if 'worse' in words else 'nothing got worse'}: {said}"
+    blocking = [change for change in comparison.changes if change.blocks]
+    by_rules = sum(change.cause == "rules" for change in blocking)
+    why = f"; {by_rules} of {plural(len(blocking), 'change')} because the rules changed" if by_rules else ""
+    return f"blocked: {said}{why}"
