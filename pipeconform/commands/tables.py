@@ -115,7 +115,7 @@ class Source:
 
 
 def table_options(command: Command) -> Command:
-    """Add ``FILE`` (or a family), ``--name`` with a size, ``--placement`` and ``--lower``; the command is given a `Source`."""
+    """Add ``FILE``, ``--name`` with a size, ``--placement`` and ``--lower``; the command is given a `Source`."""
 
     @functools.wraps(command)
     def with_source(**given: Any) -> Any:
