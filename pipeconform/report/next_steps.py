@@ -50,8 +50,14 @@ def _only_weights(found: Localisation | None) -> bool:
 STEPS: tuple[Step, ...] = (
     Step(
         signature="hang",
-        said="a circle: ",
+        said=r"waits for (?!receive)[\s\S]*a circle: ",
         advice="post what two ranks send each other and receive from each other in one batch_isend_irecv",
+    ),
+    Step(
+        signature="hang",
+        said=r"waits for receive[\s\S]*a circle: ",
+        advice="all wait to receive, so a send is missing or comes too late: send what a computation gave before "
+        "waiting for the next input; what each rank computed last says which",
     ),
     Step(
         signature="hang",

@@ -31,8 +31,10 @@ ONLY_WEIGHTS = Localisation(
 )
 """What a receive buffer shows that is used again before the backward of its microbatch."""
 
+CIRCLE = "a circle: rank 0 waits for rank 1 waits for rank 0"
 EXAMPLES = {
-    ("hang", "a circle: rank 0 waits for rank 1 waits for rank 0"): "in one batch_isend_irecv",
+    ("hang", f"rank 0 waits for send to rank 1\n{CIRCLE}"): "in one batch_isend_irecv",
+    ("hang", f"rank 0 waits for receive from rank 1\n{CIRCLE}"): "a send is missing or comes too late",
     ("hang", "rank 1 waits for rank 0, which has returned"): "raise on all of them or none",
     ("raised RuntimeError: no", "rank 0 raised: input tensor has to be contiguous"): "tensor.contiguous()",
     ("refused: p too large", ""): "claim less",
