@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
 READY = $(VENV)/.ready
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 ENGINES = .venv-engines
 TORCHES = .venv-torches
 PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
@@ -31,15 +33,29 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pipeconform needs Python 3.11 or newer; set PYTHON=")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,docs,release]'
-	$(BIN)/python -m compileall -q pipeconform suites reference_impl tests benchmarks
+define venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pipeconform needs Python 3.11 or newer; set PYTHON=")'
+$(PYTHON) -m venv $(VENV)
+endef
+
+# What a user installs: enough to judge.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(venv)
+	@echo "installing pipeconform and torch into $(VENV); the first time this takes minutes (README.md says how much)"
+	$(PIP) --editable .
+	$(BIN)/python -m compileall -q pipeconform suites reference_impl
 	@touch $@
 
+# What working on pipeconform needs in addition.
+$(READY): pyproject.toml constraints.txt
+	$(venv)
+	@echo "installing pipeconform, torch and the tools for tests and documentation into $(VENV); this takes minutes"
+	$(PIP) --editable '.[dev,bench,docs,release]'
+	$(BIN)/python -m compileall -q pipeconform suites reference_impl tests benchmarks
+	@touch $(INSTALLED) $@
+
 # Exit code 1 means that the run completed and found violations, so the demo succeeded.
-demo: $(READY)
+demo: $(if $(wildcard $(READY)),$(READY),$(INSTALLED))
 	$(BIN)/pipeconform run --impl torch --profile smoke --out $(OUT) || test $$? -eq 1
 
 # Installing DeepSpeed builds it from source; its compiled operators are left out.
@@ -66,7 +82,7 @@ test: $(READY)
 
 # The tests of the page need Playwright and a separately installed Chromium; without them they are skipped.
 test-full: $(READY) engines
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	-$(PIP) --editable '.[browser]'
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
 
 coverage: $(READY)

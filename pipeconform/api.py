@@ -85,6 +85,8 @@ def certify(
 ) -> Certified:
     """Certify `impl` for `level` and write a package, as ``pipeconform certify`` does.
 
+    If the claims alone refuse the level, nothing is run, and there is no package.
+
     Raises:
         UsageError: an unknown name, a level that is not available, a wrong implementation, too few devices.
         BadPackageError: the package cannot be written.

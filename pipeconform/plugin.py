@@ -87,11 +87,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
         if not distributes(config):
             _start_ahead(config)
+        from pipeconform.session.not_met import NotMet
         from pipeconform.session.run import PytestRun
 
         run = PytestRun(config)
         config.stash[_RUN] = run
         config.pluginmanager.register(run, "pipeconform-run")
+        if not run.is_worker:
+            config.pluginmanager.register(
+                NotMet(config, is_not_met=run.gathered.is_not_met), "pipeconform-not-met"
+            )
 
 
 def _start_ahead(config: pytest.Config) -> None:

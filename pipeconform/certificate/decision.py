@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from pipeconform.adapter import Capabilities, Feature
@@ -15,7 +15,14 @@ from pipeconform.spec import CertificationLevel, core_requirements, mandatory
 from pipeconform.spec.levels import needed_claims
 from pipeconform.wrapper import WrapperClaims
 
-__all__ = ["capabilities_of", "reasons_against", "weakening"]
+__all__ = [
+    "capabilities_of",
+    "missing_claims",
+    "reasons_against",
+    "too_few_claimed",
+    "too_few_schedules",
+    "weakening",
+]
 
 _UNREADABLE = "the claims of the implementation cannot be read"
 _SEEN = "COM-7"
@@ -72,14 +79,19 @@ def _not_met(cells: list[Cell], *, counts: bool) -> Iterator[str]:
 def _not_claimed(level: CertificationLevel, wanted: list[str], cells: list[Cell]) -> Iterator[str]:
     claimed = {cell.requirement for cell in cells if cell.status != "not_claimed"}
     present = {cell.requirement for cell in cells}
-    without = [name for name in wanted if name in present and name not in claimed]
+    yield from too_few_claimed(level, [name for name in wanted if name in present and name not in claimed])
+
+
+def too_few_claimed(level: CertificationLevel, without: Sequence[str]) -> Iterator[str]:
+    """Why a level cannot be had if the requirements `without` are claimed under no schedule."""
     for name in core_requirements(level):
         if name in without:
             yield f"{name} is not claimed under any schedule, and cannot be left out"
-    share = len(without) / len(wanted)
+    total = len(mandatory(level))
+    share = len(without) / total
     if share > level.not_claimed:
         yield (
-            f"{len(without)} of {len(wanted)} requirements are not claimed ({share:.0%}; at most "
+            f"{len(without)} of {total} requirements are not claimed ({share:.0%}; at most "
             f"{level.not_claimed:.0%}): {', '.join(without)}"
         )
 
@@ -99,11 +111,16 @@ def _not_seen(cells: list[Cell], result: Result) -> Iterator[str]:
 
 
 def _lacking_claims(level: CertificationLevel, result: Result) -> Iterator[str]:
-    """Claims that the level needs and that are missing; a feature that is returned but not claimed is named."""
     capabilities = capabilities_of(result)
-    if capabilities is None:
-        return
-    returned = {name for cell in result.cells for name in cell.unclaimed}
+    if capabilities is not None:
+        returned = {name for cell in result.cells for name in cell.unclaimed}
+        yield from missing_claims(level, capabilities, returned=returned)
+
+
+def missing_claims(
+    level: CertificationLevel, capabilities: Capabilities, *, returned: Collection[str] = ()
+) -> Iterator[str]:
+    """Claims that the level needs and that are missing; features that are `returned` without a claim are named."""
     for name, words in needed_claims(level).items():
         if not _CLAIMED[name](capabilities):
             silent = (
@@ -142,8 +159,7 @@ def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iter
         yield from _numbers_of_replicas(level, cells, said)
         return
     claims = said.schedules
-    if len(claims) < level.min_schedules:
-        yield f"{len(claims)} schedules are claimed, at least {level.min_schedules} are needed"
+    yield from too_few_schedules(level, said)
     largest = 0
     for claim in claims:
         under = [cell for cell in cells if cell.schedule == claim.name and cell.judgements]
@@ -157,6 +173,13 @@ def _sizes(level: CertificationLevel, cells: list[Cell], result: Result) -> Iter
             yield f"{claim.name} was never judged with {', '.join(absent)}"
     if claims and largest < 2:
         yield "nothing was judged on more than one rank"
+
+
+def too_few_schedules(level: CertificationLevel, claims: Capabilities) -> Iterator[str]:
+    """Why a level cannot be had with the number of schedules in `claims`."""
+    number = len(claims.schedules)
+    if number < level.min_schedules:
+        yield f"{number} schedules are claimed, at least {level.min_schedules} are needed"
 
 
 def _numbers_of_replicas(

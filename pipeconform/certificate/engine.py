@@ -9,6 +9,7 @@ import msgspec
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.errors import HarnessError
 from pipeconform.execute.engine import Component
+from pipeconform.report.words import plural
 
 __all__ = ["engine_in", "engine_text"]
 
@@ -32,6 +33,7 @@ def engine_in(campaign: Campaign) -> tuple[Component, ...]:
 def engine_text(engine: Iterable[Component]) -> str:
     """The components in one line."""
     parts = [
-        f"{one.name} {one.version}".strip() + f" ({one.files:,} files, {one.digest[:12]})" for one in engine
+        f"{one.name} {one.version}".strip() + f" ({plural(one.files, 'file')}, {one.digest[:12]})"
+        for one in engine
     ]
     return ", ".join(parts) or "no files are known"

@@ -62,7 +62,8 @@ def certify(
 
     The level fixes what is run: requirements, seed, sizes, number of cases. The faulty variants of the reference
     implementation are run, too, to prove that this machine detects a wrong implementation; with --attach they run
-    on the same agents. Exit code 1: not granted.
+    on the same agents. A level that the claims alone refuse is refused before anything is run, and without a package.
+    Exit code 1: not granted.
     """
     options = Options(
         implementation=impl,
@@ -72,6 +73,8 @@ def certify(
         attach=attach_from(**agents),
     )
     done = certify_implementation(options, level, out=out, shard=shard, workers=workers, live=True, log=say)
+    if done.package is None:
+        return 1
     if sign is not None:
         written = sign_file(done.package, key=sign, comment=f"{done.package.name}, level {level}")
         say(f"signature: {written}; public key: {public_key_of(sign).splitlines()[1]}")

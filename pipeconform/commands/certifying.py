@@ -21,6 +21,7 @@ from pipeconform.campaign.kept import read_judged
 from pipeconform.campaign.options import Options
 from pipeconform.campaign.setup import campaign_of, say
 from pipeconform.campaign.target import Target
+from pipeconform.certificate.beforehand import reasons_in_claims
 from pipeconform.certificate.bounds import require_bounded
 from pipeconform.certificate.canaries import faults_of
 from pipeconform.certificate.checks import check_contents
@@ -40,6 +41,7 @@ from pipeconform.certificate.package import SUFFIX, write_package
 from pipeconform.certificate.packing import packed
 from pipeconform.certificate.parts import parse_shard, part_of
 from pipeconform.commands.canaries import watched_canaries
+from pipeconform.commands.claimed_for import refusal_text
 from pipeconform.commands.engine import Ended, arguments, drive
 from pipeconform.errors import BadPackageError, HarnessError, NothingJudgedError, UsageError
 from pipeconform.execute.engine import Component
@@ -63,7 +65,8 @@ _LOG_WIDTH = 110
 class Certified:
     """The outcome of a certification."""
 
-    package: Path
+    package: Path | None
+    """None if the claims alone refuse the level: then nothing is run."""
     granted: bool
     reasons: tuple[str, ...]
     """Why the level was not granted."""
@@ -86,6 +89,9 @@ def certified(
     if judged.kind != level.kind:
         raise UsageError(f"level {level.title} is granted to a {level.kind}, and {impl} is a {judged.kind}")
     require_bounded(judged.claims)
+    if refused := reasons_in_claims(level, judged):
+        log(refusal_text(level, judged, refused, implementation=impl))
+        return Certified(package=None, granted=False, reasons=refused)
     if not source.name:
         raise UsageError(
             f"--impl {impl}: Python does not know the file that defines it, and a certificate contains that file; "

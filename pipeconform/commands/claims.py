@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeconform.adapter import Description
+from pipeconform.commands.claimed_for import claimed_text
 from pipeconform.commands.levels import aligned
 from pipeconform.commands.options import impl_option
 from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
-from pipeconform.spec import Requirement
+from pipeconform.spec import Requirement, certification_level, mandatory
 from pipeconform.spec.catalogue import requirements_of
 from pipeconform.spec.wrappers import wrapper_capabilities
 from pipeconform.wrapper import WrapperDescription, WrapperFeature
@@ -29,21 +30,35 @@ Missing = tuple[Requirement, Sequence["Addition"] | None]
 @click.command(short_help="List what an adapter could claim next, with the line to write.")
 @click.argument("implementation", metavar="[REF]", required=False)
 @impl_option(required=False)
-def claims(implementation: str | None, impl: str | None) -> None:
+@click.option(
+    "--level", metavar="NAME", help="List only what this level demands; see 'pipeconform list --levels'."
+)
+def claims(implementation: str | None, impl: str | None, level: str | None) -> None:
     """List the requirements that an adapter does not claim, and for each what to claim, with the line to write.
 
     REF is an implementation as for 'run --impl': my_adapter.py:MyAdapter, package.module:Object or a built-in name.
     Nothing is judged. What needs the fewest lines comes first. Where several claims would do, one is shown.
+    With --level, the first line says how many of the level's requirements have to be claimed in addition.
     """
     if (implementation is None) == (impl is None):
         raise UsageError("name one implementation: pipeconform claims my_adapter.py:MyAdapter")
+    wanted = None if level is None else certification_level(level)
+    demanded = None if wanted is None else frozenset(row.id for row in mandatory(wanted))
     from pipeconform.commands.describing import any_description_of  # noqa: PLC0415 - imports torch
 
     description = any_description_of(implementation or impl or "")
     kind = "wrapper" if isinstance(description, WrapperDescription) else "pipeline"
-    missing = missing_claims(description)
-    total = len(requirements_of(kind))
-    say(describe_missing(missing, title=f"{description.name} {description.version}", total=total))
+    if wanted is not None and wanted.kind != kind:
+        raise UsageError(f"level {wanted.title} is granted to a {wanted.kind}, and this is a {kind}")
+    missing = tuple(one for one in missing_claims(description) if demanded is None or one[0].id in demanded)
+    claimed = ""
+    if wanted is not None:
+        from pipeconform.certificate.beforehand import num_to_claim  # noqa: PLC0415 - loads the standard
+
+        without = tuple(row.id for row, _ in missing)
+        claimed = claimed_text(wanted, without, more=num_to_claim(wanted, without))
+    title = f"{description.name} {description.version}"
+    say(describe_missing(missing, title=title, total=len(requirements_of(kind)), claimed=claimed))
 
 
 def missing_claims(description: Description | WrapperDescription) -> tuple[Missing, ...]:
@@ -65,11 +80,14 @@ def missing_claims(description: Description | WrapperDescription) -> tuple[Missi
     return tuple((row, additions) for row, additions in found if additions is None or additions)
 
 
-def describe_missing(missing: Sequence[Missing], *, title: str, total: int) -> str:
-    """The requirements by what is to be claimed for them: first what is claimed by one line, then what takes more."""
+def describe_missing(missing: Sequence[Missing], *, title: str, total: int, claimed: str = "") -> str:
+    """The requirements by what is to be claimed for them: first what is claimed by one line, then what takes more.
+
+    `claimed` says how many are claimed; by default, how many of `total`.
+    """
     from pipeconform.judge.claiming import lines_of  # noqa: PLC0415 - loads the standard
 
-    head = f"{title} claims {total - len(missing)} of {total} requirements"
+    head = f"{title} claims {claimed or f'{total - len(missing)} of {total} requirements'}"
     if not missing:
         return f"{head}; there is nothing to add"
     groups: dict[tuple[str, ...], list[Missing]] = {}

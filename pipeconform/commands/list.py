@@ -12,6 +12,7 @@ from pipeconform.commands.levels import aligned, list_changes, list_levels, list
 from pipeconform.commands.options import impl_option
 from pipeconform.commands.say import say
 from pipeconform.errors import UsageError
+from pipeconform.report.words import plural
 from pipeconform.spec import STANDARD_VERSION, Chapter, Requirement
 from pipeconform.spec.wrappers import all_chapters, chapters_of, wrapper_capabilities
 from pipeconform.wrapper import WrapperDescription
@@ -86,7 +87,12 @@ def list_requirements(
         lines += [f"  {line}" for line in aligned(rows)]
         lines.append("")
     count = sum(len(chapter.requirements) for chapter in chapters)
-    lines.append(f"{count} requirements, standard {version}; 'pipeconform show ID' prints one in full")
+    lines.append(
+        f"{plural(count, 'requirement')}, standard {version}; 'pipeconform show ID' prints one in full"
+    )
+    lines.append(
+        "'pipeconform list --levels' and 'list --profiles' list those, 'pipeconform claims REF' features to claim"
+    )
     return "\n".join(lines)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,14 +14,14 @@ import click
 from pipeconform.commands.options import all_of
 from pipeconform.errors import UsageError
 from pipeconform.schedule import Costs, Family, Table, families, lower, read_table
-from pipeconform.schedule.families import family
+from pipeconform.schedule.families import Size, family
 from pipeconform.suggestions import nearest
 
 __all__ = ["Source", "find_family", "table_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_DEFAULT_PER_RANK = 1
+_DEFAULTS_PER_RANK = (1, 2)  # the first that the family takes
 _MAX_PAIRS = 5_000_000  # (stage, microbatch) pairs of a table: minutes, and gigabytes
 
 
@@ -71,16 +72,24 @@ class Source:
         """The heading: the file's name, or the family's title and the size."""
         if self.name is None:
             return Path(self.file or "").name
-        v = self.per_rank or _DEFAULT_PER_RANK
-        return f"{find_family(self.name).title}, p = {self.ranks}, v = {v}, m = {self.microbatches}"
+        schedule = find_family(self.name)
+        return f"{schedule.title}, p = {self.ranks}, v = {self._stages(schedule)}, m = {self.microbatches}"
+
+    def _stages(self, schedule: Family) -> int:
+        """The number of stages per rank: what was asked for, or the fewest that the family takes."""
+        if self.per_rank is not None:
+            return self.per_rank
+        p, m = self.ranks or 0, self.microbatches or 0
+        taken = (v for v in _DEFAULTS_PER_RANK if schedule.refusal(Size(p, v, m)) is None)
+        return next(taken, _DEFAULTS_PER_RANK[0])
 
     def _generated(self) -> Table:
         if self.placement is not None:
             raise UsageError("--placement is for a CSV file; a family has its own placement")
         schedule = find_family(self.name or "")
         if self.ranks is None or self.microbatches is None:
-            raise UsageError(f"--name {self.name} needs -p RANKS and -m MICROBATCHES")
-        per_rank = self.per_rank or _DEFAULT_PER_RANK
+            raise UsageError(f"--name {self.name} needs -p RANKS and -m MICROBATCHES, such as -p 4 -m 8")
+        per_rank = self._stages(schedule)
         if self.ranks * per_rank * self.microbatches > _MAX_PAIRS:
             raise UsageError(
                 f"p·v·m is {self.ranks * per_rank * self.microbatches:,}, more than the limit of {_MAX_PAIRS:,}; "
@@ -110,7 +119,8 @@ def table_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_source(**given: Any) -> Any:
-        return command(source=Source(**{one.name: given.pop(one.name) for one in fields(Source)}), **given)
+        source = Source(**{one.name: given.pop(one.name) for one in fields(Source)})
+        return command(source=_named(source), **given)
 
     wrapped: Any = _OPTIONS(with_source)
     return wrapped  # type: ignore[no-any-return]
@@ -118,11 +128,15 @@ def table_options(command: Command) -> Command:
 
 _NUMBER = click.IntRange(min=1)
 _OPTIONS = all_of(
-    click.argument("file", metavar="[FILE]", required=False),
+    click.argument("file", metavar="[FILE|FAMILY]", required=False),
     click.option("--name", metavar="NAME", help="Take this family's table; see 'pipeconform schedule list'."),
     click.option("-p", "ranks", metavar="P", type=_NUMBER, help="Number of ranks, for --name."),
     click.option(
-        "-v", "per_rank", metavar="V", type=_NUMBER, help="Stages per rank, for --name.  [default: 1]"
+        "-v",
+        "per_rank",
+        metavar="V",
+        type=_NUMBER,
+        help="Stages per rank, for --name.  [default: 1, or what it takes]",
     ),
     click.option(
         "-m",
@@ -138,6 +152,20 @@ _OPTIONS = all_of(
     ),
     click.option("--lower", is_flag=True, help="Insert sends and receives into a compute-only table first."),
 )
+
+
+def _named(source: Source) -> Source:
+    """The table of a family whose name or title was given in place of a file that does not exist."""
+    if source.file is None or source.name is not None or Path(source.file).exists():
+        return source
+    known = {_plain(text): one.name for one in families() for text in (one.name, one.title)}
+    name = known.get(_plain(source.file))
+    return source if name is None else replace(source, file=None, name=name)
+
+
+def _plain(name: str) -> str:
+    """A name without case, lines and spaces: ``zbv`` for ``ZB-V``."""
+    return re.sub(r"[-_ ]", "", name).casefold()
 
 
 def find_family(name: str) -> Family:

@@ -73,7 +73,11 @@ class ForwardRecorder:
         )
 
     def standing(self) -> str:
-        """The last computation of this rank, in words; any thread may ask while another computes."""
+        """The last computation of this rank, in words; any thread may ask while another computes.
+
+        A forward is written as in schedules, ``0F2``, with its place among the stage's forwards in this step, counted
+        from 0; forwards without gradients before those with gradients are dry runs.
+        """
         place = "outside of any step" if self.step is None else f"step {self.step}"
         event = None if self.timeline is None else self.timeline.last
         if event is not None and event.kind != "F":
@@ -82,9 +86,9 @@ class ForwardRecorder:
         forwards = list(self._forwards)
         if not forwards:
             return f"{place}, nothing computed yet"
-        stage = forwards[-1].stage
-        count = sum(one.stage == stage for one in forwards)
-        return f"{place}, last computed: forward {count} of stage {stage}"
+        last = forwards[-1]
+        alike = sum((one.stage, one.grad_enabled) == (last.stage, last.grad_enabled) for one in forwards)
+        return f"{place}, last computed: {last.stage}F{alike - 1}"
 
     @staticmethod
     def inside(frame: FrameType) -> str:

@@ -33,7 +33,7 @@ def localisation_lines(found: Localisation | None, *, said: str = "") -> list[st
         return []
     first = found.first
     likeness = f": {first.likeness}" if first.likeness else ""
-    repeated = first.tensor in said and first.text in said
+    repeated = first.tensor in said and _plain(first.text) in _plain(said)
     return [
         begins(found),
         *([f"  {first.tensor}{likeness}"] if likeness or not repeated else []),
@@ -41,6 +41,11 @@ def localisation_lines(found: Localisation | None, *, said: str = "") -> list[st
         f"how the error spreads in step {first.step}, per microbatch (= right, x wrong, . not seen):",
         *(f"  {line}" for line in _rows(found.lanes)),
     ]
+
+
+def _plain(text: str) -> str:
+    """A text without its indentation and line breaks."""
+    return " ".join(text.split())
 
 
 def _rows(lanes: Sequence[Lane]) -> Iterator[str]:

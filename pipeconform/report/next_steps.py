@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pipeconform.observe.localisation import Direction, Localisation
 from pipeconform.report.result import Violation
 
 __all__ = ["STEPS", "Step", "next_step"]
+
+_WEIGHTS: Direction = "weight gradient"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,19 +22,42 @@ class Step:
     advice: str
     said: str = ""
     """A pattern that the message or the hint about the first wrong value must also contain."""
+    only_weights: bool = False
+    """Whether all that passes between stages, and the loss, must be right: only weight gradients are wrong."""
 
     def suits(self, violation: Violation) -> bool:
         """Whether the remedy is for this violation."""
         first = None if violation.localisation is None else violation.localisation.first
         text = violation.message + ("" if first is None else f"\n{first.likeness}")
-        return bool(re.match(self.signature, violation.signature)) and bool(re.search(self.said, text))
+        return (
+            bool(re.match(self.signature, violation.signature))
+            and bool(re.search(self.said, text))
+            and (not self.only_weights or _only_weights(violation.localisation))
+        )
+
+
+def _only_weights(found: Localisation | None) -> bool:
+    """Whether a step of a single pipeline is right but for its weight gradients.
+
+    Gradients of replicas are also combined, which may be what is wrong.
+    """
+    first = None if found is None else found.first
+    if found is None or first is None or first.replica is not None or first.direction != _WEIGHTS:
+        return False
+    return all(set(lane.marks) <= {"="} for lane in found.lanes if lane.direction != _WEIGHTS)
 
 
 STEPS: tuple[Step, ...] = (
     Step(
         signature="hang",
-        said="a circle: ",
+        said=r"waits for (?!receive)[\s\S]*a circle: ",
         advice="post what two ranks send each other and receive from each other in one batch_isend_irecv",
+    ),
+    Step(
+        signature="hang",
+        said=r"waits for receive[\s\S]*a circle: ",
+        advice="all wait to receive, so a send is missing or comes too late: send what a computation gave before "
+        "waiting for the next input; what each rank computed last says which",
     ),
     Step(
         signature="hang",
@@ -52,6 +78,17 @@ STEPS: tuple[Step, ...] = (
         advice="check the size of the batch on every rank, before anything is sent",
     ),
     Step(
+        signature="scale$",
+        said="mean-reduced",
+        advice="on every stage, add each microbatch's gradients once and divide by m once: its loss before its "
+        "backward, or what the step adds to .grad; see Capabilities.scale",
+    ),
+    Step(
+        signature="scale$",
+        said="sum-reduced",
+        advice="divide nothing by m: the gradients of a sum-reduced loss add up as they are; see Capabilities.scale",
+    ),
+    Step(
         signature="gradient value",
         said="times the reference's",
         advice="scale each microbatch's contribution once, and nothing that was there before; see Capabilities.scale",
@@ -68,6 +105,13 @@ STEPS: tuple[Step, ...] = (
         signature=r"(gradient|output|input gradient|boundary) value",
         said="it is microbatch",
         advice="keep a buffer for each microbatch in flight; one was used again before it had been read",
+    ),
+    Step(
+        signature="gradient value",
+        only_weights=True,
+        advice="what passes between stages is right; look for what the stage keeps for its backward and was "
+        "overwritten (keep a buffer for each microbatch in flight), and for gradients that were cleared, "
+        "rescaled or not added up",
     ),
     Step(
         signature="gradient missing",

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pipeconform.report.cause_text import blocked_lines, cause_block, cause_list
 from pipeconform.report.causes import Cause, Known, causes_of
+from pipeconform.report.levels_text import level_lines, next_lines
 from pipeconform.report.overview import DEFAULT, overview
 from pipeconform.report.result import Cell, Result
 from pipeconform.report.words import (
@@ -52,12 +53,13 @@ def render_summary(
     known: Sequence[Known] | None = None,
     verbose: bool = False,
 ) -> None:
-    """Print the table, the totals, the causes and the verdict.
+    """Print the table, the totals, the causes, the levels and the verdict; after a green run also what to do next.
 
     `where` is the result file; `known` lists findings, as in `causes_of`; `verbose` is as for `render_overview`.
     """
     render_overview(result, console, verbose=verbose)
-    causes = [cause for cause in causes_of(result, known=known) if not cause.expected]
+    every = causes_of(result, known=known)
+    causes = [cause for cause in every if not cause.expected]
     slow = slowest(result.cells)
     if slow:
         _print(console, Text(f"slowest: {slow}", style="dim"))
@@ -75,8 +77,12 @@ def render_summary(
             last = "" if len(causes) == _MOST_BLOCKS + 1 else f" to {len(causes)}"
             _print(console, Text(f"{_MOST_BLOCKS + 1}{last} in full: {where or 'the result file'}"))
         console.print()
+    for text in level_lines(result, causes=every):
+        _print(console, Text(text))
     render_verdict(result, console, known=known)
     if where is not None:
+        for text in next_lines(result, causes=every):
+            _print(console, Text(text))
         _print(console, Text(f"results: {where}"))
 
 

@@ -16,7 +16,7 @@ from pipeconform.campaign.pairs import pairwise
 from pipeconform.campaign.status import with_causes
 from pipeconform.campaign.told import Told
 from pipeconform.errors import PipeconformError
-from pipeconform.gate.strict import problems
+from pipeconform.gate.strict import problems, unexplained
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.rescue import rescued
 from pipeconform.report.result import Cell, Expectations, Result, Run, Totals, write_result
@@ -63,6 +63,23 @@ class Gathered:
         self.cells[cell.requirement, cell.schedule, cell.variant] = cell
         if time.monotonic() - self._written > max(_WRITE_EVERY, _SHARE * self._took):
             self.write(complete=False)
+
+    def is_not_met(self, cell: Cell) -> bool:
+        """Whether a blocked cell counts as not met: not if all that blocks it, judged or not yet, is expected."""
+        if self._options.expectations is None:
+            return True
+        where = [*self.told, *([] if self.here is None else [self.here()])][0].environment
+        blockers = {one.blocked_by for one in cell.violations if one.blocked_by}
+        judged = [
+            self.cells.get((name, cell.schedule, cell.variant)) or _yet_to_judge(name, like=cell)
+            for name in blockers
+        ]
+        entries = self._options.expectations.entries
+        return bool(
+            unexplained(
+                with_causes([cell, *judged], expectations=entries, device=where.device, torch=where.torch)
+            )
+        )
 
     def write(self, *, complete: bool) -> None:
         """Write the result file, if one was asked for."""
@@ -159,3 +176,15 @@ class Gathered:
             entries=len(file.entries),
             problems=problems(file, result, today=today),
         )
+
+
+def _yet_to_judge(requirement: str, *, like: Cell) -> Cell:
+    """Stands for a cell that another one names before it has been judged itself."""
+    return Cell(
+        requirement=requirement,
+        schedule=like.schedule,
+        variant=like.variant,
+        status="passed",
+        judgements=1,
+        compared=1,
+    )

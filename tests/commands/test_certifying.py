@@ -1,5 +1,8 @@
 """What is printed of a certificate that is not granted."""
 
+import re
+
+import pytest
 from msgspec import structs
 
 from pipeconform.commands.certifying import decision_text, interruption
@@ -40,3 +43,31 @@ def test_an_interruption_says_what_is_kept_and_how_to_go_on(tmp_path):
     kept = f"what was judged is kept in {tmp_path / 'result.json'}"
     assert interruption(tmp_path) == f"no package: {kept}; {begins}\n{ways}"
     assert interruption(tmp_path, shard="1/2", workers="auto") == f"no package: {kept}; {begins}"
+ADAPTER = """
+import dataclasses
+
+from pipeconform.judge.claiming import PLAINEST
+from pipeconform.reference_impl.adapter import ReferenceAdapter
+
+
+class Few(ReferenceAdapter):
+    def describe(self):
+        return dataclasses.replace(super().describe(), name="few", capabilities=PLAINEST)
+"""
+
+
+@pytest.mark.parametrize("shard", [(), ("--shard", "1/1")], ids=["whole", "shard"])
+def test_too_few_claims_are_refused_before_anything_is_run(typed, tmp_path, shard):
+    (tmp_path / "few.py").write_text(ADAPTER, "utf-8")
+
+    code, out, err = typed("certify", "--impl", "few.py:Few", "--level", "forward", *shard)
+    first, *_, last = out.splitlines()
+
+    assert (code, err) == (1, "")
+    assert first.startswith("NOT GRANTED: few ")
+    assert first.endswith(" cannot be certified for level Forward with these claims, so nothing was run")
+    assert re.fullmatch(
+        r"claim \d+ more: 'pipeconform claims few.py:Few --level forward' prints the lines to write", last
+    )
+    assert not (tmp_path / "pipeconform-results").exists()
+    assert not list(tmp_path.glob("*.zip"))

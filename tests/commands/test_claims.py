@@ -1,13 +1,16 @@
 """What 'claims' lists and what 'show' says about claims, chapters and features."""
 
 import dataclasses
+import re
 
 import pytest
 
 from pipeconform.claims import Description, Feature
+from pipeconform.commands.claimed_for import claimed_text
 from pipeconform.commands.claims import describe_missing, missing_claims
 from pipeconform.commands.init import skeleton
 from pipeconform.judge.claiming import PLAINEST
+from pipeconform.spec import certification_level, mandatory
 from pipeconform.wrapper import WrapperClaims, WrapperDescription, WrapperFeature
 
 PLAIN = Description(name="mine", version="1", capabilities=PLAINEST)
@@ -55,6 +58,35 @@ def test_a_wrapper_s_features_are_listed_until_all_are_claimed():
 
     assert "in WrapperClaims: features=frozenset({…, WrapperFeature.JOIN})" in listed(some)
     assert listed(every) == "mine 1 claims 105 of 105 requirements; there is nothing to add"
+
+
+def test_a_level_s_missing_claims_are_counted_and_listed_alone(typed, tmp_path):
+    (tmp_path / "mine.py").write_text(skeleton(name="mine.py"), "utf-8")
+    code, out, _ = typed("claims", "mine.py:MyAdapter", "--level", "forward")
+    first, *lines = out.splitlines()
+    listed = {line.split()[0] for line in lines if line.startswith("    ")}
+
+    assert code == 0
+    assert re.match(
+        r"toy GPipe 1.0 claims \d+ of the 24 requirements of level Forward, which needs \d+ more\. ", first
+    )
+    assert listed
+    assert listed <= {row.id for row in mandatory(certification_level("forward"))}
+
+
+def test_what_cannot_be_left_out_is_said():
+    level = certification_level("training")
+    text = claimed_text(level, ("TRN-1", "TRN-3", "TRN-4"), more=2)
+
+    assert text.endswith("of level Training, which needs 2 more, TRN-1 and TRN-3 among them")
+    assert claimed_text(level, (), more=0).endswith("which needs no more of them")
+
+
+def test_claims_of_a_level_for_another_kind_are_refused(typed):
+    code, _, err = typed("claims", "reference-wrapper", "--level", "forward")
+
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is granted to a pipeline, and this is a wrapper" in err
 
 
 @pytest.mark.parametrize("arguments", [(), ("torch", "--impl", "torch")])

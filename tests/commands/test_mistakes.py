@@ -43,8 +43,8 @@ MISTAKES = {
     "run --impl torch --profile smoky": "unknown profile 'smoky'; nearest: smoke",
     "certify --impl torch --level trainig": "unknown level 'trainig'; nearest: training",
     # schedules
-    "schedule draw one_f_one_b": "for the table of a family write --name one_f_one_b -p 4 -m 8",
-    "schedule draw 1F1B -p 2 -m 4": "write --name one_f_one_b -p 2 -m 4",
+    "schedule draw one_f_one": "for the table of a family write --name one_f_one_b -p 4 -m 8",
+    "schedule draw 1F1B": "--name one_f_one_b needs -p RANKS and -m MICROBATCHES, such as -p 4 -m 8",
     "schedule draw --name 1f2b -p 2 -m 4": "unknown schedule family '1f2b'; nearest: one_f_one_b",
     # implementations
     "run --impl torhc": "cannot read --impl 'torhc' (nearest: torch, ",

@@ -72,8 +72,9 @@ def test_the_skeleton_meets_what_it_claims_and_a_run_leaves_nothing_but_its_resu
     done = shell("run", "--impl", "mine.py:MyAdapter", *SMALL, TMPDIR=str(temporary))
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-3:] == [
+    assert done.stdout.splitlines()[-4:] == [
         "toy GPipe 1.0 meets all 2 judged requirements",
+        "next: pipeconform run --impl mine.py:MyAdapter --profile smoke, which judges everything",
         "results: pipeconform-results/result.json",
         "report: pipeconform-results/report.html",
     ]

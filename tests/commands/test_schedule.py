@@ -262,6 +262,20 @@ def test_the_terminal_shows_cells_idle_time_and_what_is_held(typed):
     )
 
 
+@pytest.mark.parametrize("said", [("ZBV",), ("zb_v",), ("--name", "zb_v"), ("--name", "zb_v", "-v", 2)])
+def test_a_family_is_drawn_by_its_name_alone_with_the_stages_that_it_takes(typed, said):
+    code, out, err = typed("draw", *said, "-p", 4, "-m", 8)
+
+    assert (code, err) == (0, "")
+    assert out == typed("draw", "--name", "zb_v", "-p", 4, "-v", 2, "-m", 8)[1]
+
+
+def test_a_file_comes_before_a_family_of_its_name(typed, tmp_path):
+    (tmp_path / "gpipe").write_text("nothing")
+
+    assert typed("draw", "gpipe", "-p", 2, "-m", 2)[0] == 2
+
+
 def test_the_terminal_can_be_coloured_and_cut(typed):
     _, out, _ = typed("draw", "--name", "gpipe", "-p", 2, "-m", 9, "--colour", "--width", 40)
 

@@ -27,7 +27,8 @@ def test_requirements_are_listed_by_chapter():
     chapter = Chapter(id="XYZ", title="Values", requirements=(ROW,))
 
     assert list_requirements([chapter], version="0.9") == (
-        "XYZ  Values\n  XYZ-1  MUST  Outputs\n\n1 requirements, standard 0.9; 'pipeconform show ID' prints one in full"
+        "XYZ  Values\n  XYZ-1  MUST  Outputs\n\n1 requirement, standard 0.9; 'pipeconform show ID' prints one in full\n"
+        "'pipeconform list --levels' and 'list --profiles' list those, 'pipeconform claims REF' features to claim"
     )
 
 

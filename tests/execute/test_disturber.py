@@ -97,7 +97,7 @@ def test_who_waits_in_vain_says_what_it_computed_last_and_what_it_waits_for(pool
 
     assert isinstance(verdicts[1], Raised)
     assert isinstance(verdicts[0], Stuck), verdicts.describe()
-    assert verdicts[0].doing == "step 2, last computed: forward 2 of stage 0"
+    assert verdicts[0].doing == "step 2, last computed: 0F1"
     assert "of float64[2, 3] to rank 1" in verdicts[0].waits or "from rank 1" in verdicts[0].waits
     assert verdicts[0].stage == 0
     assert verdicts.waiting.splitlines()[-1].startswith("rank 0 waits for rank 1, which raised")

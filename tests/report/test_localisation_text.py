@@ -1,5 +1,7 @@
 """Where an error begins and how it spreads, as a reader sees it."""
 
+import textwrap
+
 import msgspec
 
 from pipeconform.observe.localisation import Deviation, Lane, Localisation
@@ -76,6 +78,7 @@ def test_what_the_message_says_is_not_repeated():
     assert lines[1] == "  gradient of output 0: it is 0.5 times the reference's"
     assert lines[2].startswith("how the error spreads")
     assert without[1].startswith("how the error spreads")
+    assert localisation_lines(FOUND, said=textwrap.indent(said, "  ")) == lines
     assert localisation_lines(FOUND, said="something else") == localisation_lines(FOUND)
 
 

@@ -1,0 +1,69 @@
+"""Where a result stands to the certification levels, and what somebody whose run is green does next, as text."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+
+from pipeconform.report.causes import Cause
+from pipeconform.report.result import Result
+from pipeconform.report.standing import LevelStanding, level_standings, standings
+from pipeconform.spec import certification_level, core_requirements
+
+__all__ = ["level_lines", "next_lines"]
+
+
+def level_lines(result: Result, *, causes: Sequence[Cause]) -> tuple[str, ...]:
+    """For which levels the run found the implementation conformant, and why not for the others.
+
+    Empty if only some requirements or schedules were to be judged. `causes` are those of the result.
+    """
+    if not _is_whole(result):
+        return ()
+    levels = level_standings(result, standings(result, causes=causes))
+    met = ", ".join(one.title for one in levels if one.state == "met") or "no level"
+    others = "; ".join(f"{one.title}: {_why(one)}" for one in levels if one.state != "met")
+    return (f"conformant, by what this run judged, for {met}", *([f"  {others}"] if others else []))
+
+
+def next_lines(result: Result, *, causes: Sequence[Cause]) -> Iterator[str]:
+    """What to do after a run in which nothing is violated, as commands; nothing after any other run."""
+    broken = any(cell.status == "error" and not cell.violations for cell in result.cells)
+    judged = any(cell.is_judged for cell in result.cells)
+    outdated = result.expectations is not None and result.expectations.problems
+    if causes or broken or outdated or not judged or not result.run.complete:
+        return
+    name = shlex.quote(result.implementation.reference)
+    if not _is_whole(result):
+        yield f"next: pipeconform run --impl {name} --profile {result.run.profile}, which judges everything"
+        return
+    levels = level_standings(result, standings(result, causes=causes))
+    met = [one for one in levels if one.state == "met"]
+    unclaimed = next((one for one in levels if one.state == "not_claimed"), None)
+    if met:
+        yield f"next: pipeconform certify --impl {name} --level {met[-1].name}"
+    if unclaimed is not None:
+        yield f"next: pipeconform claims {name} --level {unclaimed.name}"
+
+
+def _is_whole(result: Result) -> bool:
+    """Whether every requirement was to be judged under every schedule that is claimed."""
+    return result.run.unrestricted and not result.run.selection
+
+
+def _why(level: LevelStanding) -> str:
+    number = len(level.in_the_way)
+    match level.state:
+        case "not_claimed":
+            one = certification_level(level.name)
+            core = [name for name in core_requirements(one) if name in level.in_the_way]
+            if core:
+                return f"{', '.join(core)} not claimed"
+            return (
+                f"{number} of {level.total} not claimed, at most {math.floor(one.not_claimed * level.total)}"
+            )
+        case "unjudged":
+            return f"{number} not judged" if number else "the run was stopped"
+        case state:
+            return f"{number} {state}"
