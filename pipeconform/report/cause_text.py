@@ -65,9 +65,7 @@ def cause_block(cause: Cause, *, number: int, width: int, where: Path | None) ->
     violation = cause.violation
     row = next((one for one in all_requirements() if one.id == cause.requirement), None)
     level = f" ({row.level})" if row else ""
-    head = Text.assemble(
-        (f"{number}. {named([cause.requirement])}{level}: ", "bold"), _outcomes(cause), "\n"
-    )
+    head = Text.assemble((f"{number}. {named([cause.requirement])}{level}: ", "bold"), _outcomes(cause), "\n")
     body = textwrap.wrap(row.statement, width - 3) if row else []
     headline, lines = _headline(violation)
     body += ["", headline]

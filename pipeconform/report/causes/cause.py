@@ -113,10 +113,10 @@ class Cause:
         return tuple((status, self._words(self.requirement, several)) for status, several in found.items())
 
     def under(self, requirement: str = "") -> str:
-        """``" under …"`` with the schedules and variants under which a requirement shows it, by default the telling one.
+        """``" under …"`` with the schedules and variants under which one requirement shows it.
 
-        Schedules that only other requirements add are not among them. Variants are left out if all is under the
-        default settings.
+        It is the telling one by default; what only other requirements add is not counted. Variants are left
+        out if all is under the default settings.
         """
         name = requirement or self.requirement
         return self._words(name, self._of(name))
@@ -137,7 +137,11 @@ class Cause:
         if len(seen) == len(judged) > 2 and self.own:
             words = f" under all {len(seen)} schedules"
         elif len(seen) > _MOST:
-            words = f" under {len(seen)} of {len(judged)} schedules" if self.own else f" under {len(seen)} schedules"
+            words = (
+                f" under {len(seen)} of {len(judged)} schedules"
+                if self.own
+                else f" under {len(seen)} schedules"
+            )
         else:
             words = under(*schedules)
         variants = in_order([one.cell.variant for one in members])
