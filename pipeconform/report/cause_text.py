@@ -21,10 +21,12 @@ from pipeconform.report.words import COLOURS, WORDS, control_words, plural, rese
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = [
+    "also_violates",
     "blocked_lines",
     "cause_block",
     "cause_list",
     "counted",
+    "finding_words",
     "known_words",
     "named",
     "replay_line",
@@ -47,23 +49,23 @@ def shown_as(cause: Cause) -> str:
     return cause.violation.signature + (f", {cause.factor} times the reference's" if cause.factor else "")
 
 
+def finding_words(entry: Known) -> str:
+    """A finding by its id, which no reader should take for a cause's number: ``known as finding 3: …``."""
+    return f"known as finding {entry.id}: {entry.title}"
+
+
 def known_words(entry: Known) -> str:
     """A finding in words: its id and title, and where it is written up."""
     places = ", ".join(filter(None, (entry.link, entry.thread)))
-    return f"known as {entry.id}: {entry.title} ({places})"
+    return f"{finding_words(entry)} ({places})"
 
 
 def cause_block(cause: Cause, *, number: int, width: int, where: Path | None) -> Text:
     """One cause in full: the requirement's sentence, where and how it is violated, the smallest case, replay."""
     violation = cause.violation
     row = next((one for one in all_requirements() if one.id == cause.requirement), None)
-    status = violation.status if violation.confirmed else "flaky"
     level = f" ({row.level})" if row else ""
-    head = Text.assemble(
-        (f"{number}. {named([cause.requirement])}{level}: ", "bold"),
-        (WORDS[status], COLOURS[status]),
-        f"{cause.under()}\n",
-    )
+    head = Text.assemble((f"{number}. {named([cause.requirement])}{level}: ", "bold"), _outcomes(cause), "\n")
     body = textwrap.wrap(row.statement, width - 3) if row else []
     headline, lines = _headline(violation)
     body += ["", headline]
@@ -85,6 +87,21 @@ def cause_block(cause: Cause, *, number: int, width: int, where: Path | None) ->
     return head.append("\n".join(f"   {line}".rstrip() for line in body))
 
 
+def _outcomes(cause: Cause) -> Text:
+    """``FAIL under ForwardOnly; ERR under GPipe, 1F1B``, as in the row of the requirement."""
+    parts = [Text.assemble((WORDS[status], COLOURS[status]), places) for status, places in cause.outcomes]
+    return Text("; ").join(parts)
+
+
+def also_violates(cause: Cause, *, titles: bool = True) -> str:
+    """The other requirements that show a cause, with their schedules: ``also violates FWD-24 under LoopedBFS``."""
+    alike: dict[str, list[str]] = {}
+    for name in cause.others:
+        alike.setdefault(cause.under(name), []).append(name)
+    parts = (f"{named(names) if titles else ', '.join(names)}{places}" for places, names in alike.items())
+    return f"also violates {'; '.join(parts)}" if alike else ""
+
+
 def _headline(violation: Violation) -> tuple[str, list[str]]:
     """What is wrong in a line, and the lines that explain it."""
     lines = violation.message.strip("\n").splitlines() or [violation.signature]
@@ -97,7 +114,7 @@ def _headline(violation: Violation) -> tuple[str, list[str]]:
 def _beside(cause: Cause, *, width: int) -> Iterator[str]:
     """The other requirements that show the cause, those that it blocks, and what it is known as."""
     if cause.others:
-        yield from textwrap.wrap(f"also violates {named(cause.others)}", width)
+        yield from textwrap.wrap(also_violates(cause), width)
     if cause.blocked:
         yield from textwrap.wrap(f"blocks {named(cause.blocked_requirements)}", width)
     for entry in cause.known:
@@ -123,9 +140,9 @@ def cause_list(causes: Sequence[Cause], *, width: int) -> Iterator[Text]:
         room = max(width - len(begin) - len(end), _LEAST_SIGNATURE)
         yield Text(f"{begin}{textwrap.shorten(shown_as(cause), room, placeholder=' …')}{end}")
         if cause.known:
-            yield Text(f"      known as {cause.known[0].id}: {cause.known[0].title}", style="dim")
+            yield Text(f"      {finding_words(cause.known[0])}", style="dim")
         if cause.others:
-            yield Text(f"      also violates {', '.join(cause.others)}", style="dim")
+            yield Text(f"      {also_violates(cause, titles=False)}", style="dim")
 
 
 def blocked_lines(causes: Sequence[Cause]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeconform.report.cause_text import blocked_lines, known_words, named, shown_as
+from pipeconform.report.cause_text import also_violates, blocked_lines, known_words, named, shown_as
 from pipeconform.report.causes import Cause
 from pipeconform.report.causes.harm import WORDS
 from pipeconform.report.next_steps import next_step
@@ -69,7 +69,8 @@ def junit(
 def cause_properties(causes: Sequence[Cause]) -> Iterator[tuple[str, str]]:
     """The name and the value of a property for each cause, the most harmful first, and for what they block."""
     for cause in causes:
-        text = f"{WORDS[cause.harm]}: {named(cause.requirements)}: {shown_as(cause)}{cause.under()}"
+        text = f"{WORDS[cause.harm]}: {named([cause.requirement])}: {shown_as(cause)}{cause.under()}"
+        text += f"; {also_violates(cause)}" if cause.others else ""
         text += "".join(f"; known as {entry.id}: {entry.title}" for entry in cause.known)
         yield "expected cause" if cause.expected else "cause", shown_line(text)
     for line in blocked_lines(causes):

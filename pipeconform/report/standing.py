@@ -67,12 +67,18 @@ class LevelStanding:
 
 
 def standings(result: Result, *, causes: Sequence[Cause]) -> dict[str, Standing]:
-    """The standing of every requirement that the result has; `causes` are those of the result."""
+    """The standing of every requirement that the result has, or that controls show to be violated.
+
+    `causes` are those of the result.
+    """
     wrong = {name for cause in causes for name in cause.requirements}
     cells: dict[str, list[Cell]] = {}
     for cell in result.cells:
         cells.setdefault(cell.requirement, []).append(cell)
-    return {name: "violated" if name in wrong else _standing(several) for name, several in cells.items()}
+    return {
+        **{name: "violated" if name in wrong else _standing(several) for name, several in cells.items()},
+        **dict.fromkeys(wrong - cells.keys(), "violated"),
+    }
 
 
 def _standing(cells: Iterable[Cell]) -> Standing:

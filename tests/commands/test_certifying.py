@@ -43,6 +43,8 @@ def test_an_interruption_says_what_is_kept_and_how_to_go_on(tmp_path):
     kept = f"what was judged is kept in {tmp_path / 'result.json'}"
     assert interruption(tmp_path) == f"no package: {kept}; {begins}\n{ways}"
     assert interruption(tmp_path, shard="1/2", workers="auto") == f"no package: {kept}; {begins}"
+
+
 ADAPTER = """
 import dataclasses
 

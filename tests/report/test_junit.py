@@ -134,7 +134,7 @@ def test_a_failure_says_what_is_wrong_what_it_is_known_as_and_how_to_replay_it(r
     assert failure.get("type") == "failed"
     assert "replay: pipeconform replay FWD-1:GPipe:default:1f3a --impl torch" in failure.text
     assert "cause 1 of 2: FWD-1 Outputs: output value under GPipe" in failure.text
-    assert "known as 7: outputs are lost (https://example.org/7)" in failure.text
+    assert "known as finding 7: outputs are lost (https://example.org/7)" in failure.text
 
 
 def test_what_could_not_be_judged_is_an_error(result):

@@ -43,6 +43,13 @@ def test_a_violation_under_any_schedule_is_a_violation_and_a_blocked_one_is_not(
     assert standing(result) == {"TRN-1": "violated", "DPC-6": "blocked"}
 
 
+def test_what_a_control_shows_is_a_violation_of_a_requirement_that_was_not_selected(make):
+    effect = make.violation("DPC-6", "GPipe", control=BLOCKED)
+    result = make.result(make.cell("DPC-6", "GPipe", effect, status="blocked"))
+
+    assert standing(result) == {"DPC-6": "blocked", "TRN-1": "violated"}
+
+
 def test_chapters_count_their_requirements_in_the_order_of_the_standard():
     first, last = chapter_standings({"XYZ-1": "met", "FWD-2": "met", "FWD-1": "violated", "FWD-10": "met"})
 

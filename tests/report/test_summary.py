@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from pipeconform.report.cause_text import replay_line
+from pipeconform.report.causes import Known
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.overview import overview
 from pipeconform.report.result import Control, Expectations, Pairs
@@ -15,9 +16,9 @@ from pipeconform.report.summary import render_summary, totals, verdict
 from pipeconform.spec import requirement
 
 
-def printed(result, *, width=80, where=DEFAULT_RESULT, verbose=False):
+def printed(result, *, width=80, where=DEFAULT_RESULT, verbose=False, known=None):
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    render_summary(result, console, where=where, verbose=verbose)
+    render_summary(result, console, where=where, verbose=verbose, known=known)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
@@ -91,8 +92,32 @@ def test_a_crash_at_one_place_is_one_block_that_names_the_most_basic_requirement
 
     begin = lines.index("1. TRN-1 Gradients (MUST): CRASH under GPipe")
     assert "   rank 1 died (SIGSEGV)" in lines[begin:]
-    assert "   also violates FWD-9 Keyword arguments" in lines[begin:]
+    assert "   also violates FWD-9 Keyword arguments under GPipe" in lines[begin:]
     assert not any(line.startswith("2. ") for line in lines)
+
+
+def test_a_cause_s_heading_counts_the_cells_of_the_requirement_that_it_names(make):
+    """The schedules that other requirements add stand beside those requirements."""
+    known = Known(
+        file="k", id="8", title="t", link="l", requirements=("FWD-2", "FWD-24"), signature="length|raised"
+    )
+    length = {"signature": "output length"}
+    raised = {"signature": "raised RuntimeError: no", "status": "error"}
+    result = make.result(
+        make.cell("FWD-2", "ForwardOnly", make.violation("FWD-2", "ForwardOnly", **length)),
+        make.cell("FWD-2", "GPipe", make.violation("FWD-2", "GPipe", **raised)),
+        make.cell("FWD-2", "LoopedBFS"),
+        make.cell("FWD-24", "LoopedBFS", make.violation("FWD-24", "LoopedBFS", **raised)),
+        make.cell("LIF-3", "GPipe", make.violation("LIF-3", "GPipe", signature="outputs kept")),
+    )
+    title = "FWD-2 Order and length of the merged output"
+
+    text = printed(result, known=[known], width=100)
+
+    assert f"1. {title} (MUST): FAIL under ForwardOnly; ERR under GPipe\n" in text
+    assert "   also violates FWD-24 Batches refused alike under LoopedBFS\n" in text
+    assert f"   1. {title}: output length under ForwardOnly, GPipe\n" in text
+    assert "      also violates FWD-24 under LoopedBFS\n" in text
 
 
 def blocked(make, requirement, by, **others):
@@ -166,7 +191,7 @@ def test_a_known_cause_is_told_with_its_title_and_links(make):
     )
 
     line = (
-        "   known as 3: A step divides the gradients of earlier steps by m again "
+        "   known as finding 3: A step divides the gradients of earlier steps by m again "
         "(docs/findings/torch-2.13-accumulated-gradients-rescaled.py, "
         "https://github.com/pytorch/torchtitan/issues/1733)\n"
     )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.causes.harm import Harm
 from pipeconform.report.causes.known import Known
-from pipeconform.report.result import Cell, Violation
+from pipeconform.report.overview import in_order
+from pipeconform.report.result import Cell, Status, Violation
 from pipeconform.report.words import under
 
 __all__ = ["Cause", "Member", "size_of"]
+
+_MOST = 4  # schedules that are named; of more there is only the number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +55,8 @@ class Cause:
     same order."""
     schedules: tuple[str, ...]
     """The schedules under which it was seen, in the order of the result."""
-    everywhere: bool
-    """Whether `schedules` are all those under which its requirements were judged."""
-    variants: tuple[str, ...]
-    """The environment variants that show it, the default settings first."""
+    judged: Mapping[str, frozenset[str]] = field(repr=False, compare=False)
+    """The schedules under which each requirement of the result was judged."""
     factor: str = ""
     """The ratio of wrong values to the right ones, as a function of the case if it is one: ``1/m``."""
     known: tuple[Known, ...] = ()
@@ -98,11 +100,52 @@ class Cause:
             return None
         return sum(one.shown_again for one in members), sum(one.reruns for one in members)
 
-    def under(self) -> str:
-        """``" under …"`` with its schedules, and its variants unless that is only the default."""
-        all_of_them = self.everywhere and len(self.schedules) > 2
-        words = f" under all {len(self.schedules)} schedules" if all_of_them else under(*self.schedules)
-        return words if self.variants == ("default",) else f"{words} ({' and '.join(self.variants)})"
+    @property
+    def outcomes(self) -> tuple[tuple[Status, str], ...]:
+        """How the telling requirement is violated, and under which schedules, as in its row of the matrix.
+
+        The status of `violation` comes first. Without a violation of the requirement's own, because only its effects
+        were judged, the status is what their controls showed.
+        """
+        found: dict[Status, list[Member]] = {}
+        for one in self._of(self.requirement):
+            found.setdefault(self._status(one.violation), []).append(one)
+        return tuple((status, self._words(self.requirement, several)) for status, several in found.items())
+
+    def under(self, requirement: str = "") -> str:
+        """``" under …"`` with the schedules and variants under which one requirement shows it.
+
+        It is the telling one by default; what only other requirements add is not counted. Variants are left
+        out if all is under the default settings.
+        """
+        name = requirement or self.requirement
+        return self._words(name, self._of(name))
+
+    def _of(self, requirement: str) -> list[Member]:
+        """The violations of one requirement; of one that was not judged, the effects that its control explains."""
+        return [one for one in self.own if one.requirement == requirement] or list(self.blocked)
+
+    def _status(self, violation: Violation) -> Status:
+        if not self.own and violation.control is not None:
+            return violation.control.status
+        return violation.status if violation.confirmed else "flaky"
+
+    def _words(self, requirement: str, members: Sequence[Member]) -> str:
+        seen = {one.schedule for one in members}
+        schedules = tuple(name for name in self.schedules if name in seen)
+        judged = self.judged.get(requirement, frozenset()) | seen
+        if len(seen) == len(judged) > 2 and self.own:
+            words = f" under all {len(seen)} schedules"
+        elif len(seen) > _MOST:
+            words = (
+                f" under {len(seen)} of {len(judged)} schedules"
+                if self.own
+                else f" under {len(seen)} schedules"
+            )
+        else:
+            words = under(*schedules)
+        variants = in_order([one.cell.variant for one in members])
+        return words if variants == ["default"] else f"{words} ({' and '.join(variants)})"
 
 
 def size_of(violation: Violation) -> tuple[object, ...]:

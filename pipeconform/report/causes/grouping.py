@@ -18,7 +18,6 @@ from pipeconform.report.causes.cause import Cause, Member, size_of
 from pipeconform.report.causes.harm import harm_of
 from pipeconform.report.causes.known import Known, entry_of, findings, known_for
 from pipeconform.report.causes.traits import Traits, factor_words, traits_of
-from pipeconform.report.overview import in_order
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.spec import Level, Requirement
 from pipeconform.spec.precedence import OWNERS, PLAINEST_OF_WRAPPERS, PRECEDENCE, THE_END, follows
@@ -254,7 +253,7 @@ class _Groups:
 class _Places:
     """Under which schedules each requirement was judged, and all schedules in the order of the result."""
 
-    judged: Mapping[str, set[str]]
+    judged: Mapping[str, frozenset[str]]
     schedules: tuple[str, ...]
 
 
@@ -288,8 +287,7 @@ def _cause(
         own=tuple(ordered) if own else (),
         blocked=tuple(sorted(blocked, key=position)),
         schedules=tuple(name for name in places.schedules if name in seen),
-        everywhere=seen == set().union(*(places.judged.get(one.requirement, ()) for one in told)),
-        variants=tuple(in_order([one.cell.variant for one in told])),
+        judged=places.judged,
         factor=factor_words(frozenset.intersection(*factors)) if factors else "",
         known=tuple(known),
     )
@@ -317,13 +315,13 @@ def _telling(
     return min(dict.fromkeys(one.requirement for one in own), key=rank)
 
 
-def _judged(cells: Iterable[Cell]) -> dict[str, set[str]]:
+def _judged(cells: Iterable[Cell]) -> dict[str, frozenset[str]]:
     """The schedules under which each requirement was judged."""
     found: dict[str, set[str]] = {}
     for cell in cells:
         if cell.judgements:
             found.setdefault(cell.requirement, set()).add(cell.schedule)
-    return found
+    return {name: frozenset(schedules) for name, schedules in found.items()}
 
 
 def _order(cause: Cause, rows: Mapping[str, Requirement]) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from pipeconform.case.any_case import schedule_of
 from pipeconform.case.case import Case
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.case_text import describe_case
-from pipeconform.report.cause_text import replay_line, shown_as
+from pipeconform.report.cause_text import finding_words, replay_line, shown_as
 from pipeconform.report.causes import Cause, Known
 from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.html.case_picture import draw_case
@@ -21,19 +21,19 @@ from pipeconform.report.html.claims import owners_of
 from pipeconform.report.html.message import Message, RankVerdict, message_of, verdicts_of
 from pipeconform.report.html.place import case_in, place_of, stage_of
 from pipeconform.report.html.program import StepView, facts_of, steps_of
+from pipeconform.report.html.source import card_anchor
 from pipeconform.report.html.spread import SpreadView, spread_view
 from pipeconform.report.html.status import EXPECTED, StatusView, status_view, violation_views, worst_first
 from pipeconform.report.html.waits import WaitsView, waits_view
 from pipeconform.report.html.wrapper_case import where_of, wrapper_facts, wrapper_steps
 from pipeconform.report.next_steps import next_step
 from pipeconform.report.result import Control, Implementation, Violation
-from pipeconform.report.words import control_words, reservation, under
+from pipeconform.report.words import WORDS, control_words, plural, reservation, under
 from pipeconform.showing import shown
 from pipeconform.spec import Level, Requirement
 
 __all__ = ["CauseView", "ControlView", "FailureView", "KnownView", "cause_view"]
 
-_BLOCKED = status_view("blocked")
 _MOST_CONTROL = 24  # lines of what a control showed
 _MOST_PICTURE = 64
 """The most stages in a picture; larger cases are described only in words."""
@@ -114,9 +114,13 @@ class CauseView:
     chance: str
     """How often it shows, if not every time."""
     known: tuple[KnownView, ...]
-    requirements: tuple[Requirement, ...]
-    """The requirements that it violates, the telling one first."""
+    requirements: tuple[tuple[Requirement, str], ...]
+    """The requirements that it violates, the telling one first, each with its schedules: ``" under …"``."""
     first: FailureView
+    named: bool
+    """Whether `first` is not all that there is of the heading's requirement, and so needs a heading of its own."""
+    shown_by: str
+    """How many cases show it."""
     others: tuple[FailureView, ...]
     blocked: tuple[FailureView, ...]
     """Violations that are effects of it."""
@@ -146,29 +150,32 @@ def cause_view(
     own = [one.violation for one in cause.own] or [cause.violation]
     first, *others = own
     heading = f"{cause.requirement} {cause.title}".rstrip()
-    found = worst_first(view for one in own for view in violation_views(one) if view != EXPECTED)
+    found = worst_first(status_view(status) for status, _ in cause.outcomes)
     statuses = (EXPECTED, *found) if cause.expected else found
+    shown_by = worst_first(view for one in (*own, *effects) for view in violation_views(one))
     signature = shown(shown_as(cause))
     chance = "" if cause.chance is None else f"shown in {cause.chance[0]} of {cause.chance[1]} executions"
     names = dict.fromkeys((*cause.requirements, *cause.blocked_requirements))
     words = [*(f"{name} {known[name].title}" if name in known else name for name in names)]
     words += [f"{entry.id} {entry.title}" for entry in cause.known]
     return CauseView(
-        anchor=f"{anchors[first.id]}-group",
+        anchor=card_anchor(cause, anchors),
         statuses=statuses,
         harm=HARM[cause.harm],
         heading=heading,
         told=shown(cause.known[0].title) if cause.known else signature,
         should=bool(rows) and all(row.level is not Level.MUST for row in rows),
         signature=signature,
-        under=cause.under(),
+        under=_under(cause),
         chance=chance,
         known=tuple(_known_view(entry) for entry in cause.known),
-        requirements=rows,
+        requirements=tuple((row, cause.under(row.id)) for row in rows),
         first=view(first),
+        named=bool(others) or not cause.own,
+        shown_by=_shown_by(cause, first),
         others=tuple(map(view, others)),
         blocked=tuple(map(view, effects)),
-        letters=" ".join([*(one.letter for one in statuses), *([_BLOCKED.letter] if cause.blocked else [])]),
+        letters=" ".join(one.letter for one in dict.fromkeys((*statuses, *shown_by))),
         schedules=tuple(dict.fromkeys([*cause.schedules, *(one.schedule for one in cause.blocked)])),
         chapters=tuple(dict.fromkeys(name.partition("-")[0] for name in names)),
         levels=tuple(dict.fromkeys(row.level.value for row in rows)),
@@ -176,11 +183,24 @@ def cause_view(
     )
 
 
+def _under(cause: Cause) -> str:
+    """``under GPipe``; of several outcomes ``FAIL under GPipe; ERR under 1F1B``."""
+    if len(cause.outcomes) == 1:
+        return cause.under()
+    return "; ".join(f"{WORDS[status]}{places}" for status, places in cause.outcomes)
+
+
+def _shown_by(cause: Cause, violation: Violation) -> str:
+    number, here = cause.occurrences, violation.occurrences
+    more = f" of this cause, {here} of them here" if here < number else ""
+    return f"Shown by {plural(number, 'drawn case')}{more}."
+
+
 def _known_view(entry: Known) -> KnownView:
     places = tuple(filter(None, (entry.link, entry.thread)))
     links = tuple(place for place in places if place.startswith(("https://", "http://")))
     return KnownView(
-        words=f"known as {entry.id}: {entry.title}",
+        words=finding_words(entry),
         links=links,
         files=tuple(place for place in places if place not in links),
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from pipeconform.report.causes import Cause, Known, causes_of
@@ -13,6 +14,8 @@ from pipeconform.report.collection import Collected, Collection, page_of
 from pipeconform.report.history import version_order
 from pipeconform.report.html.opening import Opening, opening_of
 from pipeconform.report.html.templating import render
+from pipeconform.report.location import RESULT_NAME
+from pipeconform.report.result import Result
 from pipeconform.report.standing import (
     ChapterStanding,
     LevelStanding,
@@ -72,7 +75,9 @@ class Row:
     release: str
     href: str
     run: tuple[str, ...]
-    path: str
+    """When and how it was run, and by which adapter if that is not one of pipeconform's."""
+    place: str
+    """The folder of its file in the collection, or the file itself if it has a name of its own."""
     opening: Opening
     standing: Standing
     """Of everything that was judged."""
@@ -157,14 +162,26 @@ def _row(one: Collected, known: Sequence[Known] | None) -> tuple[Row, list[Part]
         implementation=result.implementation.name,
         release=result.implementation.version,
         href=quote(page_of(one.path).as_posix()),
-        run=(result.created[:10], result.run.profile, result.environment.device),
-        path=one.path.as_posix(),
+        run=tuple(_run(result)),
+        place=_place(one.path),
         opening=opening,
         standing="violated" if opening.tone == "bad" else "met" if opening.tone == "good" else "unjudged",
         harms=_harms(causes),
         boxes=boxes,
     )
     return row, parts
+
+
+def _run(result: Result) -> Iterator[str]:
+    yield result.created[:16].replace("T", " ") + (" UTC" if result.created.endswith("+00:00") else "")
+    yield result.run.profile
+    yield result.environment.device
+    if ":" in result.implementation.reference:  # a user's; pipeconform's own adapters have plain names
+        yield result.implementation.reference
+
+
+def _place(path: Path) -> str:
+    return path.parent.as_posix() if path.name == RESULT_NAME else path.as_posix()
 
 
 def _harms(causes: Sequence[Cause]) -> tuple[tuple[str, int], ...]:

@@ -20,6 +20,7 @@ from pipeconform.spec.wrappers import all_chapters
 
 __all__ = ["Box", "ChapterView", "Entry", "Line", "Matrix", "RowView", "VariantView", "matrix"]
 
+_CALM = frozenset({"passed", "not_claimed", "skipped"})
 _LARGE = 500  # rows that a browser lays out without a noticeable pause
 
 Key = tuple[str, str, str]
@@ -107,6 +108,13 @@ class ChapterView:
     identifier: str
     title: str
     rows: tuple[RowView, ...]
+
+    @property
+    def calm(self) -> bool:
+        """Whether there is nothing to look into: all is met, not claimed or not meant to be judged."""
+        boxes = [box for row in self.rows for box in row.boxes]
+        found = {entry.status.key for box in boxes for entry in box.entries}
+        return found <= _CALM and not any(box.differs for box in boxes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pipeconform.report.cause_change import MatchedCause, matched_causes
 from pipeconform.report.cause_text import shown_as
 from pipeconform.report.causes import Known
 from pipeconform.report.causes.harm import WORDS as HARM
-from pipeconform.report.html.source import Source
+from pipeconform.report.html.source import Source, card_anchor
 from pipeconform.showing import shown
 
 __all__ = ["Identity", "News", "NewsGroup", "NewsItem", "identities", "news"]
@@ -104,13 +104,12 @@ def _news(old: Source, new: Source, known: Sequence[Known] | None) -> News:
 
 def _item(found: MatchedCause, source: Source) -> NewsItem:
     cause = found.cause
-    first = cause.own[0].violation if cause.own else cause.violation
     names = list(dict.fromkeys(name for name, _ in found.spread))
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     schedules = list(dict.fromkeys(name for _, name in found.spread))
     return NewsItem(
         heading=f"{cause.requirement} {cause.title}".rstrip(),
-        href=f"#{source.anchors[first.id]}-group",
+        href=f"#{card_anchor(cause, source.anchors)}",
         words=shown(cause.known[0].title if cause.known else shown_as(cause))
         + (f" ·{under}" if (under := cause.under()) else ""),
         harm=HARM[cause.harm],

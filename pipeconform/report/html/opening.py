@@ -13,6 +13,8 @@ from pipeconform.report.result import Result
 from pipeconform.report.standing import LevelStanding, Standing, level_standings, standings
 from pipeconform.report.summary import verdict
 from pipeconform.report.words import claimed_elsewhere, plural, returned_unclaimed
+from pipeconform.spec import Level
+from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["SYMBOLS", "LevelView", "Opening", "Tone", "opening_of"]
 
@@ -38,13 +40,16 @@ _LEVEL_TONES: Mapping[Standing, Tone] = {"met": "good", "violated": "bad", "bloc
 class LevelView:
     """One certification level."""
 
+    name: str
     title: str
     tone: Tone
     symbol: str
     words: str
     """``3 violated``."""
-    names: str
+    in_the_way: tuple[str, ...]
     """The requirements behind `words`, of which there may be many."""
+    total: int
+    """How many requirements decide about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +115,9 @@ def _headline(result: Result, causes: Sequence[Cause]) -> str:
     else:
         words = f"meets {'the one' if len(judged) == 1 else f'all {len(judged)}'} judged requirement"
         words += "" if len(judged) == 1 else "s"
+    entries = result.expectations
+    if entries is not None and entries.problems:
+        words += f", {'and' if wrong else 'but'} {entries.file} has {plural(len(entries.problems), 'thing')} to change"
     return begin + words if begin else words[0].upper() + words[1:]
 
 
@@ -121,6 +129,10 @@ def _remarks(result: Result, causes: Sequence[Cause]) -> Iterator[str]:
         yield f"{plural(len(errors), 'cell')} could not be judged"
     accusing = [cause for cause in causes if not cause.expected]
     wrong = {name for cause in accusing for name in cause.requirements}
+    should = [row for row in all_requirements() if row.id in wrong and row.level is not Level.MUST]
+    if should:
+        number = "" if len(wrong) == 1 else f"{len(should)} of them "
+        yield f"{number}only SHOULD, which decide{'s' if len(should) == 1 else ''} no level"
     blocked = {name for cause in accusing for name in cause.blocked_requirements} - wrong
     if blocked:
         number = plural(len(blocked), "more requirement")
@@ -129,9 +141,6 @@ def _remarks(result: Result, causes: Sequence[Cause]) -> Iterator[str]:
     void = {cell.requirement for cell in result.cells if cell.status == "nothing_compared"} - judged
     if void:
         yield f"nothing was compared for {_listed(sorted(void))}"
-    entries = result.expectations
-    if entries is not None and entries.problems:
-        yield f"{entries.file}: {plural(len(entries.problems), 'thing')} to change"
     if result.run.selection:
         yield f"only a selection was judged: {result.run.selection}"
 
@@ -152,11 +161,13 @@ def _level(level: LevelStanding) -> LevelView:
     number = len(level.in_the_way)
     words = _LEVEL_WORDS[level.state].format(total=level.total, number=number)
     return LevelView(
+        name=level.name,
         title=level.title,
         tone=tone,
         symbol="–" if level.state == "not_claimed" else SYMBOLS[tone],
         words="not judged in full" if level.state == "unjudged" and not number else words,
-        names=", ".join(level.in_the_way),
+        in_the_way=level.in_the_way,
+        total=level.total,
     )
 
 

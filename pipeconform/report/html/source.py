@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeconform.report.causes import Cause
 from pipeconform.report.result import Result
 
-__all__ = ["Source", "named_sources"]
+__all__ = ["Source", "card_anchor", "named_sources"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,12 @@ class Source:
         implementation = self.result.implementation
         words = f"{implementation.name} {implementation.version}"
         return f"{self.label}: {words}" if self.label else words
+
+
+def card_anchor(cause: Cause, anchors: Mapping[str, str]) -> str:
+    """The fragment of a cause's card; `anchors` maps a violation's id to its own."""
+    first = cause.own[0].violation if cause.own else cause.violation
+    return f"{anchors[first.id]}-group"
 
 
 def named_sources(results: Sequence[tuple[Result, Path]]) -> tuple[Source, ...]:

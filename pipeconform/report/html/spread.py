@@ -64,6 +64,7 @@ def spread_view(found: Localisation | None) -> SpreadView | None:
         begun = any(mark.first for row in rows for mark in row.marks)
         rows.append(_row(lane, microbatch=first.microbatch, begun=begun))
     likeness = f": {first.likeness}" if first.likeness else ""
+    verb = "is" if found.wrong == 1 else "are"
     return SpreadView(
         sentence=begins(found),
         tensor=shown(f"{first.tensor}{likeness}"),
@@ -71,7 +72,7 @@ def spread_view(found: Localisation | None) -> SpreadView | None:
         caption=f"How the error spreads in step {first.step}, in the order of the data flow",
         microbatches=max(len(lane.marks) for lane in found.lanes),
         rows=tuple(rows),
-        note=f"{plural(found.wrong, 'tensor')} of {found.compared:,} are wrong, over all steps.",
+        note=f"{plural(found.wrong, 'tensor')} of {found.compared:,} {verb} wrong, over all steps.",
     )
 
 

@@ -9,6 +9,7 @@ from pipeconform.report.cause_text import blocked_lines, counted
 from pipeconform.report.causes import Cause
 from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.html.failure import CauseView, cause_view
+from pipeconform.report.html.levels import LevelsView, levels_view
 from pipeconform.report.html.opening import Opening, opening_of
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import StatusView, status_view
@@ -39,6 +40,7 @@ class ResultView:
     label: str
     name: str
     opening: Opening
+    levels: LevelsView
     run: tuple[str, ...]
     """The run in a line: profile, day, standard, torch, device."""
     totals: tuple[str, ...]
@@ -78,10 +80,12 @@ def result_view(source: Source, *, causes: Sequence[Cause], known: Mapping[str, 
             where=source.path,
         )
 
+    opening = opening_of(result, causes=causes)
     return ResultView(
         label=source.label,
         name=source.name,
-        opening=opening_of(result, causes=causes),
+        opening=opening,
+        levels=levels_view(opening.levels, source=source, causes=causes, known=known),
         run=tuple(_run(source)),
         totals=tuple(totals(result)),
         facts=tuple(_facts(source)),

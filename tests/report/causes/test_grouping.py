@@ -373,6 +373,48 @@ def test_all_schedules_are_those_under_which_the_requirements_were_judged(make):
     assert [cause.under() for cause in grouped([*cells, make.cell("FWD-1", "E")])] == [" under A, B, C"]
 
 
+def test_a_cause_is_under_the_schedules_of_the_telling_requirement_s_row(of, make):
+    (cause,) = of(
+        ("TRN-1", "A", raised("send")),
+        ("TRN-1", "B", raised("send")),
+        ("FWD-9", "A", raised("send")),
+        ("FWD-9", "C", raised("send")),
+    )
+
+    assert (cause.requirement, cause.others, cause.schedules) == ("TRN-1", ("FWD-9",), ("A", "B", "C"))
+    assert (cause.under(), cause.under("FWD-9")) == (" under A, B", " under A, C")
+
+
+def test_many_schedules_are_counted_against_those_under_which_the_requirement_was_judged(make):
+    names = "ABCDE"
+    wrong = [make.cell("FWD-1", name, make.violation("FWD-1", name)) for name in names]
+    right = [make.cell("FWD-1", "F"), make.cell("TRN-1", "G")]
+
+    assert [cause.under() for cause in grouped(wrong)] == [" under all 5 schedules"]
+    assert [cause.under() for cause in grouped([*wrong, *right])] == [" under 5 of 6 schedules"]
+
+
+def test_outcomes_are_those_of_the_telling_requirement_s_cells(of):
+    known = Known(
+        file="k", id="8", title="t", link="l", requirements=("FWD-2", "FWD-24"), signature="length|raised"
+    )
+    (cause,) = of(
+        ("FWD-2", "A", {"signature": "output length"}),
+        ("FWD-2", "B", raised("send")),
+        ("FWD-2", "C", raised("send")),
+        ("FWD-24", "D", {"signature": "length"}),
+        known=[known],
+    )
+
+    assert cause.outcomes == (("failed", " under A"), ("error", " under B, C"))
+
+
+def test_a_requirement_that_was_not_selected_is_violated_as_its_controls_show(of):
+    (cause,) = of(("TRN-1", "A", blocked("FWD-1", status="hung", signature="hang", requirement="TRN-1")))
+
+    assert (cause.requirement, cause.outcomes) == ("FWD-1", (("hung", " under A"),))
+
+
 def test_a_result_without_violations_has_no_cause(make):
     assert causes_of(make.result(make.cell("FWD-1", "GPipe"))) == ()
 

@@ -152,6 +152,74 @@ def test_what_is_not_claimed_is_folded_until_it_is_asked_for(opened, large, size
     assert not row.is_visible()
 
 
+@pytest.mark.parametrize("size", [*SIZES, pytest.param({"width": 900, "height": 700}, id="between")])
+def test_the_matrix_keeps_its_headings_on_scrolling(opened, large, size):
+    """Under the bar of filters where that sticks, and over the columns that they name."""
+    tab = opened(large, viewport=size)
+    matrix = ".frame > .scroll"
+    tab.evaluate("document.querySelectorAll('[data-of]')[60].scrollIntoView({block: 'center'})")
+    tab.evaluate(f"document.querySelector('{matrix}').scrollLeft = 40")
+    settled(tab)
+    heads = tab.locator(".heads thead th").all()
+    columns = tab.locator(f"{matrix} thead th").all()
+    filters = box(tab.locator("#filters"))
+
+    assert [one.text_content() for one in heads] == ["Requirement", "GPipe", "InterleavedZeroBubble"]
+    for head, column in zip(heads, columns, strict=True):
+        assert abs(box(head)["top"] - max(filters["bottom"], 0)) < 3
+        assert abs(box(head)["left"] - box(column)["left"]) < 2
+        assert box(column)["bottom"] < 0
+    over = tab.evaluate(
+        """() => {
+          const {left, top} = document.querySelectorAll(".heads th")[1].getBoundingClientRect();
+          for (const one of document.querySelectorAll(".heads")) one.style.pointerEvents = "auto";
+          return document.elementFromPoint(left + 30, top + 8).closest(".heads") !== null;
+        }"""
+    )
+    assert over
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_copied_headings_follow_the_choice_of_a_schedule(opened, large, size):
+    tab = opened(large, viewport=size)
+    tab.evaluate("document.getElementById('filters-fold').open = true")
+    tab.locator("#schedule").select_option("InterleavedZeroBubble")
+    settled(tab)
+    names = tab.locator(".heads th").evaluate_all(
+        "all => all.filter(e => e.checkVisibility()).map(e => e.textContent)"
+    )
+
+    assert names == ["Requirement", "InterleavedZeroBubble"]
+
+
+def test_calm_chapters_of_the_matrix_are_folded_on_a_phone_only(opened, make):
+    result = make.result(
+        make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe")),
+        make.cell("TRN-1", "GPipe"),
+        make.cell("TRN-2", "GPipe"),
+    )
+    row = "[data-of=r-TRN-1]"
+    assert opened(result, viewport=WIDE).locator(row).is_visible()
+
+    tab = opened(result, viewport=PHONE)
+    assert tab.locator("[data-of=r-FWD-1]").is_visible()
+    assert not tab.locator(row).is_visible()
+    button = tab.get_by_role("button", name="TRN Losses, gradients and updates (2)")
+    button.click()
+    assert tab.locator(row).is_visible()
+    assert button.get_attribute("aria-expanded") == "true"
+    button.click()
+    assert not tab.locator(row).is_visible()
+
+    tab.evaluate("document.getElementById('filters-fold').open = true")
+    tab.locator("#find").fill("losses")
+    settled(tab)
+    assert tab.locator("[data-of=r-TRN-2]").is_visible()
+    tab.get_by_role("button", name="Clear").click()
+    settled(tab)
+    assert not tab.locator(row).is_visible()
+
+
 def test_the_filters_are_folded_on_a_phone_and_never_on_a_desk(opened, large):
     assert not opened(large, viewport=PHONE).locator("#find").is_visible()
     assert opened(large, viewport=WIDE).locator("#find").is_visible()

@@ -144,7 +144,7 @@ def test_a_chosen_schedule_is_the_only_column(opened, result):
     settled(tab)
 
     shown = tab.eval_on_selector_all(
-        ".matrix thead th", "all => all.filter(e => e.checkVisibility()).map(e => e.textContent)"
+        ".scroll .matrix thead th", "all => all.filter(e => e.checkVisibility()).map(e => e.textContent)"
     )
     assert shown == ["Requirement", "ZBVZeroBubble"]
 

@@ -1,5 +1,6 @@
 """The index has a row for every result, with links to its page, and what every chapter and level says of it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,29 @@ def index(make):
     return parse(render_index(found, name="nightly"))
 
 
+def test_rows_of_one_release_are_told_apart_by_folder_time_and_adapter(make):
+    """Two nights and a fork have the same name, version, profile and device."""
+    night = make.result(make.cell("FWD-1", "GPipe"))
+    later = make.changed(night, created="2026-01-02T23:59:05+00:00")
+    fork = make.changed(
+        night, implementation=make.changed(night.implementation, reference="planted.py:NotDivided")
+    )
+    found = Collection(
+        results=(
+            Collected(path=Path("first/result.json"), result=night),
+            Collected(path=Path("second/result.json"), result=later),
+            Collected(path=Path("fork.json"), result=fork),
+        ),
+        unreadable=(),
+    )
+
+    assert sorted(row[0] for row in rows(parse(render_index(found, name="nightly")))) == [
+        "1.0first2026-01-02 03:04 UTC · smoke · cpu",
+        "1.0fork.json2026-01-02 03:04 UTC · smoke · cpu · planted.py:NotDivided",
+        "1.0second2026-01-02 23:59 UTC · smoke · cpu",
+    ]
+
+
 def rows(index):
     return [
         [cell.text for cell in row.all("th") + row.all("td")]
@@ -41,7 +65,7 @@ def rows(index):
 
 
 def test_results_stand_by_implementation_with_the_newest_release_first(index):
-    assert [(row[0].partition("2026")[0], row[1]) for row in rows(index)] == [
+    assert [(re.match(r"[\d.]+", row[0])[0], row[1]) for row in rows(index)] == [
         ("3", "✓ Meets all 2 judged requirements"),
         ("1.10", "✗ Violates 1 of 2 judged requirementssilently wrong 1"),
         ("1.9", "✓ Meets all 2 judged requirements"),

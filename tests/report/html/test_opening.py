@@ -82,12 +82,62 @@ def test_levels_say_what_is_in_their_way(opening, make):
     found = opening(make.result(make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe"))))
     forward = found.levels[0]
 
-    assert (forward.title, forward.tone, forward.words, forward.names) == (
+    assert (forward.title, forward.tone, forward.words, forward.in_the_way) == (
         "Forward",
         "bad",
         "1 violated",
-        "FWD-1",
+        ("FWD-1",),
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "remark"),
+    [
+        (["LIF-3"], "only SHOULD, which decides no level"),
+        (["LIF-3", "FWD-1"], "1 of them only SHOULD, which decides no level"),
+        (["LIF-3", "FWD-1", "FWD-24"], "2 of them only SHOULD, which decide no level"),
+        (["FWD-1"], None),
+    ],
+)
+def test_what_decides_about_no_level_is_counted(opening, make, names, remark):
+    cells = [
+        make.cell(name, "GPipe", make.violation(name, "GPipe", signature=f"{name} is wrong"))
+        for name in names
+    ]
+
+    assert [one for one in opening(make.result(*cells)).remarks if "SHOULD" in one] == [remark][
+        : bool(remark)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "headline"),
+    [
+        (None, "Meets the one judged requirement, but e.toml has 2 things to change"),
+        ("", "Violates 1 of 1 judged requirement, and e.toml has 2 things to change"),
+        ("e.toml:1", "Violates 1 requirement, only as expected, but e.toml has 2 things to change"),
+    ],
+)
+def test_a_headline_is_not_red_without_its_reason(opening, make, expected, headline):
+    wrong = [] if expected is None else [make.violation("FWD-1", "GPipe", expected=expected)]
+    entries = Expectations(file="e.toml", digest="d", entries=1, problems=("e.toml:1: a", "e.toml:2: b"))
+
+    found = opening(make.changed(make.result(make.cell("FWD-1", "GPipe", *wrong)), expectations=entries))
+
+    assert (found.tone, found.headline) == ("bad", headline)
+
+
+def test_a_requirement_that_was_not_selected_is_violated_if_a_control_shows_it(opening, make):
+    """The terminal counts it, too."""
+    control = Control(digest="d", requirement="FWD-1", status="hung", signature="hang")
+    effect = make.cell("TRN-1", "GPipe", make.violation("TRN-1", "GPipe", control=control), status="blocked")
+
+    found = opening(make.result(effect))
+
+    assert found.headline == "Violates 1 of 2 judged requirements"
+    assert found.conformant == "Conformant for no level"
+    assert (found.levels[0].words, found.levels[0].in_the_way) == ("1 violated", ("FWD-1",))
+    assert [(row.identifier, row.met, row.total) for row in found.chapters] == [("FWD", 0, 1), ("TRN", 0, 1)]
 
 
 def test_what_is_not_claimed_is_counted(opening, make):

@@ -309,9 +309,81 @@ def test_causes_come_first_in_the_order_of_harm_with_links(page, make):
         "silently wrong 1",
         "leaks and costs 1",
     ]
-    assert cards.all("span", cls="known")[0].text == "known as 9: a <finding> https://example.org/9"
+    assert cards.all("span", cls="known")[0].text == "known as finding 9: a <finding> https://example.org/9"
     assert "blocked: DPC-6 under GPipe (by TRN-1)" in cards.text
     assert targets(found) - {*ids(found)} == {"https://example.org/9"}
+
+
+def test_a_card_s_heading_is_about_the_requirement_that_it_names(page, make):
+    known = Known(
+        file="k", id="8", title="t", link="l", requirements=("FWD-2", "FWD-24"), signature="length|raised"
+    )
+    raised = {"signature": "raised RuntimeError: no", "status": "error"}
+    found = page(
+        make.result(
+            make.cell("FWD-2", "A", make.violation("FWD-2", "A", signature="output length")),
+            make.cell("FWD-2", "B"),
+            make.cell("FWD-24", "B", make.violation("FWD-24", "B", **raised, occurrences=3)),
+        ),
+        known=[known],
+    )
+    card = found.one("details", cls="violation")
+
+    assert card.all("summary")[0].text.startswith(
+        "1 FWD-2 Order and length of the merged output ✗ FAIL output length under A ·"
+    )
+    assert [one.text.rpartition(" also ")[2] for one in card.all("p", cls="statement")[1:]] == [
+        "violated under B"
+    ]
+    assert "Shown by 5 drawn cases of this cause, 2 of them here." in card.all("article")[0].text
+    assert "Shown by 3 drawn cases." in card.all("article")[1].text
+    assert set(card.attributes["data-statuses"].split()) == {"f", "e"}
+
+
+def test_a_card_of_several_outcomes_says_which_is_where(page, make):
+    cells = [
+        make.cell("FWD-2", "A", make.violation("FWD-2", "A")),
+        make.cell("FWD-2", "B", make.violation("FWD-2", "B", status="error")),
+    ]
+    known = Known(file="k", id="8", title="t", link="l", requirements=("FWD-2",), signature="value")
+
+    card = page(make.result(*cells), known=[known]).one("details", cls="violation")
+
+    assert "✗ FAIL ! ERR" in card.all("summary")[0].text
+    assert "FAIL under A; ERR under B" in card.all("summary")[0].text
+
+
+def test_a_card_of_a_requirement_that_was_not_selected_has_the_status_that_controls_showed(page, make):
+    control = Control(digest="d", requirement="FWD-1", status="hung", signature="hang")
+    effects = [
+        make.cell(name, "GPipe", make.violation(name, "GPipe", control=control), status="blocked")
+        for name in ("TRN-1", "TRN-3")
+    ]
+    card = page(make.result(*effects)).one("details", cls="violation")
+
+    assert card.all("summary")[0].text.startswith("1 FWD-1 Outputs ∞ HUNG")
+    assert card.one("p", cls="shown").text == "⊘ block TRN-1 under GPipe"
+    assert "Shown by 4 drawn cases of this cause, 2 of them here." in card.all("article")[0].text
+    assert set(card.attributes["data-statuses"].split()) == {"h", "b"}
+
+
+def test_levels_list_what_is_in_their_way_with_titles_and_links(page, make):
+    found = page(
+        make.result(
+            make.cell("FWD-1", "GPipe", make.violation("FWD-1", "GPipe")),
+            make.cell("FWD-24", "GPipe", make.violation("FWD-24", "GPipe", signature="not refused")),
+            make.cell("FWD-2", "GPipe"),
+        )
+    )
+    section = found.one("section", id="levels")
+    forward = section.one("details", id="level-forward")
+    chips = found.one("div", cls="levels").all("a")
+
+    assert [chip.attributes["href"] for chip in chips][:2] == ["#level-forward", "#level-training"]
+    assert forward.one("summary").text.startswith("✗ Forward 1 violated decided by 24 requirements")
+    assert [one.text for one in forward.all("li")] == ["FWD-1 Outputs"]
+    assert forward.one("a").attributes["href"] == "#v-FWD-1-GPipe-default-1f3a-group"
+    assert section.children[-2].text == "Violated, but only SHOULD: FWD-24 Batches refused alike."
 
 
 def test_a_blocked_cell_leads_to_what_its_control_showed(page, make):

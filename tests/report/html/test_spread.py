@@ -1,5 +1,7 @@
 """The table of where an error begins."""
 
+import msgspec
+
 from pipeconform.observe.localisation import Localisation
 from pipeconform.report.html.spread import spread_view
 from tests.report.test_localisation_text import FOUND
@@ -13,6 +15,13 @@ def test_the_first_wrong_tensor_is_the_only_one_that_is_framed():
     assert view.microbatches == 3
     assert [row.whole for row in view.rows[-3:]] == [True, True, True]
     assert "output gradient of stage 1, microbatch 2" in view.sentence
+
+
+def test_one_wrong_tensor_is_told_in_the_singular():
+    one = msgspec.structs.replace(FOUND, wrong=1, compared=20)
+
+    assert spread_view(one).note == "1 tensor of 20 is wrong, over all steps."
+    assert " are wrong, over all steps." in spread_view(FOUND).note
 
 
 def test_a_page_shows_where_an_error_begins(make, page):

@@ -104,8 +104,10 @@
       schedule === ""
         ? ""
         : `#${table.element.id} tr:not(.variants) > :nth-child(n+2)${shown.map((at) => `:not(:nth-child(${at + 2}))`).join("")} { display: none }`;
+    table.measure?.();
   };
 
+  let filtered = false;
   const apply = () => {
     const wanted = {
       words: find.value.toLowerCase().split(/\s+/).filter(Boolean),
@@ -124,6 +126,10 @@
     hide(nothing.matrix, seen > 0);
     hide(nothing.failures, told > 0 || groups.length === 0);
     const all = seen === requirements.length && told === groups.length;
+    if (filtered === all) {
+      filtered = !all;
+      foldCalm();
+    }
     for (const fold of folds) {
       hide(fold, fold.rows.every((row) => row.hidden));
       if (!fold.lists || fold.opened === !all) continue;
@@ -159,6 +165,78 @@
     );
   new ResizeObserver(room).observe(form);
   room();
+
+  // The wrapper of a matrix scrolls sideways, so its headings cannot stick to the window. A copy of them can, outside of it.
+  const copied = (table) => {
+    const scroller = table.element.closest(".scroll");
+    const original = table.element.tHead;
+    const bar = document.createElement("div");
+    bar.className = "heads";
+    bar.setAttribute("aria-hidden", "true");
+    const copy = bar.appendChild(table.element.cloneNode(false));
+    copy.removeAttribute("id");
+    copy.appendChild(original.cloneNode(true));
+    const pairs = Array.from(original.querySelectorAll("th, td"), (cell, at) => ({
+      cell,
+      copy: copy.querySelectorAll("th, td")[at],
+    }));
+    const follow = () => (bar.scrollLeft = scroller.scrollLeft);
+    let before = "";
+    // All is measured before anything is changed, and nothing is changed that is as it was: a page is laid out once.
+    return () => {
+      const sizes = pairs.map(({ cell }) => [cell.getBoundingClientRect().width, cell.colSpan]);
+      const [width, height] = [table.element.offsetWidth, original.offsetHeight];
+      const now = JSON.stringify([sizes, width, height]);
+      if (now === before) return;
+      before = now;
+      pairs.forEach(({ copy: one }, at) => {
+        const [wide, span] = sizes[at];
+        one.hidden = wide === 0;
+        one.colSpan = span;
+        one.style.width = one.style.minWidth = one.style.maxWidth = `${wide}px`;
+      });
+      copy.style.width = `${width}px`;
+      scroller.parentElement.style.setProperty("--heads", `${height}px`);
+      if (bar.parentElement === null) {
+        scroller.parentElement.append(bar);
+        scroller.addEventListener("scroll", follow, { passive: true });
+      }
+      follow();
+    };
+  };
+  for (const table of tables) {
+    table.measure = copied(table);
+    new ResizeObserver(table.measure).observe(table.element);
+  }
+
+  // On a narrow screen, chapters of the matrix in which there is nothing to look into are folded.
+  const calm = Array.from(document.querySelectorAll("[data-calm]"), (element) => {
+    const place = element.querySelector(".chapter span");
+    const plain = place.textContent;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "fold";
+    const number = element.querySelectorAll("[data-row]").length;
+    button.textContent = `${plain} (${number})`;
+    const fold = (folded) => {
+      element.classList.toggle("folded", folded);
+      button.setAttribute("aria-expanded", String(!folded));
+    };
+    button.addEventListener("click", () => fold(!element.classList.contains("folded")));
+    return {
+      fold,
+      // What a reader opened or closed stays so until the screen or a filter changes.
+      narrow: (narrow) => place.replaceChildren(narrow ? button : plain),
+    };
+  });
+  const foldCalm = () => {
+    for (const one of calm) {
+      one.narrow(!wide.matches);
+      one.fold(!wide.matches && !filtered);
+    }
+  };
+  wide.addEventListener("change", foldCalm);
+  foldCalm();
 
   // A link to an element inside closed details opens them.
   const reveal = () => {
