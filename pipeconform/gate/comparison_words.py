@@ -11,11 +11,11 @@ __all__ = ["verdict"]
 
 
 def verdict(comparison: Comparison) -> str:
-    """``blocked: 1 new cause, none worse, none fixed; 1 cell regressed, 86 no longer judged, 17 unchanged; …``."""
+    """``blocked: causes: 0 fixed, 0 worse, 1 new; 1 cell regressed, 86 no longer judged, 17 unchanged; …``."""
     words = [cause.word for cause in comparison.causes]
     counts = {kind: cells_of(comparison.of(kind)) for kind in CHANGE_WORDS}
     parts = [
-        *([cause_headline(words), as_before(words)] if words else []),
+        *([f"causes: {cause_headline(words)}", as_before(words)] if words else []),
         cell_counts(counts, unchanged=comparison.unchanged),
         f"{plural(comparison.still_violated, 'violation')} in both",
     ]

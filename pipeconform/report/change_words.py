@@ -36,11 +36,13 @@ CHANGE_WORDS: Mapping[Kind, str] = MappingProxyType(
 """What became of cells, what blocks a gate first."""
 
 
+_HEADLINE: tuple[CauseWord, ...] = ("fixed", "worse", "new")
+
+
 def cause_headline(causes: Iterable[CauseWord]) -> str:
-    """``1 new cause, none worse, none fixed``: the three are always said."""
+    """``3 fixed, 0 worse, 1 new``: the three are always said."""
     count = Counter(causes)
-    new = f"{count['new'] or 'no'} new cause{'' if count['new'] in (0, 1) else 's'}"
-    return f"{new}, {count['worse'] or 'none'} worse, {count['fixed'] or 'none'} fixed"
+    return ", ".join(f"{count[one]} {CAUSE_WORDS[one]}" for one in _HEADLINE)
 
 
 def as_before(causes: Iterable[CauseWord]) -> str:

@@ -77,9 +77,7 @@ def test_a_blocked_cell_that_comes_or_goes_with_its_cause_is_no_regression(resul
         comparison = compare(*results(before, after))
         assert (kinds(comparison), comparison.blocked) == ([("effect", "DPC-6")], False)
         assert told(comparison) == [("same", "FWD-1")]
-        assert "causes (no new cause, none worse, none fixed; 1 as before)\n" in render_comparison(
-            comparison, "text"
-        )
+        assert "causes (0 fixed, 0 worse, 0 new; 1 as before)\n" in render_comparison(comparison, "text")
 
 
 def test_a_blocked_cell_whose_cause_is_new_blocks_by_the_cause_alone(results):
@@ -123,7 +121,7 @@ def test_the_same_cause_in_another_requirement_is_no_regression(results):
     assert (
         render_comparison(comparison, "text")
         .splitlines()[-1]
-        .startswith("not blocked: no new cause, 1 worse,")
+        .startswith("not blocked: causes: 0 fixed, 1 worse,")
     )
     (cause,) = comparison.causes
     assert (cause.kind, cause.also, cause.no_longer) == ("same", ("TRN-1",), ())

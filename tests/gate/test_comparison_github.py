@@ -41,9 +41,7 @@ def test_a_regression_is_annotated_as_a_run_annotates_it(make, origins):
         "known as 7: outputs are lost (https://example.org/7)",
         "pipeconform replay FWD-1:GPipe:default:1f3a --impl torch",
     ]
-    assert verdict.startswith(
-        "::error title=pipeconform::blocked: 1 new cause, none worse, none fixed; 2 cells"
-    )
+    assert verdict.startswith("::error title=pipeconform::blocked: causes: 0 fixed, 0 worse, 1 new; 2 cells")
 
 
 def test_requirements_that_one_cause_violates_are_one_annotation(make, origins):

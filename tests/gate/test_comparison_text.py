@@ -47,11 +47,11 @@ no longer judged (1 cell):
 fixed (1 cell):
   FWD-2 under GPipe: failed → passed, failed: output value; the output of microbatch 0 is not the reference's
 
-causes (1 new cause, none worse, 1 fixed):
+causes (1 fixed, 0 worse, 1 new):
   new: TRN-4 Accumulation over steps: output value under GPipe, 1F1B (silently wrong)
   fixed: FWD-2 Order and length of the merged output: output value under GPipe (silently wrong)
 
-blocked: 1 new cause, none worse, 1 fixed; 2 cells regressed, 1 no longer judged, 1 fixed, 0 unchanged; \
+blocked: causes: 1 fixed, 0 worse, 1 new; 2 cells regressed, 1 no longer judged, 1 fixed, 0 unchanged; \
 0 violations in both"""
     )
 
@@ -124,9 +124,7 @@ def test_markdown_is_a_table_that_its_contents_cannot_break(make):
     cell = make.cell("TRN-4", "GPipe", make.violation("TRN-4", "GPipe", message="a | b <c>"))
     text = render_comparison(compare(make.result(make.cell("TRN-4", "GPipe")), make.result(cell)), "markdown")
 
-    assert text.startswith(
-        "### pipeconform: blocked: 1 new cause, none worse, none fixed; 1 cell regressed, "
-    )
+    assert text.startswith("### pipeconform: blocked: causes: 0 fixed, 0 worse, 1 new; 1 cell regressed, ")
     assert (
         "| TRN-4 Accumulation over steps | GPipe | passed → failed | failed: output value; a \\| b &lt;c> "
         "| implementation |"

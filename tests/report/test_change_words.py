@@ -8,9 +8,9 @@ from pipeconform.report.change_words import as_before, cause_headline, cell_coun
 @pytest.mark.parametrize(
     ("causes", "headline", "rest"),
     [
-        ([], "no new cause, none worse, none fixed", ""),
-        (["new", "same", "lost"], "1 new cause, none worse, none fixed", "1 as before, 1 no longer judged"),
-        (["new", "new", "worse", "fixed"], "2 new causes, 1 worse, 1 fixed", ""),
+        ([], "0 fixed, 0 worse, 0 new", ""),
+        (["new", "same", "lost"], "0 fixed, 0 worse, 1 new", "1 as before, 1 no longer judged"),
+        (["new", "new", "worse", "fixed"], "1 fixed, 1 worse, 2 new", ""),
     ],
 )
 def test_causes_are_counted_and_none_is_said_to_be_none(causes, headline, rest):

@@ -10,13 +10,13 @@ from pipeconform.report.cause_change import MatchedCause, matched_causes
 from pipeconform.report.cause_text import shown_as
 from pipeconform.report.causes import Known
 from pipeconform.report.causes.harm import WORDS as HARM
+from pipeconform.report.change_words import CauseWord, as_before, cause_headline
 from pipeconform.report.html.source import Source, card_anchor
 from pipeconform.showing import shown
 
 __all__ = ["Identity", "News", "NewsGroup", "NewsItem", "identities", "news"]
 
-NewsKind = Literal["new", "worse", "fixed", "lost", "same"]
-_HEADINGS: dict[NewsKind, str] = {
+_HEADINGS: dict[CauseWord, str] = {
     "new": "New",
     "worse": "Worse: the same cause, with more violations",
     "fixed": "Fixed",
@@ -43,7 +43,7 @@ class NewsItem:
 class NewsGroup:
     """The causes of one kind."""
 
-    kind: NewsKind
+    kind: CauseWord
     heading: str
     items: tuple[NewsItem, ...]
 
@@ -77,23 +77,18 @@ def news(sources: Sequence[Source], *, known_causes: Sequence[Known] | None = No
 
 
 def _news(old: Source, new: Source, known: Sequence[Known] | None) -> News:
-    found: dict[NewsKind, list[NewsItem]] = {kind: [] for kind in _HEADINGS}
+    found: dict[CauseWord, list[NewsItem]] = {kind: [] for kind in _HEADINGS}
     for one in matched_causes(old.result, new.result, known=known):
-        kind: NewsKind = "worse" if one.is_worse else one.kind
+        kind: CauseWord = "worse" if one.is_worse else one.kind
         found[kind].append(_item(one, old if kind in ("fixed", "lost") else new))
-    number = {kind: len(several) for kind, several in found.items()}
-    rest = [
-        f"{count} {words}"
-        for count, words in ((number["same"], "as before"), (number["lost"], "no longer judged"))
-        if count
-    ]
-    is_bad = bool(number["new"] or number["worse"])
+    kinds = [kind for kind, several in found.items() for _ in several]
+    is_bad = bool(found["new"] or found["worse"])
     return News(
         old=old.label,
         new=new.label,
-        headline=f"{number['fixed']} fixed, {number['worse']} worse, {number['new']} new",
-        rest=", ".join(rest),
-        tone="bad" if is_bad else "open" if number["lost"] or not new.result.run.complete else "good",
+        headline=cause_headline(kinds),
+        rest=as_before(kinds),
+        tone="bad" if is_bad else "open" if found["lost"] or not new.result.run.complete else "good",
         groups=tuple(
             NewsGroup(kind=kind, heading=heading, items=tuple(found[kind]))
             for kind, heading in _HEADINGS.items()
