@@ -26,7 +26,9 @@ def _head(known: int, judged: list[tuple[Fault, Verdict]]) -> Iterator[str]:
         f"Written by `python -m benchmarks.attribution`. {len(judged)} of the {known} faults of the reference, in an "
         "order drawn by a hash, were judged by all requirements at profile smoke, under the schedule with which they "
         "show. Smoke draws few cases, so some faults are not seen: each is detected by its own requirement in the "
-        "[kill matrix](kill-matrix.md). Requirements about errors (ERR) are asked of faults labelled with one."
+        "[kill matrix](kill-matrix.md). Requirements about errors (ERR) are asked of faults labelled with one. A label "
+        "may also name a requirement that the fault breaks as plainly; most of these were added after looking at "
+        "verdicts like the ones below, so the row about the requirement that a fault was written for owes them nothing."
     )
     yield ""
     if not seen:
