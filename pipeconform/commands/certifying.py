@@ -89,6 +89,8 @@ def certified(
     if judged.kind != level.kind:
         raise UsageError(f"level {level.title} is granted to a {level.kind}, and {impl} is a {judged.kind}")
     require_bounded(judged.claims)
+    target = out or Path(_name(judged.name, level.name, shard))
+    _check_writable(target)
     if refused := reasons_in_claims(level, judged):
         log(refusal_text(level, judged, refused, implementation=impl))
         return Certified(package=None, granted=False, reasons=refused)
@@ -97,8 +99,6 @@ def certified(
             f"--impl {impl}: Python does not know the file that defines it, and a certificate contains that file; "
             f"put the adapter into a .py file"
         )
-    target = out or Path(_name(judged.name, level.name, shard))
-    _check_writable(target)
     work = DEFAULT_OUT / ".".join(["certify", level.name, *([shard.replace("/", "-of-")] if shard else [])])
     on_these = replace(options, ranks=(1, level.max_ranks))
     requirements: tuple[str, ...] = ids

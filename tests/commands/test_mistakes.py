@@ -32,7 +32,7 @@ MISTAKES = {
     "expect udpate": "unknown pipeconform expect command 'udpate'; nearest: update",
     "run --impl torch --profil smoke": "unknown option '--profil' of 'pipeconform run'; nearest: --profile",
     "run --implementation torch": "nearest: --impl, ",
-    "run --impl torch --level training": "'pipeconform certify' has it",
+    "run --impl torch --level training": "'pipeconform claims' and 'pipeconform certify' have it",
     "run torch": "or try 'pipeconform run --impl torch --profile smoke'",
     "show": "or try 'pipeconform show TRN-4'",
     # names of the standard

@@ -47,7 +47,8 @@ def test_every_agent_that_is_shown_is_started_with_options_that_exist(page):
 TORCHRUN = {name.replace("_", "-") for action in get_args_parser()._actions for name in action.option_strings}
 ELSEWHERE = {"--kill-on-bad-exit", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--array"}
 """Options of Slurm."""
-OTHERS = {"--dist", "--pipeconform-expectations"}  # of pytest-xdist, and of pytest with our plugin
+OTHERS = {"--dist", "--pipeconform-expectations", "--index-url"}
+"""Options of pytest-xdist, of pytest with our plugin, and of pip."""
 
 
 def options_of(command):
