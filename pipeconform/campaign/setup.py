@@ -120,11 +120,7 @@ def places_of(options: Options, stack: ExitStack) -> Places:
         def here(one: Environment | None) -> Pools:
             return pools_here(one, devices, shows_output=options.show_output, debugger=options.debugger)
 
-        return Places(
-            devices,
-            devices.reason_against,
-            here,
-        )
+        return Places(devices, devices.reason_against, here)
     devices = attached_devices(device, backend=backend, ranks_per_device=share)
     controller = stack.enter_context(
         controller_of(options.attach, devices=devices, largest=options.ranks[1], say=say)

@@ -12,7 +12,7 @@ from pipeconform.gate.comparison_entries import cells_of, entries_of
 from pipeconform.gate.comparison_github import annotated
 from pipeconform.gate.comparison_words import verdict
 from pipeconform.report.change_words import CAUSE_WORDS, CHANGE_WORDS, as_before, cause_headline
-from pipeconform.report.words import plural, under
+from pipeconform.report.words import moment, plural, under
 from pipeconform.showing import shown_line
 
 __all__ = ["FORMATS", "render_comparison"]
@@ -148,8 +148,7 @@ def _side(side: Side) -> str:
     """Which result it is, of which implementation."""
     adapter = f" ({side.reference})" if side.reference and side.reference != side.implementation else ""
     file = f"{side.file}: " if side.file else ""
-    made = side.created[:16].replace("T", " ") + (" UTC" if side.created.endswith("+00:00") else "")
-    return f"{file}{side.implementation} {side.version}{adapter}, {made}".rstrip(", ")
+    return f"{file}{side.implementation} {side.version}{adapter}, {moment(side.created)}".rstrip(", ")
 
 
 def _run(side: Side) -> str:

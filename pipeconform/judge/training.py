@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeconform.adapter import Feature
 from pipeconform.case.case import Load, Optimize, Step, Train
-from pipeconform.judge.accumulation import fate_of_earlier_steps
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, shown_step, unheld
 from pipeconform.judge.forward import outputs_are_right
+from pipeconform.judge.relations import fate_of_earlier_steps, uniform_ratio
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import Named, Reference, StepExpected, StepShown
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "buffers_are_right",
@@ -23,7 +20,6 @@ __all__ = [
     "losses_and_gradients_are_right",
     "losses_are_right",
     "state_is_right",
-    "uniform_ratio",
     "updates_are_right",
     "values_and_gradients_are_right",
 ]
@@ -77,35 +73,6 @@ def _per_stage(
 def _at(values: Sequence[Array | None], index: int) -> Array | None:
     """One value of a sequence, or None where the sequence is empty because there are no bounds."""
     return values[index] if index < len(values) else None
-
-
-def _flat(values: Named, names: list[str]) -> torch.Tensor:
-    import torch
-
-    parts = [array.tensor().double().reshape(-1) for n in names if (array := values[n]) is not None]
-    return torch.cat(parts)
-
-
-def uniform_ratio(right: Named, mine: Named) -> float | None:
-    """The factor by which all of `mine` differs from `right`; None if there is no single one.
-
-    It only describes a violation that the bound has already established; it accepts nothing.
-    """
-    import torch
-
-    names = [
-        n for n, array in right.items() if array is not None and array.dtype.startswith(("float", "bfloat"))
-    ]
-    if not names or any((other := mine.get(n)) is None or other.shape != right[n].shape for n in names):  # type: ignore[union-attr]
-        return None
-    a, b = _flat(right, names), _flat(mine, names)
-    norm = float(a @ a)
-    if norm == 0 or not torch.isfinite(b).all():
-        return None
-    ratio = float(a @ b) / norm
-    dtype = getattr(torch, next(right[n].dtype for n in names))  # type: ignore[union-attr]
-    close = float((b - ratio * a).norm()) <= 1024 * torch.finfo(dtype).eps * max(1.0, abs(ratio)) * norm**0.5
-    return ratio if close and abs(ratio - 1) > 1e-3 else None
 
 
 def gradients_are_right(evidence: Evidence) -> Iterator[Finding]:

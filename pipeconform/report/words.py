@@ -17,6 +17,7 @@ __all__ = [
     "claimed_elsewhere",
     "control_words",
     "counted",
+    "moment",
     "plural",
     "reservation",
     "returned_unclaimed",
@@ -96,6 +97,11 @@ def claimed_elsewhere(capabilities: Any) -> tuple[str, ...]:
     """What the adapter claims with other releases of the engine only, each with what this one lacks."""
     found = capabilities.get("elsewhere") if isinstance(capabilities, dict) else None
     return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
+def moment(created: str) -> str:
+    """When a result was made: ``2026-11-24 04:43 UTC``; without a zone if it is another one."""
+    return created[:16].replace("T", " ") + (" UTC" if created.endswith("+00:00") else "")
 
 
 def plural(number: int, noun: str) -> str:

@@ -12,11 +12,11 @@ from pipeconform.judge.evidence import Evidence, Finding, shown_step
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.norms import gradient_norm_is_right
+from pipeconform.judge.relations import uniform_ratio
 from pipeconform.judge.training import (
     gradients_are_right,
     input_gradients_are_right,
     losses_are_right,
-    uniform_ratio,
 )
 from pipeconform.spec.catalogue import MUST, Promise
 

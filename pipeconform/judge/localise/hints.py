@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from pipeconform.judge.training import uniform_ratio
+from pipeconform.judge.relations import uniform_ratio
 from pipeconform.observe.array import Array
 
 __all__ = ["likeness", "scaled"]

@@ -24,7 +24,7 @@ from msgspec import structs
 from pipeconform.adapter import Feature
 from pipeconform.case.case import Load, Optimize, Train
 from pipeconform.errors import HarnessError
-from pipeconform.judge import training
+from pipeconform.judge import relations, training
 from pipeconform.judge.evidence import Evidence, Finding, Judge, held, shown_step
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.localise.classes import Classes, Passage, passages_of
@@ -335,7 +335,7 @@ class _Search:
         """
         last, m = self.evidence.case.num_stages - 1, len(self.evidence.sizes(expected.step))
         ratios = [
-            training.uniform_ratio({"": value}, {"": mine[key][0]}) if mine.get(key) else None
+            relations.uniform_ratio({"": value}, {"": mine[key][0]}) if mine.get(key) else None
             for key, value in _gradients_of(expected).items()
             if key[0] == "output gradient" and key[1] == last
         ]

@@ -24,6 +24,7 @@ from pipeconform.report.standing import (
     level_standings,
     standings,
 )
+from pipeconform.report.words import moment
 from pipeconform.spec import certification_levels
 from pipeconform.spec.wrappers import all_chapters
 
@@ -173,7 +174,7 @@ def _row(one: Collected, known: Sequence[Known] | None) -> tuple[Row, list[Part]
 
 
 def _run(result: Result) -> Iterator[str]:
-    yield result.created[:16].replace("T", " ") + (" UTC" if result.created.endswith("+00:00") else "")
+    yield moment(result.created)
     yield result.run.profile
     yield result.environment.device
     if ":" in result.implementation.reference:  # a user's; pipeconform's own adapters have plain names

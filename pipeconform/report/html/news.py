@@ -12,6 +12,7 @@ from pipeconform.report.causes import Known
 from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.change_words import CauseWord, as_before, cause_headline
 from pipeconform.report.html.source import Source, card_anchor
+from pipeconform.report.words import moment
 from pipeconform.showing import shown
 
 __all__ = ["Identity", "News", "NewsGroup", "NewsItem", "identities", "news"]
@@ -130,7 +131,7 @@ def _facts(source: Source) -> Iterator[tuple[str, str]]:
     yield "release", f"{result.implementation.name} {result.implementation.version}"
     yield (
         "run of",
-        result.created[:16].replace("T", " ") + (" UTC" if result.created.endswith("+00:00") else ""),
+        moment(result.created),
     )
     yield "adapter", result.implementation.reference
     yield "adapter's digest", result.implementation.source_digest[:12] or "not recorded"

@@ -43,9 +43,8 @@ def _size(d: Drawing) -> Size:
 def _given(d: Drawing, model: Model, kind: Callable[[], KwargKind]) -> Model:
     kwargs = tuple(Kwarg(stage=s, kind=kind()) for s in range(len(model.stages)))
     if d.capabilities.kwargs_scope != "pipeline":
-        kwargs = d.pick(
-            [kwargs[-1:], kwargs, kwargs, kwargs[:1]]
-        )  # those of later stages are lost more often
+        # those of later stages are lost more often
+        kwargs = d.pick([kwargs[-1:], kwargs, kwargs, kwargs[:1]])
     return structs.replace(model, kwargs=kwargs)
 
 

@@ -1,4 +1,7 @@
-"""What became of the gradients of earlier steps; it describes a wrong gradient and accepts none."""
+"""Known relations of a stage's wrong values to the right ones.
+
+They only describe a violation that a bound has already established; they accept nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,29 @@ from pipeconform.observe.observation import Named
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["fate_of_earlier_steps"]
+__all__ = ["fate_of_earlier_steps", "uniform_ratio"]
 
 _CLOSE = 32
 """In units of round-off of all that is added: what another order of the additions may change."""
 _CLEARLY = 4
 """How many times further off the second-best explanation must be."""
+
+
+def uniform_ratio(right: Named, mine: Named) -> float | None:
+    """The factor by which all of `mine` differs from `right`; None if there is no single one."""
+    import torch
+
+    names = _comparable(right, mine)
+    if not names:
+        return None
+    a, b = _flat(right, names), _flat(mine, names)
+    norm = float(a @ a)
+    if norm == 0 or not torch.isfinite(b).all():
+        return None
+    ratio = float(a @ b) / norm
+    dtype = getattr(torch, next(right[n].dtype for n in names))  # type: ignore[union-attr]
+    close = float((b - ratio * a).norm()) <= 1024 * torch.finfo(dtype).eps * max(1.0, abs(ratio)) * norm**0.5
+    return ratio if close and abs(ratio - 1) > 1e-3 else None
 
 
 def fate_of_earlier_steps(*, before: Named, right: Named, mine: Named, m: int) -> str:
@@ -34,21 +54,15 @@ def fate_of_earlier_steps(*, before: Named, right: Named, mine: Named, m: int) -
     """
     import torch
 
-    names = [
-        n
-        for n, array in right.items()
-        if array is not None and array.dtype.startswith(("float", "bfloat")) and before.get(n) is not None
-    ]
-    if not names or any((other := mine.get(n)) is None or other.shape != right[n].shape for n in names):  # type: ignore[union-attr]
+    names = _comparable({n: array for n, array in right.items() if before.get(n) is not None}, mine)
+    if not names:
         return ""
     old, new, shown = (_flat(values, names) for values in (before, right, mine))
     if not (bool(old.any()) and bool(shown.isfinite().all())):
         return ""
     scale = float(old.norm() + (new - old).norm())
     unit = max(torch.finfo(getattr(torch, right[n].dtype)).eps for n in names)  # type: ignore[union-attr]
-    off = sorted(
-        (float((shown - guess).norm()), fate) for fate, guess in _guesses(old, new - old, m) if scale > 0
-    )
+    off = sorted((float((shown - guess).norm()), fate) for fate, guess in _guesses(old, new - old, m))
     (best, fate), (second, _) = off[0], off[1]
     return fate if best <= _CLOSE * unit * scale and second > _CLEARLY * max(best, unit * scale) else ""
 
@@ -61,6 +75,14 @@ def _guesses(old: torch.Tensor, step: torch.Tensor, m: int) -> Iterator[tuple[st
         yield "earlier steps divided by m", old / m + step
     if m > 2:  # with two microbatches it is the same as counting twice
         yield "earlier steps multiplied by m", m * old + step
+
+
+def _comparable(right: Named, mine: Named) -> list[str]:
+    """The names of the right floating-point values; none if one of them is missing, or has another shape."""
+    found = {n: array for n, array in right.items() if array is not None}
+    names = [n for n, array in found.items() if array.dtype.startswith(("float", "bfloat"))]
+    alike = all((other := mine.get(n)) is not None and other.shape == found[n].shape for n in names)
+    return names if alike else []
 
 
 def _flat(values: Named, names: list[str]) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipeconform.judge.accumulation import fate_of_earlier_steps
+from pipeconform.judge.relations import fate_of_earlier_steps
 from pipeconform.observe.array import Array
 
 
