@@ -182,7 +182,7 @@ def _name(context: RankContext) -> str:
 
 
 def is_there(group: dist.ProcessGroup) -> bool:
-    """Whether nobody has destroyed the group."""
+    """Whether the group still exists."""
     return group in dist.distributed_c10d._world.pg_map
 
 
