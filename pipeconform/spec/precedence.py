@@ -12,6 +12,8 @@ from types import MappingProxyType
 __all__ = [
     "AFTERWARDS",
     "BEFORE_ALL",
+    "CROSSING",
+    "FIRST",
     "OTHER_RANKS",
     "OWNERS",
     "PLACEMENT",
@@ -28,6 +30,13 @@ THE_END = "the end"
 
 PLACEMENT = "placement"
 """The fact that a stage runs on another rank than its own. Whatever else is wrong where it does, follows from it."""
+
+CROSSING = "what crosses"
+"""The fact that a stage does not get what it needs from the rank that has it. What it computes instead may be wrong in
+any way, and in the smallest cases so few bytes are needed that only the wrong values show."""
+
+FIRST: frozenset[str] = frozenset({PLACEMENT, CROSSING})
+"""Facts about what an implementation is: whatever else it does wrong may follow from them, so they are read first."""
 
 AFTERWARDS = "after an error"
 """The fact that what follows an error fails, whichever error it was."""
@@ -80,6 +89,11 @@ _FACTS: Mapping[str, str] = MappingProxyType(
         "state lacks a name": "names",
         "state has a strange name": "names",
         "stage on another rank": PLACEMENT,
+        "nothing crosses": CROSSING,
+        "less crosses than needed": CROSSING,
+        "input that did not come": CROSSING,
+        "stays on one rank": CROSSING,
+        "on several ranks": CROSSING,
         "no F": "computations",
         "several F": "computations",
         "no B or I": "computations",
@@ -160,4 +174,4 @@ def fact_of_kind(kind: str, *, ended: bool = False) -> str:
 
 def follows(effect: str, cause: str) -> bool:
     """Whether one fact follows from another, or is the same."""
-    return cause in (effect, PLACEMENT) or effect in _FOLLOWS.get(cause, frozenset())
+    return cause == effect or cause in FIRST or effect in _FOLLOWS.get(cause, frozenset())

@@ -20,7 +20,7 @@ from pipeconform.report.causes.known import Known, entry_of, findings, known_for
 from pipeconform.report.causes.traits import Traits, factor_words, traits_of
 from pipeconform.report.result import SEVERITY, Cell, Result
 from pipeconform.spec import Level, Requirement
-from pipeconform.spec.precedence import OWNERS, PLAINEST_OF_WRAPPERS, PRECEDENCE, THE_END, follows
+from pipeconform.spec.precedence import FIRST, OWNERS, PLAINEST_OF_WRAPPERS, PRECEDENCE, THE_END, follows
 from pipeconform.spec.wrappers import all_requirements
 
 __all__ = ["causes_of", "grouped"]
@@ -325,13 +325,14 @@ def _judged(cells: Iterable[Cell]) -> dict[str, frozenset[str]]:
 
 
 def _order(cause: Cause, rows: Mapping[str, Requirement]) -> tuple[object, ...]:
-    """The sort key of harm; then MUST before SHOULD, what blocks much before what blocks little, small before large."""
+    """The sort key of harm; then MUST before SHOULD, what an implementation is, what blocks much, what is small."""
     order = list(rows)
     names = [name for name in cause.requirements if name in rows]
     return (
         cause.expected,
         cause.harm,
         min((_LEVELS[rows[name].level.value] for name in names), default=len(_LEVELS)),
+        not any(traits_of(one.violation).fact in FIRST for one in cause.own),
         -len(cause.blocked_requirements),
         *size_of(cause.violation)[:3],
         SEVERITY.index(cause.violation.status),

@@ -342,6 +342,19 @@ def test_the_more_harmful_cause_comes_first(of):
     assert [cause.requirement for cause in causes] == ["TRN-1", "SCH-7", "TRN-8", "LIF-3", "TRC-4"]
 
 
+def test_an_implementation_that_is_no_pipeline_is_accused_of_that_first(of):
+    causes = of(
+        ("FWD-1", "GPipe", {"id": "FWD-1:GPipe:default:1234"}),
+        ("TRN-4", "GPipe", blocked("FWD-1", requirement="TRN-4")),
+        ("COM-7", "GPipe", {"signature": "less crosses than needed"}),
+    )
+
+    assert [(cause.requirement, cause.blocked_requirements) for cause in causes] == [
+        ("COM-7", ()),
+        ("FWD-1", ("TRN-4",)),
+    ]
+
+
 def test_the_smallest_case_shows_a_cause_best(make):
     cells = [
         make.cell("FWD-1", name, make.violation("FWD-1", name, make.case(p=p)))
