@@ -93,7 +93,7 @@ def compared(fault, pools, executions, seed):
             found = outcomes(case) if judgement.applies(case) else ()
             if found:
                 most = HANGS if found[0].status.value == "hung" else executions
-                budget = Budget(seconds=3600.0, executions=most)
+                budget = Budget(executions=most)
                 return both(corpus, case, found[0], outcomes, judgement, budget)
     raise SystemExit(f"{fault.name} is not shown by any case")
 

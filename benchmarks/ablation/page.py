@@ -13,6 +13,7 @@ _MEANING = {
     "detected": "the fault was found all the same",
     "not claimed": "the cell says that the requirement is not claimed; levels that need it are refused",
     "in part": "the cell is ok and names the subject that it was not judged on (`without`)",
+    "named": "the cell is ok; a certificate names the claim that was left out, and what is not seen without it",
     "nothing compared": "the cell says that nothing was compared; every level that has the requirement is refused",
     "ok": "**an escape**: the cell says ok",
 }
@@ -52,7 +53,7 @@ def _lines(records: Sequence[Record], *, asked: int) -> Iterator[str]:
     yield "## By fault"
     yield ""
     yield "| fault | requirement | " + " | ".join((*HOLDS, "ok")) + " |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "|---" * (len(HOLDS) + 3) + "|"
     for name in sorted({one.fault for one in records}):
         own = [one for one in records if one.fault == name]
         cells = [", ".join(it.claim for it in own if it.outcome == outcome) for outcome in (*HOLDS, "ok")]

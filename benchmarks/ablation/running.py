@@ -21,6 +21,7 @@ from pipeconform.case.case import Case
 from pipeconform.case.draw.claimed import reachable
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.focus import Limits
+from pipeconform.certificate.decision import weakened_by
 from pipeconform.errors import ContractError
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.ranks.pools import Pools
@@ -28,7 +29,7 @@ from pipeconform.spec import certification_levels, core_requirements, mandatory,
 
 __all__ = ["HOLDS", "Record", "is_claimed", "matters", "tried"]
 
-HOLDS = ("detected", "not claimed", "in part", "nothing compared")
+HOLDS = ("detected", "not claimed", "in part", "named", "nothing compared")
 """The outcomes in which no false word is said; the other one is "ok"."""
 _LOOKED_AT = frozenset({"outputs", "microbatch_losses", "state", "sub_groups"})
 _CASES = 12
@@ -43,7 +44,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     claim: str
     requirement: str
     outcome: str
-    """detected; not claimed; in part: ok, and said to be without the subject; nothing compared; ok: an escape."""
+    """detected; not claimed; in part: ok, and said to be without the subject; named: ok, and a certificate names the
+    claim; nothing compared; ok: an escape."""
     detail: str = ""
     refused: tuple[str, ...] = ()
     """The levels that need the requirement and are refused for this cell alone."""
@@ -126,6 +128,9 @@ def tried(fault: Fault, claim: str, claimed: Capabilities, pools: Pools) -> Reco
     if lost:
         detail = f"without {', '.join(lost)}"
         return _record(fault, claim, "in part", detail=detail, executions=executions)
+    told = set(weakened_by(left)) - set(weakened_by(claimed))
+    if told:
+        return _record(fault, claim, "named", detail="; ".join(sorted(told)), executions=executions)
     return _record(fault, claim, "ok", detail=f"{gauge.compared} compared", executions=executions)
 
 

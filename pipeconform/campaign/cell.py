@@ -38,6 +38,8 @@ _RERUNS = 4
 """Further executions of a case that did not show its violation every time."""
 _HANGS = 20
 """Executions for shrinking all hangs of a cell together: each costs a wait and new processes."""
+_COST: Mapping[Status, int] = {Status.HUNG: 20, Status.CRASHED: 6, Status.ERROR: 3}
+"""What an execution with this end costs, in executions of a case that only computes wrong values, which cost 1."""
 
 
 class Key(NamedTuple):
@@ -109,6 +111,8 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         self.largest: dict[Key, tuple[CaseT, Outcome]] = {}
         self.stale: list[str] = []
         self.hangs_left = _HANGS
+        profile = campaign.profile
+        self.cost_left = profile.later_cost if asked.is_later else profile.cell_cost
         self.worst_ratio: float | None = None
         self.told: dict[str, Mapping[str, float]] = {}
         """By digest, the quantities reported to Hypothesis for a case of the search."""
@@ -279,11 +283,9 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         return self.runner.judged(self.asked.row, case, execution, anew=anew)
 
     def _violations(self) -> Iterator[Violation]:
-        profile = self.campaign.profile
-        deadline = time.monotonic() + (profile.later_seconds if self.asked.is_later else profile.cell_seconds)
         for key, first in self.first.items():
             small = key.expected or first.corpus is None
-            smallest = self._as_found(key, first) if small else self._smallest(key, first, deadline)
+            smallest = self._as_found(key, first) if small else self._smallest(key, first)
             found = None if key.expected else self._explained(smallest)
             # a control that passes says nothing about what shows by chance only; one that explains it says why
             accused = found is None or found.control is None or not found.control.requirement
@@ -340,7 +342,7 @@ class _CellRun(Generic[CaseT, ExecutionT]):
         judged = self.runner.judged(self.asked.row, case, execution, thorough=thorough)
         return {self._key(case, o): o for o in reversed(judged.outcomes)}
 
-    def _smallest(self, key: Key, first: _First[CaseT], deadline: float) -> Smallest[CaseT]:
+    def _smallest(self, key: Key, first: _First[CaseT]) -> Smallest[CaseT]:
         profile, case, outcome = self.campaign.profile, first.case, first.outcome
         assert first.corpus is not None, "only expected violations come from stored cases"
 
@@ -352,14 +354,11 @@ class _CellRun(Generic[CaseT, ExecutionT]):
             seen.append(self._shown(key, case, thorough=thorough))
             return seen[-1].get(key)
 
-        hangs = outcome.status is Status.HUNG
-        budget = Budget(
-            seconds=max(0.0, min(profile.shrink_seconds, deadline - time.monotonic())),
-            executions=min(self.hangs_left, profile.shrink_executions)
-            if hangs
-            else profile.shrink_executions,
-        )
+        hangs, cost = outcome.status is Status.HUNG, _COST.get(outcome.status, 1)
+        most = min(profile.shrink_cost, self.cost_left) // cost
+        budget = Budget(executions=min(self.hangs_left, most) if hangs else most)
         smallest = self.asked.smallest(first.corpus, case, outcome, check, budget=budget)
+        self.cost_left -= smallest.executions * cost
         self.hangs_left -= smallest.executions if hangs else 0
         # candidates were judged without bounds; what is reported is judged with them
         sure = check(smallest.case, thorough=True) if smallest.confirmed else None

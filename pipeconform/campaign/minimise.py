@@ -6,7 +6,6 @@ signature, so that shrinking never moves from one defect to another.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
@@ -20,9 +19,8 @@ __all__ = ["Budget", "Smallest", "minimise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The limits of shrinking: seconds and executions, whichever is reached first."""
+    """The limit of shrinking, in executions: the clock would make the smallest case depend on the machine."""
 
-    seconds: float
     executions: int
 
 
@@ -60,7 +58,6 @@ def minimise(
     `check` executes a case and returns the outcome of the same kind, or None. Returns the target itself,
     unconfirmed, if it does not show the violation again.
     """
-    deadline = time.monotonic() + budget.seconds
     best: Smallest[CaseT] | None = None
     executions = 0
     known: dict[str, bool] = {}
@@ -72,7 +69,7 @@ def minimise(
         if case.digest in known:
             # Hypothesis runs its final example again, which needs no second execution
             return known[case.digest]
-        if best is not None and (executions >= budget.executions or time.monotonic() > deadline):
+        if best is not None and executions >= budget.executions:
             raise _BudgetSpent
         executions += 1
         shown = check(case)

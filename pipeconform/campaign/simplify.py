@@ -2,12 +2,11 @@
 
 Every candidate is a case that could have been drawn, or a shorter part of one, and is executed. It counts only if it
 shows the same violation: the same requirement, status and signature. The search is deterministic and does not depend
-on how the case was found: given enough time, the same case always ends in the same small case.
+on how the case was found: within the same budget, the same case always ends in the same small case.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 from pipeconform.campaign.minimise import Budget, Smallest
@@ -21,7 +20,7 @@ Check = Callable[[Case], Outcome | None]
 
 
 class _BudgetSpentError(Exception):
-    """The budget of executions or seconds is spent."""
+    """The budget of executions is spent."""
 
 
 def simplify(
@@ -59,7 +58,6 @@ class _Search:
         self.outcome: Outcome | None = None
         self.known: set[str] = set()
         """Digests of the cases that were executed."""
-        self._deadline = time.monotonic() + budget.seconds
 
     def shows(self, case: Case) -> bool:
         """Execute a case and keep it as the simplest if it shows the violation."""
@@ -78,7 +76,7 @@ class _Search:
         for candidate in candidates:
             if candidate.digest in self.known:
                 continue
-            if len(self.known) >= self._budget.executions or time.monotonic() > self._deadline:
+            if len(self.known) >= self._budget.executions:
                 raise _BudgetSpentError
             if self.shows(candidate):
                 return True

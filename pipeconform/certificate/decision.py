@@ -21,6 +21,7 @@ __all__ = [
     "reasons_against",
     "too_few_claimed",
     "too_few_schedules",
+    "weakened_by",
     "weakening",
 ]
 
@@ -208,10 +209,11 @@ def capabilities_of(result: Result) -> Capabilities | None:
 def weakening(result: Result) -> tuple[str, ...]:
     """Claims of the implementation that let the suite see less of it, each with its consequence."""
     capabilities = capabilities_of(result)
-    return () if capabilities is None else tuple(_weakening(capabilities))
+    return () if capabilities is None else tuple(weakened_by(capabilities))
 
 
-def _weakening(claims: Capabilities) -> Iterator[str]:
+def weakened_by(claims: Capabilities) -> Iterator[str]:
+    """What a certificate says of these claims because the suite sees less with them."""
     if claims.inputs_consumed_by == "all":
         yield 'inputs_consumed_by="all": ranks without the first stage are given finite inputs instead of NaN'
     if claims.targets_consumed_by == "all":
@@ -220,6 +222,8 @@ def _weakening(claims: Capabilities) -> Iterator[str]:
         yield 'kwargs_scope="pipeline": every rank is given the true keyword arguments of all stages'
     if claims.world == "single_process":
         yield 'world="single_process": nothing crosses between ranks that could be seen'
+    if not claims.sub_groups:
+        yield "sub_groups=False: every pipeline was the whole world, where a place in it is a rank of the world"
     for one in claims.schedules:
         lacking = sorted(feature.value for feature in one.lacks & claims.features)
         if lacking:

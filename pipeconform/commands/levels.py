@@ -128,9 +128,8 @@ def describe_profile(profile: Profile) -> str:
         f"Cases       {profile.corpus} drawn per subject and schedule ({profile.costly} where they cost much), "
         f"{profile.search} more searched per requirement and schedule\n"
         f"            of wrappers {profile.wrapper_search} searched beyond those that are listed\n"
-        f"Shrinking   up to {profile.shrink_seconds:g} s and {profile.shrink_executions} executions per "
-        f"violation, {profile.cell_seconds:g} s per requirement under its first schedule, "
-        f"{profile.later_seconds:g} s under each other"
+        f"Shrinking   up to {profile.shrink_cost} executions per violation (fewer of errors, crashes and hangs), "
+        f"{profile.cell_cost} per requirement under its first schedule, {profile.later_cost} under each other"
         + (f"\nLeft out    {', '.join(profile.leaves_out)}, unless asked for" if profile.leaves_out else "")
     )
 

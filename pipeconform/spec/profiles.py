@@ -10,7 +10,7 @@ __all__ = ["Profile", "profile", "profiles"]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """How many cases a run draws, and how long it spends on shrinking a failing one."""
+    """How many cases a run draws, and what it spends on shrinking a failing one."""
 
     name: str
     summary: str
@@ -22,13 +22,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Like `corpus`, for requirements whose cases cost ten times as much: replicas, traced and compiled stages."""
     wrapper_search: int
     """Like `search`, for wrappers, whose listed cases are few and cheap."""
-    shrink_seconds: float
-    """Time to shrink one counter-example."""
-    shrink_executions: int
-    """Executions to shrink one counter-example."""
-    cell_seconds: float
-    """Time to shrink all counter-examples of one requirement under one schedule."""
-    later_seconds: float
+    shrink_cost: int
+    """What making one counter-example small may cost, in executions that only compute wrong values: those that end in
+    an error, a crash or a hang cost more. Time does not count, so that a busy machine finds the same small cases."""
+    cell_cost: int
+    """The same for all counter-examples of one requirement under one schedule together."""
+    later_cost: int
     """The same under every schedule but the first, which already shows most violations."""
     varied: tuple[str, ...] | None = ()
     """Chapters that are also judged under the environment variants of the implementation; None: all."""
@@ -47,10 +46,9 @@ _FULL = Profile(
     search=60,
     costly=60,
     wrapper_search=60,
-    shrink_seconds=60.0,
-    shrink_executions=2000,
-    cell_seconds=180.0,
-    later_seconds=180.0,
+    shrink_cost=2000,
+    cell_cost=6000,
+    later_cost=6000,
     varied=None,
 )
 
@@ -62,10 +60,9 @@ _PROFILES = (
         search=0,
         costly=2,
         wrapper_search=0,
-        shrink_seconds=0.5,
-        shrink_executions=30,
-        cell_seconds=0.75,
-        later_seconds=0.25,
+        shrink_cost=20,
+        cell_cost=30,
+        later_cost=10,
         varied=("ERR",),
         leaves_out=("ERR",),
         schedules=1,
@@ -77,10 +74,9 @@ _PROFILES = (
         search=0,
         costly=3,
         wrapper_search=8,
-        shrink_seconds=3.0,
-        shrink_executions=100,
-        cell_seconds=4.0,
-        later_seconds=1.0,
+        shrink_cost=100,
+        cell_cost=150,
+        later_cost=40,
         varied=("ERR",),
         schedules=2,
     ),
@@ -91,10 +87,9 @@ _PROFILES = (
         search=0,
         costly=8,
         wrapper_search=0,
-        shrink_seconds=5.0,
-        shrink_executions=100,
-        cell_seconds=10.0,
-        later_seconds=10.0,
+        shrink_cost=100,
+        cell_cost=300,
+        later_cost=300,
     ),
     _FULL,
     msgspec.structs.replace(

@@ -41,6 +41,7 @@ def test_a_claim_matters_where_a_subject_needs_it():
         (next(f.name for f in FAULTS.values() if f.requirement == "FWD-9"), "kwargs", "not claimed"),
         (next(f.name for f in FAULTS.values() if f.requirement == "COM-2"), "sub_groups", "nothing compared"),
         (next(f.name for f in FAULTS.values() if f.requirement == "FWD-3"), "outputs", "not claimed"),
+        ("position-taken-for-process", "sub_groups", "named"),
     ],
 )
 def test_a_fault_is_found_or_its_cell_says_what_it_is_without(pools, fault, claim, outcome):

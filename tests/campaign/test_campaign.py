@@ -486,24 +486,40 @@ def test_what_costs_much_is_judged_by_fewer_cases(row, share):
     assert core.costly < core.corpus
 
 
-@pytest.mark.parametrize(("schedule", "kind"), [("GPipe", "cell_seconds"), ("1F1B", "later_seconds")])
-def test_most_time_to_make_violations_small_is_spent_under_the_first_schedule(monkeypatch, schedule, kind):
-    given = []
+@pytest.fixture
+def budgets(monkeypatch):
+    """The executions that making a case small may take under a schedule if judging always ends in `status`."""
 
-    class Told(AskedOfPipeline):
-        def smallest(self, corpus, case, outcome, check, *, budget):
-            given.append(budget.seconds)
-            return super().smallest(corpus, case, outcome, check, budget=budget)
+    def given(schedule, *, status=Status.FAILED, **changes):
+        found = []
 
-    monkeypatch.setattr("pipeconform.campaign.pipeline.AskedOfPipeline", Told)
-    monkeypatch.setattr(
-        module, "judge", lambda *_, **__: (Outcome(Status.FAILED, Finding(kind="wrong", message="wrong")),)
-    )
-    run = campaign(max_ranks=2, cell_seconds=2.5, later_seconds=0.5)
+        class Told(AskedOfPipeline):
+            def smallest(self, corpus, case, outcome, check, *, budget):
+                found.append(budget.executions)
+                return super().smallest(corpus, case, outcome, check, budget=budget)
 
-    judge_cell(run, requirement("TRN-1"), schedule)
+        monkeypatch.setattr("pipeconform.campaign.pipeline.AskedOfPipeline", Told)
+        monkeypatch.setattr(
+            module, "judge", lambda *_, **__: (Outcome(status, Finding(kind="wrong", message="wrong")),)
+        )
+        judge_cell(campaign(max_ranks=2, **changes), requirement("TRN-1"), schedule)
+        return found
 
-    assert given[0] == pytest.approx(getattr(run.profile, kind), abs=0.2)
+    return given
+
+
+@pytest.mark.parametrize(("schedule", "executions"), [("GPipe", 25), ("1F1B", 5)])
+def test_most_of_what_makes_violations_small_is_spent_under_the_first_schedule(budgets, schedule, executions):
+    assert budgets(schedule, cell_cost=25, later_cost=5) == [executions]
+
+
+@pytest.mark.parametrize(
+    ("status", "executions"),
+    [(Status.FAILED, 60), (Status.ERROR, 20), (Status.CRASHED, 10), (Status.HUNG, 3)],
+)
+def test_what_takes_long_to_end_is_executed_less_often(budgets, status, executions):
+    """The clock is not asked: a busy machine would find other cases, and they other controls."""
+    assert budgets("GPipe", status=status, shrink_cost=60) == [executions]
 
 
 def test_what_a_schedule_is_asked_is_counted_as_it_is_judged(monkeypatch):

@@ -335,6 +335,13 @@ def test_claims_with_which_less_is_seen_are_on_the_certificate(contents):
     assert doubts(with_certificate(contents, weakening=("made up",))) != []
 
 
+def test_who_claims_the_whole_world_only_says_so_on_the_certificate(contents):
+    assert not weakening(claiming(contents, sub_groups=True).result)
+    assert weakening(claiming(contents, sub_groups=False).result) == (
+        "sub_groups=False: every pipeline was the whole world, where a place in it is a rank of the world",
+    )
+
+
 @pytest.mark.parametrize("claims", [{"inputs_consumed_by": "all"}, {"targets_consumed_by": "all"}])
 def test_who_claims_to_be_given_everything_is_seen_to_communicate_under_every_schedule(contents, claims):
     def unclaimed(cell):

@@ -35,7 +35,7 @@ def _smallest(target: WrapperCase, *, ranks=(1, 2, 3), shows) -> WrapperCase:
         target,
         WRONG,
         lambda case: WRONG if shows(case) else None,
-        budget=Budget(seconds=30.0, executions=500),
+        budget=Budget(executions=500),
         purpose="smaller",
     ).case
 
