@@ -1,8 +1,8 @@
 """Every fault of the reference without every single claim that matters: ``python -m benchmarks.ablation``.
 
 A fault is either detected all the same, or its cell says that it is not claimed, judged in part, or that nothing was
-compared. What is left is an escape. What has run is kept in build/ablation and not run again; docs/ablation.md is
-made of it.
+compared. What is left is an escape. What has run is kept in docs/ablation.jsonl and not run again, also in a later
+run elsewhere; docs/ablation.md is made of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeconform.errors import HarnessError
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.ranks.pools import Pools
 
-OUT = Path("build/ablation/records.jsonl")
+OUT = Path("docs/ablation.jsonl")
 PAGE = Path("docs/ablation.md")
 
 
