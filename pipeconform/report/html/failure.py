@@ -241,7 +241,7 @@ def _failure(
         steps=said.steps,
         picture=said.picture,
         charts=said.charts,
-        spread=spread_view(violation.localisation),
+        spread=spread_view(violation.localisation, said=violation.message),
         words=describe_case(case),
         digest=violation.digest,
         reservation=reservation(violation),
