@@ -21,6 +21,7 @@ from pipeconform.certificate.engine import engine_text
 from pipeconform.report.cause_text import shown_as
 from pipeconform.report.causes import Cause, causes_of
 from pipeconform.report.causes.harm import WORDS as HARM
+from pipeconform.report.finding_words import known_as
 from pipeconform.report.result import Cell
 from pipeconform.report.words import plural, under
 from pipeconform.showing import shown
@@ -184,7 +185,7 @@ def _causes(contents: Contents, ids: set[str]) -> Iterator[CauseView]:
 
 
 def _cause_words(cause: Cause) -> str:
-    known = "".join(f"; known as {one.id}: {one.title}" for one in cause.known[:1])
+    known = "".join(f"; {known_as(one)}" for one in cause.known[:1])
     return f"{HARM[cause.harm]}: {shown_as(cause)}{cause.under()}{known}"
 
 

@@ -14,8 +14,9 @@ from pipeconform.report.cause_text import replay_line
 from pipeconform.report.causes import Known
 from pipeconform.report.change import CellChange, Changes, Key, Kind, aligned, is_judged, shown
 from pipeconform.report.result import Cell, Result
+from pipeconform.report.side import Side, side_of
 
-__all__ = ["BLOCKING", "Cause", "CauseChange", "Change", "Comparison", "Kind", "Side", "compare"]
+__all__ = ["BLOCKING", "Cause", "CauseChange", "Change", "Comparison", "Kind", "compare"]
 
 BLOCKING: tuple[Kind, ...] = ("regressed", "new", "flaky", "lost", "less")
 """The kinds of change that make a gate fail."""
@@ -25,30 +26,6 @@ Cause = Literal["implementation", "rules", "selection"]
 run was not asked to judge it."""
 
 _LONGEST_SELECTION = 60
-
-
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """The implementation, environment and settings of one of the two results."""
-
-    implementation: str
-    version: str
-    source_digest: str
-    standard: str
-    product: str
-    torch: str
-    device: str
-    profile: str
-    seed: int
-    complete: bool
-    reference: str = ""
-    """The adapter, as ``--impl`` was given."""
-    created: str = ""
-    selection: str = ""
-    """The requirements and chapters that were asked for; empty for all."""
-    schedules: tuple[str, ...] = ()
-    """Those that were judged, if that was a choice; empty for all that are claimed."""
-    file: str = ""
-    """Where the result was read."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,32 +98,12 @@ def compare(
         unchanged += not found
         still += pair.still_violated()
     return Comparison(
-        old=_side(old, old_file),
-        new=_side(new, new_file),
+        old=side_of(old, file=old_file),
+        new=side_of(new, file=new_file),
         changes=tuple(changes),
         unchanged=unchanged,
         still_violated=still,
         causes=cause_changes(old, new, known=known),
-    )
-
-
-def _side(result: Result, file: Path | None) -> Side:
-    return Side(
-        implementation=result.implementation.name,
-        version=result.implementation.version,
-        source_digest=result.implementation.source_digest,
-        standard=result.standard_version,
-        product=result.product_version,
-        torch=result.environment.torch,
-        device=result.environment.device,
-        profile=result.run.profile,
-        seed=result.run.seed,
-        complete=result.run.complete,
-        reference=result.implementation.reference,
-        created=result.created,
-        selection=result.run.selection,
-        schedules=() if result.run.unrestricted else result.run.schedules,
-        file="" if file is None else str(file),
     )
 
 

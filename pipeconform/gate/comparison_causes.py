@@ -11,6 +11,7 @@ from pipeconform.report.cause_text import shown_as
 from pipeconform.report.causes import Known
 from pipeconform.report.causes.harm import WORDS
 from pipeconform.report.change_words import CauseWord
+from pipeconform.report.finding_words import finding
 from pipeconform.report.result import Result
 
 __all__ = ["CauseChange", "CauseKind", "cause_changes"]
@@ -27,7 +28,7 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
     signature: str
     schedules: tuple[str, ...]
     known: tuple[str, ...] = ()
-    """The findings that it is known as."""
+    """The findings that it is known as: ``finding 3: A step divides …``."""
     also: tuple[str, ...] = ()
     """Requirements that it violates in the new result, and neither violates nor blocks in the old one."""
     no_longer: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ def _change(found: MatchedCause) -> CauseChange:
         harm=WORDS[cause.harm],
         signature=shown_as(cause),
         schedules=cause.schedules,
-        known=tuple(f"{entry.id}: {entry.title}" for entry in cause.known),
+        known=tuple(map(finding, cause.known)),
         also=tuple(name for name in cause.requirements if name not in names | effects) if before else (),
         no_longer=tuple(sorted(names - {*cause.requirements, *cause.blocked_requirements})),
         also_under=tuple(name for name in cause.schedules if name not in schedules) if before else (),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from pipeconform.gate.comparison import CauseChange, Comparison, Side
+from pipeconform.gate.comparison import CauseChange, Comparison
 from pipeconform.gate.comparison_entries import cells_of, entries_of
 from pipeconform.gate.comparison_github import annotated
 from pipeconform.gate.comparison_words import verdict
 from pipeconform.report.change_words import CAUSE_WORDS, CHANGE_WORDS, as_before, cause_headline
+from pipeconform.report.side import Side, differing, selection_words
 from pipeconform.report.words import moment, plural, under
 from pipeconform.showing import shown_line
 
@@ -116,32 +117,36 @@ def _heading(comparison: Comparison) -> Iterator[str]:
     for name, side in (("old", old), ("new", new)):
         yield f"{name}: {_side(side)}"
         yield f"     {_run(side)}"
-    if old.standard != new.standard:
+    apart = differing((old, new))
+    if "standard" in apart:
         yield (
-            f"the rules changed: standard {old.standard} → {new.standard}; "
+            f"the rules changed: standard {_arrow(apart['standard'])}; "
             f"judge the old implementation by the new standard to see which changes are its own"
         )
-    yield from _implementations(old, new)
-    if (old.torch, old.device) != (new.torch, new.device):
-        yield f"the environment changed: torch {old.torch} on {old.device} → torch {new.torch} on {new.device}"
+    yield from _implementations(old, new, apart)
+    changed = [f"{name} {_arrow(apart[name])}" for name in ("torch", "python", "device") if name in apart]
+    if changed:
+        yield f"the environment changed: {', '.join(changed)}"
     for name, side in (("old", old), ("new", new)):
         if not side.complete:
             yield f"the {name} run was cut short: cells that it did not reach are missing"
 
 
-def _implementations(old: Side, new: Side) -> Iterator[str]:
+def _implementations(old: Side, new: Side, apart: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """Whether the two results are of the same implementation, as far as they tell."""
     if old.implementation != new.implementation:
         yield "the results are of different implementations"
         return
-    pairs = {"version": (old.version, new.version), "adapter": (old.reference, new.reference)}
-    changed = [f"{name} {was} → {now}" for name, (was, now) in pairs.items() if was != now]
-    if old.source_digest != new.source_digest:
-        changed.append("another adapter source")
+    changed = [f"{name} {_arrow(apart[name])}" for name in ("release", "adapter") if name in apart]
+    changed += ["another adapter source"] if "adapter's digest" in apart else []
     if changed:
         yield f"the implementation changed: {', '.join(changed)}"
     elif new.source_digest:
         yield "implementation: the same version, and the same adapter source"
+
+
+def _arrow(values: tuple[str, ...]) -> str:
+    return " → ".join(values)
 
 
 def _side(side: Side) -> str:
@@ -153,11 +158,9 @@ def _side(side: Side) -> str:
 
 def _run(side: Side) -> str:
     """With what it was judged, and what was selected."""
-    asked = ", ".join(side.selection.split(","))
-    chosen = f"requirements {asked}" if asked else "all requirements"
     return (
         f"standard {side.standard}, pipeconform {side.product}, torch {side.torch}, {side.device}, "
-        f"profile {side.profile}, seed {side.seed}, {chosen}{under(*side.schedules) if side.schedules else ''}"
+        f"profile {side.profile}, seed {side.seed}, {selection_words(side)}"
     )
 
 

@@ -32,7 +32,7 @@ class Ran:
 
     def finding(self, *, kind: str = "") -> Finding:
         """A finding about a wrong number."""
-        more = "more" if self.count > self.expected else "fewer"
+        more = "more" if self.count > self.expected else "less"
         return Finding(
             kind=kind or f"hooks ran {more} often",
             message=f"the {self.kind.replace('_', '-')} hook in stage {self.stage} ran {self.count} times for "

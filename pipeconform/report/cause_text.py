@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.text import Text
 
 from pipeconform.report.case_text import describe_case
-from pipeconform.report.causes import Cause, Known
+from pipeconform.report.causes import Cause
 from pipeconform.report.causes.harm import WORDS as HARM
+from pipeconform.report.finding_words import known_as, known_at
 from pipeconform.report.localisation_text import localisation_lines
 from pipeconform.report.location import DEFAULT_RESULT
 from pipeconform.report.next_steps import next_step
@@ -26,8 +27,6 @@ __all__ = [
     "cause_block",
     "cause_list",
     "counted",
-    "finding_words",
-    "known_words",
     "named",
     "replay_line",
     "shown_as",
@@ -47,17 +46,6 @@ def named(identifiers: Sequence[str]) -> str:
 def shown_as(cause: Cause) -> str:
     """How a cause shows: ``gradient value, 1/m times the reference's``."""
     return cause.violation.signature + (f", {cause.factor} times the reference's" if cause.factor else "")
-
-
-def finding_words(entry: Known) -> str:
-    """A finding by its id, which no reader should take for a cause's number: ``known as finding 3: …``."""
-    return f"known as finding {entry.id}: {entry.title}"
-
-
-def known_words(entry: Known) -> str:
-    """A finding in words: its id and title, and where it is written up."""
-    places = ", ".join(filter(None, (entry.link, entry.thread)))
-    return f"{finding_words(entry)} ({places})"
 
 
 def cause_block(cause: Cause, *, number: int, width: int, where: Path | None) -> Text:
@@ -118,7 +106,7 @@ def _beside(cause: Cause, *, width: int) -> Iterator[str]:
     if cause.blocked:
         yield from textwrap.wrap(f"blocks {named(cause.blocked_requirements)}", width)
     for entry in cause.known:
-        yield known_words(entry)
+        yield known_at(entry)
 
 
 def counted(causes: Sequence[Cause]) -> str:
@@ -140,7 +128,7 @@ def cause_list(causes: Sequence[Cause], *, width: int) -> Iterator[Text]:
         room = max(width - len(begin) - len(end), _LEAST_SIGNATURE)
         yield Text(f"{begin}{textwrap.shorten(shown_as(cause), room, placeholder=' …')}{end}")
         if cause.known:
-            yield Text(f"      {finding_words(cause.known[0])}", style="dim")
+            yield Text(f"      {known_as(cause.known[0])}", style="dim")
         if cause.others:
             yield Text(f"      {also_violates(cause, titles=False)}", style="dim")
 

@@ -10,6 +10,7 @@ from typing import Literal
 from pipeconform.report.cause_text import blocked_lines, named, replay_line, shown_as
 from pipeconform.report.causes import Cause, Known
 from pipeconform.report.causes.harm import WORDS as HARM
+from pipeconform.report.finding_words import finding, known_at
 from pipeconform.report.next_steps import next_step
 from pipeconform.report.origin import Origin, Origins
 from pipeconform.report.overview import DEFAULT
@@ -84,7 +85,7 @@ def _annotation(cause: Cause, *, origins: Origins, where: Path | None) -> str:
 def also_said(cause: Cause, violation: Violation) -> Iterator[str]:
     """What an annotation says about a cause and one of its violations besides: what it is known as, what to do next."""
     step = next_step(violation)
-    yield from (f"known as {one.id}: {one.title} ({one.link})" for one in cause.known)
+    yield from map(known_at, cause.known)
     if cause.others:
         yield f"also violates {named(cause.others)}"
     if step:
@@ -144,7 +145,7 @@ def _causes(causes: Sequence[Cause]) -> Iterator[str]:
 
 
 def _known(one: Known) -> str:
-    words = f"{_text(one.id)}: {_text(one.title)}"
+    words = _text(finding(one))
     return f"[{words}]({one.link})" if re.fullmatch(r"https?://[^\s()<>|]+", one.link) else words
 
 

@@ -12,9 +12,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeconform.report.cause_text import also_violates, blocked_lines, known_words, named, shown_as
+from pipeconform.report.cause_text import also_violates, blocked_lines, named, shown_as
 from pipeconform.report.causes import Cause
 from pipeconform.report.causes.harm import WORDS
+from pipeconform.report.finding_words import known_as, known_at, known_ids
 from pipeconform.report.next_steps import next_step
 from pipeconform.report.origin import Origin, Origins
 from pipeconform.report.overview import DEFAULT
@@ -71,7 +72,7 @@ def cause_properties(causes: Sequence[Cause]) -> Iterator[tuple[str, str]]:
     for cause in causes:
         text = f"{WORDS[cause.harm]}: {named([cause.requirement])}: {shown_as(cause)}{cause.under()}"
         text += f"; {also_violates(cause)}" if cause.others else ""
-        text += "".join(f"; known as {entry.id}: {entry.title}" for entry in cause.known)
+        text += "".join(f"; {known_as(entry)}" for entry in cause.known)
         yield "expected cause" if cause.expected else "cause", shown_line(text)
     for line in blocked_lines(causes):
         yield "blocked", shown_line(line.removeprefix("blocked: "))
@@ -185,15 +186,15 @@ def _of(cell: Cell, causes: Sequence[Cause]) -> list[tuple[int, Cause]]:
 
 
 def _as_known(cell: Cell, causes: Sequence[Cause]) -> str:
-    found = dict.fromkeys(entry.id for _, cause in _of(cell, causes) for entry in cause.known)
-    return f", known as {', '.join(found)}" if found else ""
+    words = known_ids([entry for _, cause in _of(cell, causes) for entry in cause.known])
+    return f", {words}" if words else ""
 
 
 def _beside(cell: Cell, causes: Sequence[Cause]) -> Iterator[str]:
     """What is behind a cell's violations, what they are known as, and what to do next."""
     for number, cause in _of(cell, causes):
         yield f"  cause {number} of {len(causes)}: {named([cause.requirement])}: {shown_as(cause)}{cause.under()}"
-        yield from (f"  {known_words(entry)}" for entry in cause.known)
+        yield from (f"  {known_at(entry)}" for entry in cause.known)
     for step in dict.fromkeys(map(next_step, cell.violations)):
         if step:
             yield f"  next: {step}"

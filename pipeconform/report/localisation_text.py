@@ -5,23 +5,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipeconform.observe.localisation import Lane, Localisation
+from pipeconform.observe.localisation import Deviation, Lane, Localisation
 from pipeconform.report.words import plural
 
-__all__ = ["begins", "localisation_lines"]
+__all__ = ["begins", "first_wrong_lines", "localisation_lines"]
 
 _FORWARD, _LOSS, _BACKWARD = "forward", "loss", "backward"
 _WHOLE = {"buffer": "buffers", "weight gradient": "weights", "parameter": "parameters"}
 _NAME = max(map(len, (_FORWARD, _LOSS, _BACKWARD, *_WHOLE.values()))) + 2  # columns
 
 
-def begins(found: Localisation) -> str:
+def begins(found: Localisation, first: Deviation) -> str:
     """A sentence: which tensor is the first wrong one."""
-    compared = plural(found.compared, "compared tensor")
     bounded = "" if found.bounded else "; no error bound could be computed, so only what is far off counts"
-    if found.first is None:
-        return f"executed once more to find the first wrong tensor: none of {compared} is wrong{bounded}"
-    return f"first wrong of {compared}: {found.first.where()}{bounded}"
+    return f"first wrong of {plural(found.compared, 'compared tensor')}: {first.where()}{bounded}"
+
+
+def first_wrong_lines(first: Deviation, *, said: str = "") -> tuple[str, ...]:
+    """The first wrong tensor and what is wrong with it; empty if `said` has both already."""
+    likeness = f": {first.likeness}" if first.likeness else ""
+    repeated = first.tensor in said and _plain(first.text) in _plain(said)
+    return (
+        *([f"{first.tensor}{likeness}"] if likeness or not repeated else ()),
+        *(() if repeated else first.text.splitlines()),
+    )
 
 
 def localisation_lines(found: Localisation | None, *, said: str = "") -> list[str]:
@@ -31,14 +38,10 @@ def localisation_lines(found: Localisation | None, *, said: str = "") -> list[st
     """
     if found is None or found.first is None:
         return []
-    first = found.first
-    likeness = f": {first.likeness}" if first.likeness else ""
-    repeated = first.tensor in said and _plain(first.text) in _plain(said)
     return [
-        begins(found),
-        *([f"  {first.tensor}{likeness}"] if likeness or not repeated else []),
-        *(f"  {line}" for line in ([] if repeated else first.text.splitlines())),
-        f"how the error spreads in step {first.step}, per microbatch (= right, x wrong, . not seen):",
+        begins(found, found.first),
+        *(f"  {line}" for line in first_wrong_lines(found.first, said=said)),
+        f"how the error spreads in step {found.first.step}, per microbatch (= right, x wrong, . not seen):",
         *(f"  {line}" for line in _rows(found.lanes)),
     ]
 

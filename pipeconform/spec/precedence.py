@@ -136,7 +136,7 @@ _FOLLOWS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "outputs": frozenset({"losses", "gradients", "input gradients", "parameters", "norm", "buffers"}),
         "computations": _VALUES
-        | {"order", "in flight", "kept", "memory", "table", "hooks ran more often", "hooks ran fewer often"},
+        | {"order", "in flight", "kept", "memory", "table", "hooks ran more often", "hooks ran less often"},
         "gradients": frozenset({"input gradients", "parameters", "norm", "reductions"}),
         # after a wrong update, every later step is wrong
         "parameters": _VALUES,

@@ -139,4 +139,4 @@ def test_what_is_known_by_the_user_s_file_is_named_in_the_junit_file(result, cap
 
     conclude(Ended(code=1), result, show="verdict", known=read_known(tmp_path / "known.toml"))
     (failure,) = ET.parse(result.parent / "junit.xml").getroot().iter("failure")
-    assert failure.get("message").endswith(", known as 7")
+    assert failure.get("message").endswith(", known as finding 7")

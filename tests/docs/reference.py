@@ -1,7 +1,6 @@
-"""The pages docs/reference/features.md and families.md, from the features and families that there are.
+"""The pages of docs/reference: features and families that there are, and the public names.
 
-``python -m tests.docs.reference`` writes them (``make standard``). The other pages of docs/reference are filled from
-docstrings when the site is built.
+``python -m tests.docs.reference`` writes them (``make standard``); tests/docs/api.py fills the pages of names.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import ModuleType
 
 from pipeconform.claims import Claimable, Feature
@@ -19,10 +17,10 @@ from pipeconform.schedule import Family, draw_text, families, generate, simulate
 from pipeconform.schedule.families import Size
 from pipeconform.spec.wrappers import all_requirements
 from pipeconform.wrapper import WrapperFeature
+from tests.docs.api import API_PAGES, FOLDER, filled
 
-__all__ = ["PAGES", "anchor_of", "families_page", "features_page", "main"]
+__all__ = ["FOLDER", "PAGES", "anchor_of", "families_page", "features_page", "main"]
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 RANKS, MICROBATCHES = 4, 8
 _NEEDED = re.compile(r"\b([A-Z]{3}-\d+)  ")
 
@@ -151,6 +149,8 @@ def main() -> None:
     """Write the pages."""
     for name, page in PAGES.items():
         (FOLDER / name).write_text(page(), "utf-8")
+    for name in API_PAGES:
+        (FOLDER / name).write_text(filled((FOLDER / name).read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def test_a_finding_is_one_cause_whatever_shows_it(results):
         "same",
         ("FWD-2",),
         ("FWD-1",),
-        ("4: nothing is sent",),
+        ("finding 4: nothing is sent",),
     )
 
 

@@ -38,7 +38,7 @@ def test_a_regression_is_annotated_as_a_run_annotates_it(make, origins):
         "::error file=mine.py,line=2,title=FWD-1 Outputs%3A output value::"
         "regressed: FWD-1 under GPipe, 1F1B: passed → failed, silently wrong",
         "the output of microbatch 0 is not the reference's",
-        "known as 7: outputs are lost (https://example.org/7)",
+        "known as finding 7: outputs are lost (https://example.org/7)",
         "pipeconform replay FWD-1:GPipe:default:1f3a --impl torch",
     ]
     assert verdict.startswith("::error title=pipeconform::blocked: causes: 0 fixed, 0 worse, 1 new; 2 cells")

@@ -411,7 +411,7 @@ def test_hooks_that_run_more_or_less_often_are_found(kind, count):
 
     (finding,) = found("FWD-17", changed(made, rank=0, hook_counts=counts))
 
-    often = "more" if count > 3 else "fewer"
+    often = "more" if count > 3 else "less"
     assert (finding.kind, finding.rank, finding.stage) == (f"hooks ran {often} often", 0, 0)
     assert f"ran {count} times for 3 microbatches; expected 3" in finding.message
 

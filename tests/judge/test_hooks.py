@@ -45,7 +45,7 @@ def test_a_dry_run_excuses_one_more_call_and_none_less(count):
 
     (finding,) = found("FWD-17", made)
 
-    assert finding.kind == f"hooks ran {'more' if count == 5 else 'fewer'} often"
+    assert finding.kind == f"hooks ran {'more' if count == 5 else 'less'} often"
     assert "(a dry run may add 1)" in finding.message
     assert told("FWD-25", made) == []
 

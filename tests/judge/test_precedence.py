@@ -97,7 +97,7 @@ def test_a_fact_explains_itself_and_what_follows_from_it(cause, effect):
         (shown("output value"), shown("hang", Status.HUNG)),
         (shown("hang", Status.HUNG), shown("output value")),
         (shown("declared and executed differ"), shown("bubble too large")),
-        (shown("hooks ran more often"), shown("hooks ran fewer often")),
+        (shown("hooks ran more often"), shown("hooks ran less often")),
         (shown("buffer value"), shown("several F")),
         (shown("no output"), shown("stage on another rank")),
     ],

@@ -56,7 +56,7 @@ def test_every_cause_is_an_error_at_its_line_and_the_verdict_comes_last(make, or
     assert cause[4].split("%0A") == [
         "silently wrong under GPipe, 1F1B",
         "the output of microbatch 0 is not the reference's (step 0, rank 1, microbatch 0)",
-        "known as 7: a|b (https://example.org/7)",
+        "known as finding 7: a|b (https://example.org/7)",
         "pipeconform replay FWD-1:GPipe:default:1f3a --impl torch",
     ]
     assert verdict[0] == "error"
@@ -105,7 +105,7 @@ def test_a_summary_has_the_verdict_the_causes_and_the_table(make):
 
     assert lines[0].startswith("### pipeconform: toy GPipe 1.0 violates 1 of ")
     assert (
-        r"| **FWD-1 Outputs** | output value | GPipe | silently wrong | [7: a\|b](https://example.org/7) |"
+        r"| **FWD-1 Outputs** | output value | GPipe | silently wrong | [finding 7: a\|b](https://example.org/7) |"
         in lines
     )
     assert "| **FWD-2 Order and length of the merged output** | odd | 1F1B | expected |  |" in lines

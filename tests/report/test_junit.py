@@ -129,7 +129,7 @@ def test_a_failure_says_what_is_wrong_what_it_is_known_as_and_how_to_replay_it(r
 
     assert failure.get("message") == (
         "failed: output value: the output of microbatch 0 is not the reference's (step 0, rank 1, microbatch 0), "
-        "known as 7"
+        "known as finding 7"
     )
     assert failure.get("type") == "failed"
     assert "replay: pipeconform replay FWD-1:GPipe:default:1f3a --impl torch" in failure.text
@@ -150,7 +150,7 @@ def test_the_suite_s_properties_say_what_was_judged_and_list_the_causes(result):
     assert dict(found)["implementation"] == "toy GPipe 1.0"
     assert (
         "cause",
-        "silently wrong: FWD-1 Outputs: output value under GPipe; known as 7: outputs are lost",
+        "silently wrong: FWD-1 Outputs: output value under GPipe; known as finding 7: outputs are lost",
     ) in found
     assert [name for name, _ in found][-3:] == ["cause", "expected cause", "blocked"]
 

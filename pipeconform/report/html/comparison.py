@@ -9,12 +9,15 @@ from pipeconform.report.change import Changes, Key, Kind, aligned
 from pipeconform.report.html.source import Source
 from pipeconform.report.html.status import NOT_RUN, StatusView, cell_view
 from pipeconform.report.result import SEVERITY, Cell
+from pipeconform.report.side import differing, side_of
 from pipeconform.showing import shown
 from pipeconform.spec import Requirement
 
 __all__ = ["Difference", "Side", "changes_since_first", "compared_with_first", "differences", "warnings"]
 
 _GOOD = len(SEVERITY) - 3  # passed, not claimed and skipped come last
+
+_NOT_THE_IMPLEMENTATION = ("standard", "pipeconform", "profile", "selection", "torch", "python", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,19 +130,12 @@ def _side(source: Source, cell: Cell | None, changes: tuple[Kind, ...]) -> Side:
 
 def warnings(sources: Sequence[Source]) -> tuple[str, ...]:
     """Reasons other than the implementation for which results may differ."""
-    facts = {
-        "the standard": [source.result.standard_version for source in sources],
-        "the product": [source.result.product_version for source in sources],
-        "the profile": [source.result.run.profile for source in sources],
-        "the seed": [str(source.result.run.seed) for source in sources],
-        "torch": [source.result.environment.torch for source in sources],
-        "the device": [source.result.environment.device for source in sources],
-    }
+    apart = differing([side_of(source.result) for source in sources])
     found = [
-        f"{what} differs: "
-        + ", ".join(f"{s.label} {value}" for s, value in zip(sources, values, strict=True))
-        for what, values in facts.items()
-        if len(set(values)) > 1
+        f"{name} differs: "
+        + "; ".join(f"{source.label} {value}" for source, value in zip(sources, apart[name], strict=True))
+        for name in _NOT_THE_IMPLEMENTATION
+        if name in apart
     ]
     found += [
         f"{source.label} was stopped early: cells are missing"

@@ -12,9 +12,10 @@ from pipeconform.case.any_case import schedule_of
 from pipeconform.case.case import Case
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.case_text import describe_case
-from pipeconform.report.cause_text import finding_words, replay_line, shown_as
+from pipeconform.report.cause_text import replay_line, shown_as
 from pipeconform.report.causes import Cause, Known
 from pipeconform.report.causes.harm import WORDS as HARM
+from pipeconform.report.finding_words import known_as
 from pipeconform.report.html.case_picture import draw_case
 from pipeconform.report.html.charts import Chart, charts_of
 from pipeconform.report.html.claims import owners_of
@@ -200,7 +201,7 @@ def _known_view(entry: Known) -> KnownView:
     places = tuple(filter(None, (entry.link, entry.thread)))
     links = tuple(place for place in places if place.startswith(("https://", "http://")))
     return KnownView(
-        words=finding_words(entry),
+        words=known_as(entry),
         links=links,
         files=tuple(place for place in places if place not in links),
     )
@@ -240,7 +241,7 @@ def _failure(
         steps=said.steps,
         picture=said.picture,
         charts=said.charts,
-        spread=spread_view(violation.localisation),
+        spread=spread_view(violation.localisation, said=violation.message),
         words=describe_case(case),
         digest=violation.digest,
         reservation=reservation(violation),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ from pipeconform.report.causes import Known
 from pipeconform.report.causes.harm import WORDS as HARM
 from pipeconform.report.change_words import CauseWord, as_before, cause_headline
 from pipeconform.report.html.source import Source, card_anchor
-from pipeconform.report.words import moment
+from pipeconform.report.side import differing, facts, side_of
 from pipeconform.showing import shown
 
 __all__ = ["Identity", "News", "NewsGroup", "NewsItem", "identities", "news"]
@@ -24,6 +24,7 @@ _HEADINGS: dict[CauseWord, str] = {
     "lost": "No longer judged",
     "same": "As before",
 }
+_ALWAYS = ("release", "run of")
 _MOST = 3  # requirements that a worse cause names
 
 
@@ -115,32 +116,9 @@ def _item(found: MatchedCause, source: Source) -> NewsItem:
 
 def identities(sources: Sequence[Source]) -> tuple[Identity, ...]:
     """What tells the results apart: the facts in which they differ, after the version and the time of the run."""
-    rows = [list(_facts(source)) for source in sources]
-    differing = {
-        at for at, values in enumerate(zip(*rows, strict=True)) if len({value for _, value in values}) > 1
-    }
-    shown_rows = sorted({0, 1} | differing)
+    sides = [side_of(source.result, file=source.path) for source in sources]
+    names = dict.fromkeys((*_ALWAYS, *differing(sides)))
     return tuple(
-        Identity(label=source.label, facts=tuple(row[at] for at in shown_rows))
-        for source, row in zip(sources, rows, strict=True)
+        Identity(label=source.label, facts=tuple((name, facts(side)[name]) for name in names))
+        for source, side in zip(sources, sides, strict=True)
     )
-
-
-def _facts(source: Source) -> Iterator[tuple[str, str]]:
-    result = source.result
-    yield "release", f"{result.implementation.name} {result.implementation.version}"
-    yield (
-        "run of",
-        moment(result.created),
-    )
-    yield "adapter", result.implementation.reference
-    yield "adapter's digest", result.implementation.source_digest[:12] or "not recorded"
-    yield "torch", result.environment.torch
-    yield "python", result.environment.python
-    yield "device", result.environment.device
-    yield "standard", result.standard_version
-    yield "pipeconform", result.product_version
-    yield "profile", f"{result.run.profile}, seed {result.run.seed}"
-    yield "selection", result.run.selection or "everything"
-    yield "complete", "yes" if result.run.complete else "no: stopped early"
-    yield "file", str(source.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeconform.observe.localisation import Lane, Localisation
-from pipeconform.report.localisation_text import begins
+from pipeconform.report.localisation_text import begins, first_wrong_lines
 from pipeconform.report.words import plural
 from pipeconform.showing import shown
 
@@ -41,8 +41,8 @@ class SpreadView:
     """The first wrong tensor, and the step in which it is."""
 
     sentence: str
-    tensor: str
     lines: tuple[str, ...]
+    """The tensor and what is wrong with it, unless the violation's message says so."""
     caption: str
     microbatches: int
     rows: tuple[Row, ...]
@@ -50,25 +50,19 @@ class SpreadView:
     """How many tensors are wrong, of how many."""
 
 
-def spread_view(found: Localisation | None) -> SpreadView | None:
-    """The view of a localisation; None if there is none."""
-    if found is None:
+def spread_view(found: Localisation | None, *, said: str = "") -> SpreadView | None:
+    """The view of a localisation, without what `said` has already; None if no wrong tensor was found or looked for."""
+    if found is None or found.first is None:
         return None
     first = found.first
-    if first is None:
-        return SpreadView(
-            sentence=begins(found), tensor="", lines=(), caption="", microbatches=0, rows=(), note=""
-        )
     rows: list[Row] = []
     for lane in found.lanes:
         begun = any(mark.first for row in rows for mark in row.marks)
         rows.append(_row(lane, microbatch=first.microbatch, begun=begun))
-    likeness = f": {first.likeness}" if first.likeness else ""
     verb = "is" if found.wrong == 1 else "are"
     return SpreadView(
-        sentence=begins(found),
-        tensor=shown(f"{first.tensor}{likeness}"),
-        lines=tuple(shown(first.text).splitlines()),
+        sentence=begins(found, first),
+        lines=tuple(map(shown, first_wrong_lines(first, said=said))),
         caption=f"How the error spreads in step {first.step}, in the order of the data flow",
         microbatches=max(len(lane.marks) for lane in found.lanes),
         rows=tuple(rows),

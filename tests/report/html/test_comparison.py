@@ -122,8 +122,8 @@ def test_what_else_differs_is_said_so_that_nobody_blames_the_implementation(make
     other = make.changed(one, standard_version="9", run=make.changed(one.run, seed=5, complete=False))
 
     assert warnings(named_sources([(one, None), (other, None)])) == (
-        "the standard differs: A 0.1, B 9",
-        "the seed differs: A 0, B 5",
+        "standard differs: A 0.1; B 9",
+        "profile differs: A smoke, seed 0; B smoke, seed 5",
         "B was stopped early: cells are missing",
     )
 

@@ -40,9 +40,15 @@ def test_a_page_without_one_has_no_such_table(make, page):
     assert shown.all("table", cls="spread") == []
 
 
-def test_nothing_found_is_a_sentence():
-    view = spread_view(Localisation(first=None, compared=3, wrong=0))
-
-    assert view.rows == ()
-    assert "none of 3 compared tensors is wrong" in view.sentence
+def test_without_a_wrong_tensor_there_is_nothing_to_show():
+    assert spread_view(Localisation(first=None, compared=3, wrong=0)) is None
     assert spread_view(None) is None
+
+
+def test_what_the_message_says_already_is_not_repeated():
+    alike = msgspec.structs.replace(FOUND.first, likeness="")
+    said = f"the gradient of output 0 is wrong\n{FOUND.first.text}"
+
+    assert spread_view(FOUND).lines[0] == "gradient of output 0: it is 0.5 times the reference's"
+    assert spread_view(FOUND, said=said).lines == spread_view(FOUND).lines[:1]
+    assert spread_view(msgspec.structs.replace(FOUND, first=alike), said=said).lines == ()
