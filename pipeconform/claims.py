@@ -64,7 +64,7 @@ class Feature(Claimable):
     SHARED_ACROSS_RANKS = "shared_across_ranks", "Plan.tied, between stages of different ranks"
     BUFFERS = "buffers", "batch norm and other modules with state"
     DROPOUT = "dropout", "random masks, judged by replaying them"
-    USER_HOOKS = "user_hooks", "forward, pre-forward and tensor hooks of the model itself"
+    USER_HOOKS = "user_hooks", "forward, backward and tensor hooks of the model itself"
     UNEVEN_BATCHES = "uneven_batches", "B is not a multiple of m (split as torch.tensor_split does)"
     VARYING_MICROBATCHES = "varying_microbatches", "m may change between steps, and B with it"
     VARYING_SHAPES = "varying_shapes", "the size of microbatches may change between steps"

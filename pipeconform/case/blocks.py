@@ -139,6 +139,16 @@ class Accumulating(Block, frozen=True, kw_only=True):
     """A linear map whose parameters have post-accumulate-grad hooks, which count their calls."""
 
 
+class InputHooked(Block, frozen=True, kw_only=True):
+    """A linear map; a tensor hook on every input of the stage that holds it counts its calls. Begins its stage."""
+
+
+class GradientHooked(Block, frozen=True, kw_only=True):
+    """A linear map with hooks that count: tensor hooks on its parameters, or backward hooks of the module."""
+
+    on: Literal["parameters", "module"] = "parameters"
+
+
 class Deferred(Block, frozen=True, kw_only=True):
     """A linear map whose weight gradient the stage's deferred-weight function computes."""
 
@@ -163,6 +173,8 @@ AnyBlock = (
     | Offsets
     | Joined
     | Accumulating
+    | InputHooked
+    | GradientHooked
     | Deferred
     | Layout
     | Auxiliary

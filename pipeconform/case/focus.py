@@ -24,6 +24,8 @@ class Focus(StrEnum):
     DTYPE = "boundary dtypes"
     KWARGS = "keyword arguments"
     HOOKS = "the model's own hooks"
+    INPUT_HOOKS = "hooks on a stage's inputs"
+    GRADIENT_HOOKS = "hooks on parameters and on a module's backward"
     SUM = "sum-reduced loss"
     ACCUMULATE = "accumulation"
     FROZEN = "frozen parameters"

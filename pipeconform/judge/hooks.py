@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeconform.judge.evidence import Evidence, Finding, shown_step
+from pipeconform.judge.forward import gradients_with_hooks, outputs_are_right
 from pipeconform.judge.timeline import executed
 
-__all__ = ["Ran", "hooks_that_ran"]
+__all__ = ["Ran", "hooks_are_kept", "hooks_that_ran"]
 
-_NEVER_IN_DRY_RUNS = "post_accumulate_grad"
-"""A dry run computes no gradient of a parameter, so that its hook has no reason to run there."""
+_OF_PARAMETERS = frozenset({"post_accumulate_grad", "parameter"})
+"""Hooks on parameters: a dry run computes no gradient of a parameter, so that they have no reason to run there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ def hooks_that_ran(evidence: Evidence) -> Iterator[Ran]:
             owners = list(evidence.owners(s))
             counts = [shown_step(one, expected.step).hook_counts.get(s, {}) for one in owners]
             for kind, each in right.items():
-                in_batch = kind == _NEVER_IN_DRY_RUNS and evidence.capabilities.loss_over == "batch"
+                in_batch = kind in _OF_PARAMETERS and evidence.capabilities.loss_over == "batch"
                 yield Ran(
                     kind=kind,
                     step=expected.step,
@@ -67,5 +68,15 @@ def hooks_that_ran(evidence: Evidence) -> Iterator[Ran]:
                     count=sum(found.get(kind, 0) for found in counts),
                     # a backward pass over the whole batch adds to each parameter once
                     expected=each // m if in_batch else each,
-                    in_dry_runs=0 if kind == _NEVER_IN_DRY_RUNS else probes[s] * (each // m),
+                    in_dry_runs=0 if kind in _OF_PARAMETERS else probes[s] * (each // m),
                 )
+
+
+def hooks_are_kept(evidence: Evidence) -> Iterator[Finding]:
+    """Hooks ran as often as they must, apart from dry runs, and values and gradients are those that they returned."""
+    for one in hooks_that_ran(evidence):
+        evidence.compared()
+        if not one.expected <= one.count <= one.expected + one.in_dry_runs:
+            yield one.finding()
+    yield from outputs_are_right(evidence)
+    yield from gradients_with_hooks(evidence)

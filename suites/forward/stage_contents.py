@@ -9,15 +9,19 @@ from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.forward import (
     compilation_is_named,
     containers_are_kept,
-    gradients_with_hooks,
     outputs_are_right,
 )
-from pipeconform.judge.hooks import hooks_that_ran
+from pipeconform.judge.hooks import hooks_are_kept, hooks_that_ran
 from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.training import gradients_are_right, losses_are_right
 from pipeconform.spec.catalogue import MUST, SHOULD
 
 from ..promises import FULL_MODEL, documented, in_source
+
+_REGISTER_HOOK = documented(
+    "torch.Tensor.register_hook documentation: called every time a gradient with respect to it is computed",
+    "generated/torch.Tensor.register_hook.html",
+)
 
 
 @requirement(
@@ -70,10 +74,7 @@ def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
             "torch.nn.Module documentation, forward hooks: called every time after forward() has computed an output",
             "generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook",
         ),
-        documented(
-            "torch.Tensor.register_hook documentation: called every time a gradient with respect to it is computed",
-            "generated/torch.Tensor.register_hook.html",
-        ),
+        _REGISTER_HOOK,
         documented(
             "torch.Tensor.register_post_accumulate_grad_hook documentation: runs after grad accumulation",
             "generated/torch.Tensor.register_post_accumulate_grad_hook.html",
@@ -88,12 +89,7 @@ def the_models_own_hooks_run_once(evidence: Evidence) -> Iterator[Finding]:
     Hooks collect statistics, scale gradients and help to debug; one that runs twice scales twice, and one
     that never runs is silently missing.
     """
-    for one in hooks_that_ran(evidence):
-        evidence.compared()
-        if not one.expected <= one.count <= one.expected + one.in_dry_runs:
-            yield one.finding()
-    yield from outputs_are_right(evidence)
-    yield from gradients_with_hooks(evidence)
+    yield from hooks_are_kept(evidence)
 
 
 @requirement(
@@ -120,6 +116,52 @@ def dry_runs_fire_no_hooks(evidence: Evidence) -> Iterator[Finding]:
         evidence.compared()
         if one.expected < one.count <= one.expected + one.in_dry_runs:
             yield one.finding(kind="hooks ran in a dry run")
+
+
+@requirement(
+    "FWD-26",
+    title="Hooks on a stage's inputs",
+    level=MUST,
+    about=(Focus.INPUT_HOOKS,),
+    trains=True,
+    observe=TIMELINE,
+    promise=(FULL_MODEL, _REGISTER_HOOK),
+)
+def hooks_on_inputs_belong_to_their_forward(evidence: Evidence) -> Iterator[Finding]:
+    """A tensor hook that a stage registers on its input in a forward runs once, in the backward of that forward,
+    in every step alike, and what it returns is the gradient that the stage before gets. Dry runs before a
+    rank's first forward may add to the first step.
+
+    A receive buffer that serves every step keeps the hooks of earlier steps: a hook that scales scales once more
+    in each of them, and the loss shows nothing.
+    """
+    yield from hooks_are_kept(evidence)
+
+
+@requirement(
+    "FWD-27",
+    title="Hooks on parameters and on a module's backward",
+    level=MUST,
+    about=(Focus.GRADIENT_HOOKS,),
+    trains=True,
+    observe=TIMELINE,
+    promise=(
+        FULL_MODEL,
+        _REGISTER_HOOK,
+        documented(
+            "torch.nn.Module documentation, full backward hooks: called every time a module's gradients are computed",
+            "generated/torch.nn.Module.html#torch.nn.Module.register_full_backward_hook",
+        ),
+    ),
+)
+def hooks_on_gradients_run_once(evidence: Evidence) -> Iterator[Finding]:
+    """A tensor hook on a parameter runs once per backward that adds to it, and a module's full backward hook and
+    pre-hook once per backward of the module; gradients are those that the hooks return.
+
+    Clipping by value, masks of pruned weights and gradient penalties are written as such hooks; an engine that
+    computes gradients in parts may pass them by, or twice.
+    """
+    yield from hooks_are_kept(evidence)
 
 
 @requirement(

@@ -95,6 +95,8 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "FWD-21": BOUNDARIES | GRADIENTS,
     "FWD-22": OUTPUTS | GRADIENTS,
     "FWD-23": OUTPUTS | GRADIENTS,
+    "FWD-26": GRADIENTS | _in(_RUNS, "StepShown.hook_counts"),
+    "FWD-27": GRADIENTS | _in(_RUNS, "StepShown.hook_counts"),
     "TRN-1": GRADIENTS,
     "TRN-2": LOSSES,
     "TRN-3": frozenset(f"{field} all twice" for field in GRADIENTS),

@@ -326,6 +326,14 @@ CASES: Mapping[str, Case] = {
     "shared": of_blocks(blocks.Shared()),
     "in place": of_blocks(blocks.Inplace()),
     "hooks": of_blocks(blocks.Hooked(), program=(TRAIN, Zero(), TRAIN)),
+    "hooks on inputs": with_model(
+        plain_case(TRAIN, Zero(), TRAIN),
+        stages=(Stage(blocks=(_LINEAR,)), Stage(blocks=(blocks.InputHooked(), _LINEAR))),
+    ),
+    "hooks on parameters": of_blocks(blocks.GradientHooked(), program=(TRAIN, Zero(), TRAIN)),
+    "hooks on a module": of_blocks(
+        _LINEAR, blocks.GradientHooked(on="module"), program=(TRAIN, Zero(), TRAIN)
+    ),
     "pieces": of_blocks(blocks.Pieces()),
     "common": of_blocks(blocks.Common()),
     "offsets": of_blocks(blocks.Offsets()),

@@ -1,9 +1,12 @@
 """Hooks that run in microbatches (FWD-17), and in dry runs before them (FWD-25)."""
 
+import dataclasses
+
 import pytest
 from msgspec import structs
 
 from pipeconform.observe.observation import Event
+from tests.case.examples import EVERYTHING
 from tests.judge.honest import CASES, changed, found, honest, told
 
 FIRST = 1000
@@ -57,3 +60,34 @@ def test_without_a_dry_run_nothing_is_excused():
 
     assert told("FWD-17", made) == [("hooks ran more often", 0, 0, 0, None)]
     assert told("FWD-25", made) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "requirement", "stage", "kind", "right"),
+    [
+        ("hooks on inputs", "FWD-26", 1, "input", 3),
+        ("hooks on parameters", "FWD-27", 0, "parameter", 6),
+        ("hooks on a module", "FWD-27", 0, "backward", 3),
+    ],
+)
+def test_hooks_on_gradients_that_run_too_often_in_a_later_step_are_told(
+    name, requirement, stage, kind, right
+):
+    made = honest(CASES[name])
+    assert made.expected.steps[2].hook_counts[stage][kind] == right
+    counts = {stage: {**made.expected.steps[2].hook_counts[stage], kind: 2 * right}}
+
+    wrong = changed(made, rank=stage, step=2, hook_counts=counts)
+
+    assert told(requirement, wrong) == [("hooks ran more often", 2, stage, stage, None)]
+
+
+def test_a_backward_over_the_whole_batch_calls_a_parameters_hook_once():
+    made = honest(
+        CASES["hooks on parameters"], capabilities=dataclasses.replace(EVERYTHING, loss_over="batch")
+    )
+    for step in (0, 2):
+        assert told("FWD-27", made)[0][0] == "hooks ran more often"
+        made = changed(made, rank=0, step=step, hook_counts={0: {"parameter": 2}})
+
+    assert told("FWD-27", made) == []

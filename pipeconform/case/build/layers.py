@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeconform.case import blocks
 from pipeconform.case.build.graph_layers import graph_layer
+from pipeconform.case.build.hook_layers import GradientHookedLayer, InputHookedLayer
 from pipeconform.case.build.synced_norm import SyncedNormLayer
 from pipeconform.case.case import Model
 
@@ -272,6 +273,10 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Inplace(width)
         case blocks.Hooked():
             return _Hooked(width)
+        case blocks.InputHooked():
+            return InputHookedLayer(width)
+        case blocks.GradientHooked(on=on):
+            return GradientHookedLayer(width, on)
         case blocks.Layout(kind=kind):
             return _Layout(kind)
         case blocks.Auxiliary():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeconform.case.build import merges, passages
+from pipeconform.case.build.hook_layers import InputHookedLayer
 from pipeconform.case.build.layers import VOCABULARY, DropoutLayer, module_of
 from pipeconform.case.case import Case, KwargKind, Model, Stage
 from pipeconform.case.seeds import seed_of, seed_process
@@ -128,6 +129,9 @@ class StageModule(nn.Module):
         masks = recorder.masks(self.index) if recorder is not None else ()
         for dropout, mask in zip_longest(dropouts, masks[: len(dropouts)]):
             dropout.replay, dropout.drawn = mask, None
+        for block in self.blocks:
+            if isinstance(block, InputHookedLayer):
+                block.watch(inputs)
         x, *others = seen
         if self.edges is not None and self.index:
             x = self.edges.arrived(x)

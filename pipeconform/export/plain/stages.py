@@ -56,6 +56,8 @@ def stages_text(case: Case) -> tuple[str, str]:
     """
     if case.model.tied:
         raise NotPlainError("stages share a parameter")
+    if not _hook_what_they_get(case):
+        raise NotPlainError("a block hooks what its stage is given and not what it is given itself")
     if _is_sequential(case):
         return "", _tuple(
             [
@@ -96,6 +98,15 @@ def _tuple(built: list[str]) -> str:
     return f"STAGES = (\n{rows})"
 
 
+def _hook_what_they_get(case: Case) -> bool:
+    """Whether a block that hooks its stage's inputs is given them, and nothing else, itself."""
+    later = any(
+        isinstance(block, blocks.InputHooked) for stage in case.model.stages for block in stage.blocks[1:]
+    )
+    changed = bool(case.model.carried or case.model.passages or case.model.kwargs)
+    return not case.has(blocks.InputHooked) or not (later or changed)
+
+
 _FRESH = (
     blocks.Linear,
     blocks.Norm,
@@ -103,6 +114,8 @@ _FRESH = (
     blocks.Hooked,
     blocks.Shared,
     blocks.Accumulating,
+    blocks.InputHooked,
+    blocks.GradientHooked,
     blocks.Deferred,
 )
 """Blocks whose result is no view, where there is no sequence."""
@@ -229,6 +242,8 @@ def _made(block: blocks.AnyBlock, case: Case) -> str:
             return f'torch.compile(Mlp({w}), backend="aot_eager")'
         case blocks.Tied(what=what):
             return f'Tied({w}, "{what}")'
+        case blocks.GradientHooked(on=on):
+            return f'GradientHooked({w}, "{on}")'
         case blocks.Pieces(how=how):
             return f'Pieces({w}, "{how}")'
         case blocks.SyncedNorm():

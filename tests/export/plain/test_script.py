@@ -71,6 +71,14 @@ def _case(**fields):
         ),
         (question_of(_case(kwargs=(Kwarg(stage=0),)), "TRN-1", "gradient value"), "keyword arguments"),
         (question_of(_case(output="dict"), "TRN-1", "gradient value"), "an output in a dict"),
+        (
+            question_of(
+                _case(stages=(Stage(blocks=(blocks.Linear(), blocks.InputHooked())),)),
+                "FWD-26",
+                "gradient value",
+            ),
+            "a block hooks what its stage is given",
+        ),
         (question_of(_case(), "DPC-2", "synchronised too early"), "is not seen in the values of a step"),
     ],
 )

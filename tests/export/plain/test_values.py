@@ -34,6 +34,8 @@ ALL = (
     blocks.Offsets(),
     blocks.Joined(),
     blocks.Accumulating(),
+    blocks.GradientHooked(),
+    blocks.GradientHooked(on="module"),
     blocks.Deferred(),
     blocks.Layout(),
     blocks.Layout(kind="expanded"),
@@ -68,6 +70,13 @@ CASES = {
     **{f"{one!r}": case_of(model_of((one,), (blocks.Linear(),))) for one in ALL},
     "no sequence": case_of(model_of((), (blocks.Norm(),), sequence=0)),
     "float32": case_of(model_of((), (), dtype="float32")),
+    "hooks on inputs": case_of(
+        Model(
+            width=3,
+            sequence=2,
+            stages=(Stage(blocks=(blocks.Linear(),)), Stage(blocks=(blocks.InputHooked(), blocks.Linear()))),
+        )
+    ),
     "a sum": case_of(model_of((), ()), loss=LossSpec(reduction="sum")),
     "frozen": case_of(
         Model(

@@ -260,6 +260,54 @@ class Accumulating(nn.Module):
         return self.linear(x)
 
 
+class InputHooked(nn.Module):
+    """A linear map with a tensor hook on its input, which counts its calls."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.fires = Counter()
+
+    def gradient(self, gradient):
+        self.fires["input"] += 1
+        return gradient * 1.25
+
+    def forward(self, x):
+        if x.requires_grad:
+            x.register_hook(self.gradient)
+        return self.linear(x)
+
+
+class GradientHooked(nn.Module):
+    """A linear map with hooks on its parameters or on its backward, which count their calls."""
+
+    def __init__(self, width, on):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.fires = Counter()
+        if on == "module":
+            self.linear.register_full_backward_pre_hook(self.before)
+            self.linear.register_full_backward_hook(self.after)
+        else:
+            for parameter in self.linear.parameters():
+                parameter.register_hook(self.gradient)
+
+    def gradient(self, gradient):
+        self.fires["parameter"] += 1
+        return gradient * 1.25
+
+    def before(self, module, of_output):
+        self.fires["pre_backward"] += 1
+        return (of_output[0] * 1.5,)
+
+    def after(self, module, of_input, of_output):
+        self.fires["backward"] += 1
+        return None if of_input[0] is None else (of_input[0] * 1.25,)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
 class InputGradientOnly(torch.autograd.Function):
     """A linear map that records the factors of its weight's gradient instead of computing it."""
 
