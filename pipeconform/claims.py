@@ -193,9 +193,14 @@ class ScheduleClaim:
     trains: bool = True
     evaluates: bool = True
     split_backward: bool = False
+    takes_placement: bool = True
+    """Whether the user gives the schedule its stages, and so can place them otherwise than it expects; False if
+    the engine itself chooses which rank has which stage."""
     lacks: frozenset[Feature] = frozenset()
     """Features that the implementation claims and does not offer under this schedule. What needs one of them is not
     claimed here; see `Capabilities.under`."""
+    boundary: BoundaryClaim | None = None
+    """What may cross from stage to stage under this schedule; None: what `Capabilities.boundary` says."""
     family: str | None = None
     """pipeconform's name of the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
 
@@ -252,6 +257,16 @@ class BoundaryClaim:
     no_grad_tensors: bool = False  # float tensors that need no gradient
     non_float_tensors: bool = False  # integer and bool tensors
     empty_tensors: bool = False  # tensors with a dimension of size 0
+    inputs: int | None = None
+    """The most tensors that the first stage takes; None: as many as may cross a boundary."""
+    differ: bool = True
+    """Whether the boundaries of one model may have different numbers of tensors, shapes or dtypes. False for engines
+    that have one list of shapes, or one cache of them, for all boundaries."""
+
+    @property
+    def most_inputs(self) -> int:
+        """The most tensors that the first stage takes."""
+        return self.max_tensors if self.inputs is None else min(self.inputs, self.max_tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,10 +415,10 @@ class Capabilities:
         return next((claim for claim in self.schedules if claim.name == name), None)
 
     def under(self, claim: ScheduleClaim | None) -> Capabilities:
-        """What is claimed under one schedule: everything but the features that it lacks."""
-        if claim is None or not self.features & claim.lacks:
+        """What is claimed under one schedule: everything but the features that it lacks, with its own boundaries."""
+        if claim is None or not (self.features & claim.lacks or claim.boundary):
             return self
-        return replace(self, features=self.features - claim.lacks)
+        return replace(self, features=self.features - claim.lacks, boundary=claim.boundary or self.boundary)
 
 
 @dataclass(frozen=True, kw_only=True)
