@@ -193,6 +193,10 @@ class ScheduleClaim:
     trains: bool = True
     evaluates: bool = True
     split_backward: bool = False
+    split_weights: Literal["all", "deferred"] = "all"
+    """With `split_backward`: the stages whose weight gradients are computed later than those of their inputs, all, or
+    only those for which `Plan.deferred_weights` returns a builder. Others have their whole backward at once, where the
+    schedule has the input part."""
     takes_placement: bool = True
     """Whether the user gives the schedule its stages, and so can place them otherwise than it expects; False if
     the engine itself chooses which rank has which stage."""
@@ -202,14 +206,18 @@ class ScheduleClaim:
     boundary: BoundaryClaim | None = None
     """What may cross from stage to stage under this schedule; None: what `Capabilities.boundary` says."""
     family: str | None = None
-    """pipeconform's name of the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
+    """pipeconform's name of the schedule (`pipeconform.schedule.families()`); None: its order is not judged.
+
+    With `Placement.MIRROR` a family of two directions, such as ``dualpipe``: its second chain has the same stages, on
+    the ranks from the last to the first. There, the order is judged as executed, and not as declared.
+    """
 
     def __post_init__(self) -> None:
         """Refuse a family or a lacking feature that does not exist, and sizes that are too large.
 
         Raises:
             UnknownNameError: the family, or one of the features, is unknown; the message lists the nearest.
-            ValueError: a size is too large.
+            ValueError: a size is too large, or one of family and placement has two directions and the other has not.
         """
         require_line(self.name, "a schedule's name")
         _require_sizes(self)
@@ -217,7 +225,12 @@ class ScheduleClaim:
         if self.family is not None:
             from pipeconform.schedule.families import family
 
-            family(self.family)
+            placement = family(self.family).placement
+            if (placement == "bidirectional") != (self.placement is Placement.MIRROR):
+                raise ValueError(
+                    f"{self.name}: family {self.family!r} has the placement {placement!r}, and the claim "
+                    f"{self.placement!s}; families of two directions, and only they, are claimed with Placement.MIRROR"
+                )
 
     def least_microbatches(self, *, num_ranks: int, stages_per_rank: int) -> int:
         """The smallest m this schedule takes with p = `num_ranks` and v = `stages_per_rank`."""

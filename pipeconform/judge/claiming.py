@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from pipeconform.case.draw.claimed import is_claimed
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Capabilities, ErrorContract, Feature, ScheduleClaim
+from pipeconform.claims import Capabilities, ErrorContract, Feature, Placement, ScheduleClaim
 from pipeconform.judge.judgement import Judgement
 from pipeconform.schedule import families
 from pipeconform.suggestions import nearest
@@ -128,9 +128,13 @@ def _needed(judgement: Judgement, focus: Focus, claims: Claims) -> Iterator[Addi
         if is_wanted and not getattr(claim, name)
     )
     if judgement.named and claim.family is None:
-        titles = {one.title: one.name for one in families()}
+        mirrored = claim.placement is Placement.MIRROR
+        named = [one for one in families() if (one.placement == "bidirectional") == mirrored]
+        titles = {one.title: one.name for one in named}
         yield _of_schedule(
-            claims, "family", next(iter(nearest(claim.name, titles.values(), titles)), "gpipe")
+            claims,
+            "family",
+            next(iter(nearest(claim.name, titles.values(), titles)), "dualpipe" if mirrored else "gpipe"),
         )
     forms = {"whole": ("tracing",), "replicas": ("sub_groups", "data_parallel")}
     names = {**forms, "tensor parallel": ("sub_groups", "tensor_parallel")}.get(subject.form, ())
@@ -153,6 +157,8 @@ def _possible(claims: Claims, *, features: bool = True) -> Iterator[Addition]:
         yield from _of_fields(claim.boundary, place, ("boundary",), of_schedule=True)
     if not claim.split_backward:
         yield _of_schedule(claims, "split_backward", True)
+    if claim.split_backward and claim.split_weights != "all":
+        yield _of_schedule(claims, "split_weights", "all")
     if not claim.takes_placement:
         yield _of_schedule(claims, "takes_placement", True)
     if max(claim.stages_per_rank) == 1:

@@ -130,7 +130,7 @@ class Judgement:
             return ()
         if self.evaluates and not claim.evaluates:
             return ()
-        if self.named and not schedules.is_named(claim):
+        if self.named and not schedules.is_named(claim, declared=Feature.DECLARED_TABLE in self.needs):
             return ()
         return tuple(f for f in Focus if f in self.wanted and is_claimed(f, claim, capabilities))
 

@@ -1,8 +1,8 @@
 """Tables of two-direction families, in the terms of the contract.
 
 Such a table has two chains of p stages each: chain 0 goes down the ranks, chain 1 up, and each has half of the
-microbatches. The contract has p stages, and places stage s on ranks s and p-1-s. So a stage on the rank of its own number
-belongs to chain 0, and on the other rank to chain 1; which half of the microbatches a chain gets is up to the engine.
+microbatches. The contract has p stages, and places stage s on ranks s and p-1-s. So a stage on the rank of its own
+number belongs to chain 0, and on the other rank to chain 1; the engine decides which half a chain gets.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def rows_of(table: Table, ranks: Sequence[Ran]) -> list[list[tuple[Action, ...]]
             return leaf._replace(stage=stage)
         return leaf._replace(stage=stage, microbatch=shares[chain][leaf.microbatch])
 
-    return [
-        [tuple(map(renamed, action.leaves)) for action in table[rank]] for rank in range(table.num_ranks)
-    ]
+    return [[tuple(map(renamed, action.leaves)) for action in table[rank]] for rank in range(table.num_ranks)]
 
 
 def _share(table: Table, ranks: Sequence[Ran], chain: int) -> list[int]:
