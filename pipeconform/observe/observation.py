@@ -183,6 +183,8 @@ class Kept(_Data, frozen=True, kw_only=True):
     """What keeps the first of those inputs alive, as an expression; empty if there is none or nothing is found."""
     holds_output: str = ""
     """What keeps the first of those outputs alive."""
+    holds_graph: str = ""
+    """What keeps the graph of the first forward alive of which saved tensors are (`StepShown.held`)."""
 
 
 WARM_UP, NUM_ROUNDS = 2, 10

@@ -210,6 +210,7 @@ def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
                 text = (
                     f"when the step has ended and its results are gone, {sum(h.tensors for h in left)} saved "
                     f"tensors of {len(left)} forwards are alive, the first of stage {stage}"
+                    f"{held_by(kept.holds_graph)}"
                 )
                 yield Finding(kind="graph kept", message=text, step=expected.step, rank=one.rank, stage=stage)
             if kept.outputs:
