@@ -193,18 +193,31 @@ class ScheduleClaim:
     trains: bool = True
     evaluates: bool = True
     split_backward: bool = False
+    split_weights: Literal["all", "deferred"] = "all"
+    """With `split_backward`: the stages whose weight gradients are computed later than those of their inputs, all, or
+    only those for which `Plan.deferred_weights` returns a builder. Others have their whole backward at once, where the
+    schedule has the input part."""
+    takes_placement: bool = True
+    """Whether the user gives the schedule its stages, and so can place them otherwise than it expects; False if
+    the engine itself chooses which rank has which stage."""
     lacks: frozenset[Feature] = frozenset()
     """Features that the implementation claims and does not offer under this schedule. What needs one of them is not
     claimed here; see `Capabilities.under`."""
+    boundary: BoundaryClaim | None = None
+    """What may cross from stage to stage under this schedule; None: what `Capabilities.boundary` says."""
     family: str | None = None
-    """pipeconform's name of the schedule (`pipeconform.schedule.families()`); None: its order is not judged."""
+    """pipeconform's name of the schedule (`pipeconform.schedule.families()`); None: its order is not judged.
+
+    With `Placement.MIRROR` a family of two directions, such as ``dualpipe``: its second chain has the same stages, on
+    the ranks from the last to the first. There, the order is judged as executed, and not as declared.
+    """
 
     def __post_init__(self) -> None:
         """Refuse a family or a lacking feature that does not exist, and sizes that are too large.
 
         Raises:
             UnknownNameError: the family, or one of the features, is unknown; the message lists the nearest.
-            ValueError: a size is too large.
+            ValueError: a size is too large, or one of family and placement has two directions and the other has not.
         """
         require_line(self.name, "a schedule's name")
         _require_sizes(self)
@@ -212,7 +225,12 @@ class ScheduleClaim:
         if self.family is not None:
             from pipeconform.schedule.families import family
 
-            family(self.family)
+            placement = family(self.family).placement
+            if (placement == "bidirectional") != (self.placement is Placement.MIRROR):
+                raise ValueError(
+                    f"{self.name}: family {self.family!r} has the placement {placement!r}, and the claim "
+                    f"{self.placement!s}; families of two directions, and only they, are claimed with Placement.MIRROR"
+                )
 
     def least_microbatches(self, *, num_ranks: int, stages_per_rank: int) -> int:
         """The smallest m this schedule takes with p = `num_ranks` and v = `stages_per_rank`."""
@@ -252,6 +270,16 @@ class BoundaryClaim:
     no_grad_tensors: bool = False  # float tensors that need no gradient
     non_float_tensors: bool = False  # integer and bool tensors
     empty_tensors: bool = False  # tensors with a dimension of size 0
+    inputs: int | None = None
+    """The most tensors that the first stage takes; None: as many as may cross a boundary."""
+    differ: bool = True
+    """Whether the boundaries of one model may have different numbers of tensors, shapes or dtypes. False for engines
+    that have one list of shapes, or one cache of them, for all boundaries."""
+
+    @property
+    def most_inputs(self) -> int:
+        """The most tensors that the first stage takes."""
+        return self.max_tensors if self.inputs is None else min(self.inputs, self.max_tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,10 +428,10 @@ class Capabilities:
         return next((claim for claim in self.schedules if claim.name == name), None)
 
     def under(self, claim: ScheduleClaim | None) -> Capabilities:
-        """What is claimed under one schedule: everything but the features that it lacks."""
-        if claim is None or not self.features & claim.lacks:
+        """What is claimed under one schedule: everything but the features that it lacks, with its own boundaries."""
+        if claim is None or not (self.features & claim.lacks or claim.boundary):
             return self
-        return replace(self, features=self.features - claim.lacks)
+        return replace(self, features=self.features - claim.lacks, boundary=claim.boundary or self.boundary)
 
 
 @dataclass(frozen=True, kw_only=True)

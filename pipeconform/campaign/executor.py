@@ -129,13 +129,22 @@ class Executor:
             self.mistaken.discard(size)
         if case.is_mistaken:
             self.mistaken.add(size)
-        returned = pool.run(
-            RANK_TASK,
-            msgspec.msgpack.encode(job),
-            time_limit=self.time_limit,
-            failure_expected=case.is_mistaken,
-        )
-        vector = read_answers(returned, Observation)
+
+        def run() -> tuple[VerdictVector, VerdictVector]:
+            returned = pool.run(
+                RANK_TASK,
+                msgspec.msgpack.encode(job),
+                time_limit=self.time_limit,
+                failure_expected=case.is_mistaken,
+            )
+            return returned, read_answers(returned, Observation)
+
+        returned, vector = run()
+        if any(
+            one.earlier for one in _failed(vector).values()
+        ):  # the error of another case: ERR-11's business
+            pool.restart()
+            returned, vector = run()
         if returned.ok and not vector.ok:
             pool.restart()  # a process that answers with anything else is not used again
         return vector

@@ -14,7 +14,7 @@ from pipeconform.campaign.simplify import simplify
 from pipeconform.campaign.target import NotAsked, some_of
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
-from pipeconform.case.draw.claimed import reachable
+from pipeconform.case.draw.claimed import crosses_as_claimed, reachable
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.sizes import shapes
 from pipeconform.case.draw.traits import plainer, traits
@@ -379,7 +379,8 @@ class AskedOfPipeline:
 
     def _is_claimed(self, case: Case) -> bool:
         p, v = case.num_ranks, case.stages_per_rank
-        return all(
+        own = self.target.limits.capabilities.under(self.claim)
+        return crosses_as_claimed(case.model, own.boundary) and all(
             self.claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=run.num_microbatches)
             for run in case.runs
         )

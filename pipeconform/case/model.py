@@ -120,6 +120,16 @@ class Model(Strict, frozen=True, kw_only=True):
     view_outputs: bool = False
     """Stages return what their last block returns, which may be a view, instead of a tensor of its own."""
 
+    @property
+    def num_inputs(self) -> int:
+        """How many tensors the first stage takes, beside keyword arguments."""
+        return 1 + len(self.carried)
+
+    @property
+    def boundaries_differ(self) -> bool:
+        """Whether some tensor crosses only some of the boundaries."""
+        return any((one.source, one.last) != (0, len(self.stages) - 1) for one in self.passages)
+
     def blocks(self) -> Iterator[AnyBlock]:
         """Every block of every stage, in order."""
         for stage in self.stages:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import click
 
 from pipeconform import spec
-from pipeconform.adapter import Description, ScheduleClaim
+from pipeconform.adapter import BoundaryClaim, Description, ScheduleClaim
 from pipeconform.commands.levels import aligned, list_changes, list_levels, list_profiles
 from pipeconform.commands.options import impl_option
 from pipeconform.commands.say import say
@@ -102,8 +102,6 @@ def list_schedules(description: Description) -> str:
     rows = [["schedule", "ranks p", "stages per rank v", "microbatches m", "placement", "notes"]]
     rows += [_schedule_row(claim) for claim in capabilities.schedules]
     features = ", ".join(sorted(feature.value for feature in capabilities.features)) or "none"
-    boundary = capabilities.boundary
-    tensors = "1 tensor" if boundary.max_tensors == 1 else f"up to {boundary.max_tensors} tensors"
     return "\n".join(
         [
             f"{description.name} {description.version}",
@@ -111,10 +109,17 @@ def list_schedules(description: Description) -> str:
             *aligned(rows),
             "",
             f"features  {features}",
-            f"boundary  {tensors}, {boundary.min_ndim} to {boundary.max_ndim} dimensions, "
-            f"{', '.join(boundary.dtypes)}",
+            f"boundary  {_boundary(capabilities.boundary)}",
         ]
     )
+
+
+def _boundary(claim: BoundaryClaim) -> str:
+    tensors = "1 tensor" if claim.max_tensors == 1 else f"up to {claim.max_tensors} tensors"
+    inputs = "" if claim.inputs is None else f", {plural(claim.most_inputs, 'input')}"
+    alike = "" if claim.differ else ", all boundaries alike"
+    dtypes = ", ".join(claim.dtypes)
+    return f"{tensors}{inputs}{alike}, {claim.min_ndim} to {claim.max_ndim} dimensions, {dtypes}"
 
 
 def _judged_under(description: Description) -> Callable[[Requirement], str]:
@@ -154,6 +159,7 @@ def _schedule_row(claim: ScheduleClaim) -> list[str]:
         *([] if claim.evaluates else ["does not evaluate"]),
         *(["splits the backward"] if claim.split_backward else []),
         *([f"without {', '.join(sorted(one.value for one in claim.lacks))}"] if claim.lacks else []),
+        *([f"across boundaries {_boundary(claim.boundary)}"] if claim.boundary else []),
     ]
     return [
         claim.name,

@@ -115,13 +115,24 @@ class CheckedPipeline:
         """Per stage and name, a tensor or None."""
         found = self._pipeline.gradients()
         _require_named("gradients()", found, torch.Tensor | None, "a tensor or None")
+        self._require_owned("gradients()", found)
         return found
 
     def state(self) -> Mapping[int, Mapping[str, torch.Tensor]]:
         """Per stage and name, a tensor."""
         found = self._pipeline.state()
         _require_named("state()", found, torch.Tensor, _TENSOR)
+        self._require_owned("state()", found)
         return found
+
+    def _require_owned(self, what: str, found: Mapping[int, object]) -> None:
+        """Refuse stages under numbers that this rank does not own: the right ones would seem to be missing."""
+        owned = self._pipeline.owned()
+        _require_stages("owned()", owned)
+        if strange := sorted(found.keys() - owned.keys()):
+            raise ContractError(
+                f"{what} has stage {strange[0]}, which owned() does not have; expected {sorted(owned)} at most"
+            )
 
     def table(self) -> str | None:
         """Text or None; called only if the adapter claims `Feature.DECLARED_TABLE`."""

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from pipeconform.case.case import Case
+from pipeconform.observe.observation import WAITS_FOR_OTHERS
+from pipeconform.ranks import examiner
 from pipeconform.ranks.rank import RankContext
 from pipeconform.ranks.recording.recorder import our_own
 
@@ -109,7 +111,7 @@ def groups_of(
     if dist.get_backend() == "gloo":
         # gloo connects here, and a rank that refuses the case at once would break connections that others
         # still make; the barrier is in the world's group, so that the engine remains the first user
-        with our_own():
+        with our_own(), examiner.telling(lambda: WAITS_FOR_OTHERS):
             dist.barrier()
     try:
         yield groups

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import itertools
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -12,13 +14,15 @@ from pipeconform.adapter import Description, Plan, ZeroGrad
 from pipeconform.case.case import Case
 from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.steps import run_step
-from pipeconform.observe.observation import RESUMED, Failed, Observation, StepShown
+from pipeconform.observe.observation import RESUMED, WAITS_FOR_OTHERS, Failed, Observation, StepShown
 from pipeconform.observe.recorder import ForwardRecorder
 from pipeconform.ranks import examiner
 from pipeconform.ranks.rank import raised_from
 from pipeconform.ranks.recording.recorder import our_own
 
-__all__ = ["CaseEnded", "failed_by", "live_through", "resumed"]
+__all__ = ["CaseEnded", "begin", "failed_by", "live_through", "resumed"]
+
+_MARK = "__pipeconform_case__"
 
 
 class CaseEnded(Exception):  # noqa: N818 - it carries what was observed and reports no fault of the harness
@@ -38,7 +42,48 @@ def failed_by(error: Exception, *, step: int | None) -> Failed:
         causes=tuple((cause.type, cause.message) for cause in raised.causes),
         step=step,
         frames=raised.frames,
+        earlier=_was_raised_earlier(error),
     )
+
+
+@functools.cache
+def _cases() -> Iterator[int]:
+    """Numbers for the cases of this process."""
+    return itertools.count(1)
+
+
+@functools.cache
+def _current() -> list[int]:
+    """The number of this process's case; empty before the first."""
+    return []
+
+
+def begin() -> None:
+    """Begin a case: exceptions that were raised until now are those of earlier cases."""
+    _current()[:] = [next(_cases())]
+
+
+def _was_raised_earlier(error: BaseException) -> bool:
+    """Whether an exception, or one that led to it, was seen in an earlier case; marks all of them as seen in this one.
+
+    The mark is an attribute of the exception: a reference to it would keep what it refers to.
+    """
+    number, found = (_current() or [0])[0], False
+    for one in _chain(error):
+        found = found or getattr(one, _MARK, number) != number
+        one.__dict__.setdefault(_MARK, number)
+    return found
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
 
 
 def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers: bool) -> Observation:
@@ -54,7 +99,9 @@ def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers
     if not recovers:
         return observation
     if dist.is_initialized():
-        with our_own():
+        failed = observation.failed
+        said = WAITS_FOR_OTHERS if failed is None else f"raised {failed.type}, {WAITS_FOR_OTHERS}"
+        with our_own(), examiner.telling(lambda: said):
             dist.barrier()  # in the world's own group
     again = execute(case.without_mistakes)
     return structs.replace(again, failed=observation.failed, lasting=observation.lasting)
@@ -95,7 +142,7 @@ def _on_every_rank(mine: bool, *, device: torch.device) -> bool:
         return mine
     votes = torch.tensor(int(mine), device=device)
     try:
-        with our_own():
+        with our_own(), examiner.telling(lambda: WAITS_FOR_OTHERS):
             dist.all_reduce(votes, dist.ReduceOp.MIN)  # in the world's own group
     except RuntimeError:
         return False  # a rank has died

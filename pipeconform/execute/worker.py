@@ -85,6 +85,7 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     adapter, description = _adapter(job.implementation, context.folder)
     single = description.capabilities.world == "single_process"
     release_earlier()
+    mistaken.begin()
     lasting, lingers = lasting_groups(), "loneliness" in job.observe
 
     def once(case: Case) -> Observation:

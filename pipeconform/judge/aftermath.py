@@ -19,7 +19,7 @@ from pipeconform.judge import forward, training, wording
 from pipeconform.judge.data_parallel import replicas_of
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.outcome import Outcome, Status
-from pipeconform.observe.observation import Failed
+from pipeconform.observe.observation import WAITS_FOR_OTHERS, Failed
 from pipeconform.ranks.frames import raised_at
 from pipeconform.ranks.verdict import Cause, Died, Raised, Returned, Stuck, VerdictVector
 
@@ -133,9 +133,12 @@ def deaths_and_hangs(aftermath: Aftermath) -> Iterator[Outcome]:
             kind = f"after an error: raised {one.type}"
             yield outcome_of(aftermath, Status.ERROR, Finding(kind=kind, message=text, rank=rank))
             return
-    for rank, one in enumerate(ends):
-        if isinstance(one, Stuck):
-            others = sorted(aftermath.failed)
+    stuck = {rank: one for rank, one in enumerate(ends) if isinstance(one, Stuck)}
+    in_harness = {rank for rank, one in stuck.items() if WAITS_FOR_OTHERS in one.doing}
+    raised = {rank for rank in in_harness if "raised " in stuck[rank].doing}
+    for rank, one in stuck.items():
+        if rank not in in_harness or len(in_harness) == len(stuck):
+            others = sorted({*aftermath.failed, *raised})
             first = f"rank {', '.join(map(str, others))} raised" if others else "no rank raised"
             text = f"rank {rank} waits forever, when {done_wrong(aftermath)} and {first}: {one.why}\n{ends.describe()}"
             kind = "others left waiting" if others else "hang"

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from pipeconform.case.draw.claimed import is_claimed
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Capabilities, ErrorContract, Feature, ScheduleClaim
+from pipeconform.claims import Capabilities, ErrorContract, Feature, Placement, ScheduleClaim
 from pipeconform.judge.judgement import Judgement
 from pipeconform.schedule import families
 from pipeconform.suggestions import nearest
@@ -32,7 +32,7 @@ _MOST_WITH_FEATURES = 2
 _MORE_STAGES = 2
 _MORE_RANKS = 8
 _DTYPES = ("float32", "bfloat16")
-_SIZES = {"max_tensors": 4, "max_ndim": 3}
+_SIZES = {"max_tensors": 4, "max_ndim": 3, "inputs": 4}
 _FEATURES = "features=frozenset"
 
 Claims: TypeAlias = tuple[ScheduleClaim, Capabilities]
@@ -128,9 +128,13 @@ def _needed(judgement: Judgement, focus: Focus, claims: Claims) -> Iterator[Addi
         if is_wanted and not getattr(claim, name)
     )
     if judgement.named and claim.family is None:
-        titles = {one.title: one.name for one in families()}
+        mirrored = claim.placement is Placement.MIRROR
+        named = [one for one in families() if (one.placement == "bidirectional") == mirrored]
+        titles = {one.title: one.name for one in named}
         yield _of_schedule(
-            claims, "family", next(iter(nearest(claim.name, titles.values(), titles)), "gpipe")
+            claims,
+            "family",
+            next(iter(nearest(claim.name, titles.values(), titles)), "dualpipe" if mirrored else "gpipe"),
         )
     forms = {"whole": ("tracing",), "replicas": ("sub_groups", "data_parallel")}
     names = {**forms, "tensor parallel": ("sub_groups", "tensor_parallel")}.get(subject.form, ())
@@ -148,16 +152,28 @@ def _possible(claims: Claims, *, features: bool = True) -> Iterator[Addition]:
     here = capabilities.under(claim).features
     yield from (_feature(one, claims) for one in Feature if features and one not in here)
     yield from _of_fields(capabilities, ("Capabilities",))
+    if claim.boundary is not None:
+        place = (_named(claims), "boundary=BoundaryClaim")
+        yield from _of_fields(claim.boundary, place, ("boundary",), of_schedule=True)
     if not claim.split_backward:
         yield _of_schedule(claims, "split_backward", True)
+    if claim.split_backward and claim.split_weights != "all":
+        yield _of_schedule(claims, "split_weights", "all")
+    if not claim.takes_placement:
+        yield _of_schedule(claims, "takes_placement", True)
     if max(claim.stages_per_rank) == 1:
         yield _of_schedule(claims, "stages_per_rank", (1, _MORE_STAGES))
     if claim.max_ranks == 1:
         yield _of_schedule(claims, "max_ranks", _MORE_RANKS)
 
 
-def _of_fields(value: Any, place: tuple[str, ...], path: tuple[str, ...] = ()) -> Iterator[Addition]:
-    """Additions to the fields of a claim: what is False or absent becomes claimed, lists and sizes grow."""
+def _of_fields(
+    value: Any, place: tuple[str, ...], path: tuple[str, ...] = (), *, of_schedule: bool = False
+) -> Iterator[Addition]:
+    """Additions to the fields of a claim: what is False or absent becomes claimed, lists and sizes grow.
+
+    `path` leads to `value`, from the capabilities or from the claim of the schedule.
+    """
     hints = get_type_hints(type(value))
     for name in sorted(
         hints, key=_SIZES.__contains__
@@ -169,9 +185,11 @@ def _of_fields(value: Any, place: tuple[str, ...], path: tuple[str, ...] = ()) -
                 if dataclasses.is_dataclass(more)
                 else f"{name}={_written(more)}"
             )
-            yield Addition(place=place, text=text, to=functools.partial(_set, (*path, name), more))
+            to = functools.partial(_set_of_schedule if of_schedule else _set, (*path, name), more)
+            yield Addition(place=place, text=text, to=to)
         if dataclasses.is_dataclass(found):
-            yield from _of_fields(found, (*place, f"{name}={type(found).__name__}"), (*path, name))
+            inner = (*place, f"{name}={type(found).__name__}")
+            yield from _of_fields(found, inner, (*path, name), of_schedule=of_schedule)
 
 
 def _more(name: str, value: Any, hint: Any) -> Iterator[Any]:
@@ -184,7 +202,7 @@ def _more(name: str, value: Any, hint: Any) -> Iterator[Any]:
         yield from ((*value, one) for one in get_args(get_args(hint)[0]) if one not in value)
     elif name == "dtypes":
         yield from ((*value, one) for one in _DTYPES if one not in value)
-    elif name in _SIZES and value < _SIZES[name]:
+    elif name in _SIZES and value is not None and value < _SIZES[name]:
         yield _SIZES[name]
 
 
@@ -194,6 +212,10 @@ def _written(value: object) -> str:
 
 def _set(path: tuple[str, ...], value: Any, claims: Claims) -> Claims:
     return claims[0], _replaced(claims[1], path, value)
+
+
+def _set_of_schedule(path: tuple[str, ...], value: Any, claims: Claims) -> Claims:
+    return _replaced(claims[0], path, value), claims[1]
 
 
 def _replaced(claim: Any, path: tuple[str, ...], value: Any) -> Any:

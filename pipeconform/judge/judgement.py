@@ -130,7 +130,7 @@ class Judgement:
             return ()
         if self.evaluates and not claim.evaluates:
             return ()
-        if self.named and not schedules.is_named(claim):
+        if self.named and not schedules.is_named(claim, declared=Feature.DECLARED_TABLE in self.needs):
             return ()
         return tuple(f for f in Focus if f in self.wanted and is_claimed(f, claim, capabilities))
 
@@ -218,10 +218,15 @@ def after_mistakes(
     about: Iterable[Focus],
     observe: Iterable[Watched] = (),
     promised: bool = False,
+    by_schedule: bool = False,
     condition: Condition | None = None,
     nothing: str = "no rank was seen to end",
 ) -> Callable[[AfterJudge], Judgement]:
-    """State a requirement about cases that make a mistake on purpose; what the ranks then do is judged."""
+    """State a requirement about cases that make a mistake on purpose; what the ranks then do is judged.
+
+    With `by_schedule` it is about state that may live in what one schedule does: only the smallest run leaves schedules
+    out, and few cases are drawn under each.
+    """
     own = frozenset(about)
 
     def judgement(aftermath: AfterJudge) -> Judgement:
@@ -232,7 +237,9 @@ def after_mistakes(
             among=own,
             aftermath=aftermath,
             trains=True,
-            any_schedule=True,
+            any_schedule=not by_schedule,
+            costly=by_schedule,
+            by_schedule=by_schedule,
             observe=frozenset(observe),
             promised=promised,
             condition=condition,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pipeconform.judge.timeline import Executed
+from pipeconform.judge.two_directions import rows_of
 from pipeconform.schedule import Action, Family, Kind, Table
 from pipeconform.schedule.families import family
 
@@ -29,13 +30,13 @@ def expected_order(table: Table, ranks: Sequence[Executed]) -> list[Due]:
     gradients are computed. For a stage without trainable parameters, that is when its input gradient is computed.
     """
     parts = {key: part for one in ranks for key, part in one.parts.items()}
-    return [_seen(table[rank], parts) for rank in range(table.num_ranks)]
+    return [_seen(row, parts) for row in rows_of(table, ranks)]
 
 
-def _seen(actions: Sequence[Action], parts: Mapping[tuple[int, int], str]) -> Due:
+def _seen(row: Sequence[tuple[Action, ...]], parts: Mapping[tuple[int, int], str]) -> Due:
     due: Due = []
-    for action in actions:
-        leaves = [seen for leaf in action.leaves if (seen := _leaf(leaf, parts)) is not None]
+    for several in row:
+        leaves = [seen for leaf in several if (seen := _leaf(leaf, parts)) is not None]
         due += [(leaf, len(leaves) == 2 and position == 0) for position, leaf in enumerate(leaves)]
     return due
 

@@ -25,15 +25,28 @@ __all__ = [
     "named_runs",
     "possible_order",
     "read_table",
+    "size_of",
     "undeclared",
 ]
 
 _BACKWARD = (Kind.B, Kind.I, Kind.W)
 
 
-def is_named(claim: ScheduleClaim) -> bool:
-    """Whether a claim names a family whose tables use the contract's stages (two-direction families do not)."""
-    return claim.family is not None and claim.placement in (Placement.LOOP, Placement.V)
+def is_named(claim: ScheduleClaim, *, declared: bool = False) -> bool:
+    """Whether a claim names a family whose order can be compared with the contract's stages.
+
+    `declared`: in a table that the implementation declares. Two-direction families' tables have other stages.
+    """
+    placements = (Placement.LOOP, Placement.V, *(() if declared else (Placement.MIRROR,)))
+    return claim.family is not None and claim.placement in placements
+
+
+def size_of(evidence: Evidence, num_microbatches: int) -> Size:
+    """The size of a named schedule's table; with two directions, a rank has twice as many stages as the case says."""
+    case = evidence.case
+    claim = evidence.capabilities.schedule(case.schedule)
+    directions = 2 if claim is not None and claim.placement is Placement.MIRROR else 1
+    return Size(case.num_ranks, directions * case.stages_per_rank, num_microbatches)
 
 
 def counted_once(evidence: Evidence, step: int, ranks: tuple[Executed, ...]) -> Iterator[Finding]:
@@ -223,7 +236,7 @@ def named_runs(evidence: Evidence) -> Iterator[tuple[int, Size, list[Family]]]:
     assert claim.family is not None
     kind = Train if claim.trains else Eval
     for expected in evidence.runs(kind):
-        size = Size(case.num_ranks, case.stages_per_rank, len(evidence.sizes(expected.step)))
+        size = size_of(evidence, len(evidence.sizes(expected.step)))
         families = [family for family in accepted(claim.family) if family.refusal(size) is None]
         if families:
             yield expected.step, size, families

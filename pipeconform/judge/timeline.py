@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pipeconform.case.blocks import Deferred
 from pipeconform.errors import HarnessError
 from pipeconform.judge.evidence import Evidence
 from pipeconform.observe.observation import Event, Forward, Observation, StepShown, Structure
@@ -57,7 +58,18 @@ def executed(evidence: Evidence, step: int) -> tuple[Executed, ...]:
         HarnessError: The timeline was not observed.
     """
     recognise = recogniser(evidence.expected.steps[step].inputs)
-    return tuple(executed_by(one, one.steps[step], recognise) for one in evidence.members)
+    ranks = (executed_by(one, one.steps[step], recognise) for one in evidence.members)
+    claim = evidence.capabilities.schedule(evidence.case.schedule)
+    if claim is None or claim.split_weights == "all":
+        return tuple(ranks)
+    stages = evidence.case.model.stages
+    whole = {s for s, one in enumerate(stages) if not any(isinstance(b, Deferred) for b in one.blocks)}
+    return tuple(replace(one, parts=_joined(one.parts, whole)) for one in ranks)
+
+
+def _joined(parts: Mapping[tuple[int, int], str], whole: set[int]) -> dict[tuple[int, int], str]:
+    """The parts without weight parts, for stages that compute their `whole` backward where the input part is due."""
+    return {(s, k): "I" if s in whole and several else several for (s, k), several in parts.items()}
 
 
 def recogniser(inputs: Sequence[Sequence[tuple[Structure, ...]]]) -> Recognise:

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
-__all__ = ["holder_of"]
+__all__ = ["holder_of", "holder_of_graph"]
 
 _LEVELS = 16  # references from the root to the object, containers and namespaces counted
 _BREADTH = 256  # objects of one level that are followed
@@ -74,6 +75,29 @@ def holder_of(thing: object, *, clock: Callable[[], float] = time.monotonic) -> 
         if not level or clock() > deadline:
             break
     return _in_modules(thing) or ("" if best is None else _told(best))
+
+
+def holder_of_graph(saved: Tensor, *, clock: Callable[[], float] = time.monotonic) -> str:
+    """What keeps the graph alive that saved a tensor for a backward, as an expression; empty if nothing is found.
+
+    Autograd gives what it saved as another tensor in the same memory.
+    """
+    deadline = clock() + _SECONDS
+    # the newest first: results of the last forwards
+    for thing in reversed(gc.get_objects()):
+        if clock() > deadline:
+            break
+        node = _node_of(thing)
+        if node is not None and _saved_by(node, saved) and (holder := holder_of(thing, clock=clock)):
+            return f"{holder}.grad_fn" if _is(thing, Tensor) else holder
+    return ""
+
+
+def _node_of(thing: object) -> Any:
+    """The node of an autograd graph that an object is or has; None for leaves and everything else."""
+    if _is(thing, Tensor):
+        return None if thing.is_leaf else thing.grad_fn  # type: ignore[attr-defined]  # a tensor, says the line before
+    return thing if _is(thing, Node) else None
 
 
 def _above(level: list[_Node], seen: set[int], own: set[int]) -> list[_Node]:
@@ -171,12 +195,25 @@ def _saved_by(root: Any, tensor: object) -> str:
         for name in dir(node):
             if name == "variable" or name.startswith("_saved_"):
                 try:
-                    if getattr(node, name) is tensor:
+                    if _is_saved_as(getattr(node, name), tensor):
                         return f".{name}"
                 except RuntimeError:  # a backward has released it
                     break
         todo += [one for one, _ in node.next_functions]
     return ""
+
+
+def _is_saved_as(found: object, tensor: Any) -> bool:
+    """Whether what a graph returns as saved is this tensor, or lies where it lies."""
+    if found is tensor:
+        return True
+    return (
+        _is(found, Tensor)
+        and _is(tensor, Tensor)
+        and found.numel() > 0  # type: ignore[attr-defined]  # a tensor, says the line before
+        and found.data_ptr() == tensor.data_ptr()  # type: ignore[attr-defined]
+        and found.shape == tensor.shape  # type: ignore[attr-defined]
+    )
 
 
 def _in_modules(thing: object) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeconform.observe.holders import holder_of
+from pipeconform.observe.holders import holder_of, holder_of_graph
 from pipeconform.observe.observation import Held, Kept
 
 __all__ = ["Memory"]
@@ -42,6 +42,7 @@ class Memory:
         self._at_once = 0
         self._inputs: list[list[weakref.ref[Tensor]]] = []
         self._outputs: list[tuple[int, list[weakref.ref[Tensor]]]] = []
+        self._holds_graph = ""
 
     @contextmanager
     def saving(self, call: int) -> Iterator[None]:
@@ -88,13 +89,18 @@ class Memory:
             outputs=tuple(stage for stage, each in self._outputs if _any_alive(each)),
             holds_input=_holder_of_first(self._inputs),
             holds_output=_holder_of_first(outputs),
+            holds_graph=self._holds_graph,
         )
-        self._at_once, self._inputs, self._outputs = 0, [], []
+        self._at_once, self._inputs, self._outputs, self._holds_graph = 0, [], [], ""
         return found
 
     def end(self) -> tuple[Held, ...]:
         """Record what is alive of all forwards, at the end of a step, and return everything recorded."""
         self.note(list(self._boxes), before=-1)
+        boxes = (one for call in self._boxes for box in self._boxes[call] if (one := box()) is not None)
+        first = next(boxes, None)
+        del boxes  # it would hold the box, too
+        self._holds_graph = "" if first is None else holder_of_graph(first.tensor)
         taken, self._held, self._boxes = tuple(self._held), [], {}
         return taken
 

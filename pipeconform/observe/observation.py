@@ -104,6 +104,9 @@ received. ``reductions``: what is added up over ranks, and when.
 ``waits``: like ``traffic``, but only to name what ranks wait for in a hang; memory in flight is left alone.
 """
 
+WAITS_FOR_OTHERS = "waits in the harness until the other ranks have finished"
+"""What a rank reports as its action where the harness, and not the implementation, waits for other ranks."""
+
 RESUMED = "once more after the error"
 """What a rank reports as its action while the step that failed runs again (``resumption``)."""
 
@@ -180,6 +183,8 @@ class Kept(_Data, frozen=True, kw_only=True):
     """What keeps the first of those inputs alive, as an expression; empty if there is none or nothing is found."""
     holds_output: str = ""
     """What keeps the first of those outputs alive."""
+    holds_graph: str = ""
+    """What keeps the graph of the first forward alive of which saved tensors are (`StepShown.held`)."""
 
 
 WARM_UP, NUM_ROUNDS = 2, 10
@@ -311,6 +316,8 @@ class Failed(_Data, frozen=True, kw_only=True):
     """The program's step in which it was raised; None: while the pipeline was built."""
     frames: tuple[Frame, ...] = ()
     """From the first call outside the harness to the line that raised the root cause."""
+    earlier: bool = False
+    """Whether it, or one of its causes, was raised in an earlier case of the same process: the engine kept it."""
 
     @property
     def text(self) -> str:

@@ -53,6 +53,7 @@ def exceptions_of_the_model(aftermath: Aftermath) -> Iterator[Outcome]:
     level=SHOULD,
     about=(Focus.RAISES, Focus.WRONG_SHAPE, Focus.MISPLANNED),
     observe=("recovery",),
+    by_schedule=True,
     nothing="no rank raised an error after which it could recover",
     promise=HANDLED,
 )

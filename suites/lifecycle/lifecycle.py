@@ -13,9 +13,9 @@ from pipeconform.judge.judgement import TIMELINE, requirement
 from pipeconform.judge.lifecycle import names_of_state, traces_of_evaluation
 from pipeconform.judge.named import accepted
 from pipeconform.judge.residue import grown, held_by, kept_by, lived_on_by
+from pipeconform.judge.schedules import size_of
 from pipeconform.judge.training import gradients_are_right, losses_and_gradients_are_right, state_is_right
 from pipeconform.observe.observation import Watched
-from pipeconform.schedule.families import Size
 from pipeconform.spec.catalogue import MUST, SHOULD
 
 from ..promises import FULL_MODEL, contract, documented, in_source, paper
@@ -210,6 +210,7 @@ def nothing_stays_behind(evidence: Evidence) -> Iterator[Finding]:
                 text = (
                     f"when the step has ended and its results are gone, {sum(h.tensors for h in left)} saved "
                     f"tensors of {len(left)} forwards are alive, the first of stage {stage}"
+                    f"{held_by(kept.holds_graph)}"
                 )
                 yield Finding(kind="graph kept", message=text, step=expected.step, rank=one.rank, stage=stage)
             if kept.outputs:
@@ -256,7 +257,7 @@ def activations_are_bounded(evidence: Evidence) -> Iterator[Finding]:
     assert claim.family is not None
     for expected in evidence.runs(Train):
         m = len(evidence.sizes(expected.step))
-        size = Size(evidence.case.num_ranks, evidence.case.stages_per_rank, m)
+        size = size_of(evidence, m)
         families = [family for family in accepted(claim.family) if family.refusal(size) is None]
         for one in evidence.members if families else ():
             assert one.pipeline_rank is not None

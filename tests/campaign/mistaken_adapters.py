@@ -1,9 +1,11 @@
-"""Adapters with mistakes of their own, engines that are wrong, and machines that lack what is asked for."""
+"""Adapters with mistakes of their own, and machines that lack what is asked for; `test_blame` lists what is said."""
 
 from __future__ import annotations
 
-import json
-import math
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -102,27 +104,84 @@ class NoBackend(ReferenceAdapter):
         return super().build(plan)
 
 
-class EngineRaises(ReferenceAdapter):
-    def build(self, plan):
-        print("the engine begins")
-        json.loads("{nonsense")
-        return super().build(plan)
+class MisspellsInDescribe(ReferenceAdapter):
+    def describe(self):
+        return self.descripton
 
 
-class EngineRaisesUnderneath(ReferenceAdapter):
-    def build(self, plan):
-        try:
-            json.loads("{nonsense")
-        except ValueError as error:
-            raise RuntimeError("the engine said no") from error
-        return super().build(plan)
+class ClaimsUnknown(ReferenceAdapter):
+    def describe(self):
+        description = super().describe()
+        (first, *others) = description.capabilities.schedules
+        claims = replace(description.capabilities, schedules=(replace(first, family="gpip"), *others))
+        return replace(description, capabilities=claims)
 
 
-class EngineRaisesInAStep(ReferenceAdapter):
+class LacksState(ReferenceAdapter):
     class Pipeline(Inner):
-        def run(self, mode, batch):
-            self.inner.run(mode, batch)
-            return torch.nn.functional.linear(torch.zeros(math.floor(2.0)), torch.zeros(3, 3))
+        def __getattr__(self, name):
+            if name == "state":
+                raise AttributeError(name)
+            return getattr(self.inner, name)
 
     def build(self, plan):
         return self.Pipeline(super().build(plan))
+
+
+class BuildsNothing(ReferenceAdapter):
+    def build(self, plan):
+        super().build(plan)
+
+
+class ReturnsTuples(ReferenceAdapter):
+    class Pipeline(Inner):
+        def run(self, mode, batch):
+            found = self.inner.run(mode, batch)
+            return found.output, found.losses
+
+    def build(self, plan):
+        return self.Pipeline(super().build(plan))
+
+
+class OwnsAList(ReferenceAdapter):
+    class Pipeline(Inner):
+        def owned(self):
+            return list(self.inner.owned().values())
+
+    def build(self, plan):
+        return self.Pipeline(super().build(plan))
+
+
+class NumbersStagesAnew(ReferenceAdapter):
+    class Pipeline(Inner):
+        def gradients(self):
+            return dict(enumerate(self.inner.gradients().values(), start=10))
+
+    def build(self, plan):
+        return self.Pipeline(super().build(plan))
+
+
+class CallsWithTooMuch(ReferenceAdapter):
+    """The engine's function takes no such argument: the call itself fails, in the adapter's line."""
+
+    def build(self, plan):
+        torch.nn.Linear(3, 3, 3, 3, 3, 3)
+        return super().build(plan)
+
+
+class SetsUpWrongly(ReferenceAdapter):
+    def setup_process(self):
+        self.ports = {}
+        self.port = self.ports["first"]
+
+
+class ImportsAHalfWrittenFile(ReferenceAdapter):
+    def build(self, plan):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "half_written.py").write_text("def build(plan)\n    return plan\n")
+            sys.path.insert(0, folder)
+            try:
+                import half_written
+            finally:
+                sys.path.remove(folder)
+        return half_written.build(plan)

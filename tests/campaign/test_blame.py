@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pipeconform.campaign.again import judge_again
 from pipeconform.campaign.blame import blamed
@@ -14,7 +16,7 @@ from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
-from pipeconform.errors import ContractError
+from pipeconform.errors import BadAdapterError, ContractError
 from pipeconform.execute.implementation import resolve
 from pipeconform.ranks.frames import Frame
 from pipeconform.ranks.pools import Pools
@@ -38,10 +40,10 @@ def pools():
         yield pools
 
 
-def judged(pools, name):
-    full = resolve(f"{FILE}:{name}")
+def judged(pools, name, row="FWD-1", *, file=FILE, case=CASE):
+    full = resolve(f"{file}:{name}")
     executor = Executor(implementation=full, description=describe(pools, full), pools=pools)
-    return judge_again(CASE, (requirement("FWD-1"),), PipelineRunner(executor))["FWD-1"]
+    return judge_again(case, (requirement(row),), PipelineRunner(executor))[row]
 
 
 @pytest.mark.parametrize(
@@ -53,41 +55,127 @@ def judged(pools, name):
         ("Imports", r"No module named 'not_there_at_all'\n.* in build\n.*import not_there_at_all\n.*install"),
         ("ImportsName", r"cannot import name 'NoSuchSchedule'"),
         (
+            "ImportsAHalfWrittenFile",
+            r"SyntaxError: .*half_written.py, line 1\)(.*\n)*.*import half_written\n.*fix build",
+        ),
+        (
             "Misspells",
             r"has no attribute 'stges'\n(.*\n)*.*fix build\(\) in the adapter's file, line \d+",
         ),
         ("Undefined", r"NameError: name 'bach' is not defined\n(.*\n)*.*fix run\(\)"),
         ("Misindexes", r"KeyError: 'first'\n(.*\n)*.*fix gradients\(\)"),
         ("Compares", r"TypeError: '>' not supported(.*\n)*.*fix build\(\)"),
+        ("CallsWithTooMuch", r"TypeError: .*(.*\n)*.*nn\.Linear\(3, 3, 3, 3, 3, 3\)\n.*fix build\(\)"),
+        ("SetsUpWrongly", r"KeyError: 'first'\n.*\n.*self\.ports\[.*\n.*fix setup_process\(\)"),
+        ("LacksState", r"build\(\) returned a Pipeline, which lacks state\(\)"),
+        ("BuildsNothing", r"build\(\) returned None, which lacks owned\(\), run\(\)"),
+        ("ReturnsTuples", r"run\(\) returned a tuple; expected pipeconform\.adapter\.StepResult"),
+        ("OwnsAList", r"owned\(\) returned a list; expected a mapping from stage indices"),
+        (
+            "NumbersStagesAnew",
+            r"gradients\(\) has stage 10, which owned\(\) does not have; expected \[0\] at most",
+        ),
         ("NoDevice", r"no such device or backend: .*CUDA(.*\n)*.*choose another --device"),
         ("NoBackend", r"no such device or backend: .*NCCL(.*\n)*.*choose another --device"),
     ],
 )
 def test_a_mistake_of_the_adapter_or_the_machine_is_no_violation(pools, name, expected):
     with pytest.raises(ContractError, match=expected) as error:
-        judged(pools, name)
+        judged(pools, name, "TRN-1")
     assert error.value.exit_code == 3
 
 
 @pytest.mark.parametrize(
-    ("name", "root", "line"),
+    ("name", "expected"),
     [
-        ("EngineRaises", "JSONDecodeError", 'json.loads("{nonsense")'),
-        ("EngineRaisesUnderneath", "JSONDecodeError", 'json.loads("{nonsense")'),
-        ("EngineRaisesInAStep", "RuntimeError", "torch.nn.functional.linear("),
+        ("MisspellsInDescribe", r"has no attribute 'descripton'; nearest: describe \(.*\.py, line \d+\)"),
+        ("ClaimsUnknown", r"unknown schedule family 'gpip'; nearest: gpipe, bpipe \(.*\.py, line \d+\)"),
     ],
 )
-def test_what_an_engine_raises_is_its_own_and_the_line_is_shown(pools, name, root, line):
-    (outcome,) = judged(pools, name)
+def test_a_mistake_in_what_an_adapter_says_of_itself_is_found_before_anything_runs(pools, name, expected):
+    with pytest.raises(BadAdapterError, match=expected):
+        judged(pools, name)
+
+
+SMALL = FILE.with_name("small_engine.py")
+GPIPE = structs.replace(CASE, schedule="GPipe")
+TWICE = structs.replace(GPIPE, program=GPIPE.program * 2)
+SILENT = {
+    "NotDivided": ("TRN-1", "gradient value"),
+    "DividedTwice": ("TRN-1", "gradient value"),
+    "LosesTheFirst": ("TRN-1", "gradient value"),
+    "TurnsGradients": ("TRN-1", "gradient value"),
+    "SendsTheFirstAgain": ("FWD-1", "output value"),
+    "RoundsActivations": ("FWD-1", "output value"),
+    "LossesBackwards": ("TRN-2", "loss order"),
+    "OutputsBackwards": ("FWD-1", "output value"),
+    "LosesAnOutput": ("FWD-1", "output shape"),
+    "ForgetsEarlierGradients": ("TRN-4", "gradient of earlier steps lost"),
+}
+RAISING = {
+    "Indexes": ("IndexError", "return loss / [m][m]"),
+    "Looks": ("KeyError", 'self.rank = {"RANK": 0}["WORLD_SIZE"]'),
+    "Asserts": ("AssertionError", 'assert gradient.ndim == 7, "a gradient has seven dimensions"'),
+    "Divides": ("ZeroDivisionError", "self.share = 1 / (self.before is None and 0)"),
+    "Multiplies": ("RuntimeError", "return torch.matmul(y, torch.zeros(13, 13, dtype=y.dtype))"),
+    "Reads": ("JSONDecodeError", 'json.loads("{nonsense")'),
+}
+ENDING = {
+    "WaitsForNothing": ("hung", r"rank 0 waits for receive from rank 1"),
+    "Sleeps": ("hung", r"in small_.*engine\.py:\d+ begin"),
+    "Exits": ("crashed", r"rank 1 .*exit code 7"),
+    "ReadsNothing": ("crashed", r"rank 1 .*SIGSEGV"),
+}
+
+
+def of_engine(pools, name, row):
+    case = TWICE if row == "TRN-4" else GPIPE
+    return judged(pools, name, row, file=FILE.with_name("mistaken_engines.py"), case=case)
+
+
+def line_of(source):
+    """The number of the line of the engine's file with this text."""
+    return 1 + [line.strip() for line in SMALL.read_text().splitlines()].index(source)
+
+
+@pytest.mark.parametrize("row", ["FWD-1", "TRN-1", "TRN-2", "TRN-4"])
+def test_an_engine_without_a_mistake_is_accused_of_none(pools, row):
+    assert of_engine(pools, "Engine", row) == ()
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_wrong_values_are_the_engine_s(pools, name):
+    row, kind = SILENT[name]
+
+    assert kind in {outcome.finding.kind for outcome in of_engine(pools, name, row)}
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_what_an_engine_raises_is_its_own_and_its_line_is_named(pools, name):
+    error, source = RAISING[name]
+    (outcome,) = of_engine(pools, name, "TRN-1")
 
     assert outcome.status == "error"
-    assert root in outcome.finding.kind
-    assert "ranks 0, 1 raised at\n  campaign/mistaken_adapters.py, line " in outcome.finding.message
-    assert line in outcome.finding.message
+    assert error in outcome.finding.kind
+    assert f"small_engine.py, line {line_of(source)}, in " in outcome.finding.message
+    assert source in outcome.finding.message
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_an_engine_that_waits_or_dies_is_seen_to(pools, name):
+    status, expected = ENDING[name]
+    (outcome,) = of_engine(pools, name, "TRN-1")
+
+    assert outcome.status == status
+    assert re.search(expected, f"{outcome.finding.message}\n{outcome.verdicts}")
+
+
+def test_there_are_twenty_mistakes_of_each_kind():
+    assert len({*SILENT, *RAISING, *ENDING}) == 20
 
 
 def test_what_ranks_printed_stands_with_the_verdict(pools):
-    (outcome,) = judged(pools, "EngineRaises")
+    (outcome,) = of_engine(pools, "Reads", "TRN-1")
 
     assert outcome.finding.message.endswith("ranks 0, 1 printed\n  the engine begins")
 

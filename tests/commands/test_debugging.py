@@ -141,6 +141,19 @@ def test_a_debugger_that_was_closed_stays_closed(terminal) -> None:
     assert one.process.wait(GUARD) == 0
 
 
+@pytest.mark.parametrize(("rank", "reason"), [("2", "the case has ranks 0 to 1"), ("-1", "not in the range")])
+def test_a_rank_that_the_case_has_not_is_refused(typed, monkeypatch, rank, reason) -> None:
+    Path("case.json").write_bytes(encode_case(CASE))
+    master, slave = pty.openpty()
+    with open(slave) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        code, _, err = typed("replay", "case.json", "--impl", f"{ENGINE}:Stops", "--pdb", rank)
+    os.close(master)
+
+    assert code == 2
+    assert reason in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

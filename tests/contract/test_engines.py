@@ -29,10 +29,12 @@ CASES = [
     ("megatron", "megatron-core", "1F1B", (2, 3)),
     ("megatron", "megatron-core", "Interleaved1F1B", (2, 2)),
     (f"{ENGINES / 'two_direction.py'}:TwoDirection", None, "DualPipe", (2, 2)),
+    (f"{ENGINES / 'two_direction.py'}:DualPipe", None, "DualPipe", (2, 2)),
 ]
 NOT_CLAIMED = {"DualPipe": ("LIF-1",)}
 """What a schedule's engine does not claim of what is asked: it evaluates nothing."""
 MISTAKES = [
+    (f"{ENGINES / 'two_direction.py'}:ForwardsFirst", None, "DualPipe", "SCH-2"),
     (f"{WRONG}:AveragesTwice", None, "GPipe", "TRN-3"),
     (f"{WRONG}:AveragesTwiceOverTorchGPipe", "torchgpipe", "GPipe", "TRN-3"),
     (f"{WRONG}:ReadsClearedGradients", "deepspeed", "1F1B", "TRN-1"),
@@ -98,3 +100,22 @@ def test_a_wrong_use_of_an_engine_is_found(implementation, distribution, schedul
         found = _statuses(campaign, (broken,), schedule)
 
     assert found == {broken: "failed"}
+
+
+NAMED = ("SCH-2", "SCH-3", "LIF-3", "LIF-7")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("TwoDirection", {"SCH-2": "not_claimed", "SCH-3": "not_claimed", "LIF-7": "not_claimed"}),
+        ("DualPipe", {}),
+        ("ForwardsFirst", {"SCH-2": "failed", "SCH-3": "blocked", "LIF-7": "blocked"}),
+    ],
+)
+def test_an_engine_of_two_directions_is_judged_by_the_name_that_it_claims(name, broken):
+    with campaign_of(_options(f"{ENGINES / 'two_direction.py'}:{name}", (2, 2))) as campaign:
+        found = _statuses(campaign, NAMED, "DualPipe")
+
+    assert {row: status for row, status in found.items() if status != "passed"} == broken

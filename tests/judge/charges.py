@@ -228,6 +228,7 @@ NO_VERDICT: Mapping[str, str] = {
     "Held.tensors": "how many there are is only reported; that there are any is judged",
     "Kept.holds_input": "words for the finding",
     "Kept.holds_output": "words for the finding",
+    "Kept.holds_graph": "words for the finding",
     "StepShown.answers": "one per mistake that was made; a judgement without any compares nothing, which is no pass",
     "Answered.stage": "names the stage",
     "Answered.microbatch": "names the microbatch that the error's words must hold",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from pipeconform.adapter import Capabilities, Feature, Placement, ScheduleClaim
@@ -65,6 +67,7 @@ def evidence(
     placement: Placement = Placement.LOOP,
     trains: bool = True,
     table: str | None = None,
+    split_weights: Literal["all", "deferred"] = "all",
 ) -> Evidence:
     """One step on as many ranks as there are texts."""
     p = len(ranks)
@@ -76,6 +79,7 @@ def evidence(
         stages_per_rank=(v,),
         trains=trains,
         split_backward=True,
+        split_weights=split_weights,
     )
     case = Case(
         model=Model(width=1, stages=(Stage(blocks=(Linear(),)),) * (p * v)),

@@ -12,7 +12,7 @@ from pipeconform.case.mistakes import Mistake
 from pipeconform.judge.aftermath import Aftermath, answers_are_right
 from pipeconform.judge.outcome import Status
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.observe.observation import RESUMED, Failed
+from pipeconform.observe.observation import RESUMED, WAITS_FOR_OTHERS, Failed
 from pipeconform.ranks.frames import Frame
 from pipeconform.ranks.verdict import Died, Raised, Returned, Stuck, VerdictVector
 from tests.judge.honest import honest_example
@@ -58,6 +58,22 @@ def test_a_rank_that_waits_for_one_that_failed_is_a_hang():
     assert (found.status, found.finding.kind, found.finding.rank) == (Status.HUNG, "others left waiting", 0)
     assert "and rank 1 raised" in found.finding.message
     assert "rank 1  raised    ValueError: bad" in found.verdicts
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "first"),
+    [
+        (f"raised ValueError, {WAITS_FOR_OTHERS}", "others left waiting", "and rank 0 raised"),
+        (WAITS_FOR_OTHERS, "hang", "and no rank raised"),
+    ],
+)
+def test_a_rank_that_waits_in_the_harness_is_not_the_one_that_waits_forever(said, kind, first):
+    waits = Stuck(0.3, "waits for barrier", doing=said)
+    (found,) = answers_are_right(_aftermath(waits, Stuck(0.3, "waits for receive", doing="step 0")))
+
+    assert (found.status, found.finding.kind, found.finding.rank) == (Status.HUNG, kind, 1)
+    assert found.finding.message.startswith("rank 1 waits forever")
+    assert first in found.finding.message
 
 
 def test_where_nothing_is_promised_any_error_will_do():

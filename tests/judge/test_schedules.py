@@ -7,7 +7,7 @@ from pipeconform.errors import UsageError
 from pipeconform.judge import schedules
 from pipeconform.judge.evidence import Evidence
 from pipeconform.judge.registry import JUDGEMENTS
-from pipeconform.schedule import Kind, family, generate, to_csv
+from pipeconform.schedule import Kind, generate, to_csv
 from tests.judge.executions import evidence, words
 
 everything_once = JUDGEMENTS["SCH-1"].judge
@@ -233,8 +233,85 @@ def test_idle_slots_and_sharding_actions_of_a_declared_table_are_not_computation
     assert list(declared_is_executed(made)) == []
 
 
-def test_only_schedules_with_a_family_of_the_contracts_stages_are_named():
+def test_only_schedules_with_a_family_are_named():
+    mirrored = ScheduleClaim(name="a", family="dualpipe", placement=Placement.MIRROR)
+
     assert schedules.is_named(ScheduleClaim(name="a", family="gpipe"))
     assert not schedules.is_named(ScheduleClaim(name="a"))
-    assert not schedules.is_named(ScheduleClaim(name="a", family="dualpipe", placement=Placement.MIRROR))
-    assert family("dualpipe").placement == "bidirectional"
+    assert schedules.is_named(mirrored)
+    assert not schedules.is_named(mirrored, declared=True)
+
+
+def mirrored(name, *, p, m, share=lambda chain, k, n: chain * n + k):
+    """What ranks run that follow a table of two directions, in the contract's stages; `share` numbers microbatches."""
+    table = generate(name, num_ranks=p, stages_per_rank=2, num_microbatches=m)
+
+    def text(leaf):
+        chain, stage = divmod(leaf.stage, p)
+        return str(leaf._replace(stage=stage, microbatch=share(chain, leaf.microbatch, m // 2)))
+
+    return [" ".join(text(leaf) for action in row for leaf in action.leaves) for row in table]
+
+
+def two_directions(texts, name, m):
+    return evidence(*texts, m=m, family=name, placement=Placement.MIRROR)
+
+
+@pytest.mark.parametrize("share", [lambda chain, k, n: chain * n + k, lambda chain, k, n: 2 * k + 1 - chain])
+@pytest.mark.parametrize(("name", "p", "m"), [("dualpipe", 2, 4), ("dualpipe", 4, 10), ("chimera", 4, 4)])
+def test_tables_of_two_directions_meet_every_requirement_whoever_gets_which_microbatches(name, p, m, share):
+    made = two_directions(mirrored(name, p=p, m=m, share=share), name, m)
+
+    for judge in (order_is_the_named_one, in_flight_is_bounded, everything_once):
+        assert list(judge(made)) == []
+
+
+def test_another_order_of_two_directions_is_not_the_named_one():
+    down, up = mirrored("dualpipe", p=2, m=4)
+    late = " ".join(sorted(down.split(), key=lambda word: "F" not in word))
+    found = list(order_is_the_named_one(two_directions([late, up], "dualpipe", 4)))
+
+    assert [(one.kind, one.rank) for one in found] == [("not the named order", 0)]
+    assert found[0].message.startswith("pipeline rank 0 does not run DualPipe: ")
+    assert _kinds(in_flight_is_bounded, two_directions([late, up], "dualpipe", 4)) == {"too many in flight"}
+
+
+def test_directions_that_run_the_same_microbatches_leave_others_out():
+    texts = mirrored("dualpipe", p=2, m=4, share=lambda chain, k, n: k)
+
+    assert {"no F", "several F"} <= _kinds(everything_once, two_directions(texts, "dualpipe", 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    [("gpipe", Placement.MIRROR), ("dualpipe", Placement.LOOP), ("chimera", Placement.V)],
+)
+def test_a_family_and_a_placement_of_other_directions_are_refused(name, placement):
+    with pytest.raises(
+        ValueError, match=f"it: family '{name}' has the placement '.*', and the claim {placement}"
+    ):
+        ScheduleClaim(name="it", family=name, placement=placement)
+
+
+def whole_at_once(table):
+    """A table's computations on ranks whose stages compute their whole backward where the input part stands."""
+    return [
+        " ".join(str(a._replace(kind=Kind.B) if a.kind is Kind.I else a) for a in row if a.kind is not Kind.W)
+        for row in table
+    ]
+
+
+def test_engines_that_only_split_deferred_weights_have_whole_backwards_at_the_input_part():
+    table = generate("zb_h1", num_ranks=2, stages_per_rank=1, num_microbatches=4)
+    texts, options = whole_at_once(table), {"m": 4, "family": "zb_h1"}
+    late = [texts[0], " ".join(sorted(texts[1].split(), key=lambda word: "B" in word))]
+
+    for judge in (order_is_the_named_one, in_flight_is_bounded, everything_once):
+        assert list(judge(evidence(*texts, split_weights="deferred", **options))) == []
+    assert _kinds(order_is_the_named_one, evidence(*texts, **options)) == {"not the named order"}
+    assert _kinds(order_is_the_named_one, evidence(*late, split_weights="deferred", **options)) == {
+        "not the named order"
+    }
+    assert _kinds(in_flight_is_bounded, evidence(*late, split_weights="deferred", **options)) == {
+        "too many in flight"
+    }

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeconform.observe.holders import holder_of
+from pipeconform.observe.holders import holder_of, holder_of_graph
 
 
 @dataclass
@@ -105,6 +105,34 @@ def test_what_only_a_graph_holds_is_held_by_who_has_the_graph(engine) -> None:
     engine.losses = [x.sin().sum()]
 
     assert holder_of(x) == "an_engine.losses[0].grad_fn…._saved_self"
+
+
+@pytest.mark.parametrize(
+    ("hold", "told"),
+    [
+        (lambda loss: loss, "an_engine.place.grad_fn"),
+        (lambda loss: _Stage([loss]), "an_engine.place.kept[0].grad_fn"),
+        (lambda loss: _Stage({0: loss.grad_fn}), "an_engine.place.kept[0]"),
+    ],
+    ids=["a loss", "one of several", "a node"],
+)
+def test_a_graph_is_held_by_who_has_a_tensor_or_a_node_of_it(engine, hold, told) -> None:
+    boxes = []
+
+    def pack(tensor: Tensor) -> list[Tensor]:
+        boxes.append([tensor.detach()])
+        return boxes[-1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda box: box[0]):
+        engine.place = hold(torch.ones(3).requires_grad_().sin().exp().sum())
+
+    assert holder_of_graph(boxes[0][0]) == told
+
+
+def test_a_graph_that_nothing_in_python_holds_has_no_holder(engine) -> None:
+    engine.place = torch.ones(3).requires_grad_().sin()  # another graph
+
+    assert holder_of_graph(torch.ones(3)) == ""
 
 
 def test_a_suspended_function_is_named_with_its_variable(engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from pipeconform.ranks.pools import Pools
 
 TORCH = "pipeconform.adapters.torch_pipelining:TorchPipelining"
 REFERENCE = "pipeconform.reference_impl.adapter:ReferenceAdapter"
+GRAPHS_KEPT = f"{Path(__file__).parents[1] / 'campaign' / 'mistaken_engines.py'}:KeepsGraphs"
 OUTPUTS_KEPT = "pipeconform.reference_impl.faults.residue:OutputsKept"
 
 
@@ -25,13 +27,13 @@ def pools() -> Iterator[Pools]:
         yield made
 
 
-def _kept(pools: Pools, reference: str) -> list[Kept]:
+def _kept(pools: Pools, reference: str, schedule: str = "1F1B") -> list[Kept]:
     """What both ranks kept of the last step."""
     executor = Executor(implementation=reference, description=describe(pools, reference), pools=pools)
     train = Train(batch_size=3, num_microbatches=3)
     case = Case(
         model=Model(width=2, stages=(Stage(blocks=(Linear(),)),) * 2),
-        schedule="1F1B",
+        schedule=schedule,
         stages_per_rank=1,
         world=World(size=2, pipeline_ranks=(0, 1)),
         program=(train, Zero(), train),
@@ -57,5 +59,11 @@ def test_a_fault_that_keeps_outputs_is_named_from_the_pipeline_on(pools: Pools) 
     ]
 
 
+def test_an_engine_that_keeps_graphs_is_named_with_what_has_them(pools: Pools) -> None:
+    assert _kept(pools, GRAPHS_KEPT, "GPipe")[1].holds_graph == "Pipeline.engine.kept[0].grad_fn"
+
+
 def test_an_engine_that_keeps_nothing_has_no_holder(pools: Pools) -> None:
-    assert [(one.holds_input, one.holds_output) for one in _kept(pools, REFERENCE)] == [("", "")] * 2
+    found = [(one.holds_input, one.holds_output, one.holds_graph) for one in _kept(pools, REFERENCE)]
+
+    assert found == [("", "", "")] * 2

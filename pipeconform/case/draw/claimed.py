@@ -6,9 +6,10 @@ from pipeconform.case.draw import sizes
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.focus import Focus, Limits
-from pipeconform.claims import Capabilities, Feature, Placement, ScheduleClaim
+from pipeconform.case.model import Model
+from pipeconform.claims import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
 
-__all__ = ["is_claimed", "reachable"]
+__all__ = ["crosses_as_claimed", "is_claimed", "reachable"]
 
 
 def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
@@ -27,6 +28,11 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
 def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> bool:
     """Whether any p and v within the limits fit the schedule's claim and give enough stages for the focus."""
     return bool(sizes.table(limits, claim, SUBJECTS[focus]))
+
+
+def crosses_as_claimed(model: Model, boundary: BoundaryClaim) -> bool:
+    """Whether the first stage takes no more tensors than claimed, and boundaries differ only where that is claimed."""
+    return model.num_inputs <= boundary.most_inputs and (boundary.differ or not model.boundaries_differ)
 
 
 def _form_is_claimed(subject: Subject, claim: ScheduleClaim, capabilities: Capabilities) -> bool:

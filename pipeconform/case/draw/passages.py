@@ -26,6 +26,8 @@ def with_passages(drawn: Callable[[Drawing, int], tuple[Passage, ...]], *, reach
     def change(d: Drawing, model: Model) -> Model:
         source = d.pick(range(len(model.stages) - reach))
         found = drawn(d, source)
+        if not d.boundary.differ:
+            found = tuple(structs.replace(one, source=0, last=len(model.stages) - 1) for one in found)
         return structs.replace(model, passages=found, container=d.pick(d.containers))
 
     return on_model(change)

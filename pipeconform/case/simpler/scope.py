@@ -12,7 +12,7 @@ from pipeconform.adapter import Feature, ScheduleClaim, placement_of
 from pipeconform.case import blocks
 from pipeconform.case.by_hand import has_neighbour
 from pipeconform.case.case import Case, Train
-from pipeconform.case.draw.claimed import is_claimed
+from pipeconform.case.draw.claimed import crosses_as_claimed, is_claimed
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
@@ -69,12 +69,13 @@ class Scope:
         )
 
     def _has_a_claimed_model(self, case: Case) -> bool:
-        model, own = case.model, self.limits.capabilities
+        model, own = case.model, self.limits.capabilities.under(self.claim)
         boundary = own.boundary
         return (
             model.container in boundary.containers
             and model.dtype in boundary.dtypes
             and boundary.min_ndim <= (3 if model.sequence else 2)
+            and crosses_as_claimed(model, boundary)
             and case.loss.reduction in own.reductions
         )
 

@@ -98,7 +98,7 @@ def _of_values(signature: str) -> Aspect | None:
 def _of_counts(signature: str) -> Aspect | None:
     if not signature.startswith("hooks ran ") and not signature.endswith((": too many", ": too few")):
         return None
-    more = signature.endswith("many") or "more" in signature
+    more = not signature.endswith(("few", "fewer often"))
     counted = {
         "MORE": "more" if more else "less",
         "mine.get(name, 0) > count": f"mine.get(name, 0) {'>' if more else '<'} count",

@@ -1,11 +1,15 @@
 """A two-direction engine in the manner of DualPipe, the smallest that is one, and its adapter.
 
 Every rank holds two stages: r for the half of the microbatches that enter at the first rank and
-travel down, and p−1−r for the half that enters at the last rank and travels up. The schedule is plain
-(all forwards, then all backwards, the directions taking turns): placement and data flow are the point.
+travel down, and p−1−r for the half that enters at the last rank and travels up. The schedule of `TwoDirection` is plain
+(all forwards, then all backwards, the directions taking turns): placement and data flow are the point. `DualPipe` runs
+DualPipe's order, with whole backwards where the table has input parts.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -31,6 +35,7 @@ from pipeconform.adapter import (
     step_modules,
 )
 from pipeconform.errors import Unsupported
+from pipeconform.schedule import Kind, generate
 
 
 class Direction:
@@ -86,25 +91,27 @@ class Direction:
         return losses
 
 
+PLAIN = ScheduleClaim(
+    name="DualPipe",
+    placement=Placement.MIRROR,
+    min_ranks=2,
+    ranks_even=True,
+    min_microbatches=2,
+    microbatches=MicrobatchRule.EVEN,
+    evaluates=False,
+)
+
+
 class TwoDirection:
     sums_over_owners = True
+    claim = PLAIN
 
     def describe(self) -> Description:
         return Description(
             name="two-direction",
             version="1",
             capabilities=Capabilities(
-                schedules=(
-                    ScheduleClaim(
-                        name="DualPipe",
-                        placement=Placement.MIRROR,
-                        min_ranks=2,
-                        ranks_even=True,
-                        min_microbatches=2,
-                        microbatches=MicrobatchRule.EVEN,
-                        evaluates=False,
-                    ),
-                ),
+                schedules=(self.claim,),
                 features=frozenset(
                     {Feature.MICROBATCH_LOSSES, Feature.ACCUMULATION, Feature.OPTIMIZER, Feature.STATE}
                 ),
@@ -126,12 +133,24 @@ class TwoDirection:
         if rank is None:
             return Bystander()
         pair = pairs[min(rank, len(members) - 1 - rank)]
-        return _TwoDirectionPipeline(plan, pair if self.sums_over_owners else None)
+        return _TwoDirectionPipeline(plan, pair, sums=self.sums_over_owners, order=self.order)
+
+    def order(self, rank: int, num_ranks: int, num_microbatches: int) -> list[tuple[Kind, int]]:
+        """The computations of a rank, each with its direction; every direction takes its microbatches in order."""
+        return [(kind, number) for kind in (Kind.F, Kind.B) for number in (0, 1) * (num_microbatches // 2)]
 
 
 class _TwoDirectionPipeline:
-    def __init__(self, plan: Plan, owners: dist.ProcessGroup | None) -> None:
-        self._modules, self._owners = plan.build_owned(), owners
+    def __init__(
+        self,
+        plan: Plan,
+        owners: dist.ProcessGroup,
+        *,
+        sums: bool,
+        order: Callable[[int, int, int], list[tuple[Kind, int]]],
+    ) -> None:
+        self._modules, self._owners, self._sums, self._order = plan.build_owned(), owners, sums, order
+        self._place = plan.ranks.pipeline_rank, len(plan.ranks.pipeline_ranks)
         self._directions = [Direction(plan, number, self._modules) for number in (0, 1)]
         self.apply = step_modules(self._modules, plan.optimizer)
 
@@ -146,13 +165,14 @@ class _TwoDirectionPipeline:
         for p in parameters:
             p.grad = None
         half = batch.num_microbatches // 2
-        for i in range(half):
-            for number, direction in enumerate(self._directions):
-                microbatch = batch.microbatches[number * half + i]
-                direction.forward(microbatch.args[0], microbatch.target)
-        for _ in range(half):
-            for direction in self._directions:
-                direction.backward()
+        begun = [0, 0]
+        for kind, number in self._order(*self._place, batch.num_microbatches):
+            if kind is Kind.F:
+                microbatch = batch.microbatches[number * half + begun[number]]
+                begun[number] += 1
+                self._directions[number].forward(microbatch.args[0], microbatch.target)
+            else:
+                self._directions[number].backward()
         finished = [direction.finish() for direction in self._directions]
         self._complete(parameters, before)
         for number, direction in enumerate(self._directions):
@@ -166,7 +186,7 @@ class _TwoDirectionPipeline:
         """Add the other owner's half, then what earlier runs left (reducing that again would double it)."""
         for p, earlier in zip(parameters, before, strict=True):
             assert p.grad is not None
-            if self._owners is not None:
+            if self._sums:
                 dist.all_reduce(p.grad, group=self._owners)
             if earlier is not None:
                 p.grad += earlier
@@ -178,6 +198,9 @@ class _TwoDirectionPipeline:
         return module_state(self._modules)
 
     def close(self) -> None:
+        """Give back the group of the two owners, once."""
+        if self._modules:
+            dist.destroy_process_group(self._owners)
         self._modules = {}
 
 
@@ -185,3 +208,24 @@ class HalfGradients(TwoDirection):
     """Wrong on purpose: each owner shows its own half of a gradient."""
 
     sums_over_owners = False
+
+
+class DualPipe(TwoDirection):
+    """The same in DualPipe's order, whose weight parts are only there for modules that leave their weights to it."""
+
+    claim = replace(
+        PLAIN, family="dualpipe", min_microbatches_per_rank=2, split_backward=True, split_weights="deferred"
+    )
+
+    def order(self, rank: int, num_ranks: int, num_microbatches: int) -> list[tuple[Kind, int]]:
+        table = generate(
+            "dualpipe", num_ranks=num_ranks, stages_per_rank=2, num_microbatches=num_microbatches
+        )
+        leaves = (leaf for action in table[rank] for leaf in action.leaves)
+        return [(leaf.kind, leaf.stage // num_ranks) for leaf in leaves if leaf.kind is not Kind.W]
+
+
+class ForwardsFirst(DualPipe):
+    """Wrong on purpose: it claims DualPipe, and runs all forwards first."""
+
+    order = TwoDirection.order

@@ -68,6 +68,9 @@ SHOWN = {
     "hooks": question_of(
         case_of("GPipe", (LINEAR, blocks.Hooked()), program=ONCE), "FWD-17", "hooks ran more often"
     ),
+    "hooks in a dry run": question_of(
+        case_of("GPipe", (LINEAR, blocks.Hooked()), program=ONCE), "FWD-25", "hooks ran in a dry run"
+    ),
     "a length": question_of(
         case_of("ForwardOnly", (LINEAR,), (LINEAR,), program=(Eval(batch_size=3, num_microbatches=2),)),
         "FWD-2",

@@ -16,7 +16,7 @@ _WITHOUT_GRADIENT = frozenset({"positions", "mask", "scale"})
 
 def _several(d: Drawing, model: Model) -> Model:
     tables: list[tuple[Carried, ...]] = [(), ("stream",), ("stream", "stream")]
-    return _carrying(d, model, d.pick(tables) if d.boundary.max_tensors > 1 else ())
+    return _carrying(d, model, d.pick(tables) if d.boundary.most_inputs > 1 else ())
 
 
 def _without_gradient(d: Drawing, model: Model) -> Model:
@@ -24,7 +24,7 @@ def _without_gradient(d: Drawing, model: Model) -> Model:
     others += ["positions", "mask"] if d.boundary.non_float_tensors else []
     first = d.pick(others)
     table: list[tuple[Carried, ...]] = [(first,), (first, d.pick(others))]
-    if d.boundary.max_tensors > 3:
+    if d.boundary.most_inputs > 3:
         table.append((first, "stream", d.pick(others)))
     chosen = d.pick(table)
     if len(chosen) == 2 and chosen[0] == chosen[1]:
@@ -33,7 +33,7 @@ def _without_gradient(d: Drawing, model: Model) -> Model:
 
 
 def _carrying(d: Drawing, model: Model, carried: tuple[Carried, ...]) -> Model:
-    most = d.boundary.max_tensors - 1
+    most = d.boundary.most_inputs - 1
     return structs.replace(model, carried=carried[:most], container=d.pick(d.containers))
 
 
@@ -57,7 +57,9 @@ BOUNDARY = Subject(
 NO_GRAD = Subject(
     focus=Focus.NO_GRAD,
     claimed=lambda claim, own: (
-        passes(claim, own) and (own.boundary.no_grad_tensors or own.boundary.non_float_tensors)
+        passes(claim, own)
+        and own.boundary.most_inputs > 1
+        and (own.boundary.no_grad_tensors or own.boundary.non_float_tensors)
     ),
     found=lambda case: bool(_WITHOUT_GRADIENT.intersection(case.model.carried)),
     contents=on_model(_without_gradient),

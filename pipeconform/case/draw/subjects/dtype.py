@@ -14,8 +14,9 @@ _KINDS: tuple[FloatType, ...] = ("bfloat16", "float16")
 
 
 def _with_integers(d: Drawing, model: Model) -> Model:
-    if d.boundary.max_tensors > 2 and d.boundary.non_float_tensors and d.pick([False, True]):
-        return structs.replace(model, carried=("positions",), container="tuple")
+    carries = d.boundary.most_inputs > 2 and d.boundary.non_float_tensors and bool(d.containers)
+    if carries and d.pick([False, True]):
+        return structs.replace(model, carried=("positions",), container=d.containers[0])
     return model
 
 

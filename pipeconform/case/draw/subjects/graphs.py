@@ -26,7 +26,7 @@ def _hard(d: Drawing, model: Model) -> Model:
         blocks.Pieces(how="unbind"),
         blocks.Joined(),
     ]
-    if last > 1 and d.boundary.max_tensors > 1 and d.containers:
+    if last > 1 and d.boundary.max_tensors > 1 and d.boundary.differ and d.containers:
         table += [None, None]
     block = d.pick(table)
     if block is not None:

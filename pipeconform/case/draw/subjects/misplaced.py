@@ -15,7 +15,9 @@ from pipeconform.claims import Capabilities, Placement, ScheduleClaim
 
 def _several(claim: ScheduleClaim, own: Capabilities) -> bool:
     line = claim.placement in (Placement.LOOP, Placement.V)
-    return line and any(v > 1 for v in claim.stages_per_rank) and claim.max_ranks > 1
+    return (
+        claim.takes_placement and line and any(v > 1 for v in claim.stages_per_rank) and claim.max_ranks > 1
+    )
 
 
 def _world(d: Drawing) -> World:

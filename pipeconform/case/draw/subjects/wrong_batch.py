@@ -16,7 +16,7 @@ from pipeconform.claims import MistakeKind
 
 def _carrying(d: Drawing, model: Model) -> Model:
     """Usually add a second argument, which can differ from the first in its number of samples."""
-    if d.boundary.max_tensors > 1 and d.pick([True, False]) and d.containers:
+    if d.boundary.most_inputs > 1 and d.pick([True, False]) and d.containers:
         return structs.replace(model, carried=("stream",), container=d.pick(d.containers))
     return model
 
