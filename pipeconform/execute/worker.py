@@ -255,6 +255,7 @@ def _run(
                 build=again,
                 run=lambda one: _run_quietly(case, plan, one, description.capabilities, recorder, run),
                 group=groups.pipeline,
+                device=ranks.device,
             )
     except Exception as error:
         debugger.post_mortem(error)
