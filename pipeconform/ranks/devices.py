@@ -84,6 +84,11 @@ class Devices:
         """Whether NCCL moves the device's tensors."""
         return backend_for(self.backend, self.device_type) == "nccl"
 
+    @property
+    def ends_after_errors(self) -> bool:
+        """Whether groups end after an error without being aborted."""
+        return backend_for(self.backend, self.device_type) == "gloo"
+
     def of_rank(self, rank: int) -> str:
         """Return the torch device string of ``rank``."""
         if self.count is None:
