@@ -65,12 +65,14 @@ _EXAMPLES = {
     "report": "pipeconform report pipeconform-results",
     "compare": "pipeconform compare old/result.json new/result.json",
     "replay": "pipeconform replay TRN-4:GPipe:default:5872 --impl torch",
+    "list": "pipeconform show TRN",
     "show": "pipeconform show TRN-4",
     "certify": "pipeconform certify --impl torch --level forward",
     "verify": "pipeconform verify certified.pipeconform.zip",
+    "selftest": "pipeconform selftest --requirements TRN-4",
     "init": "pipeconform init my_adapter.py",
 }
-"""What to type, for commands that are given too little."""
+"""What to type, for commands that are given too little or too much."""
 
 
 class _Lazy(Group):

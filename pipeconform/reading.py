@@ -117,6 +117,8 @@ def decoded_json(
     except PipeconformError as reason:  # a case that explains itself what is impossible about it
         raise error(f"{source}: {unreadable(reason)}") from None
     except REFUSALS as reason:
+        if not raw.strip():
+            raise error(f"{source}: empty; expected {what}") from None
         if raw.lstrip()[:1] == b"<":
             raise error(
                 f"{source}: a page, not JSON; expected {what}, such as the result.json beside it"

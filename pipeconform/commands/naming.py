@@ -30,6 +30,8 @@ class Group(click.Group):
             raise click.UsageError(
                 f"unknown command {args[0]!r} of '{ctx.command_path}'; {_has(elsewhere)}", ctx
             )
+        if any(f"--{args[0]}" in one.opts for one in self.get_params(ctx)):
+            raise click.UsageError(f"unknown command {args[0]!r}; try '{ctx.command_path} --{args[0]}'")
         error = UnknownNameError(
             f"{ctx.command_path} command",
             args[0],

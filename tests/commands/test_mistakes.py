@@ -13,6 +13,7 @@ __all__ = ["make"]
 def answered(typed, make, tmp_path):
     """Types a command in a folder with an adapter, a result and a table; returns the one line that refuses it."""
     (tmp_path / "my_adapter.py").write_text(skeleton(name="my_adapter.py"), "utf-8")
+    (tmp_path / "empty.json").touch()
     (tmp_path / "page.html").write_text("<!DOCTYPE html><title>a report</title>")
     violation = make.violation("TRN-4", "GPipe", id="TRN-4:GPipe:default:58720")
     write_result(make.result(make.cell("TRN-4", "GPipe", violation)), tmp_path / "result.json")
@@ -29,6 +30,10 @@ MISTAKES = {
     # commands and options
     "sho TRN-4": "unknown pipeconform command 'sho'; nearest: show",
     "draw one_f_one_b": "'pipeconform schedule draw' has it",
+    "help": "unknown command 'help'; try 'pipeconform --help'",
+    "version": "unknown command 'version'; try 'pipeconform --version'",
+    "list TRN": "or try 'pipeconform show TRN'",
+    "selftest TRN-4": "or try 'pipeconform selftest --requirements TRN-4'",
     "expect udpate": "unknown pipeconform expect command 'udpate'; nearest: update",
     "run --impl torch --profil smoke": "unknown option '--profil' of 'pipeconform run'; nearest: --profile",
     "run --implementation torch": "nearest: --impl, ",
@@ -48,12 +53,14 @@ MISTAKES = {
     "schedule draw --name 1f2b -p 2 -m 4": "unknown schedule family '1f2b'; nearest: one_f_one_b",
     # implementations
     "run --impl torhc": "cannot read --impl 'torhc' (nearest: torch, ",
+    "run --impl my_adapter": "(name the adapter, too: my_adapter.py:MyAdapter)",
     "run --impl my_adapter.py": "(name the adapter, too: my_adapter.py:MyAdapter)",
     "run --impl my_adaptor.py:MyAdapter": "there is no file my_adaptor.py; nearest: my_adapter.py",
     # results and violations
     "report": "or try 'pipeconform report pipeconform-results'",
-    "report resalt.json": "cannot read resalt.json: No such file or directory; nearest: result.json; ",
+    "report resalt.json": "cannot read resalt.json: No such file or directory; nearest: result.json",
     "report page.html": "page.html: a page, not JSON; expected a result file, such as the result.json beside it",
+    "report empty.json": "empty.json: empty; expected a result file",
     "compare result.json": "or try 'pipeconform compare old/result.json new/result.json'",
     "expect update": "'pipeconform run' writes result files",
     "replay TRN-4 --impl torch --result result.json": "nearest: TRN-4:GPipe:default:58720",
