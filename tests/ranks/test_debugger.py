@@ -6,12 +6,12 @@ import os
 import pty
 import select
 import sys
+import termios
 
 import pytest
 
 from pipeconform.ranks import debugger
 from pipeconform.ranks.debugger import VARIABLE, Request
-
 
 GUARD = 30.0  # seconds
 
@@ -22,6 +22,9 @@ class Terminal:
     def __init__(self) -> None:
         self.master, self.slave = pty.openpty()
         self.name = os.ttyname(self.slave)
+        attributes = termios.tcgetattr(self.slave)
+        attributes[3] &= ~termios.ECHO  # the kernel may put what was typed anywhere in what is shown
+        termios.tcsetattr(self.slave, termios.TCSANOW, attributes)
 
     def type(self, *commands: str) -> None:
         os.write(self.master, "".join(f"{one}\n" for one in commands).encode())
