@@ -389,6 +389,9 @@ class Capabilities:
     boundary: BoundaryClaim = BoundaryClaim()
     scale: GradientScale = GradientScale()
     reductions: tuple[Literal["mean", "sum"], ...] = ("mean",)
+    losses: tuple[Literal["mse", "cross_entropy"], ...] = ("mse", "cross_entropy")
+    """The losses that it can be given, for an engine that has its own: mean squared differences from a target of the
+    output's shape, or cross-entropy of the last dimension over classes. ``Plan.loss`` says which one is meant."""
     sub_groups: bool = False  # a pipeline group that is not the world
     fresh_process_per_build: bool = False
     patience: float = 2.0
@@ -417,9 +420,13 @@ class Capabilities:
     """What the adapter claims with other releases of the engine only, each with what this release lacks for it."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for numbers beyond any implementation's."""
+        """Raise ValueError for numbers beyond any implementation's, and for no loss."""
         if isinstance(self.schedules, tuple | list) and len(self.schedules) > _MOST_CLAIMED:
             raise ValueError(f"{len(self.schedules)} schedules are claimed; expected at most {_MOST_CLAIMED}")
+        if isinstance(self.losses, tuple | list) and not self.losses:
+            raise ValueError(
+                "no loss is claimed, so nothing could be trained; expected one at least in losses"
+            )
         if isinstance(self.patience, int | float) and not 0 <= self.patience <= _MOST_SECONDS:
             raise ValueError(f"patience is {self.patience} s; expected 0 to {_MOST_SECONDS} s")
 

@@ -380,7 +380,8 @@ class AskedOfPipeline:
     def _is_claimed(self, case: Case) -> bool:
         p, v = case.num_ranks, case.stages_per_rank
         own = self.target.limits.capabilities.under(self.claim)
-        return crosses_as_claimed(case.model, own.boundary) and all(
+        claimed = crosses_as_claimed(case.model, own.boundary) and case.loss.kind in own.losses
+        return claimed and all(
             self.claim.takes(num_ranks=p, stages_per_rank=v, num_microbatches=run.num_microbatches)
             for run in case.runs
         )

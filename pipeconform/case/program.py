@@ -22,6 +22,8 @@ class LossSpec(Strict, frozen=True, kw_only=True):
     reduction: Literal["mean", "sum"] = "mean"
     ignore: bool = False
     scaled: bool = False
+    fixed: bool = False
+    """Whether it is the only loss of the implementation, and so not what the case is about."""
 
 
 class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):

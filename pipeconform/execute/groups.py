@@ -111,7 +111,7 @@ def groups_of(
     if _on_gloo():
         # gloo connects here, and a rank that refuses the case at once would break connections that others
         # still make; the barrier is in the world's group, so that the engine remains the first user
-        with our_own(), examiner.telling(lambda: WAITS_FOR_OTHERS):
+        with our_own(), examiner.waiting_for_others(WAITS_FOR_OTHERS):
             dist.barrier()
     try:
         yield groups

@@ -101,7 +101,7 @@ def live_through(case: Case, execute: Callable[[Case], Observation], *, recovers
     if dist.is_initialized():
         failed = observation.failed
         said = WAITS_FOR_OTHERS if failed is None else f"raised {failed.type}, {WAITS_FOR_OTHERS}"
-        with our_own(), examiner.telling(lambda: said):
+        with our_own(), examiner.waiting_for_others(said):
             dist.barrier()  # in the world's own group
     again = execute(case.without_mistakes)
     return structs.replace(again, failed=observation.failed, lasting=observation.lasting)
@@ -142,7 +142,7 @@ def _on_every_rank(mine: bool, *, device: torch.device) -> bool:
         return mine
     votes = torch.tensor(int(mine), device=device)
     try:
-        with our_own(), examiner.telling(lambda: WAITS_FOR_OTHERS):
+        with our_own(), examiner.waiting_for_others(WAITS_FOR_OTHERS):
             dist.all_reduce(votes, dist.ReduceOp.MIN)  # in the world's own group
     except RuntimeError:
         return False  # a rank has died

@@ -30,7 +30,16 @@ from pipeconform.ranks.flight import Flight, flights_of_this_rank
 from pipeconform.ranks.operations import Operation, Pending
 from pipeconform.ranks.standing import Standing, Wait
 
-__all__ = ["QUESTION", "Purpose", "Recorded", "answer_questions", "prepare", "recorded_by", "telling"]
+__all__ = [
+    "QUESTION",
+    "Purpose",
+    "Recorded",
+    "answer_questions",
+    "prepare",
+    "recorded_by",
+    "telling",
+    "waiting_for_others",
+]
 
 QUESTION = signal.SIGUSR2
 _OWN = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
@@ -76,6 +85,7 @@ class Recorded(Protocol):
         """What an operation is for; None if that is unknown."""
 
 
+_own_waits: list[str] = []
 _tellers: list[Callable[[], str]] = []
 _frame_readers: list[Callable[[FrameType], str]] = []
 _recorders: list[Recorded] = []
@@ -108,6 +118,21 @@ def telling(
         _tellers.remove(teller)
         for reader in readers:
             _frame_readers.remove(reader)
+
+
+@contextmanager
+def waiting_for_others(words: str) -> Iterator[None]:
+    """Say that the task waits for other ranks in code of its own, which is not what it tests.
+
+    Such a wait is no part of a proof that ranks are deadlocked: what it waits for may be about to end by itself, as an
+    operation does whose connection this rank has closed.
+    """
+    _own_waits.append(words)
+    try:
+        with telling(lambda: words):
+            yield
+    finally:
+        _own_waits.remove(words)
 
 
 @contextmanager
@@ -188,6 +213,7 @@ def _undisturbed() -> Iterator[None]:
 
 def _told(stack: Sequence[FrameType], *, alone: bool) -> Standing:
     doing = ", ".join(text for text in [*(teller() for teller in _tellers), _within(stack)] if text)
+    alone = alone and not _own_waits
     recorders = list(_recorders)
     if not recorders:
         return Standing(doing=doing, wait=_called(stack), alone=alone)

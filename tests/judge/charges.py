@@ -204,6 +204,7 @@ NO_VERDICT: Mapping[str, str] = {
     "Failed.message": "chapter ERR, tests/judge/test_wording.py",
     "Failed.causes": "chapter ERR, tests/judge/test_wording.py",
     "Failed.step": "chapter ERR, tests/judge/test_misplanned.py",
+    "Failed.earlier": "the case is executed again in new processes, tests/campaign/test_kept_errors.py",
     "Failed.frames": "says where an error was raised; no verdict rests on it",
     "Frame.module": "says where an error was raised; no verdict rests on it",
     "Frame.file": "says where an error was raised; no verdict rests on it",

@@ -6,11 +6,14 @@ import os
 import pty
 import select
 import sys
+import termios
 
 import pytest
 
 from pipeconform.ranks import debugger
 from pipeconform.ranks.debugger import VARIABLE, Request
+
+GUARD = 30.0  # seconds
 
 
 class Terminal:
@@ -19,15 +22,19 @@ class Terminal:
     def __init__(self) -> None:
         self.master, self.slave = pty.openpty()
         self.name = os.ttyname(self.slave)
+        attributes = termios.tcgetattr(self.slave)
+        attributes[3] &= ~termios.ECHO  # the kernel may put what was typed anywhere in what is shown
+        termios.tcsetattr(self.slave, termios.TCSANOW, attributes)
 
     def type(self, *commands: str) -> None:
         os.write(self.master, "".join(f"{one}\n" for one in commands).encode())
 
-    def shown(self) -> str:
-        text = b""
-        while select.select([self.master], [], [], 0.2)[0]:
-            text += os.read(self.master, 1 << 16)
-        return text.decode()
+    def shown(self, *expected: str) -> str:
+        """What appears, at least until all of `expected` has: the kernel hands it over when it finds the time."""
+        text = ""
+        while select.select([self.master], [], [], 0.2 if all(one in text for one in expected) else GUARD)[0]:
+            text += os.read(self.master, 1 << 16).decode()
+        return text
 
 
 @pytest.fixture
@@ -102,9 +109,9 @@ def test_a_breakpoint_stops_in_its_own_frame_and_the_program_goes_on(installed, 
     terminal.type("p value * 21", "value = 40", "c")
 
     assert stopping(2) == 41
-    shown = terminal.shown()
-    assert "rank 1 is at a breakpoint()" in shown
-    assert "(Pdb, rank 1) 42\r\n" in shown
+    expected = ("rank 1 is at a breakpoint()", "(Pdb, rank 1) 42\r\n")
+    shown = terminal.shown(*expected)
+    assert all(one in shown for one in expected)
     assert not closed.exists()
     assert not debugger.is_open(tmp_path)
 
@@ -114,7 +121,7 @@ def test_the_pool_sees_that_the_debugger_is_open(installed, terminal, tmp_path):
     terminal.type(f"p __import__('os').listdir({str(tmp_path)!r})", "c")
     stopping(1)
 
-    assert "['debugger-open']" in terminal.shown()
+    assert "['debugger-open']" in terminal.shown("['debugger-open']")
 
 
 @pytest.mark.parametrize("command", ["q", "quit", "exit"])
@@ -124,7 +131,7 @@ def test_quitting_closes_it_for_good(installed, terminal, closed, command):
 
     assert stopping(1) == 2
     assert closed.exists()
-    terminal.shown()
+    terminal.shown("rank 1 is at a breakpoint()")
     assert stopping(2) == 3
     debugger.post_mortem(raised())
     assert terminal.shown() == ""
@@ -135,10 +142,9 @@ def test_an_exception_opens_it_where_it_was_raised_and_only_once(installed, term
     error = raised()
     terminal.type("p 6 * 7", "l", "c")
     debugger.post_mortem(error)
-    shown = terminal.shown()
+    expected = ("rank 1 raised ValueError: bad", "42", 'raise ValueError("bad")')
+    shown = terminal.shown(*expected)
 
-    assert "rank 1 raised ValueError: bad" in shown
-    assert "42" in shown
-    assert 'raise ValueError("bad")' in shown
+    assert all(one in shown for one in expected)
     debugger.post_mortem(error)
     assert terminal.shown() == ""

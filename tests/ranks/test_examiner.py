@@ -71,3 +71,12 @@ def test_who_else_there_is_is_known_without_a_look(looks):
 
     assert not accompanied.alone  # that a rank can be alone, proofs of deadlocks show
     assert not looks
+
+
+def test_a_task_that_waits_in_code_of_its_own_says_so_and_proves_nothing(looks):
+    with examiner.waiting_for_others("raised ValueError, waits for the others"):
+        inside = asked_while(compute)
+    outside = asked_while(compute)
+
+    assert (inside.doing, inside.alone) == ("raised ValueError, waits for the others", False)
+    assert (outside.doing, outside.alone) == ("", True)

@@ -5,8 +5,10 @@ The order of the choices decides what a seed gives: a choice added in the middle
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Optimize, Sgd, Stage, Train
-from pipeconform.case.draw.changes import replaced, two_runs
+from pipeconform.case.draw.changes import replaced, two_runs, with_classes
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import draw_size
 from pipeconform.case.draw.subject import Draft, Subject
@@ -25,6 +27,12 @@ def draw_case(d: Drawing, subject: Subject) -> Case:
     draft = _plain(d, subject)
     if subject.contents is not None:
         draft = subject.contents(d, draft)
+    if draft.loss.kind not in d.capabilities.losses:
+        draft = replaced(
+            draft,
+            model=with_classes(draft.model),
+            loss=structs.replace(draft.loss, kind="cross_entropy", fixed=True),
+        )
     if not draft.world.is_parallel:
         draft = replaced(draft, world=subject.world(d) if subject.world is not None else bystanding(d))
     if subject.program is not None:

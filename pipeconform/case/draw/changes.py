@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from pipeconform.case.blocks import AnyBlock, Block
+from pipeconform.case.blocks import AnyBlock, Block, Head
 from pipeconform.case.case import Case, Eval, Model, Stage, Step, Train, Zero
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Change, Draft
@@ -31,6 +31,7 @@ __all__ = [
     "sizes_of",
     "two_runs",
     "unfrozen",
+    "with_classes",
     "with_ordinary_tensors",
     "with_other_blocks",
     "without_blocks",
@@ -60,6 +61,11 @@ def appended(model: Model, stage: int, block: AnyBlock) -> Model:
     stages = list(model.stages)
     stages[stage] = structs.replace(stages[stage], blocks=(*stages[stage].blocks, block))
     return structs.replace(model, stages=tuple(stages))
+
+
+def with_classes(model: Model) -> Model:
+    """The model with a last block that gives values for three classes."""
+    return structs.replace(appended(model, len(model.stages) - 1, Head()), classes=3)
 
 
 def two_runs(d: Drawing, draft: Draft) -> tuple[Step, ...]:

@@ -18,6 +18,8 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
     features = capabilities.features
     if not claim.trains and (subject.trains or subject.mistaken or Feature.EVAL not in features):
         return False
+    if "mse" not in capabilities.losses and (subject.squares or subject.form == "whole"):
+        return False
     return (
         _form_is_claimed(subject, claim, capabilities)
         and subject.needs <= features

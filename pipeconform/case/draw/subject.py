@@ -50,6 +50,8 @@ class Subject:
 
     needs: frozenset[Feature] = frozenset()
     """The features that an implementation must claim."""
+    squares: bool = False
+    """Whether its models must be trained on squared differences: they have no last block for classes."""
     trains: bool = False
     """Whether it is about training; schedules that only evaluate then have no such cases."""
     claimed: Callable[[ScheduleClaim, Capabilities], bool] = _everywhere

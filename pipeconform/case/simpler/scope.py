@@ -77,6 +77,7 @@ class Scope:
             and boundary.min_ndim <= (3 if model.sequence else 2)
             and crosses_as_claimed(model, boundary)
             and case.loss.reduction in own.reductions
+            and case.loss.kind in own.losses
         )
 
     def _is_laid_out(self, case: Case) -> bool:

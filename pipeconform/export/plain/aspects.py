@@ -49,8 +49,8 @@ class Aspect:
     """Changes of copied pieces."""
 
 
-def aspect_of(case: Case, *, signature: str, status: str) -> Aspect:
-    """What to look at for a violation with this signature.
+def aspect_of(case: Case, *, requirement: str, signature: str, status: str) -> Aspect:
+    """What to look at for a violation of a requirement with this signature.
 
     Raises:
         NotPlainError: programs cannot show it.
@@ -60,6 +60,8 @@ def aspect_of(case: Case, *, signature: str, status: str) -> Aspect:
     if status == "crashed" and signature.startswith("died: SIG"):
         return Aspect(kind="died", ended=signature.removeprefix("died: "))
     if signature in ("hang", "others left waiting"):
+        if requirement == "ERR-10":
+            raise NotPlainError("a rank that raised closes the pipeline's connections and lives on")
         return Aspect(kind="waited", lives_on=signature != "hang" or case.is_mistaken)
     if signature == "replicas differ":
         return Aspect(seen="gradients(stages)", after=(Train,), found="differing(on_pipeline(rank))")

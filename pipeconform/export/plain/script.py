@@ -40,7 +40,7 @@ def plain_program(question: Question, *, found: str) -> str:
     if not isinstance(case, Case):
         raise NotPlainError("the case is of a wrapper, not of a pipeline")
     _refuse(case, question)
-    aspect = aspect_of(case, signature=sought.signature, status=sought.status)
+    aspect = aspect_of(case, requirement=sought.requirement, signature=sought.signature, status=sought.status)
     if "expected" in aspect.found and case.draws_masks:
         raise NotPlainError("dropout draws other masks on the full model")
     if "expected" in aspect.found and case.has(blocks.BatchNorm) and case.world.num_replicas > 1:

@@ -10,6 +10,7 @@ from pipeconform.case import blocks
 from pipeconform.case.case import ByHand, Case, Eval, Model, Stage, Train, World
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.replicas import Replicas
+from pipeconform.export.plain.refusal import NotPlainError
 from tests.export.plain.conftest import question_of, written
 
 LINEAR = blocks.Linear()
@@ -170,6 +171,15 @@ def test_a_mended_torch_does_not_show_it(programs, tmp_path, question, change):
 
     assert code == 0, output
     assert output.splitlines()[-1] == "NOT REPRODUCED"
+
+
+def test_a_wait_that_a_closing_connection_ends_is_not_written_plainly():
+    raises = Train(batch_size=2, num_microbatches=2, mistake=Mistake(where="backward", how="raise", stage=1))
+    case = case_of("GPipe", (LINEAR,), (LINEAR,), program=(raises,))
+
+    with pytest.raises(NotPlainError, match="closes the pipeline's connections"):
+        written(question_of(case, "ERR-10", "hang", status="hung"))
+    assert "time.sleep" in written(question_of(case, "ERR-14", "others left waiting", status="hung"))
 
 
 def test_another_error_than_the_one_sought_is_inconclusive(programs, tmp_path):

@@ -28,6 +28,7 @@ def _is_claimed(claim: ScheduleClaim, own: Capabilities) -> bool:
 
 REPLICA_NORMS = Subject(
     focus=Focus.REPLICA_NORMS,
+    squares=True,
     form="replicas",
     needs=frozenset({Feature.BUFFERS}),
     claimed=_is_claimed,

@@ -30,6 +30,7 @@ def _is_claimed(claim: ScheduleClaim, own: Capabilities) -> bool:
 
 REPLICA_TIES = Subject(
     focus=Focus.REPLICA_TIES,
+    squares=True,
     form="replicas",
     needs=frozenset({Feature.SHARED_ACROSS_RANKS, Feature.OPTIMIZER}),
     claimed=_is_claimed,

@@ -6,23 +6,29 @@ from msgspec import structs
 
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, LossSpec, Stage
-from pipeconform.case.draw.changes import appended, replaced, with_other_blocks
+from pipeconform.case.draw.changes import replaced, with_classes, with_other_blocks
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.subject import Draft, Subject
 from pipeconform.case.focus import Focus
-from pipeconform.claims import Feature
+from pipeconform.claims import Capabilities, Feature
+
+
+def _kinds(own: Capabilities) -> list[str]:
+    """What targets and losses can be about; an implementation with a single loss has fewer."""
+    squares, classes = (one in own.losses for one in ("mse", "cross_entropy"))
+    kinds = ["classes"] if squares and classes else []
+    kinds += ["ignored"] if classes and "sum" in own.reductions else []
+    kinds += ["scaled"] if squares and Feature.LOSS_KWARGS in own.features else []
+    kinds += ["tokens"] if classes and Feature.TOKENS in own.features else []
+    return kinds
 
 
 def _drawn(d: Drawing, draft: Draft) -> Draft:
     """Draw cross-entropy over classes (summed, if targets are ignored) or a loss with a keyword argument."""
-    kinds = ["classes"]
-    kinds += ["ignored"] if "sum" in d.capabilities.reductions else []
-    kinds += ["scaled"] if Feature.LOSS_KWARGS in d.features else []
-    kinds += ["tokens"] if Feature.TOKENS in d.features else []
-    kind, model, reduction = d.pick(kinds), draft.model, draft.loss.reduction
+    kind, model, reduction = d.pick(_kinds(d.capabilities)), draft.model, draft.loss.reduction
     if kind == "scaled":
         return replaced(draft, loss=LossSpec(reduction=reduction, scaled=True))
-    model = structs.replace(appended(model, len(model.stages) - 1, blocks.Head()), classes=3)
+    model = with_classes(model)
     if kind == "tokens":
         first, *others = model.stages
         first = Stage(blocks=(blocks.Embedding(), *first.blocks))
@@ -41,7 +47,8 @@ def _plain(case: Case) -> Case:
 TARGETS = Subject(
     focus=Focus.TARGETS,
     trains=True,
-    found=lambda case: case.loss.kind == "cross_entropy" or case.loss.scaled,
+    claimed=lambda claim, own: bool(_kinds(own)),
+    found=lambda case: (case.loss.kind == "cross_entropy" and not case.loss.fixed) or case.loss.scaled,
     contents=_drawn,
     without=_plain,
     control="with squared distances as the loss, and without classes or tokens",

@@ -39,6 +39,7 @@ def _tensor(case: Case) -> TensorParallel:
 
 TENSOR = Subject(
     focus=Focus.TENSOR,
+    squares=True,
     form="tensor parallel",
     claimed=lambda claim, own: own.tensor_parallel is not None and bool(own.tensor_parallel.maps),
     found=lambda case: not _tensor(case).boundary,

@@ -39,6 +39,7 @@ def _tied(d: Drawing, model: Model) -> Model:
 
 TIED_STAGES = Subject(
     focus=Focus.TIED_STAGES,
+    squares=True,
     claimed=_is_claimed,
     found=lambda case: bool(case.model.tied),
     least_stages=2,
