@@ -141,7 +141,11 @@ class Pipeline(Protocol):
         """Stage index to the live module this rank trains."""
 
     def run(self, mode: Mode, batch: Batch) -> StepResult:
-        """Run one step over the batch."""
+        """Run one step over the batch.
+
+        When it returns, the results, the gradients and the state are ready on the device's stream that was current
+        when it was called; they are read on that stream.
+        """
 
     def apply(self, operation: Operation) -> None:
         """Carry out a program step that is not a run.

@@ -62,7 +62,7 @@ class DataParallel(nn.Module):
         super().__init__()
         self.module, self.options = module, options or Options()
         self.group: ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
-        self.attendance = Attendance(self.group)
+        self.attendance = Attendance(self.group, module)
         self._hook: tuple[Hook, Any] | None = None
         self._steps: dict[str, Callable[[], Any]] = {}
         """By parameter, what to do once its gradient is reduced."""
@@ -173,7 +173,7 @@ class DataParallel(nn.Module):
         """Go on with the replicas of `group`, between two steps; a rank outside is alone from now on."""
         self.alone = dist.get_rank(group) < 0
         if not self.alone:
-            self.group, self.attendance = group, Attendance(group)
+            self.group, self.attendance = group, Attendance(group, self.module)
         self._settled, self._expected = False, {}
         self._buckets = self._lay_out(list(reversed(self._parameters_kept)))
 

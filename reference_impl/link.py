@@ -60,7 +60,7 @@ class Link:
         lengths: Lengths | None = None,
         mesh: DeviceMesh | None = None,
     ) -> None:
-        self.group, self._ranks, self._device, self.mesh = group, ranks, device, mesh
+        self.group, self._ranks, self.device, self.mesh = group, ranks, device, mesh
         self._under_way: list[tuple[Any, Tensor]] = []
         self._expected: dict[int, tuple[Any, Tensor] | None] = {}
         self._lengths: Lengths = {} if lengths is None else lengths
@@ -78,23 +78,23 @@ class Link:
             if position not in (low, high):
                 continue
             other = self.process(high if position == low else low)
-            byte = torch.zeros(1, dtype=torch.uint8, device=self._device)
+            byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
             first, then = self.start_send, self.start_receive
             for start in (first, then) if position == low else (then, first):
                 start(byte, other).wait()
 
     def send(self, value: Any, *, to: int) -> None:
         """Send a tree of tensors and Nones to the rank at a position."""
-        self._send(wire.pack(value, device=self._device), to)
+        self._send(wire.pack(value, device=self.device), to)
 
     def send_failure(self, text: str, *, to: int) -> None:
         """Send, instead of a value, the message that a rank failed."""
-        self._send(wire.pack_failure(text, device=self._device), to)
+        self._send(wire.pack_failure(text, device=self.device), to)
 
     def expect(self, *, source: int) -> None:
         """Post the receive of the next message of the rank at a position, one at a time; receive it later."""
         # On devices other than a CPU a receive that waits for its message may hold up the sends behind it.
-        if self._device.type == "cpu":
+        if self.device.type == "cpu":
             self._expected[source] = self._post(self._frame("from", source), source)
 
     def receive(self, *, source: int) -> Any:
@@ -140,7 +140,7 @@ class Link:
         self._note("to", to, length)
 
     def _post(self, length: int, source: int) -> tuple[Any, Tensor]:
-        data = torch.empty(length, dtype=torch.uint8, device=self._device)
+        data = torch.empty(length, dtype=torch.uint8, device=self.device)
         return self.start_receive(data, self.process(source)), data
 
     def _frame(self, direction: str, position: int) -> int:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import ProcessGroup
 
 from .errors import ReplicaError
@@ -24,8 +25,8 @@ _ABSENT, _PRESENT, BUFFERS, GRADIENTS = 0, 1, 2, 4
 class Attendance:
     """Which ranks take part in a step; outside `joining` all do, and nothing is sent."""
 
-    def __init__(self, group: ProcessGroup) -> None:
-        self._group, self._size = group, dist.get_world_size(group)
+    def __init__(self, group: ProcessGroup, module: nn.Module) -> None:
+        self._group, self._size, self._module = group, dist.get_world_size(group), module
         self._asks = self._initial = self._raises = False
         self.present, self.source = self._size, 0
         """How many ranks have a batch in this step, and the lowest of them."""
@@ -58,7 +59,7 @@ class Attendance:
 
     def _gather(self, own: int) -> int:
         """Exchange what all ranks are going to do, and return the union; 0 if no rank has a batch."""
-        flags = torch.zeros(self._size, dtype=torch.int32)
+        flags = torch.zeros(self._size, dtype=torch.int32, device=next(self._module.parameters()).device)
         flags[dist.get_rank(self._group)] = own
         dist.all_reduce(flags, group=self._group)
         told = flags.tolist()

@@ -154,8 +154,8 @@ class DeepSpeed:
         return Description(name="deepspeed", version=version, capabilities=_CAPABILITIES)
 
     def setup_process(self) -> None:
-        """Keep the engine on the CPU unless there is an accelerator, and away from its compiler."""
-        if not torch.accelerator.is_available():
+        """Keep the engine on the CPU if the run is, whatever the machine has, and away from its compiler."""
+        if dist.get_backend() == "gloo":
             os.environ["DS_ACCELERATOR"] = "cpu"  # read when the package is imported
         import deepspeed
 

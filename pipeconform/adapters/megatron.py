@@ -133,7 +133,7 @@ class _MegatronPipeline:
         def loss_of(output: Any) -> tuple[Any, ...]:
             loss = self._plan.loss.function(output, microbatch.target, **self._loss_kwargs)
             reported = (loss.detach().clone(), tree.tree_map(torch.Tensor.detach, output))
-            tokens = () if self._plan.loss.reduction == "mean" else (torch.tensor(1, dtype=torch.int),)
+            tokens = () if self._plan.loss.reduction == "mean" else (torch.ones_like(loss, dtype=torch.int),)
             return loss, *tokens, reported  # a mean is divided by m, in place; a sum counts as tokens
 
         return stage(*microbatch.args, **microbatch.kwargs.get(stage.index, {})), loss_of
@@ -157,10 +157,6 @@ class Megatron:
         return Description(name="megatron-core", version=release, capabilities=_CAPABILITIES)
 
     def setup_process(self) -> None:
-        from megatron.core.pipeline_parallel import p2p_communication, schedules
-
-        if not torch.cuda.is_available():
-            p2p_communication.torch = schedules.torch = TorchWithoutCuda("torch")
         alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
         self._others = dict.fromkeys(("tp", "cp", "dp_cp"), alone)
 
@@ -169,7 +165,16 @@ class Megatron:
         p, stages = len(plan.ranks.pipeline_ranks), len(plan.stages)
         if plan.placement != placement_of(Placement.LOOP, num_ranks=p, num_stages=stages):
             raise ValueError(f"stages are placed on ranks {plan.placement}, but {plan.schedule} wants a loop")
+        _run_on(plan.ranks.device)
         return Bystander() if plan.ranks.pipeline_rank is None else _MegatronPipeline(plan, self._others)
+
+
+def _run_on(device: torch.device) -> None:
+    """Have the schedules make their tensors on the plan's device: by themselves they ask the machine."""
+    from megatron.core.pipeline_parallel import p2p_communication, schedules
+
+    own = torch if device.type == "cuda" else TorchWithoutCuda("torch")
+    p2p_communication.torch = schedules.torch = own
 
 
 def _edge(plan: Plan) -> TensorSpec | None:

@@ -65,12 +65,16 @@ _STRATEGIES = {
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """A module's device; one on the meta device gets this process's accelerator, if there is one, else the CPU."""
+    """A module's device; one on the meta device gets the accelerator, or with gloo as the default backend the CPU.
+
+    Whether the machine has an accelerator does not matter: the run may use the CPU.
+    """
     found = {p.device for p in module.parameters() if not p.is_meta}
     if found:
         return found.pop()
-    on_cpu = "gloo" in dist.get_backend() or not torch.accelerator.is_available()
-    return torch.device("cpu") if on_cpu else torch.device(torch.accelerator.current_device_index())
+    if dist.get_backend() == "gloo":
+        return torch.device("cpu")
+    return torch.device(torch.accelerator.current_device_index())
 
 
 def fully_sharded(module: nn.Module, options: WrapOptions) -> nn.Module:

@@ -11,7 +11,7 @@ __all__ = ["TorchWithoutCuda"]
 
 
 class TorchWithoutCuda(ModuleType):
-    """Replaces ``torch`` in an engine's module if there is no CUDA: its device calls mean the CPU.
+    """Replaces ``torch`` in an engine's module if the run is on the CPU: calls about CUDA mean the CPU.
 
     Only that module sees it: the model runs with the real torch.
     """

@@ -124,7 +124,9 @@ class Executor:
         size = self._world_size(case)
         pool = self.pools.of_size(size)
         # what an error leaves behind in a process must not accuse the cases after it: ERR-11 asks about that
-        if self.capabilities.fresh_process_per_build or (size in self.mistaken and not case.is_mistaken):
+        # after an error gloo's groups end cleanly, and others are aborted: their processes are used no further
+        spoiled = size in self.mistaken and not (case.is_mistaken and self.pools.devices.ends_after_errors)
+        if self.capabilities.fresh_process_per_build or spoiled:
             pool.restart()
             self.mistaken.discard(size)
         if case.is_mistaken:

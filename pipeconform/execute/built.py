@@ -10,14 +10,17 @@ from torch import nn
 from pipeconform.adapter import Pipeline
 from pipeconform.case.build.modules import build_stage
 from pipeconform.case.case import Case
+from pipeconform.execute.randomness import moved
 from pipeconform.observe.array import Array
 
 __all__ = ["build_changes"]
 
 
-def build_changes(case: Case, pipeline: Pipeline, rng: torch.Tensor) -> Iterator[str]:
-    """Name what building changed although it must not."""
-    if not torch.equal(torch.get_rng_state(), rng):
+def build_changes(
+    case: Case, pipeline: Pipeline, rng: tuple[torch.Tensor, ...], *, device: torch.device
+) -> Iterator[str]:
+    """Name what building changed although it must not; `rng` is the `random_state` before."""
+    if moved(rng, device):
         yield "the process's random state moved"
     if case.model.split is not None or case.world.is_parallel:
         return  # a front end makes the modules, or they are wrapped: there is nothing to compare them with

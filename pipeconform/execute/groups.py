@@ -77,7 +77,7 @@ def lasting_groups() -> frozenset[str]:
 def release_earlier() -> None:
     """Release what earlier cases of this process have left connected."""
     while _lingering():
-        _destroy_if_there(_lingering().pop())
+        _end_after_error(_lingering().pop())
     _retired().release()
 
 
@@ -106,7 +106,7 @@ def groups_of(
         yield Groups()
         return
     groups = _new_groups(case, context, owners)
-    if dist.get_backend() == "gloo":
+    if _on_gloo():
         # gloo connects here, and a rank that refuses the case at once would break connections that others
         # still make; the barrier is in the world's group, so that the engine remains the first user
         with our_own():
@@ -117,10 +117,12 @@ def groups_of(
         if lingers:
             _lingering().extend(groups.all)
         else:
-            _destroy(groups)
+            for group in groups.all:
+                _end_after_error(group)
         raise
-    _destroy(groups)
-    if dist.get_backend() == "gloo":
+    for group in groups.all:
+        _destroy_if_there(group)
+    if _on_gloo():
         for group in groups.all:
             _retired().add(group)
 
@@ -186,9 +188,16 @@ def is_there(group: dist.ProcessGroup) -> bool:
     return group in dist.distributed_c10d._world.pg_map
 
 
-def _destroy(groups: Groups) -> None:
-    for group in groups.all:
+def _on_gloo() -> bool:
+    return dist.get_backend() == "gloo"
+
+
+def _end_after_error(group: dist.ProcessGroup) -> None:
+    """End a group without waiting for what was given to it: other backends than gloo finish that before they end."""
+    if _on_gloo():
         _destroy_if_there(group)
+    elif is_there(group):
+        dist.distributed_c10d._abort_process_group(group)  # private; the public call would wait
 
 
 def _destroy_if_there(group: dist.ProcessGroup) -> None:

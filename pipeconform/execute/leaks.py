@@ -46,15 +46,16 @@ def live_on(
     build: Callable[[], P] | None,
     run: Callable[[P], None],
     group: dist.ProcessGroup | None,
+    device: torch.device,
 ) -> LivedOn:
     """Run more steps, close twice, use the group, then build, run and close in rounds; collective.
 
     `build` makes a pipeline like `pipeline`, which is closed here; None if a process can build only one. `run`
-    runs one step and clears its gradients.
+    runs one step and clears its gradients. The group is used on `device`: its backend may have no other tensors.
     """
     steps = _flat(lambda: run(pipeline))
     error = _closing_error(pipeline)
-    works = _works(group)
+    works = _works(group, device)
     rounds: tuple[Census, ...] = ()
     if build is not None and works:
 
@@ -87,12 +88,12 @@ def _closing_error(pipeline: _Closable) -> str | None:
     return None
 
 
-def _works(group: dist.ProcessGroup | None) -> bool:
+def _works(group: dist.ProcessGroup | None, device: torch.device) -> bool:
     """Whether the group is still there, and a sum over its ranks is right."""
     if group is None:
         return True
     if not is_there(group):
         return False
-    total = torch.ones(1, device="cpu" if dist.get_backend(group) == "gloo" else None)
+    total = torch.ones(1, device=device)
     dist.all_reduce(total, group=group)
     return int(total) == dist.get_world_size(group)

@@ -20,6 +20,7 @@ from pipeconform.case.build.whole import build_whole
 from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
 from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.randomness import moved, random_state
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import (
     Answered,
@@ -67,7 +68,7 @@ def run_step(
     """
     step = case.program[index]
     result, answers, batch = StepResult(), tuple[Answered, ...](), None
-    rng = torch.get_rng_state()
+    rng = random_state(plan.ranks.device)
     if isinstance(step, Train | Eval):
         batch = _data_for(case, index, plan, capabilities)
         if isinstance(step, Train) and step.mistake is not None:
@@ -86,7 +87,7 @@ def run_step(
         pipeline.apply(contract.LoadState(loaded))
     else:
         pipeline.apply(contract.OptimizerStep())
-    moved = not torch.equal(torch.get_rng_state(), rng)
+    rng_moved = moved(rng, plan.ranks.device)
     state, owned = pipeline.state(), pipeline.owned()
     names = {s: {name for name, _ in _parameter_names(case, s)} for s in owned}
     kwarg_gradients = {} if batch is None else data.kwarg_gradients(batch, stages=owned)
@@ -109,7 +110,7 @@ def run_step(
         events=recorder.events(),
         flow=recorder.flow(),
         hook_counts={s: counts for s, module in owned.items() if (counts := hook_counts(module))},
-        rng_moved=moved,
+        rng_moved=rng_moved,
         # replicas are not asked: their answer would add communication to what is recorded
         gradient_norm=None if case.world.is_parallel else _norm(step, pipeline, capabilities),
         differentiable=_differentiable((result.output, result.losses, result.loss)),

@@ -38,6 +38,7 @@ from pipeconform.execute.groups import Groups, groups_of, lasting_groups, releas
 from pipeconform.execute.job import Job
 from pipeconform.execute.neighbours import neighbours_of
 from pipeconform.execute.planning import owners_of, plan_of
+from pipeconform.execute.randomness import random_state
 from pipeconform.execute.replicas import AveragingHook
 from pipeconform.execute.steps import run_step
 from pipeconform.observe.attached import listen
@@ -195,6 +196,7 @@ def _run(
         Timeline(memory) if watches else None,
         traffic,
         gradients=Gradients() if "gradients" in job.observe else None,
+        device=ranks.device,
     )
     disturber = Disturber(case.world.perturbations, rank=position, replica=replica)
     mistakes = MistakeMaker(case)
@@ -206,7 +208,7 @@ def _run(
     claim = description.capabilities.schedule(case.schedule)
     if traffic is not None and claim is not None:
         traffic.neighbours = neighbours_of(case, plan, claim)
-    before = torch.get_rng_state()
+    before = random_state(ranks.device)
     nothing = Observation(rank=context.rank, pipeline_rank=position)
     try:
         pipeline = CheckedPipeline(adapter.build(plan))
@@ -222,7 +224,7 @@ def _run(
     lived_on: LivedOn | None = None
     steps: list[StepShown] = []
     try:
-        changes = tuple(build_changes(case, pipeline, before))
+        changes = tuple(build_changes(case, pipeline, before, device=ranks.device))
         declares = contract.Feature.DECLARED_TABLE in description.capabilities.features
         table = pipeline.table() if watches and declares else None
         keys, known = _said(case, pipeline, description.capabilities)
@@ -255,6 +257,7 @@ def _run(
                 build=again,
                 run=lambda one: _run_quietly(case, plan, one, description.capabilities, recorder, run),
                 group=groups.pipeline,
+                device=ranks.device,
             )
     except Exception as error:
         debugger.post_mortem(error)

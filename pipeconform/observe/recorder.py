@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pipeconform.observe.array import Array
 from pipeconform.observe.gradients import Gradients
+from pipeconform.observe.late import LateForward, copied
 from pipeconform.observe.observation import Event, Flow, Forward, Held, Kept, Structure
 from pipeconform.observe.timeline import Timeline
 from pipeconform.observe.traffic.recorder import TrafficRecorder
@@ -21,7 +22,8 @@ __all__ = ["ForwardRecorder", "hook_counts"]
 class ForwardRecorder:
     """Keeps copies of what passed through the stages since the last `take`.
 
-    With a timeline it also keeps the order; with `gradients` instead, the gradients.
+    With a timeline it also keeps the order; with `gradients` instead, the gradients. What is on a `device` other than
+    the CPU is read by `take`.
     """
 
     def __init__(
@@ -30,11 +32,13 @@ class ForwardRecorder:
         traffic: TrafficRecorder | None = None,
         *,
         gradients: Gradients | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.timeline, self._traffic, self.gradients = timeline, traffic, gradients
         self.step: int | None = None
         """The running step of the program; None outside of any."""
-        self._forwards: list[Forward] = []
+        self._device = None if device is None or device.type == "cpu" else device
+        self._forwards: list[Forward | LateForward] = []
 
     @property
     def watcher(self) -> Timeline | Gradients | None:
@@ -59,17 +63,28 @@ class ForwardRecorder:
             self.gradients.passed(stage, output)
         if self._traffic is not None:
             self._traffic.passed(stage, len(self._forwards), inputs, output)
-        self._forwards.append(
-            Forward(
+        grad_enabled = torch.is_grad_enabled()
+        requires_grad = tuple(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+        call = -1 if self.watcher is None else self.watcher.call
+
+        def recorded(inputs: tuple[Any, ...], output: Any, masks: list[Tensor]) -> Forward:
+            return Forward(
                 stage=stage,
-                grad_enabled=torch.is_grad_enabled(),
+                grad_enabled=grad_enabled,
                 training=training,
-                requires_grad=tuple(isinstance(value, Tensor) and value.requires_grad for value in inputs),
+                requires_grad=requires_grad,
                 inputs=tuple(Structure.of(value) for value in inputs),
                 output=Structure.of(output),
                 masks=tuple(Array.of(mask) for mask in masks),
-                call=-1 if self.watcher is None else self.watcher.call,
+                call=call,
             )
+
+        if self._device is None:
+            self._forwards.append(recorded(inputs, output, masks))
+            return
+        copies = copied((inputs, output, masks), device=self._device)
+        self._forwards.append(
+            LateForward(stage=stage, grad_enabled=grad_enabled, read=lambda: recorded(*copies()))
         )
 
     def standing(self) -> str:
@@ -100,8 +115,8 @@ class ForwardRecorder:
 
     def take(self) -> tuple[Forward, ...]:
         """Return what was recorded, and start again."""
-        taken, self._forwards = tuple(self._forwards), []
-        return taken
+        taken, self._forwards = self._forwards, []
+        return tuple(one.read() if isinstance(one, LateForward) else one for one in taken)
 
     def held(self) -> tuple[Held, ...] | None:
         """Return what was kept since the last call; None if memory is not observed."""

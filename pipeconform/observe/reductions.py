@@ -64,7 +64,17 @@ class ReductionRecorder:
         """Run the batch."""
         return run()
 
+    def coalescing(self, group: dist.ProcessGroup) -> None:
+        """Ignore how operations are issued."""
+
+    def coalesced(self, group: dist.ProcessGroup, work: dist.Work | None) -> None:
+        """Ignore how operations are issued."""
+
     def waited(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
+        """Wait."""
+        return wait()
+
+    def synchronised(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
         """Wait."""
         return wait()
 

@@ -17,7 +17,7 @@ import msgspec
 
 from pipeconform.errors import PoolError, UsageError
 
-__all__ = ["Devices", "Machine", "device_names", "probe", "resolve"]
+__all__ = ["Devices", "Machine", "backend_for", "device_names", "probe", "resolve"]
 
 _VISIBLE = {
     "cuda": "CUDA_VISIBLE_DEVICES",
@@ -36,16 +36,17 @@ _FIRST_SHARING_NCCL = (2, 30)
 
 _PROBE_LIMIT = 120.0  # seconds
 _PROBE = """
-import json, sys, torch
+import contextlib, json, sys, torch
 import torch.distributed as dist
-wanted = sys.argv[1]
+wanted, backend = sys.argv[1], None
 if wanted == "auto":
     found = torch.accelerator.current_accelerator(check_available=True)
     wanted = "cpu" if found is None else found.type
 try:
     torch.device(wanted)
     count = None if wanted == "cpu" else torch.get_device_module(wanted).device_count()
-    backend = dist.get_default_backend_for_device(wanted) if dist.is_available() else None
+    with contextlib.suppress(ValueError):  # a vendor's device need not have one
+        backend = dist.get_default_backend_for_device(wanted) if dist.is_available() else None
     nccl = torch.cuda.nccl.version() if wanted == "cuda" and dist.is_nccl_available() else None
 except (AttributeError, RuntimeError, ValueError) as error:
     print(json.dumps({"device_type": wanted, "count": 0, "backend": None, "error": str(error)}))
@@ -77,6 +78,16 @@ class Devices:
     count: int | None
     ranks_per_device: int = 1
     indices: tuple[int, ...] = ()
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether NCCL moves the device's tensors."""
+        return backend_for(self.backend, self.device_type) == "nccl"
+
+    @property
+    def ends_after_errors(self) -> bool:
+        """Whether groups end after an error without being aborted."""
+        return backend_for(self.backend, self.device_type) == "gloo"
 
     def of_rank(self, rank: int) -> str:
         """Return the torch device string of ``rank``."""
@@ -111,13 +122,21 @@ class Devices:
 
     def settings(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that the ranks need in addition; the user's ``own`` environment takes precedence."""
-        shares = "nccl" in self.backend and self.ranks_per_device > 1
+        shares = self.uses_nccl and self.ranks_per_device > 1
         return sharing_settings(own) if shares else {}
 
     def _sharing_needs(self) -> str:
-        if "nccl" not in self.backend:
+        if not self.uses_nccl:
             return ""
         return " (the nccl backend: NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1)"
+
+
+def backend_for(backend: str, device_type: str) -> str:
+    """The backend that moves tensors of a device type: of ``cpu:gloo,cuda:nccl`` ``nccl`` for ``cuda``; maybe none."""
+    if ":" not in backend:
+        return backend
+    pairs = (pair.partition(":") for pair in backend.lower().split(","))
+    return next((name for kind, _, name in pairs if kind == device_type), "")
 
 
 def device_names(device_type: str, count: int) -> tuple[str, ...]:
@@ -176,9 +195,12 @@ def resolve(
         raise UsageError(
             f"--device {machine.device_type}: torch has no default backend for it; give --backend"
         )
-    if chosen == "nccl" and machine.device_type != "cuda":
+    serving = backend_for(chosen, machine.device_type)
+    if not serving:
+        raise UsageError(f"--backend {chosen} has none for --device {machine.device_type}")
+    if serving == "nccl" and machine.device_type != "cuda":
         raise UsageError(f"--backend nccl needs --device cuda, not {machine.device_type}")
-    if chosen == "nccl" and ranks_per_device > 1:
+    if serving == "nccl" and ranks_per_device > 1:
         reason = reason_against_sharing(machine.nccl)
         if reason is not None:
             raise UsageError(reason)
@@ -201,5 +223,5 @@ def reason_against_sharing(release: tuple[int, ...] | None) -> str | None:
         return None
     return (
         f"--ranks-per-device needs NCCL 2.30 or newer, this torch has {'.'.join(map(str, release))}: "
-        f"preload a newer libnccl.so.2 (LD_PRELOAD), or use --backend gloo"
+        f"preload a newer libnccl.so.2 (LD_PRELOAD)"
     )

@@ -23,6 +23,8 @@ from typing import Any
 import msgspec
 
 from pipeconform.ranks import debugger, examiner
+from pipeconform.ranks.connecting import NotConnectedError, connect
+from pipeconform.ranks.devices import backend_for
 from pipeconform.ranks.flight import SIZE
 from pipeconform.ranks.frames import frames_of
 from pipeconform.ranks.output_tail import shortened
@@ -66,6 +68,9 @@ def main(connection: socket.socket, spec: RankSpec) -> int:
         examiner.answer_questions(spec.standing)
         seen = {name: os.environ.get(name) for name in spec.variables}
         _answer(connection, 0, kind=Kind.READY, body=msgspec.msgpack.encode(seen))
+    except NotConnectedError as error:
+        _answer(connection, 0, kind=Kind.UNFIT, body=_clip(str(error)).encode())
+        return 1
     except Exception:
         _answer(connection, 0, kind=Kind.UNFIT, body=_clip(traceback.format_exc()).encode())
         return 1
@@ -268,7 +273,7 @@ def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReade
         return
     import torch.distributed as dist
 
-    if spec.backend == "nccl":
+    if backend_for(spec.backend, device.type) == "nccl":
         # only torch's flight recorder knows what an NCCL kernel waits for (`flight`)
         os.environ.setdefault(SIZE, "2000")
     dist.init_process_group(
@@ -279,7 +284,7 @@ def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReade
         timeout=timedelta(seconds=spec.group_timeout),
     )
     if device.type != "cpu":
-        _connect(device.index or 0, spec)
+        connect(device, backend=spec.backend)
 
 
 def _store(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader) -> Any:
@@ -317,16 +322,3 @@ def _store(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader)
         timeout=patience,
         wait_for_workers=False,
     )
-
-
-def _connect(index: int, spec: RankSpec) -> None:
-    """Connect the device's communicator now: a refusal is the machine's failure, not the first task's."""
-    import torch.distributed as dist
-
-    try:
-        dist.barrier(device_ids=[index] if dist.get_backend() == "nccl" else None)
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"backend {spec.backend!r} refused device {spec.device}: {error}. "
-            "Several ranks on one GPU need NCCL 2.30 or newer and NCCL_MULTI_RANK_GPU_ENABLE=1"
-        ) from error

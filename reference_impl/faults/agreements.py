@@ -212,7 +212,7 @@ class RefusedBatchDrained(ReferencePipeline):
     def run(self, mode: Mode, batch: Batch) -> StepResult:
         group, position = self.plan.ranks.pipeline_group, self.plan.ranks.pipeline_rank
         if self.refused and group is not None and position == 0:
-            dist.recv(torch.empty(1), group=group, group_src=group.size() - 1)
+            dist.recv(torch.empty(1, device=self.plan.ranks.device), group=group, group_src=group.size() - 1)
         try:
             return super().run(mode, batch)
         except ValueError:

@@ -37,7 +37,8 @@ class AutocastLost(Stage):
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool
     ) -> Any:
-        with torch.autocast("cpu", enabled=self.index == 0 and torch.is_autocast_enabled("cpu")):
+        kind = next(self.module.parameters()).device.type
+        with torch.autocast(kind, enabled=self.index == 0 and torch.is_autocast_enabled(kind)):
             return super().forward(microbatch, inputs, kwargs, differentiate=differentiate, boundary=boundary)
 
 

@@ -57,7 +57,9 @@ class LeftoverSend(_LastStep):
     """After every step the first rank sends a byte that no rank receives."""
 
     def end(self) -> None:
-        dist.isend(torch.zeros(1), self.link.process(1), group=self.link.group, tag=1)
+        dist.isend(
+            torch.zeros(1, device=self.link.device), self.link.process(1), group=self.link.group, tag=1
+        )
 
 
 @breaks(
@@ -68,7 +70,9 @@ class LeftoverReceive(_LastStep):
     """After every step the first rank posts a receive for which nothing comes."""
 
     def end(self) -> None:
-        dist.irecv(torch.zeros(1), self.link.process(1), group=self.link.group, tag=1)
+        dist.irecv(
+            torch.zeros(1, device=self.link.device), self.link.process(1), group=self.link.group, tag=1
+        )
 
 
 @breaks("COM-1", tells=r"send of int8\[\d+\] .* is taken by rank \d's receive of uint8\[\d+\]")
@@ -102,7 +106,7 @@ class LongerReceive(Link):
     """Receives are posted for more bytes than are sent."""
 
     def start_receive(self, data: Tensor, process: int) -> Any:
-        longer = torch.zeros(data.numel() + 8, dtype=torch.uint8)
+        longer = data.new_zeros(data.numel() + 8)
         return _Cut(super().start_receive(longer, process), longer, data)
 
 
@@ -152,7 +156,7 @@ class BystanderSpeaks(ReferencePipeline):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         if len(plan.ranks.pipeline_ranks) < plan.ranks.world_size:
-            dist.all_reduce(torch.zeros(1))
+            dist.all_reduce(torch.zeros(1, device=plan.ranks.device))
 
 
 # ------------------------------------------------------------------- COM-5: no more than is needed
@@ -163,7 +167,7 @@ class Padded(Link):
     """Every message is padded to the largest size that is allowed."""
 
     def send(self, value: Any, *, to: int) -> None:
-        message = formats.pack(value, device=torch.device("cpu"))
+        message = formats.pack(value, device=self.device)
         padded = torch.cat([message, message.new_zeros(-message.numel() % 65536)])
         length = padded.numel().to_bytes(8, "little")
         padded[8:16] = torch.frombuffer(bytearray(length), dtype=torch.uint8)
@@ -191,7 +195,10 @@ class SentToItself(_LastStep):
     def end(self) -> None:
         group = self.link.group
         assert group is not None
-        kept = torch.zeros(1)
-        works = [group.send([kept], group.rank(), 0), group.recv([torch.zeros(1)], group.rank(), 0)]
+        kept = torch.zeros(1, device=self.link.device)
+        works = [
+            group.send([kept], group.rank(), 0),
+            group.recv([torch.zeros(1, device=self.link.device)], group.rank(), 0),
+        ]
         for work in works:
             work.wait()

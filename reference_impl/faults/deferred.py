@@ -23,7 +23,7 @@ class MaterialisedApart(DataParallel):
     """Every rank keeps the values that its own parts initialised."""
 
     def materialise(self, device: torch.device | None = None) -> None:
-        materialise(self.module, device=torch.device("cpu"))
+        materialise(self.module, device=device or torch.device("cpu"))
         own = {name: p.detach().clone() for name, p in self.module.named_parameters()}
         super().materialise(device)
         with torch.no_grad():
@@ -47,7 +47,7 @@ class HooksOfBefore(DataParallel):
     """Gradients are watched on the parameters from before materialisation."""
 
     def materialise(self, device: torch.device | None = None) -> None:
-        materialise(self.module, device=torch.device("cpu"))
+        materialise(self.module, device=device or torch.device("cpu"))
         broadcast(self.module.parameters(), self.group)
         self._on_meta = False
 
@@ -58,7 +58,7 @@ class MaterialisedByItself(DataParallel):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._on_meta:
-            self.module.to_empty(device="cpu")
+            self.module.to_empty(device=args[0].device)
             self._on_meta = False
         return super().forward(*args, **kwargs)
 

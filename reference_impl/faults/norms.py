@@ -12,7 +12,7 @@ from .fault import breaks
 
 def _own_squares(pipeline: ReferencePipeline, *, repeated: bool) -> Tensor:
     """The sum of this rank's squares; tied parameters as often as they have names, if `repeated`."""
-    squares = torch.zeros((), dtype=torch.float64)
+    squares = torch.zeros((), dtype=torch.float64, device=pipeline.plan.ranks.device)
     for module in pipeline.modules.values():
         for _, parameter in module.named_parameters(remove_duplicate=not repeated):
             if parameter.grad is not None:

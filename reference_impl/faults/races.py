@@ -30,7 +30,7 @@ class SendsCross(Link):
     def warm_up(self, placement: Sequence[int], *, position: int) -> None:
         for other in sorted({b for a, b in _neighbours(placement) if a == position}):
             process = self.process(other)
-            sent = torch.zeros(1, dtype=torch.uint8)
+            sent = torch.zeros(1, dtype=torch.uint8, device=self.device)
             works = [self.start_send(sent, process), self.start_receive(torch.zeros_like(sent), process)]
             for work in works:
                 work.wait()
@@ -44,12 +44,12 @@ class TagsRelied(Link):
     """
 
     def start_send(self, data: Tensor, process: int) -> Any:
-        note = torch.zeros(1, dtype=torch.uint8)
+        note = torch.zeros(1, dtype=torch.uint8, device=self.device)
         first = dist.isend(data, process, group=self.group, tag=1)
         return _Both(first, dist.isend(note, process, group=self.group, tag=2))
 
     def start_receive(self, data: Tensor, process: int) -> Any:
-        note = torch.zeros(1, dtype=torch.uint8)
+        note = torch.zeros(1, dtype=torch.uint8, device=self.device)
         second = dist.irecv(note, process, group=self.group, tag=2)
         return _Both(second, dist.irecv(data, process, group=self.group, tag=1))
 

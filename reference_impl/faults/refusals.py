@@ -229,7 +229,7 @@ class _ReinterpretingStep(Step):
 
 def _read_as(value: Tensor, like: Tensor) -> Tensor:
     data = value.detach().contiguous().reshape(-1).view(torch.uint8)
-    room = torch.zeros(like.nbytes, dtype=torch.uint8)
+    room = data.new_zeros(like.nbytes)
     room[: len(data)] = data[: len(room)]
     return room.view(like.dtype).reshape(like.shape).requires_grad_(value.requires_grad)
 

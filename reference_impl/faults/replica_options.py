@@ -133,7 +133,7 @@ class LateReplicaLeftOut(Step):
 
     def _average(self, s: int) -> None:
         gradients, group = gradients_of(self, s), self.replicas[s].groups[0]
-        now = torch.tensor(time.monotonic(), dtype=torch.float64)
+        now = torch.tensor(time.monotonic(), dtype=torch.float64, device=self.link.device)
         first = now.clone()
         dist.all_reduce(first, op=dist.ReduceOp.MIN, group=group)
         if float(now - first) > 0.004:

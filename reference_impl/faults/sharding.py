@@ -70,7 +70,7 @@ class PaddingLeaks(Sharded):
 class _RestShard(_Parts):
     def spoilt(self, gradient: Tensor, part: Tensor) -> Tensor:
         kept = self.slots[-1].end // self.groups.parts * self.groups.parts
-        mine = torch.arange(self.size) + self.groups.position * self.size
+        mine = torch.arange(self.size, device=part.device) + self.groups.position * self.size
         return part.masked_fill(mine >= kept, 0)
 
 

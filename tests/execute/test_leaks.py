@@ -45,7 +45,7 @@ def test_steps_and_rounds_are_ten_each_and_every_pipeline_is_closed() -> None:
         return made[-1]
 
     first = build()
-    found = live_on(first, build=build, run=ran.append, group=None)
+    found = live_on(first, build=build, run=ran.append, group=None, device=torch.device("cpu"))
 
     assert ran == [first] * 10 + made[1:]
     assert [one.closed for one in made] == [2] + [1] * 10
@@ -57,13 +57,19 @@ def test_steps_and_rounds_are_ten_each_and_every_pipeline_is_closed() -> None:
 def test_what_every_step_keeps_shows_as_growth() -> None:
     hoard: list[torch.Tensor] = []
 
-    found = live_on(_Pipeline(), build=None, run=lambda _: hoard.append(torch.ones(1)), group=None)
+    found = live_on(
+        _Pipeline(),
+        build=None,
+        run=lambda _: hoard.append(torch.ones(1)),
+        group=None,
+        device=torch.device("cpu"),
+    )
 
     assert found.steps[1].tensors - found.steps[0].tensors == 8
     assert found.rounds == ()
 
 
 def test_a_second_close_that_raises_is_told_in_words() -> None:
-    found = live_on(_Fragile(), build=None, run=lambda _: None, group=None)
+    found = live_on(_Fragile(), build=None, run=lambda _: None, group=None, device=torch.device("cpu"))
 
     assert found.closing_error == "ValueError: closed already"

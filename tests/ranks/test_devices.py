@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pipeconform.errors import UsageError
-from pipeconform.ranks.devices import SHARING, Devices, Machine, probe, resolve
+from pipeconform.ranks.devices import SHARING, Devices, Machine, backend_for, probe, resolve
 
 TWO_GPUS = Machine("cuda", count=2, backend="nccl")
 
@@ -75,6 +75,11 @@ def test_another_kind_of_accelerator_is_as_good():
         ({"ranks_per_device": 0}, TWO_GPUS, "at least 1"),
         ({"backend": "nccl"}, Machine("cpu", count=None, backend="gloo"), "nccl needs --device cuda"),
         ({}, Machine("odd", count=1, backend=None), "no default backend"),
+        (
+            {"backend": "cpu:gloo,cuda:nccl"},
+            Machine("odd", count=1, backend=None),
+            "has none for --device odd",
+        ),
         ({}, Machine("odd", count=0, backend=None, error="what is odd?"), "what is odd"),
     ],
 )
@@ -86,6 +91,21 @@ def test_what_cannot_be_is_the_users_error(arguments, machine, complaint):
 def test_a_device_type_torch_does_not_know_is_the_users_error():
     with pytest.raises(UsageError, match="--device abacus"):
         resolve("abacus")
+
+
+def test_a_vendors_device_without_a_default_backend_works_with_one_that_is_named():
+    machine = probe("mtia")  # torch has the type, and registers no backend for it
+    assert (machine.error, machine.backend) == (None, None)
+    with pytest.raises(UsageError, match="no default backend for it; give --backend"):
+        resolve("mtia", machine=machine)
+    assert resolve("mtia", backend="theirs", machine=machine).backend == "theirs"
+
+
+def test_the_backend_of_a_device_is_found_in_a_list_of_backends():
+    both = resolve("cuda", backend="cpu:gloo,cuda:nccl", ranks_per_device=2, machine=TWO_GPUS)
+    assert both.settings({}) == dict(SHARING)
+    assert backend_for("cpu:gloo,cuda:nccl", "cpu") == "gloo"
+    assert backend_for("nccl", "cuda") == "nccl"
 
 
 def test_the_machine_is_asked_in_a_process_of_its_own():

@@ -3,7 +3,8 @@
 A receive does not get the caller's memory but some of its own, and the caller's holds poison until the wait
 has ended: a read before that reads poison, on every run and not only if the message is late. What is sent is
 copied when the send is issued and compared when its wait has ended. Poison is bytes of ones: not a number in every
-floating dtype, −1 in integers.
+floating dtype, −1 in integers. On a device all of this takes its turn in the stream: what a comparison found is read
+later, because reading it would wait for the device and order what the implementation left unordered.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class Sent:
         self._bytes = _bytes_of(tensor)
         self._was = None if self._bytes is None else self._bytes.clone()
 
-    def complete(self) -> bool:
-        """End the send; return whether the memory is unchanged."""
-        return self._was is None or self._bytes is None or torch.equal(self._bytes, self._was)
+    def complete(self) -> bool | Tensor:
+        """End the send; return whether the memory is unchanged, which on a device is a tensor to be read later."""
+        return self._was is None or self._bytes is None or _equal(self._bytes, self._was)
 
 
 class Received:
@@ -46,13 +47,13 @@ class Received:
         self._poison = _poison(self._bytes.numel(), 1 if tensor.dtype is torch.bool else _ONES, tensor.device)
         self._bytes.copy_(self._poison)
 
-    def complete(self) -> bool:
-        """Copy what arrived; return whether the memory had been left alone until then."""
+    def complete(self) -> bool | Tensor:
+        """Copy what arrived; return whether the memory had been left alone until then, on a device as a tensor."""
         if self._bytes is None:
             return True
         arrived = _bytes_of(self.memory)
         assert arrived is not None
-        untouched = torch.equal(self._bytes, self._poison)
+        untouched = _equal(self._bytes, self._poison)
         self._bytes.copy_(arrived)
         return untouched
 
@@ -61,6 +62,10 @@ class Received:
 def _poison(size: int, value: int, device: torch.device) -> Tensor:
     """So many bytes of poison, to copy from and to compare with."""
     return torch.full((size,), value, dtype=torch.uint8, device=device)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool | Tensor:
+    return torch.equal(one, other) if one.is_cpu else (one == other).all()
 
 
 def _bytes_of(tensor: Tensor) -> Tensor | None:

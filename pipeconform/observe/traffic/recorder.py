@@ -44,6 +44,7 @@ class TrafficRecorder:
         self._given = None if given is None else given.group_name
         self._guard = guard
         self._overwritten: list[int] = []
+        self._unread: list[tuple[int, torch.Tensor]] = []  # whether an operation's memory was intact, on the device
 
     @contextmanager
     def recording(self) -> Iterator[TrafficRecorder]:
@@ -78,13 +79,17 @@ class TrafficRecorder:
         """What was recorded."""
         for operation, kept in self._recorder.open():
             self._check(operation, kept)  # an operation that is never waited for is in flight until the end
+        if self._unread:
+            torch.accelerator.synchronize()
+            unread, self._unread = self._unread, []
+            self._overwritten += [number for number, intact in unread if not intact.item()]
         return Traffic(
             groups=dict(self._recorder.groups),
             given=self._given,
             default=None if dist.group.WORLD is None else dist.group.WORLD.group_name,
             operations=tuple(self._recorder.operations),
             moments=tuple(self._recorder.moments),
-            overwritten=tuple(self._overwritten),
+            overwritten=tuple(dict.fromkeys(self._overwritten)),
             cargo=dict(self.cargo.found),
             arrived=tuple(self.contents.found),
         )
@@ -133,5 +138,6 @@ class TrafficRecorder:
     def _check(self, operation: Operation, kept: _InFlight) -> None:
         # every one of them: a receive is handed over here
         intact = [guard.complete() for guard in kept.guards]
-        if not all(intact):
+        self._unread += [(operation.number, one) for one in intact if isinstance(one, torch.Tensor)]
+        if not all(one for one in intact if isinstance(one, bool)):
             self._overwritten.append(operation.number)

@@ -9,9 +9,12 @@ Python subclass of ProcessGroup, is bypassed by every C++ caller of the methods 
 reduce, gather, scatter, all-to-all and any-source receives, torch 2.13; and the default group cannot be replaced
 while it is in use.)
 
-Waiting is no operator: ``Work.wait`` and ``Work.is_completed`` are wrapped on the class, which leaves the objects
-unchanged, and so are the operators ``_c10d_functional::wait_tensor`` and ``wait_tensors``, which wait in C++. A wait
-for a collective's future (as in DDP's reducer) is not seen.
+Waiting is no operator: the methods of ``Work`` are wrapped on the class, which leaves the objects unchanged, and so are
+those of the futures that ``Work.get_future`` returns, and the operators ``_c10d_functional::wait_tensor`` and
+``wait_tensors``, which wait in C++. A wait in C++ for a collective's future (as in DDP's reducer) is not seen.
+
+Coalescing is no operator either. Between ``ProcessGroup._start_coalescing`` and ``_end_coalescing`` (NCCL's
+``batch_isend_irecv``) operations have no work objects, or some that say nothing; the last call returns one for all.
 
 Releases of torch differ in their operators. What this release has is found here; `unseen` names what it has in a form
 that cannot be wrapped.
@@ -20,7 +23,8 @@ that cannot be wrapped.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -74,8 +78,17 @@ class Listener(Protocol):
     def batched(self, run: Callable[[], Any]) -> Any:
         """Run something whose calls form one batch."""
 
+    def coalescing(self, group: dist.ProcessGroup) -> None:
+        """The backend of `group` coalesces what it is given from now on."""
+
+    def coalesced(self, group: dist.ProcessGroup, work: dist.Work | None) -> None:
+        """What `group` was given since `coalescing` has begun; `work` is its end, None if it has ended."""
+
     def waited(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
         """Run a wait for a work object, and return what it returns."""
+
+    def synchronised(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
+        """Run something that lets a device's stream wait for a work object, and return what it returns."""
 
     def polled(self, work: dist.Work, complete: bool) -> None:
         """`Work.is_completed` was called, and returned `complete`."""
@@ -89,7 +102,10 @@ def listening(listener: Listener) -> Iterator[None]:
     """Pass every call of every thread of this process to `listener` within the context."""
     with ExitStack() as stack:
         stack.enter_context(_kernels(listener))
-        stack.enter_context(_waits(listener))
+        for work_class in _work_classes(dist.Work):
+            stack.enter_context(_replaced(work_class, _waits(listener, work_class)))
+        stack.enter_context(_replaced(dist.ProcessGroup, _coalescing(listener)))
+        stack.enter_context(_replaced(torch._C.Future, _futures(listener)))
         yield
 
 
@@ -194,23 +210,123 @@ def _batch_kernel(listener: Listener, operator: Any) -> Callable[..., Any]:
 
 
 @contextmanager
-def _waits(listener: Listener) -> Iterator[None]:
-    wait, is_completed = dist.Work.wait, dist.Work.is_completed
-
-    def waited(work: dist.Work, *arguments: Any, **named: Any) -> Any:
-        return listener.waited(work, lambda: wait(work, *arguments, **named))
-
-    def polled(work: dist.Work) -> bool:
-        complete = is_completed(work)
-        listener.polled(work, complete)
-        return complete
-
-    work_class: Any = dist.Work
-    work_class.wait, work_class.is_completed = waited, polled
+def _replaced(where: Any, methods: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Have a class other methods within the context."""
+    before = {name: vars(where)[name] for name in methods}
+    for name, method in methods.items():
+        setattr(where, name, method)
     try:
         yield
     finally:
-        work_class.wait, work_class.is_completed = wait, is_completed
+        for name, method in before.items():
+            setattr(where, name, method)
+
+
+def _work_classes(base: type[Any]) -> Iterator[type[Any]]:
+    """Work objects' classes: a backend's own may have other methods."""
+    yield base
+    for one in base.__subclasses__():
+        yield from _work_classes(one)
+
+
+def _waits(listener: Listener, of: type[Any]) -> Mapping[str, Callable[..., Any]]:
+    """Methods of work objects that a class has itself."""
+
+    def waiting(wait: Callable[..., Any]) -> Callable[..., Any]:
+        # `examiner` looks for a frame of this name
+        def waited(work: dist.Work, *arguments: Any, **named: Any) -> Any:
+            return listener.waited(work, lambda: wait(work, *arguments, **named))
+
+        return waited
+
+    def polling(is_completed: Callable[..., bool]) -> Callable[..., bool]:
+        def polled(work: dist.Work) -> bool:
+            complete = is_completed(work)
+            listener.polled(work, complete)
+            return complete
+
+        return polled
+
+    def promising(get_future: Callable[..., Any]) -> Callable[..., Any]:
+        def promised(work: dist.Work) -> Any:
+            future = get_future(work)
+            _works_of_futures()[future] = work
+            return future
+
+        return promised
+
+    def synchronising(method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda work: listener.synchronised(work, lambda: method(work))
+
+    makers = {
+        "wait": waiting,
+        "is_completed": polling,
+        "get_future": promising,
+        "synchronize": synchronising,
+        "block_current_stream": synchronising,
+    }
+    return {name: make(vars(of)[name]) for name, make in makers.items() if name in vars(of)}
+
+
+def _coalescing(listener: Listener) -> Mapping[str, Callable[..., Any]]:
+    """Methods of process groups that begin and end a batch."""
+    group_class: Any = dist.ProcessGroup  # both methods are private
+    start, end = group_class._start_coalescing, group_class._end_coalescing
+
+    def started(group: dist.ProcessGroup, *arguments: Any) -> Any:
+        result = start(group, *arguments)
+        listener.coalescing(group)
+        return result
+
+    def ended(group: dist.ProcessGroup, *arguments: Any) -> Any:
+        work = end(group, *arguments)
+        listener.coalesced(group, work)
+        return work
+
+    return {"_start_coalescing": started, "_end_coalescing": ended}
+
+
+def _futures(listener: Listener) -> Mapping[str, Callable[..., Any]]:
+    """Methods of the futures that stand for a work object: what waits, and what passes the future on."""
+    future_class: Any = torch._C.Future
+    works = _works_of_futures()
+
+    def waiting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def waited(future: Any, *arguments: Any) -> Any:
+            work = works.get(future)
+            if work is None:
+                return method(future, *arguments)
+            return listener.waited(work, lambda: method(future, *arguments))
+
+        return waited
+
+    def passing_on(method: Callable[..., Any]) -> Callable[..., Any]:
+        def passed_on(future: Any, callback: Callable[[Any], Any]) -> Any:
+            work = works.get(future)
+            if work is None:
+                return method(future, callback)
+
+            def called(same: Any) -> Any:  # the same future in another Python object
+                works[same] = work
+                return callback(same)
+
+            later = method(future, called)
+            if later is not None:
+                works[later] = work
+            return later
+
+        return passed_on
+
+    return {
+        **{name: waiting(getattr(future_class, name)) for name in ("wait", "value")},
+        **{name: passing_on(getattr(future_class, name)) for name in ("then", "add_done_callback")},
+    }
+
+
+@functools.cache
+def _works_of_futures() -> weakref.WeakKeyDictionary[Any, dist.Work]:
+    """The work object that each future stands for."""
+    return weakref.WeakKeyDictionary()
 
 
 def tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:

@@ -56,12 +56,23 @@ class Companion(Protocol):
 class _Open:
     """An operation that has not been waited for; `kept` belongs to the companion."""
 
-    __slots__ = ("blocks", "kept", "operation", "since", "storages")
+    __slots__ = ("blocks", "kept", "on_device", "operation", "since", "storages")
 
     def __init__(self, operation: Operation, tensors: Sequence[torch.Tensor], kept: Any) -> None:
         self.operation, self.kept = operation, kept
         self.storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+        self.on_device = bool(tensors) and not tensors[0].is_cpu
         self.since, self.blocks = time.monotonic(), False
+
+
+class _Coalescing:
+    """The operations that a group has been given since it began to coalesce: one batch."""
+
+    __slots__ = ("number", "opened")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.opened: list[_Open] = []
 
 
 class Recorder:
@@ -79,7 +90,10 @@ class Recorder:
         self._companion = companion
         self._ours = False
         self._lock = threading.Lock()
-        self._open: dict[dist.Work, _Open] = {}  # a work object found here again is the same Python object
+        self._open: dict[_Open, None] = {}  # in order of issue
+        # a work object found here again is the same Python object; that of a batch stands for several operations
+        self._works: dict[dist.Work, tuple[_Open, ...]] = {}
+        self._coalescing: dict[str, _Coalescing] = {}  # by group
         self._inside: _Open | None = None  # an operation whose call itself blocks
         self._batches = 0
         self._batch_frame: FrameType | None = None
@@ -99,17 +113,19 @@ class Recorder:
     def let_go(self) -> None:
         """Forget operations that were never waited for: they keep their group's connections open."""
         self._open.clear()
+        self._works.clear()
+        self._coalescing.clear()
         self._batch_frame = None
 
     def open(self) -> Iterator[tuple[Operation, Any]]:
         """The operations not waited for to the end, each with what the companion keeps."""
-        for one in self._open.values():
+        for one in list(self._open):
             yield one.operation, one.kept
 
     def pending(self) -> tuple[Pending, ...]:
         """The operations not waited for to the end, in order of issue; the one that blocks comes first."""
         inside = self._inside
-        found = [*list(self._open.values()), *([] if inside is None else [inside])]
+        found = [*list(self._open), *([] if inside is None else [inside])]
         rows = [Pending(one.operation, one.since, one.blocks) for one in found]
         return tuple(sorted(rows, key=lambda row: (not row.blocks, row.operation.number)))
 
@@ -134,66 +150,92 @@ class Recorder:
             opened.blocks, self._inside = False, None
         if companion is not None:
             companion.on_its_way(operation, tensors)
-        work = _work_in(result)
-        if work is None:
+        work, together = _work_in(result), self._coalescing.get(operation.group)
+        self._open[opened] = None
+        if together is not None:
+            together.opened.append(opened)
+        if work is not None:
+            self._works[work] = (opened,)
+        elif together is None and not self._batch_depth:
             self._end(opened)  # it has no work object: the call was the wait
-        else:
-            self._open[work] = opened
         return result
 
     def batched(self, run: Callable[[], Any]) -> Any:
-        """Count what runs as one batch."""
-        with self._lock:
-            self._batches += 1
+        """Count what runs as one batch.
+
+        Its operations may have no work objects, if torch lets the backend coalesce them: their tensors are waited for.
+        """
+        self._new_batch()
         self._batch_depth += 1
         try:
             return run()
         finally:
             self._batch_depth -= 1
 
+    def coalescing(self, group: dist.ProcessGroup) -> None:
+        """Count what `group` is given from now on as one batch, whose work object comes at its end."""
+        self._coalescing[group.group_name] = _Coalescing(self._new_batch())
+
+    def coalesced(self, group: dist.ProcessGroup, work: dist.Work | None) -> None:
+        """A wait for `work` ends all that `group` was given since `coalescing`; without it the call was the wait."""
+        together = self._coalescing.pop(group.group_name, None)
+        if together is None:
+            return  # it began before the recorder did
+        if work is not None:
+            self._works[work] = tuple(together.opened)
+            return
+        for opened in together.opened:
+            self._end(opened)
+
     def waited(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
-        """Wait, and end the operation."""
-        opened = self._open.get(work)
+        """Wait, and end the operations that the work object stands for."""
+        opened = self._works.get(work)
         if opened is None:
             return wait()
-        return self._wait(work, opened, wait)
+        result = self._wait(opened, wait)
+        self._works.pop(work, None)
+        return result
+
+    def synchronised(self, work: dist.Work, wait: Callable[[], Any]) -> Any:
+        """Let the device's stream wait. Without a device this is no wait: gloo's does nothing."""
+        opened = self._works.get(work, ())
+        if not any(one.on_device for one in opened):
+            return wait()
+        return self.waited(work, wait)
 
     def polled(self, work: dist.Work, complete: bool) -> None:
-        """End an operation that the caller has seen to be complete: it need not wait for it."""
-        opened = self._open.get(work)
-        if complete and opened is not None:
-            self._end(opened)
-            del self._open[work]
+        """End operations that the caller has seen to be complete: it need not wait for them."""
+        if complete:
+            for opened in self._works.pop(work, ()):
+                self._end(opened)
 
     def waited_for_tensors(self, tensors: Sequence[torch.Tensor], wait: Callable[[], Any]) -> Any:
         """Wait, and end the first operation on each tensor's memory."""
-        found: dict[dist.Work, _Open] = {}
+        found: dict[_Open, None] = {}
         for storage in (tensor.untyped_storage()._cdata for tensor in tensors):
-            for work, opened in list(self._open.items()):
-                if storage in opened.storages:
-                    found[work] = opened
-                    break
-        if not found:
-            return wait()
-        (first, *others) = found.items()
-        result = self._wait(*first, wait)
-        for work, opened in others:
-            self._end(opened)
-            self._open.pop(work, None)
-        return result
+            first = next((one for one in list(self._open) if storage in one.storages), None)
+            if first is not None:
+                found[first] = None
+        return self._wait(tuple(found), wait) if found else wait()
 
-    def _wait(self, work: dist.Work, opened: _Open, wait: Callable[[], Any]) -> Any:
+    def _wait(self, opened: Sequence[_Open], wait: Callable[[], Any]) -> Any:
         self._batch_frame = None
-        opened.since, opened.blocks = time.monotonic(), True
+        blocking = next((one for one in opened if one in self._open), None)
+        if blocking is not None:
+            blocking.since, blocking.blocks = time.monotonic(), True
         try:
             result = wait()
         finally:
-            opened.blocks = False
-        self._end(opened)
-        self._open.pop(work, None)
+            if blocking is not None:
+                blocking.blocks = False
+        for one in opened:
+            self._end(one)
         return result
 
     def _end(self, opened: _Open) -> None:
+        if opened not in self._open:
+            return  # it ended by its own work object before that of its batch was waited for
+        del self._open[opened]
         self.moments.append(Moment("wait", opened.operation.number))
         if self._companion is not None:
             self._companion.ended(opened.operation, opened.kept)
@@ -205,7 +247,8 @@ class Recorder:
         if not self._ours:
             self.used.add(name)
         members, kind = self.groups[name], _KINDS.get(call.name, "collective")
-        batch = self._batch()
+        together = self._coalescing.get(name)
+        batch = self._batch() if together is None else together.number
         with self._lock:
             operation = Operation(
                 number=len(self.operations),
@@ -240,9 +283,13 @@ class Recorder:
             return -1
         if frame is not self._batch_frame:  # kept alive here, so that no other frame takes its place
             self._batch_frame = frame
-            with self._lock:
-                self._batches += 1
+            self._new_batch()
         return self._batches - 1
+
+    def _new_batch(self) -> int:
+        with self._lock:
+            self._batches += 1
+            return self._batches - 1
 
 
 @contextmanager

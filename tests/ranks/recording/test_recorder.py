@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import PythonCallbackWork
 from torch.distributed import _functional_collectives as functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -96,6 +97,32 @@ def test_batches_are_told_apart() -> None:
         order = [(moment.kind, moment.operation) for moment in found.moments]
         assert order[:4] == [("issue", 0), ("issue", 1), ("wait", 0), ("wait", 1)]
         assert order[8:] == [("issue", 4), ("issue", 5), ("wait", 5), ("wait", 4)]
+
+
+def test_what_is_coalesced_ends_with_the_work_of_the_batch() -> None:
+    """As with NCCL: the work object comes from the end of the batch, and those of its operations are dropped."""
+
+    def body() -> tuple[list[int], list[tuple[str, int]]]:
+        rank, group, recorder = dist.get_rank(), dist.group.WORLD, Recorder()
+        unseen = dist.Work.wait  # as a backend waits, in C++
+        assert group is not None
+        with recorder.recording():
+            recorder.coalescing(group)
+            parts = [dist.isend(torch.ones(1), 1 - rank), dist.irecv(torch.ones(1), 1 - rank)]
+            batch = PythonCallbackWork(lambda timeout: all(unseen(one) for one in parts))
+            recorder.coalesced(group, batch)
+            assert len(recorder.pending()) == 2
+            batch.wait()
+            assert not recorder.pending()
+            dist.all_reduce(torch.ones(1))
+        batches = [one.batch for one in recorder.operations]
+        return batches, [(moment.kind, moment.operation) for moment in recorder.moments]
+
+    vector = run_on_ranks(body, ranks=2)
+    assert vector.ok, vector.describe()
+    batches, moments = vector.values[0]
+    assert batches == [0, 0, -1]
+    assert moments[:4] == [("issue", 0), ("issue", 1), ("wait", 0), ("wait", 1)]
 
 
 _CALLED_IN_C = {"all_reduce": "allreduce_", "all_gather_into_tensor": "allgather_into_tensor_coalesced_"}
