@@ -7,8 +7,10 @@ The variable ``TESTDEV_SWITCHES`` has the properties that are switched on, such 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -53,6 +55,19 @@ def switches() -> dict[str, bool]:
 def set_switch(name: str, on: bool) -> None:
     """Switch a property in this process."""
     _C.set_switch(name, on)
+
+
+@contextlib.contextmanager
+def switched(*names: str) -> Iterator[None]:
+    """Switch properties on for a while, and the others off."""
+    before = switches()
+    for name in before:
+        set_switch(name, name in names)
+    try:
+        yield
+    finally:
+        for name, on in before.items():
+            set_switch(name, on)
 
 
 # What torch asks a device's module for.
