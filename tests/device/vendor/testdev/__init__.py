@@ -128,7 +128,9 @@ class Event(torch.Event):
     """A new event."""
 
     def __new__(cls, device: Any = None, enable_timing: bool = False, **_: Any) -> Any:
-        return super().__new__(cls, device=torch.device("testdev", _index(device)), enable_timing=enable_timing)
+        return super().__new__(
+            cls, device=torch.device("testdev", _index(device)), enable_timing=enable_timing
+        )
 
 
 def synchronize(wanted: Any = None) -> None:
