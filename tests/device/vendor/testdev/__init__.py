@@ -2,7 +2,7 @@
 
 torch loads it by its entry point in ``torch.backends``, and then ``torch.device("testdev")`` exists, ``torch.testdev``
 is this module, and ``torch.distributed`` has the backend ``testccl``. It must have been compiled before.
-The variable ``TESTDEV_SWITCHES`` has the properties that are switched on, such as ``all,-spins`` (`csrc/switches.cpp`).
+The variable ``TESTDEV_SWITCHES`` has the properties that are switched on, such as ``nccl,-late`` (`csrc/switches.cpp`).
 """
 
 from __future__ import annotations
