@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeconform import cli
-from pipeconform.commands.doctor import Check
+from pipeconform.commands.checks import Check
 from pipeconform.supported import ALLOW_UNTESTED
 
 HEAVY = ("torch", "hypothesis", "pytest", "rich", "msgspec", "numpy")

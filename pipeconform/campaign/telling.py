@@ -79,7 +79,8 @@ def environment_of(campaign: Campaign) -> Environment:
     for name, one in pools.items():
         effective: Mapping[str, str | None] = one.environment.effective()
         reported = one.oracle.wait_until_formed()[0]
-        variables[name] = {key: reported.get(key, value) for key, value in effective.items()}
+        pinned = {key: value for key, value in reported.items() if key.startswith("torch.")}
+        variables[name] = {**{key: reported.get(key, value) for key, value in effective.items()}, **pinned}
     devices = pools["default"].devices
     return Environment(
         python=platform.python_version(),
@@ -89,6 +90,6 @@ def environment_of(campaign: Campaign) -> Environment:
         cpus=os.cpu_count() or 1,
         device=devices.device_type,
         backend=devices.backend,
-        device_names=pools["default"].hosts,
+        device_names=(*pools["default"].hosts, *devices.names),
         variables=variables,
     )

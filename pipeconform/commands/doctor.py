@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import shutil
@@ -9,13 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 import click
 
+from pipeconform.commands.checks import Check, State
+from pipeconform.commands.device_checks import on_device
+from pipeconform.commands.options import device_options
 from pipeconform.commands.say import say
 from pipeconform.errors import PipeconformError
 from pipeconform.ranks.crew import Crew
@@ -24,7 +26,7 @@ from pipeconform.ranks.forkserver import ForkServer
 from pipeconform.ranks.pool import Pool
 from pipeconform.supported import describe_range, torch_version, why_unsupported, why_untested
 
-__all__ = ["Check", "doctor", "report"]
+__all__ = ["doctor", "report"]
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 _LEAST_SHARED = 64 << 20  # bytes: all that containers often give /dev/shm
@@ -32,27 +34,31 @@ _LEAST_TEMPORARY = 512 << 20
 _FORMATION_LIMIT = 60.0  # seconds
 _SLOW = 30.0  # seconds for everything a first case needs
 
-State = Literal["ok", "warn", "FAIL"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """The outcome of one check, and what to do about it if it is not good."""
-
-    name: str
-    state: State
-    text: str
-    remedy: str = ""
-
 
 @click.command(short_help="Check what this machine can run.")
-def doctor() -> int:
-    """Check what this machine can run. Exit code 3: it cannot run the suite."""
+@device_options
+def doctor(device: str, backend: str, ranks_per_device: int) -> int:
+    """Check what this machine can run. Exit code 3: it cannot run the suite.
+
+    With --device TYPE also what the device and its backend can do: copies, messages, collectives, batches, random
+    numbers, repeated operators, float64, and the end of a group that something is pending in.
+    """
     failed = False
-    for check in _checks():
+    for check in itertools.chain(
+        _checks(), on_device(device, backend=backend, ranks_per_device=ranks_per_device)
+    ):
         failed = failed or check.state == "FAIL"
         say(report(check))
-    say("\nthis machine cannot run the suite yet" if failed else "\nready: pipeconform run --impl torch")
+    asked = (
+        ""
+        if device == "cpu"
+        else f" --device {device}" + ("" if backend == "auto" else f" --backend {backend}")
+    )
+    say(
+        "\nthis machine cannot run the suite yet"
+        if failed
+        else f"\nready: pipeconform run --impl torch{asked}"
+    )
     return 3 if failed else 0
 
 

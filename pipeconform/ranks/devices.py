@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from pipeconform.errors import PoolError, UsageError
+from pipeconform.ranks.pins import WORKSPACE
 
 __all__ = ["Devices", "Machine", "backend_for", "device_names", "probe", "resolve"]
 
@@ -32,6 +33,8 @@ SHARING: Mapping[str, str] = {
     "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP does not work with ranks that share a GPU
     "NCCL_MAX_CTAS": "2",  # of every kernel: all ranks' kernels must fit on the GPU together
 }
+# torch's flight recorder otherwise does not know which kernels have begun.
+_TIMING: Mapping[str, str] = {"TORCH_NCCL_ENABLE_TIMING": "1"}
 _FIRST_SHARING_NCCL = (2, 30)
 
 _PROBE_LIMIT = 120.0  # seconds
@@ -48,10 +51,18 @@ try:
     with contextlib.suppress(ValueError):  # a vendor's device need not have one
         backend = dist.get_default_backend_for_device(wanted) if dist.is_available() else None
     nccl = torch.cuda.nccl.version() if wanted == "cuda" and dist.is_nccl_available() else None
+    names, releases = [], {}
+    with contextlib.suppress(Exception):  # a vendor's device need not have a name
+        names = [torch.get_device_module(wanted).get_device_name(i) for i in range(count or 0)]
+    if wanted == "cuda" and count:
+        with contextlib.suppress(Exception):
+            releases["driver"] = open("/proc/driver/nvidia/version").readline().split("Module")[1].split()[0]
+        releases.update({k: v for k, v in (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip)) if v})
 except (AttributeError, RuntimeError, ValueError) as error:
     print(json.dumps({"device_type": wanted, "count": 0, "backend": None, "error": str(error)}))
 else:
-    print(json.dumps({"device_type": wanted, "count": count, "backend": backend, "error": None, "nccl": nccl}))
+    print(json.dumps({"device_type": wanted, "count": count, "backend": backend, "error": None, "nccl": nccl,
+                      "names": names, "releases": releases}))
 """
 
 
@@ -64,13 +75,18 @@ class Machine(msgspec.Struct, frozen=True):
     error: str | None = None
     nccl: tuple[int, ...] | None = None
     """NCCL's release, if torch has NCCL."""
+    names: tuple[str, ...] = ()
+    """What each device calls itself; empty if unknown."""
+    releases: dict[str, str] = {}
+    """The releases of what drives the devices: CUDA or ROCm, and the driver."""
 
 
 @dataclass(frozen=True)
 class Devices:
     """Ranks on devices: ``ranks_per_device`` neighbours share one, by local rank.
 
-    ``indices`` are the leased devices; without them every device can be used.
+    ``indices`` are the leased devices; without them every device can be used. ``names`` say what each is, with the
+    releases of what drives it.
     """
 
     device_type: str
@@ -78,6 +94,7 @@ class Devices:
     count: int | None
     ranks_per_device: int = 1
     indices: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def uses_nccl(self) -> bool:
@@ -122,8 +139,10 @@ class Devices:
 
     def settings(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that the ranks need in addition; the user's ``own`` environment takes precedence."""
-        shares = self.uses_nccl and self.ranks_per_device > 1
-        return sharing_settings(own) if shares else {}
+        needed = dict(WORKSPACE) if self.device_type == "cuda" else {}
+        if self.uses_nccl:
+            needed |= _TIMING if self.ranks_per_device == 1 else {**_TIMING, **SHARING}
+        return {name: value for name, value in needed.items() if name not in own}
 
     def _sharing_needs(self) -> str:
         if not self.uses_nccl:
@@ -209,12 +228,17 @@ def resolve(
         backend=chosen,
         count=machine.count,
         ranks_per_device=ranks_per_device,
+        names=_described(machine),
     )
 
 
-def sharing_settings(own: Mapping[str, str]) -> dict[str, str]:
-    """The settings for ranks that share a GPU, except those that the user's `own` environment sets."""
-    return {name: value for name, value in SHARING.items() if name not in own}
+def _described(machine: Machine) -> tuple[str, ...]:
+    """``NVIDIA H100 80GB HBM3 (driver 570.124, CUDA 12.8, NCCL 2.27.5)`` for every device."""
+    parts = [f"{name} {release}" for name, release in machine.releases.items()]
+    if machine.nccl is not None:
+        parts.append(f"NCCL {'.'.join(map(str, machine.nccl))}")
+    driven = f" ({', '.join(parts)})" if parts else ""
+    return tuple(f"{name}{driven}" for name in machine.names)
 
 
 def reason_against_sharing(release: tuple[int, ...] | None) -> str | None:

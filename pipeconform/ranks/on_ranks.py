@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,10 @@ import msgspec
 from pipeconform.errors import UsageError
 from pipeconform.ranks.devices import Devices, resolve
 from pipeconform.ranks.environment import Environment
+from pipeconform.ranks.leased import leases_of
+from pipeconform.ranks.pool import Pool
 from pipeconform.ranks.pools import Pools
+from pipeconform.ranks.protocols import CasePool
 from pipeconform.ranks.rank import RankContext
 from pipeconform.ranks.verdict import Returned, VerdictVector
 
@@ -69,9 +73,13 @@ def run_on_ranks(
         PoolError: processes cannot be started, or there are too few devices.
     """
     payload = bytes([record]) + _dumps(function, args, kwargs)
-    pools = _pools(Environment(variables=dict(environment or {})), resolve(device=device, backend=backend))
-    pool = pools.on_devices(ranks, pools.devices)
-    pool.idle_limit = idle_limit
+    devices = resolve(device=device, backend=backend)
+    variables = {**devices.settings(os.environ), **dict(environment or {})}
+    pools = _pools(Environment(variables=variables), devices)
+    pools.idle_limit = idle_limit
+    pool: CasePool = pools.of_size(ranks)
+    if isinstance(pool, Pool):  # it may be older than the limit
+        pool.idle_limit = idle_limit
     return VerdictVector(
         tuple(
             msgspec.structs.replace(verdict, value=pickle.loads(verdict.value))  # noqa: S301 - our own ranks
@@ -102,7 +110,7 @@ def _pools(environment: Environment, devices: Devices) -> Pools:
     if key not in _WARM:
         if not _WARM:
             atexit.register(_close)
-        _WARM[key] = Pools(environment, devices=devices)
+        _WARM[key] = Pools(environment, devices=devices, leases=leases_of(devices))
     return _WARM[key]
 
 

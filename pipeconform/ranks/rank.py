@@ -23,11 +23,13 @@ from typing import Any
 import msgspec
 
 from pipeconform.ranks import debugger, examiner
+from pipeconform.ranks.blocking import wait_asleep
 from pipeconform.ranks.connecting import NotConnectedError, connect
 from pipeconform.ranks.devices import backend_for
 from pipeconform.ranks.flight import SIZE
 from pipeconform.ranks.frames import frames_of
 from pipeconform.ranks.output_tail import shortened
+from pipeconform.ranks.pins import pin
 from pipeconform.ranks.verdict import Cause, Raised
 from pipeconform.ranks.wire import HEADER, Address, Kind, RankSpec, frame
 
@@ -64,9 +66,9 @@ def main(connection: socket.socket, spec: RankSpec) -> int:
     stream = connection.makefile("rb")
     _let_threads_finish()
     try:
-        _prepare(spec, connection, stream)
+        pinned = _prepare(spec, connection, stream)
         examiner.answer_questions(spec.standing)
-        seen = {name: os.environ.get(name) for name in spec.variables}
+        seen = {**pinned, **{name: os.environ.get(name) for name in spec.variables}}
         _answer(connection, 0, kind=Kind.READY, body=msgspec.msgpack.encode(seen))
     except NotConnectedError as error:
         _answer(connection, 0, kind=Kind.UNFIT, body=_clip(str(error)).encode())
@@ -260,17 +262,20 @@ def _dump_stacks_to(path: str) -> None:
     faulthandler.enable(file=2)
 
 
-def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader) -> None:
+def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader) -> dict[str, str]:
+    """Set the process up; return what was pinned for its device."""
     if spec.backend is None and spec.device == "cpu" and "torch" not in sys.modules:
-        return  # the ranks do not use torch; importing it takes longer than all the rest
+        return {}  # the ranks do not use torch; importing it takes longer than all the rest
     import torch  # preloaded in the server; this module is also imported without it
 
     torch.set_num_threads(1)
     device = torch.device(spec.device)
+    pinned = pin(device.type)
     if device.type != "cpu":
+        wait_asleep(device.type, device.index or 0)
         torch.accelerator.set_device_index(device.index or 0)
     if spec.backend is None:
-        return
+        return pinned
     import torch.distributed as dist
 
     if backend_for(spec.backend, device.type) == "nccl":
@@ -285,6 +290,7 @@ def _prepare(spec: RankSpec, connection: socket.socket, stream: io.BufferedReade
     )
     if device.type != "cpu":
         connect(device, backend=spec.backend)
+    return pinned
 
 
 def _store(spec: RankSpec, connection: socket.socket, stream: io.BufferedReader) -> Any:

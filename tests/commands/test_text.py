@@ -5,7 +5,8 @@ import ast
 import pytest
 
 from pipeconform.adapter import Capabilities, Description, Feature, MicrobatchRule, Placement, ScheduleClaim
-from pipeconform.commands.doctor import Check, report
+from pipeconform.commands.checks import Check
+from pipeconform.commands.doctor import report
 from pipeconform.commands.init import skeleton
 from pipeconform.commands.list import list_requirements, list_schedules
 from pipeconform.commands.options import names

@@ -98,5 +98,5 @@ def _alone(path: Path) -> Iterator[None]:
 
 if __name__ == "__main__":
     build()
-    for name, value in environment("all").items():
+    for name, value in environment("nccl").items():
         print(f"export {name}={value}")

@@ -6,7 +6,9 @@ import pytest
 
 from pipeconform.errors import UsageError
 from pipeconform.ranks.devices import SHARING, Devices, Machine, backend_for, probe, resolve
+from pipeconform.ranks.pins import WORKSPACE
 
+OF_CUDA = {**WORKSPACE, "TORCH_NCCL_ENABLE_TIMING": "1"}
 TWO_GPUS = Machine("cuda", count=2, backend="nccl")
 
 
@@ -27,12 +29,12 @@ def test_neighbours_share_a_device_when_asked_to():
     devices = resolve("cuda", ranks_per_device=2, machine=TWO_GPUS)
     assert devices.assignment(4) == ("cuda:0", "cuda:0", "cuda:1", "cuda:1")
     assert devices.reason_against(4) is None
-    assert devices.settings({}) == dict(SHARING)
+    assert devices.settings({}) == {**OF_CUDA, **SHARING}
 
 
 def test_sharing_with_gloo_needs_nothing():
     devices = resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS)
-    assert (devices.backend, devices.settings({})) == ("gloo", {})
+    assert (devices.backend, devices.settings({})) == ("gloo", dict(WORKSPACE))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_a_vendors_device_without_a_default_backend_works_with_one_that_is_named
 
 def test_the_backend_of_a_device_is_found_in_a_list_of_backends():
     both = resolve("cuda", backend="cpu:gloo,cuda:nccl", ranks_per_device=2, machine=TWO_GPUS)
-    assert both.settings({}) == dict(SHARING)
+    assert both.settings({}) == {**OF_CUDA, **SHARING}
     assert backend_for("cpu:gloo,cuda:nccl", "cpu") == "gloo"
     assert backend_for("nccl", "cuda") == "nccl"
 
@@ -117,12 +119,12 @@ def test_the_machine_is_asked_in_a_process_of_its_own():
 
 def test_ranks_that_share_a_gpu_get_the_settings_that_nccl_needs_unless_the_user_has_them():
     devices = resolve("cuda", ranks_per_device=2, machine=TWO_GPUS)
-    assert devices.settings({}) == dict(SHARING)
+    assert devices.settings({}) == {**OF_CUDA, **SHARING}
     assert devices.settings({"NCCL_MAX_CTAS": "8"}) == {
-        k: v for k, v in SHARING.items() if k != "NCCL_MAX_CTAS"
+        k: v for k, v in {**OF_CUDA, **SHARING}.items() if k != "NCCL_MAX_CTAS"
     }
-    assert resolve("cuda", machine=TWO_GPUS).settings({}) == {}
-    assert resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS).settings({}) == {}
+    assert resolve("cuda", machine=TWO_GPUS).settings({}) == OF_CUDA
+    assert resolve("cuda", backend="gloo", ranks_per_device=2, machine=TWO_GPUS).settings({}) == WORKSPACE
 
 
 def test_an_nccl_that_is_too_old_to_share_a_gpu_is_refused_by_its_release():
@@ -141,3 +143,16 @@ def test_leased_devices_are_the_ones_that_ranks_get():
     devices = dataclasses.replace(resolve("cuda", ranks_per_device=2, machine=TWO_GPUS), indices=(5, 3))
     assert devices.assignment(3) == ("cuda:5", "cuda:5", "cuda:3")
     assert devices.needed(3) == 2
+
+
+def test_devices_say_what_they_are_and_what_drives_them():
+    machine = Machine(
+        "cuda",
+        count=2,
+        backend="nccl",
+        nccl=(2, 30, 3),
+        names=("H100", "H100"),
+        releases={"driver": "570.1", "CUDA": "12.8"},
+    )
+    assert resolve("cuda", machine=machine).names == ("H100 (driver 570.1, CUDA 12.8, NCCL 2.30.3)",) * 2
+    assert resolve("cuda", machine=TWO_GPUS).names == ()

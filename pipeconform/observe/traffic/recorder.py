@@ -44,7 +44,9 @@ class TrafficRecorder:
         self._given = None if given is None else given.group_name
         self._guard = guard
         self._overwritten: list[int] = []
-        self._unread: list[tuple[int, torch.Tensor]] = []  # whether an operation's memory was intact, on the device
+        self._unread: list[
+            tuple[int, torch.Tensor]
+        ] = []  # whether an operation's memory was intact, on the device
 
     @contextmanager
     def recording(self) -> Iterator[TrafficRecorder]:

@@ -2,13 +2,15 @@
 
 torch loads it by its entry point in ``torch.backends``, and then ``torch.device("testdev")`` exists, ``torch.testdev``
 is this module, and ``torch.distributed`` has the backend ``testccl``. It must have been compiled before.
-The variable ``TESTDEV_SWITCHES`` has the properties that are switched on, such as ``all,-spins`` (`csrc/switches.cpp`).
+The variable ``TESTDEV_SWITCHES`` has the properties that are switched on, such as ``nccl,-late`` (`csrc/switches.cpp`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -53,6 +55,19 @@ def switches() -> dict[str, bool]:
 def set_switch(name: str, on: bool) -> None:
     """Switch a property in this process."""
     _C.set_switch(name, on)
+
+
+@contextlib.contextmanager
+def switched(*names: str) -> Iterator[None]:
+    """Switch properties on for a while, and the others off."""
+    before = switches()
+    for name in before:
+        set_switch(name, name in names)
+    try:
+        yield
+    finally:
+        for name, on in before.items():
+            set_switch(name, on)
 
 
 # What torch asks a device's module for.
@@ -128,7 +143,9 @@ class Event(torch.Event):
     """A new event."""
 
     def __new__(cls, device: Any = None, enable_timing: bool = False, **_: Any) -> Any:
-        return super().__new__(cls, device=torch.device("testdev", _index(device)), enable_timing=enable_timing)
+        return super().__new__(
+            cls, device=torch.device("testdev", _index(device)), enable_timing=enable_timing
+        )
 
 
 def synchronize(wanted: Any = None) -> None:
