@@ -7,6 +7,7 @@ The variable ``TESTDEV_SWITCHES`` has the properties that are switched on, such 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import sys
@@ -22,7 +23,7 @@ _C: Any = None
 
 def autoload() -> None:
     """Make device and backend known to torch."""
-    global _C
+    global _C  # noqa: PLW0603 - the compiled module, which torch has to be told about first
     if not library().exists():
         raise RuntimeError(f"testdev is not compiled: python -m tests.device.building makes {library()}")
     spec = importlib.util.spec_from_file_location(NAME, library())
@@ -36,9 +37,7 @@ def autoload() -> None:
     if torch.distributed.is_available():
         devices = ["testdev"] if switches()["device-only"] else ["testdev", "cpu"]
         torch.distributed.Backend.register_backend("testccl", _create, extended_api=True, devices=devices)
-    import atexit
-
-    atexit.register(lambda: _C.stop())
+    atexit.register(_C.stop)
 
 
 def _create(options: Any, _own: Any) -> Any:

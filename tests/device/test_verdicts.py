@@ -1,0 +1,66 @@
+"""What is judged on the device, with everything that NCCL has, gets the verdicts of the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.device import building
+
+pytestmark = pytest.mark.xdist_group("device")
+
+FEW = "FWD-1,TRN-1,COM-1,COM-2,COM-3,COM-4,LIF-1,LIF-3"
+
+
+@pytest.fixture
+def judged(typed, device, monkeypatch, tmp_path):
+    """Judge under GPipe, on the device or on the CPU; return the status of each cell."""
+    monkeypatch.setenv("TESTDEV_SWITCHES", "nccl")
+
+    def judge(implementation, *, on, requirements=FEW):
+        where = ("--device", "testdev", "--backend", "testccl") if on == "testdev" else ("--device", "cpu")
+        asked = ("--requirements", requirements, "--schedules", "GPipe", "--profile", "smoke")
+        out = tmp_path / on
+        code, shown, said = typed("run", "--impl", implementation, *where, *asked, "--out", out)
+        assert code in (0, 1), shown + said
+        cells = json.loads((out / "result.json").read_text())["cells"]
+        return {(cell["requirement"], cell["schedule"]): cell["status"] for cell in cells}
+
+    return judge
+
+
+def test_the_reference_meets_on_the_device_what_it_meets_on_the_cpu(judged):
+    on_device = judged("reference", on="testdev")
+    assert set(on_device.values()) == {"passed"}
+    assert on_device.keys() == {(one, "GPipe") for one in FEW.split(",")}
+
+
+@pytest.mark.slow
+def test_torch_has_the_same_verdicts_on_both(judged):
+    assert judged("torch", on="testdev") == judged("torch", on="cpu")
+
+
+PLANTED = Path(__file__).parent / "planted.py"
+
+
+@pytest.mark.parametrize(
+    ("fault", "requirement"),
+    [
+        ("a sum on the CPU", "LIF-3"),
+        pytest.param("batches are not followed", "COM-4", marks=pytest.mark.slow),
+        pytest.param("what was received is copied on another stream", "COM-4", marks=pytest.mark.slow),
+    ],
+)
+def test_a_planted_fault_shows_on_the_device_only(judged, monkeypatch, fault, requirement):
+    monkeypatch.setenv("PLANTED", fault)
+    asked = {"requirements": requirement}
+    assert judged(f"{PLANTED}:Planted", on="cpu", **asked) == {(requirement, "GPipe"): "passed"}
+    assert judged(f"{PLANTED}:Planted", on="testdev", **asked) != {(requirement, "GPipe"): "passed"}
+
+
+def test_the_package_of_the_device_is_what_the_page_on_accelerators_shows():
+    entry = building.VENDOR / "testdev-1.0.dist-info" / "entry_points.txt"
+    page = Path(__file__).parents[2] / "docs" / "accelerators.md"
+    assert entry.read_text().strip() in page.read_text()
