@@ -24,7 +24,8 @@ def use_huge_pages() -> int:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         advise = ctypes.CDLL(None).madvise
         advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        return _SIZE * sum(advise(address, _SIZE, _COLLAPSE) == 0 for address in list(_candidates()))
+        moved = [address for address in list(_candidates()) if advise(address, _SIZE, _COLLAPSE) == 0]
+        return _SIZE * len(moved)
     return 0
 
 
