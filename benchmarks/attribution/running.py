@@ -15,7 +15,7 @@ import pipeconform
 from pipeconform.campaign.campaign import Campaign
 from pipeconform.campaign.cell import judge_cell
 from pipeconform.campaign.describing import describe, runner_of
-from pipeconform.campaign.known_bounds import KnownBounds
+from pipeconform.campaign.known_answers import KnownAnswers
 from pipeconform.campaign.pipeline import PipelineTarget
 from pipeconform.campaign.status import with_causes
 from pipeconform.campaign.telling import environment_of, implementation_of
@@ -36,13 +36,13 @@ _BOUNDS_KEPT = 4096
 def run(faults: Iterable[Fault], pools: Pools, out: Path) -> None:
     """Write one result file per fault; those that are there are not judged again."""
     out.mkdir(parents=True, exist_ok=True)
-    known_bounds = KnownBounds(most=_BOUNDS_KEPT)  # the faults share most of their cases
+    known_answers = KnownAnswers(most=_BOUNDS_KEPT)  # the faults share most of their cases
     for fault in faults:
         file = out / f"{fault.name}.json"
         if file.exists():
             continue
         begun = time.monotonic()
-        result = judged(fault, pools, known_bounds)
+        result = judged(fault, pools, known_answers)
         part = file.with_suffix(f".{os.getpid()}")
         part.write_bytes(msgspec.json.encode(result))
         part.replace(file)
@@ -51,14 +51,14 @@ def run(faults: Iterable[Fault], pools: Pools, out: Path) -> None:
         print(f"{fault.name} ({fault.requirement}), {took:.0f} s: {', '.join(broken)}", file=sys.stderr)
 
 
-def judged(fault: Fault, pools: Pools, known_bounds: KnownBounds) -> Result:
+def judged(fault: Fault, pools: Pools, known_answers: KnownAnswers) -> Result:
     """The result of judging a fault at smoke, under the schedule with which it shows."""
     begun = time.monotonic()
     description = describe(pools, fault.reference)
     target = PipelineTarget.of(
         description, profile=profile("smoke"), ranks=RANKS, seed=SEED, schedules=(fault.schedule,)
     )
-    runner = runner_of(description, implementation=fault.reference, pools=pools, known_bounds=known_bounds)
+    runner = runner_of(description, implementation=fault.reference, pools=pools, known_answers=known_answers)
     campaign = Campaign(target=target, runners={"default": runner}, implementation=fault.reference)
     errors = fault.requirement.startswith("ERR")
     rows = [row for row in requirements() if errors or not row.id.startswith("ERR")]

@@ -45,6 +45,8 @@ _SETTINGS: Mapping[str, tuple[Feature, ...]] = {
 _WANTS_A_MICROBATCH_PER_STAGE = "or equal to the number of stages"
 """Until 2.10, the base of all schedules with one stage per rank raised this; since then only 1F1B does."""
 
+_REFUSES_FEW = _WANTS_A_MICROBATCH_PER_STAGE in inspect.getsource(schedules.PipelineScheduleSingle.__init__)
+
 
 def claims_here(claims: Capabilities) -> Capabilities:
     """Leave out what this release lacks, and say so."""
@@ -65,7 +67,7 @@ def claims_here(claims: Capabilities) -> Capabilities:
         for claim in claims.schedules
         if claim.name in CLASSES
     ]
-    if _WANTS_A_MICROBATCH_PER_STAGE in inspect.getsource(schedules.PipelineScheduleSingle.__init__):
+    if _REFUSES_FEW:
         single = [
             one.name
             for one in found

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeconform.adapter import Description
 from pipeconform.campaign.executor import Executor
-from pipeconform.campaign.known_bounds import KnownBounds
+from pipeconform.campaign.known_answers import KnownAnswers
 from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.runner import Runner
 from pipeconform.campaign.wrapper_runner import WrapperRunner
@@ -62,12 +62,12 @@ def runner_of(
     *,
     implementation: str,
     pools: RankPools,
-    known_bounds: KnownBounds | None = None,
+    known_answers: KnownAnswers | None = None,
 ) -> Runner[Any, Any]:
     """The runner for an implementation with this description, in these processes.
 
     Sets the processes' idle limit to the patience that the implementation claims. Runners of pipelines may share
-    `known_bounds`.
+    `known_answers`.
     """
     if isinstance(description, WrapperDescription):
         pools.idle_limit = description.claims.patience
@@ -78,6 +78,6 @@ def runner_of(
             implementation=implementation,
             description=description,
             pools=pools,
-            known_bounds=known_bounds or KnownBounds(),
+            known_answers=known_answers or KnownAnswers(),
         )
     )

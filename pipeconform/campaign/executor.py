@@ -11,7 +11,7 @@ import msgspec
 
 from pipeconform.adapter import Capabilities, Description
 from pipeconform.bounds.gauge import Gauge
-from pipeconform.campaign.known_bounds import KnownBounds
+from pipeconform.campaign.known_answers import KnownAnswers
 from pipeconform.case.case import Case
 from pipeconform.errors import HarnessError
 from pipeconform.execute.job import Job
@@ -21,7 +21,7 @@ from pipeconform.observe.observation import Failed, Observation, Reference, Watc
 from pipeconform.oracle.full_model import Bounds, Question
 from pipeconform.oracle.masks import Masks, masks_of
 from pipeconform.ranks.answered import read_answers
-from pipeconform.ranks.protocols import RankPools
+from pipeconform.ranks.protocols import RankPools, Task
 from pipeconform.ranks.verdict import Returned, VerdictVector
 
 __all__ = ["Execution", "Executor"]
@@ -59,7 +59,7 @@ class Executor:
     description: Description
     pools: RankPools
     time_limit: float = 60.0
-    known_bounds: KnownBounds = field(default_factory=KnownBounds, repr=False, compare=False)
+    known_answers: KnownAnswers = field(default_factory=KnownAnswers, repr=False, compare=False)
     mistaken: set[int] = field(default_factory=set, repr=False, compare=False)
     """The world sizes whose processes have lived through a mistake."""
 
@@ -80,12 +80,9 @@ class Executor:
             HarnessError: the oracle failed.
         """
         begun = time.monotonic()
-        replay = case.draws_masks
-        oracle = (
-            None
-            if replay
-            else self.pools.oracle.start(ORACLE_TASK, self._question(case), time_limit=self.time_limit)
-        )
+        question = None if case.draws_masks else self._question(case)
+        # the oracle computes beside the ranks, unless it has answered before or needs their masks
+        oracle = None if question is None or self.known_answers.known(question) else self._asked(question)
         try:
             vector = self._run_ranks(case, observe)
         except BaseException:
@@ -95,12 +92,13 @@ class Executor:
         shown = _observations(vector)
         if any(one.lasting for one in shown):
             self.restart(case)  # messages that the mistake left in transit would reach the next case
-        if oracle is None:
-            masks = masks_of(case, shown)
-            oracle = self.pools.oracle.start(
-                ORACLE_TASK, self._question(case, masks=masks), time_limit=self.time_limit
-            )
-        expected = _decoded(_answer(oracle.wait(), case))
+        if question is None:
+            question = self._question(case, masks=masks_of(case, shown))
+
+        def ask() -> bytes:
+            return _answer((oracle or self._asked(question)).wait(), case)
+
+        expected = _decoded(self.known_answers.answer(question, ask=ask))
         return Execution(
             case=case,
             verdicts=_without_values(vector),
@@ -217,7 +215,10 @@ class Executor:
             pending = self.pools.oracle.start(ORACLE_TASK, question, time_limit=10 * self.time_limit)
             return _answer(pending.wait(), case)
 
-        return self.known_bounds.answer(question, ask=ask)
+        return self.known_answers.answer(question, ask=ask)
+
+    def _asked(self, question: bytes) -> Task:
+        return self.pools.oracle.start(ORACLE_TASK, question, time_limit=self.time_limit)
 
     def _world_size(self, case: Case) -> int:
         return 1 if self.capabilities.world == "single_process" else case.world.size
@@ -232,11 +233,11 @@ class Executor:
         mistaken: bool = False,
         flow: bool = False,
     ) -> bytes:
-        """The oracle's question about the case; without its mistakes, unless `mistaken`."""
-        scale = self.capabilities.scale
+        """The oracle's question about the case; without its mistakes, unless `mistaken`, and without its schedule."""
+        scale, case = self.capabilities.scale, case if mistaken else case.without_mistakes
         return msgspec.msgpack.encode(
             Question(
-                case=case if mistaken else case.without_mistakes,
+                case=msgspec.structs.replace(case, schedule=""),
                 scale_at=scale.at,
                 input_gradients_scaled=scale.input_gradients_scaled,
                 loss_over=self.capabilities.loss_over,

@@ -12,4 +12,6 @@ PRELOAD = (
     "pipeconform.execute.worker",
     "pipeconform.oracle.full_model",
     "pipeconform.wrappers.worker",
+    "pipeconform.execute.ahead",
+    "pipeconform.adapters.torch_pipelining",  # imports nothing but torch; other adapters import an engine
 )

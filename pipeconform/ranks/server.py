@@ -29,6 +29,7 @@ from collections import deque
 from typing import NoReturn
 
 from pipeconform.ranks import rank as rank_process
+from pipeconform.ranks.huge_pages import use_huge_pages
 from pipeconform.ranks.process_tree import adopt_orphans, children_of, die_with_parent
 from pipeconform.ranks.wire import (
     HEADER,
@@ -50,6 +51,7 @@ __all__ = ["main"]
 
 _MAX_DESCRIPTORS = 253  # the kernel's limit for one message
 _ORPHAN_CHECK = 1.0  # seconds between looks at whether the controller still lives
+_MANY_FORKS = 12  # from this fork on, huge pages save more time than moving to them takes
 
 
 class _Control:
@@ -94,6 +96,7 @@ class _Server:
         self._control = control
         self._wakeup = wakeup
         self._children: dict[int, tuple[int, int]] = {}  # pid -> (group, rank)
+        self._forks = 0
         self._controller = os.getppid()
         self._pid = os.getpid()
 
@@ -126,6 +129,9 @@ class _Server:
     def _fork(self, group: int, specs: tuple[RankSpec, ...]) -> None:
         connections = [self._control.descriptors.popleft() for _ in specs]
         pids: list[int] = []
+        if self._forks < _MANY_FORKS <= self._forks + len(specs):
+            use_huge_pages()
+        self._forks += len(specs)
         try:
             for spec, descriptor in zip(specs, connections, strict=True):
                 pid = os.fork()  # this process has one thread: _preload saw to it

@@ -1,10 +1,10 @@
-"""The oracle's answers with bounds are asked for once, and not all are kept."""
+"""The oracle's answers are asked for once, and not all are kept."""
 
-from pipeconform.campaign.known_bounds import KnownBounds
+from pipeconform.campaign.known_answers import KnownAnswers
 
 
 def test_a_question_is_asked_once_while_it_is_among_the_last():
-    known, asked = KnownBounds(most=2), []
+    known, asked = KnownAnswers(most=2), []
 
     def answer(question):
         return known.answer(question, ask=lambda: asked.append(question) or question.upper())
@@ -13,3 +13,11 @@ def test_a_question_is_asked_once_while_it_is_among_the_last():
 
     assert answers == [b"A", b"B", b"A", b"C", b"A", b"B"]
     assert asked == [b"a", b"b", b"c", b"b"]  # b was used least recently when c came
+
+
+def test_an_answer_that_is_not_known_is_none():
+    known = KnownAnswers()
+
+    assert known.known(b"a") is None
+    known.answer(b"a", ask=lambda: b"A")
+    assert known.known(b"a") == b"A"
