@@ -160,6 +160,7 @@ class ReferencePipeline:
             targets=cut(batch.target),
             loss=self.make_loss(batch) if mode is Mode.TRAIN else None,
             divisor=batch.num_microbatches if self.plan.loss.reduction == "mean" else 1,
+            measured=self.make_loss(batch) if mode is Mode.EVAL else None,
         )
 
     def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
@@ -202,7 +203,7 @@ class ReferencePipeline:
         asked = batch.returns_outputs or not training
         return StepResult(
             output=self.make_output([done.outputs[k] for k in range(m)]) if last and asked else None,
-            losses=[done.losses[k] for k in range(m)] if last and training else None,
+            losses=[done.losses[k] for k in range(m)] if last else None,
             input_gradients=self._input_gradients(batch, done) if 0 in self.modules and training else None,
         )
 

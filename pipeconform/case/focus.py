@@ -38,6 +38,7 @@ class Focus(StrEnum):
     TARGETS = "loss arguments and targets"
     OPTIMIZER = "optimizer steps"
     EVAL = "order of training and evaluation"
+    EVAL_LOSSES = "losses of evaluation"
     VARYING = "sizes that change between steps"
     WHOLE = "stages from a front end"
     WHOLE_CONTENTS = "what a front end must follow"

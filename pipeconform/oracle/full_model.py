@@ -283,7 +283,7 @@ class _Run:
         step = self.case.program[index]
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
-        lose = self.mistakes.loss(self.loss.function)
+        lose = self.mistakes.loss(self.loss.function) if train else self.loss.function
         for stage in self.stages:
             stage.train(train)
         m = batch.num_microbatches
@@ -312,8 +312,6 @@ class _Run:
                         output_bounds.append(
                             tuple(Array.of(self.analysis.bound(one)) for one in tensors_of(values))
                         )
-                if not train:
-                    continue
                 each = [
                     lose(part, target, **batch.loss_kwargs)
                     for part, target in parts_of(
@@ -321,6 +319,8 @@ class _Run:
                     )
                 ]
                 losses += [loss.detach() for loss in each]
+                if not train:
+                    continue
                 loss = each[0] if len(each) == 1 else torch.stack(each).sum() / len(each)
                 if loss.requires_grad and divide_loss and self.by_samples:
                     dim = batch.batch_dim

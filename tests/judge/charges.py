@@ -115,6 +115,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "TRN-16": LOSSES | GRADIENTS,
     "TRN-17": _in("Train", "StepShown.gradient_norm"),
     "TRN-18": OUTPUTS | GRADIENTS,
+    "TRN-19": _in("Eval", "StepShown.losses", "StepShown.loss", "StepShown.microbatches"),
     "SPL-1": GRADIENTS,
     "SPL-2": HELD,
     "SPL-3": GRADIENTS | _in("Train", "StepShown.hook_counts"),

@@ -131,7 +131,19 @@ def test_evaluation_changes_neither_gradients_nor_buffers() -> None:
 
     assert (evaluate.gradients, evaluate.buffers) == (train.gradients, train.buffers)
     assert len(evaluate.outputs) == 2
-    assert evaluate.losses == ()
+
+
+def test_an_evaluation_has_the_losses_of_its_outputs() -> None:
+    run = {"batch_size": 4, "num_microbatches": 2}
+    case = small_case(program=(Eval(**run),), loss=LossSpec(scaled=True))
+    (evaluate,) = reference(case, scale=AT_LOSS).steps
+    parts = zip(evaluate.outputs, make_batch(case, 0).microbatches, strict=True)
+
+    expected = [
+        loss_of(case).function(output.array.tensor(), micro.target, scale=1.75) for output, micro in parts
+    ]
+
+    assert [loss.tensor() for loss in evaluate.losses] == expected
 
 
 def test_input_gradients_are_scaled_as_declared() -> None:

@@ -13,7 +13,7 @@ from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
 
 
-def _drawn(d: Drawing, draft: Draft) -> Draft:
+def losses(d: Drawing, draft: Draft) -> Draft:
     """Draw cross-entropy over classes (summed, if targets are ignored) or a loss with a keyword argument."""
     kinds = ["classes"]
     kinds += ["ignored"] if "sum" in d.capabilities.reductions else []
@@ -42,7 +42,7 @@ TARGETS = Subject(
     focus=Focus.TARGETS,
     trains=True,
     found=lambda case: case.loss.kind == "cross_entropy" or case.loss.scaled,
-    contents=_drawn,
+    contents=losses,
     without=_plain,
     control="with squared distances as the loss, and without classes or tokens",
 )
