@@ -215,6 +215,11 @@ def _contradictions(case: Case) -> Iterator[str]:
             f"model.classes is {model.classes}, but the loss is {case.loss.kind}: "
             f"cross_entropy needs classes, mse none"
         )
+    loss = case.loss
+    if loss.counted and (loss.kind, loss.reduction, loss.scaled) != ("cross_entropy", "sum", False):
+        yield "loss.counted divides a sum: it needs loss.kind 'cross_entropy', loss.reduction 'sum' and no loss.scaled"
+    if loss.counted and world.num_replicas > 1:
+        yield "loss.counted counts the targets of one batch: it cannot be combined with world.replicas"
     if model.split is not None and world.perturbations:
         yield "the stages of a front end cannot be perturbed: use either model.split or world.perturbations"
 

@@ -36,6 +36,7 @@ class Focus(StrEnum):
     BUFFERS = "buffers"
     DROPOUT = "dropout"
     TARGETS = "loss arguments and targets"
+    COUNTED = "means over the targets that count"
     OPTIMIZER = "optimizer steps"
     EVAL = "order of training and evaluation"
     EVAL_LOSSES = "losses of evaluation"

@@ -16,12 +16,16 @@ class LossSpec(Strict, frozen=True, kw_only=True):
 
     With `ignore`, cross-entropy skips a number of targets that differs between microbatches; with `scaled`, the loss
     function gets a number as a keyword argument.
+
+    With `counted`, that number is the reciprocal of how many targets of the whole batch are not ignored, so that a sum
+    becomes their mean; where there are several microbatches, some ignore all of theirs, and others in every step.
     """
 
     kind: Literal["mse", "cross_entropy"] = "mse"
     reduction: Literal["mean", "sum"] = "mean"
     ignore: bool = False
     scaled: bool = False
+    counted: bool = False
 
 
 class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):

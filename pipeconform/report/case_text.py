@@ -155,6 +155,8 @@ def _loss(loss: LossSpec) -> Iterator[str]:
     yield f"{loss.reduction} {loss.kind}"
     if loss.ignore:
         yield "some targets are ignored"
+    if loss.counted:
+        yield "divided by the number of targets of the batch that are not ignored; some microbatches ignore all"
     if loss.scaled:
         yield "with a keyword argument"
 

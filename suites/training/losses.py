@@ -12,7 +12,7 @@ from pipeconform.judge.judgement import requirement
 from pipeconform.judge.training import gradients_are_right, losses_are_right
 from pipeconform.spec.catalogue import MUST
 
-from ..promises import contract, documented, in_source, paper
+from ..promises import FULL_MODEL, contract, documented, in_source, paper
 
 
 @requirement(
@@ -82,6 +82,32 @@ def loss_functions_and_targets(evidence: Evidence) -> Iterator[Finding]:
     reference's losses and gradients.
 
     Targets are split too; a loss computed on another microbatch's targets still falls.
+    """
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-20",
+    title="Means over the targets that count",
+    level=MUST,
+    about=(Focus.COUNTED,),
+    trains=True,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.nn.CrossEntropyLoss documentation: with ignore_index, the loss is averaged over other targets",
+            "generated/torch.nn.CrossEntropyLoss.html",
+        ),
+    ),
+)
+def means_over_targets_that_count(evidence: Evidence) -> Iterator[Finding]:
+    """A summed loss that its caller divides by the number of targets of the whole batch that are not ignored
+    gives the losses and gradients of the mean over these targets, also where a microbatch has none, and with
+    the number that belongs to each step.
+
+    Language models are trained this way. A mean of the microbatches' means weights sparse microbatches too
+    much, and a microbatch without targets makes it NaN.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)

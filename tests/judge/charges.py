@@ -116,6 +116,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "TRN-17": _in("Train", "StepShown.gradient_norm"),
     "TRN-18": OUTPUTS | GRADIENTS,
     "TRN-19": _in("Eval", "StepShown.losses", "StepShown.loss", "StepShown.microbatches"),
+    "TRN-20": LOSSES | GRADIENTS,
     "SPL-1": GRADIENTS,
     "SPL-2": HELD,
     "SPL-3": GRADIENTS | _in("Train", "StepShown.hook_counts"),

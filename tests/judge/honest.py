@@ -361,6 +361,17 @@ CASES: Mapping[str, Case] = {
     ),
     "evaluation": plain_case(EVAL, TRAIN, EVAL, Zero(), TRAIN),
     "losses of evaluation": plain_case(EVAL, TRAIN, EVAL, loss=LossSpec(scaled=True)),
+    "counted": with_model(
+        plain_case(
+            TRAIN,
+            Zero(),
+            TRAIN,
+            loss=LossSpec(kind="cross_entropy", reduction="sum", ignore=True, counted=True),
+            model=Model(
+                width=3, stages=(Stage(blocks=(_LINEAR,)), Stage(blocks=(blocks.Head(),))), classes=3
+            ),
+        )
+    ),
     "dropout": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, Zero(), TRAIN)),
     "shapes": _passing("scalar", "flat", "single", "deep", "empty"),
     "skip": _passing("stream", last=2, users=(1, 2)),

@@ -105,6 +105,7 @@ def _facts(case: Case) -> Iterator[tuple[str, str]]:
         yield "output", {"tuple1": "in a 1-tuple"}.get(model.output, f"in a {model.output}")
     classes = f", {model.classes} classes" if model.classes else ""
     ignoring = ", some targets ignored" if case.loss.ignore else ""
+    ignoring += ", divided by the number of the others" if case.loss.counted else ""
     scaled = ", with a keyword argument" if case.loss.scaled else ""
     yield "loss", f"{case.loss.reduction} {case.loss.kind.replace('_', ' ')}{classes}{ignoring}{scaled}"
     if case.optimizer is not None:
