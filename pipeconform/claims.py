@@ -92,6 +92,7 @@ class Feature(Claimable):
     CUSTOM_MERGES = "custom_merges", "a function of the user's may merge an output"
     LOADING = "loading", "apply(LoadState)"
     GRADIENT_NORM = "gradient_norm", "the pipeline has gradient_norm(), see MeasuresGradients"
+    CLIPPING = "clipping", "an optimizer step clips the gradients first, see Plan.clipping"
     STAGE_OPERATIONS = "stage_operations", "the pipeline has open_stages(), see OffersStages"
     DEFERRED_WEIGHTS = "deferred_weights", "weight gradients left to a function, see Plan.deferred_weights"
     DECLARED_BOUNDARIES = "declared_boundaries", "Plan.declared reaches the engine"

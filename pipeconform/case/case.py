@@ -30,7 +30,7 @@ from pipeconform.case.model import (
     impossible_model,
 )
 from pipeconform.case.perturbations import impossible
-from pipeconform.case.program import Adam, Eval, Load, LossSpec, Optimize, Sgd, Step, Train, Zero
+from pipeconform.case.program import Adam, Clip, Eval, Load, LossSpec, Optimize, Sgd, Step, Train, Zero
 from pipeconform.case.strict import Strict
 from pipeconform.case.world import World, impossible_world
 from pipeconform.errors import BadCaseError
@@ -42,6 +42,7 @@ __all__ = [
     "ByHand",
     "Carried",
     "Case",
+    "Clip",
     "Eval",
     "FloatType",
     "Kwarg",

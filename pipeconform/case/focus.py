@@ -38,6 +38,7 @@ class Focus(StrEnum):
     TARGETS = "loss arguments and targets"
     COUNTED = "means over the targets that count"
     OPTIMIZER = "optimizer steps"
+    CLIPPED = "clipped gradients"
     EVAL = "order of training and evaluation"
     EVAL_LOSSES = "losses of evaluation"
     VARYING = "sizes that change between steps"

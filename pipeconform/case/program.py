@@ -8,7 +8,7 @@ from pipeconform.case.by_hand import ByHand
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.strict import Strict
 
-__all__ = ["Adam", "Eval", "Load", "LossSpec", "Optimize", "Sgd", "Step", "Train", "Zero"]
+__all__ = ["Adam", "Clip", "Eval", "Load", "LossSpec", "Optimize", "Sgd", "Step", "Train", "Zero"]
 
 
 class LossSpec(Strict, frozen=True, kw_only=True):
@@ -61,11 +61,19 @@ class Load(Strict, frozen=True, kw_only=True, tag="load_state", tag_field="step"
     """Load parameters and buffers that differ from the current ones."""
 
 
+class Clip(Strict, frozen=True, kw_only=True):
+    """A limit on the norm of all gradients, to which an optimizer step first scales them down."""
+
+    limit: float
+    norm: Literal["two", "maximum"] = "two"
+
+
 class Sgd(Strict, frozen=True, kw_only=True, tag="sgd", tag_field="optimizer"):
     """Stochastic gradient descent."""
 
     lr: float
     momentum: float = 0.0
+    clip: Clip | None = None
 
 
 class Adam(Strict, frozen=True, kw_only=True, tag="adam", tag_field="optimizer"):

@@ -31,6 +31,7 @@ from pipeconform.observe.gradients import tensors_of
 from pipeconform.observe.observation import Named, Reference, StepExpected, Structure, arrays, named
 from pipeconform.observe.recorder import hook_counts
 from pipeconform.oracle.averaging import average, widen
+from pipeconform.oracle.clipping import clip
 from pipeconform.oracle.flow import OracleFlow
 from pipeconform.oracle.together import parts_of, taken_apart, together
 
@@ -273,6 +274,8 @@ class _Run:
                     for name, value in contract.module_state({s: self.stages[s]})[s].items():
                         value.copy_(values[name])
         elif self.optimizer is not None:
+            if isinstance(self.case.optimizer, Sgd) and self.case.optimizer.clip is not None:
+                clip(self.parameters, self.case.optimizer.clip)
             self.optimizer.step()
         return functools.partial(self._expected, index)
 

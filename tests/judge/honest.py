@@ -15,6 +15,7 @@ from pipeconform.case.build import merges
 from pipeconform.case.case import (
     ByHand,
     Case,
+    Clip,
     Eval,
     Kwarg,
     Load,
@@ -371,6 +372,9 @@ CASES: Mapping[str, Case] = {
                 width=3, stages=(Stage(blocks=(_LINEAR,)), Stage(blocks=(blocks.Head(),))), classes=3
             ),
         )
+    ),
+    "clipped": plain_case(
+        TRAIN, Optimize(), Zero(), TRAIN, Optimize(), optimizer=Sgd(lr=0.125, clip=Clip(limit=0.0625))
     ),
     "dropout": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, Zero(), TRAIN)),
     "shapes": _passing("scalar", "flat", "single", "deep", "empty"),

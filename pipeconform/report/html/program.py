@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pipeconform.case.case import Adam, Case, Eval, Model, Train
 from pipeconform.report.case_text import (
+    clip_text,
     describe_cut,
     describe_perturbation,
     describe_program,
@@ -110,7 +111,9 @@ def _facts(case: Case) -> Iterator[tuple[str, str]]:
     yield "loss", f"{case.loss.reduction} {case.loss.kind.replace('_', ' ')}{classes}{ignoring}{scaled}"
     if case.optimizer is not None:
         momentum = "" if isinstance(case.optimizer, Adam) else f", momentum {case.optimizer.momentum:g}"
-        yield "optimizer", f"{type(case.optimizer).__name__}, lr {case.optimizer.lr:g}{momentum}"
+        clip = None if isinstance(case.optimizer, Adam) else case.optimizer.clip
+        clipped = "" if clip is None else f", {clip_text(clip)}"
+        yield "optimizer", f"{type(case.optimizer).__name__}, lr {case.optimizer.lr:g}{momentum}{clipped}"
     for one in world.perturbations:
         yield "perturbed", describe_perturbation(one)
     yield "seed", str(case.seed)
