@@ -55,6 +55,7 @@ from pipeconform.contract.operations import LoadState, Mode, Operation, Optimize
 from pipeconform.contract.plan import (
     AdamStep,
     Boundary,
+    Clipping,
     DataParallel,
     Declared,
     Loss,
@@ -82,6 +83,7 @@ __all__ = [
     "BoundaryClaim",
     "Bystander",
     "Capabilities",
+    "Clipping",
     "CustomMerge",
     "CustomSplit",
     "CutLayer",

@@ -49,6 +49,7 @@ class Feature(Claimable):
     )
     MICROBATCH_LOSSES = "microbatch_losses", "one loss per microbatch, in batch order"
     EVAL = "eval", "run(Mode.EVAL, …): forward only"
+    EVAL_LOSSES = "eval_losses", "run(Mode.EVAL, …) returns losses as a training step does"
     INPUT_GRADIENTS = "input_gradients", "inputs of the first stage that require grad receive it"
     ACCUMULATION = "accumulation", "steps without zero_grad in between add up"
     KWARGS = "kwargs", "keyword arguments beside the positional ones"
@@ -91,6 +92,7 @@ class Feature(Claimable):
     CUSTOM_MERGES = "custom_merges", "a function of the user's may merge an output"
     LOADING = "loading", "apply(LoadState)"
     GRADIENT_NORM = "gradient_norm", "the pipeline has gradient_norm(), see MeasuresGradients"
+    CLIPPING = "clipping", "an optimizer step clips the gradients first, see Plan.clipping"
     STAGE_OPERATIONS = "stage_operations", "the pipeline has open_stages(), see OffersStages"
     DEFERRED_WEIGHTS = "deferred_weights", "weight gradients left to a function, see Plan.deferred_weights"
     DECLARED_BOUNDARIES = "declared_boundaries", "Plan.declared reaches the engine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from pipeconform.adapter import (
     Boundary,
     BoundaryClaim,
     Capabilities,
+    Clipping,
     DataParallelClaim,
     Description,
     ErrorContract,
@@ -23,6 +25,7 @@ from pipeconform.adapter import (
     MistakeKind,
     Mode,
     Operation,
+    OptimizerStep,
     Plan,
     Split,
     StepResult,
@@ -160,6 +163,7 @@ class ReferencePipeline:
             targets=cut(batch.target),
             loss=self.make_loss(batch) if mode is Mode.TRAIN else None,
             divisor=batch.num_microbatches if self.plan.loss.reduction == "mean" else 1,
+            measured=self.make_loss(batch) if mode is Mode.EVAL else None,
         )
 
     def make_loss(self, batch: Batch) -> Callable[[Any, Any], Tensor]:
@@ -202,7 +206,7 @@ class ReferencePipeline:
         asked = batch.returns_outputs or not training
         return StepResult(
             output=self.make_output([done.outputs[k] for k in range(m)]) if last and asked else None,
-            losses=[done.losses[k] for k in range(m)] if last and training else None,
+            losses=[done.losses[k] for k in range(m)] if last else None,
             input_gradients=self._input_gradients(batch, done) if 0 in self.modules and training else None,
         )
 
@@ -248,8 +252,18 @@ class ReferencePipeline:
         return self.make_result(mode, batch, done)
 
     def apply(self, operation: Operation) -> None:
-        """Clear gradients or step the optimizer."""
+        """Clear gradients, or clip them and step the optimizer, or load a state."""
+        if isinstance(operation, OptimizerStep) and self.plan.clipping is not None and self.modules:
+            self.clip(self.plan.clipping)
         self._operate(operation)
+
+    def clip(self, clipping: Clipping) -> None:
+        """Scale this rank's gradients by the norm over all stages."""
+        norm = self.norm_of_gradients(clipping.norm_type)
+        factor = (clipping.max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for parameter in {p for module in self.modules.values() for p in module.parameters()}:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.dtype))
 
     def gradients(self) -> Mapping[int, Mapping[str, Tensor | None]]:
         """Per owned stage and parameter."""
@@ -293,15 +307,24 @@ class ReferencePipeline:
 
     def gradient_norm(self) -> Tensor | None:
         """The root of the sum of all squares, every parameter counted once."""
-        if not self.modules:
-            return None
-        squares = torch.zeros((), dtype=torch.float64, device=self.plan.ranks.device)
-        for parameter in {p for module in self.modules.values() for p in module.parameters()}:
-            if parameter.grad is not None:
-                squares += parameter.grad.double().square().sum()
+        return self.norm_of_gradients(2.0) if self.modules else None
+
+    def norm_of_gradients(self, norm_type: float) -> Tensor:
+        """The norm over all stages, 2 or infinity, every parameter counted once; collective."""
+        largest = norm_type == math.inf
+        total = torch.zeros((), dtype=torch.float64, device=self.plan.ranks.device)
+        for gradient in self.counted_gradients():
+            own = gradient.double()
+            total = torch.maximum(total, own.abs().amax()) if largest else total + own.square().sum()
         if self.plan.ranks.pipeline_group is not None:
-            dist.all_reduce(squares, group=self.plan.ranks.pipeline_group)
-        return squares.sqrt()
+            how = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
+            dist.all_reduce(total, op=how, group=self.plan.ranks.pipeline_group)
+        return total if largest else total.sqrt()
+
+    def counted_gradients(self) -> Sequence[Tensor]:
+        """The gradients that count in the norm on this rank."""
+        parameters = {p for module in self.modules.values() for p in module.parameters()}
+        return [p.grad for p in parameters if p.grad is not None]
 
     def close(self) -> None:
         """Forget the stages' run-time state; nothing else is held."""

@@ -53,6 +53,8 @@ class Work:
     """``loss(output, target)``, 0-d; None evaluates: forward only, no gradient anywhere."""
     divisor: int = 1
     """Every microbatch's loss is divided by it before the backward."""
+    measured: Callable[[Any, Any], Tensor] | None = None
+    """The loss of an evaluation, like `loss`; None if none is wanted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +181,9 @@ class Step:
             self._losses[k] = loss.detach()
             self.stages[s].end_in(k, loss / work.divisor if work.divisor != 1 else loss)
             self.output_gradients[s, k] = [torch.ones_like(loss)]
+        elif work.measured is not None:
+            with torch.no_grad():
+                self._losses[k] = work.measured(output, work.targets[k])
 
     def backward(self, s: int, k: int, *, whole: bool) -> None:
         """Run the backward of stage s, or only for its inputs, from the gradient of its output, which is here."""

@@ -93,6 +93,7 @@ _CAPABILITIES = Capabilities(
             Feature.OUTPUTS_ON_REQUEST,
             Feature.MICROBATCH_LOSSES,
             Feature.EVAL,
+            Feature.EVAL_LOSSES,
             Feature.INPUT_GRADIENTS,
             Feature.ACCUMULATION,
             Feature.KWARGS,
@@ -225,7 +226,8 @@ class _TorchPipeline:
         loss_kwargs = {"loss_kwargs": dict(batch.loss_kwargs)} if batch.loss_kwargs else {}
         if mode is Mode.EVAL:
             with torch.no_grad():
-                return StepResult(output=self._schedule.eval(*args, **target, **loss_kwargs, **kwargs))
+                output = self._schedule.eval(*args, **target, **loss_kwargs, **kwargs)
+            return StepResult(output=output, losses=losses if target else None)
         # torch keeps the last stage's outputs until the next step, unless the step is asked to return none
         quiet = {} if batch.returns_outputs else {"return_outputs": False}
         output = self._schedule.step(*args, **target, **loss_kwargs, **kwargs, **quiet)

@@ -30,7 +30,7 @@ from pipeconform.case.model import (
     impossible_model,
 )
 from pipeconform.case.perturbations import impossible
-from pipeconform.case.program import Adam, Eval, Load, LossSpec, Optimize, Sgd, Step, Train, Zero
+from pipeconform.case.program import Adam, Clip, Eval, Load, LossSpec, Optimize, Sgd, Step, Train, Zero
 from pipeconform.case.strict import Strict
 from pipeconform.case.world import World, impossible_world
 from pipeconform.errors import BadCaseError
@@ -42,6 +42,7 @@ __all__ = [
     "ByHand",
     "Carried",
     "Case",
+    "Clip",
     "Eval",
     "FloatType",
     "Kwarg",
@@ -215,6 +216,11 @@ def _contradictions(case: Case) -> Iterator[str]:
             f"model.classes is {model.classes}, but the loss is {case.loss.kind}: "
             f"cross_entropy needs classes, mse none"
         )
+    loss = case.loss
+    if loss.counted and (loss.kind, loss.reduction, loss.scaled) != ("cross_entropy", "sum", False):
+        yield "loss.counted divides a sum: it needs loss.kind 'cross_entropy', loss.reduction 'sum' and no loss.scaled"
+    if loss.counted and world.num_replicas > 1:
+        yield "loss.counted counts the targets of one batch: it cannot be combined with world.replicas"
     if model.split is not None and world.perturbations:
         yield "the stages of a front end cannot be perturbed: use either model.split or world.perturbations"
 

@@ -8,7 +8,7 @@ from pipeconform.case.by_hand import ByHand
 from pipeconform.case.mistakes import Mistake
 from pipeconform.case.strict import Strict
 
-__all__ = ["Adam", "Eval", "Load", "LossSpec", "Optimize", "Sgd", "Step", "Train", "Zero"]
+__all__ = ["Adam", "Clip", "Eval", "Load", "LossSpec", "Optimize", "Sgd", "Step", "Train", "Zero"]
 
 
 class LossSpec(Strict, frozen=True, kw_only=True):
@@ -16,6 +16,9 @@ class LossSpec(Strict, frozen=True, kw_only=True):
 
     With `ignore`, cross-entropy skips a number of targets that differs between microbatches; with `scaled`, the loss
     function gets a number as a keyword argument.
+
+    With `counted`, that number is the reciprocal of how many targets of the whole batch are not ignored, so that a sum
+    becomes their mean; where there are several microbatches, some ignore all of theirs, and others in every step.
     """
 
     kind: Literal["mse", "cross_entropy"] = "mse"
@@ -24,6 +27,7 @@ class LossSpec(Strict, frozen=True, kw_only=True):
     scaled: bool = False
     fixed: bool = False
     """Whether it is the only loss of the implementation, and so not what the case is about."""
+    counted: bool = False
 
 
 class Train(Strict, frozen=True, kw_only=True, tag="train", tag_field="step"):
@@ -59,11 +63,19 @@ class Load(Strict, frozen=True, kw_only=True, tag="load_state", tag_field="step"
     """Load parameters and buffers that differ from the current ones."""
 
 
+class Clip(Strict, frozen=True, kw_only=True):
+    """A limit on the norm of all gradients, to which an optimizer step first scales them down."""
+
+    limit: float
+    norm: Literal["two", "maximum"] = "two"
+
+
 class Sgd(Strict, frozen=True, kw_only=True, tag="sgd", tag_field="optimizer"):
     """Stochastic gradient descent."""
 
     lr: float
     momentum: float = 0.0
+    clip: Clip | None = None
 
 
 class Adam(Strict, frozen=True, kw_only=True, tag="adam", tag_field="optimizer"):

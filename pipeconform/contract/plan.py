@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdamStep",
     "Boundary",
+    "Clipping",
     "DataParallel",
     "Declared",
     "Loss",
@@ -78,6 +79,19 @@ class AdamStep:
     """``torch.optim.Adam`` with its default betas and epsilon."""
 
     lr: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipping:
+    """What an optimizer step does to the gradients first: what ``torch.nn.utils.clip_grad_norm_`` does to the model's.
+
+    Every gradient of every stage is multiplied by ``max_norm / (norm + 1e-6)`` if that is less than 1. The norm is that
+    of all of them together, a parameter that occurs several times counted once.
+    """
+
+    max_norm: float
+    norm_type: float = 2.0
+    """2 or infinity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +219,8 @@ class Plan:
     """Parameters that several stages share: for each, its name in every stage that has it. Stages are built with copies
     of equal values on the ranks that own them. After a training step every holder's gradient is the sum of all; an
     optimizer moves all of them alike. Empty unless `Feature.SHARED_ACROSS_STAGES` or ``_RANKS`` is claimed."""
+    clipping: Clipping | None = None
+    """If given, every optimizer step clips the gradients first; None unless `Feature.CLIPPING` is claimed."""
     varying_shapes: bool = False
     """Microbatches of other sizes than the first will come, for engines that need a setting for that."""
     declared: Mapping[int, Declared] | None = None

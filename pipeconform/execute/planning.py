@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 from torch import nn
@@ -15,7 +16,7 @@ from pipeconform.case.build.graph_layers import deferred_weights
 from pipeconform.case.build.mistakes import MistakeMaker
 from pipeconform.case.build.synced_norm import synchronise
 from pipeconform.case.build.whole import split_of
-from pipeconform.case.case import Adam, Case, Sgd
+from pipeconform.case.case import Adam, Case, Clip, Sgd
 from pipeconform.case.misplans import UNKNOWN_SCHEDULE
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.execute.cutting import edges_of, tensor_parallel_of
@@ -33,6 +34,12 @@ def owners_of(case: Case, description: contract.Description) -> tuple[int, ...]:
         return ()
     placed = contract.placement_of(claim.placement, num_ranks=case.num_ranks, num_stages=case.num_stages)
     return tuple(min(owners) for owners in placed)
+
+
+def _clipping_of(clip: Clip | None) -> contract.Clipping | None:
+    if clip is None:
+        return None
+    return contract.Clipping(max_norm=clip.limit, norm_type=2.0 if clip.norm == "two" else math.inf)
 
 
 def plan_of(
@@ -79,8 +86,10 @@ def plan_of(
     if mistakes is not None:
         loss = dataclasses.replace(loss, function=mistakes.loss(loss.function))
     optimizer: contract.SgdStep | contract.AdamStep | None = None
+    clipping: contract.Clipping | None = None
     if isinstance(case.optimizer, Sgd):
         optimizer = contract.SgdStep(lr=case.optimizer.lr, momentum=case.optimizer.momentum)
+        clipping = _clipping_of(case.optimizer.clip)
     elif isinstance(case.optimizer, Adam):
         optimizer = contract.AdamStep(lr=case.optimizer.lr)
     plan = Plan(
@@ -111,6 +120,7 @@ def plan_of(
         kwarg_rules=data.kwarg_rules(case),
         output_rules=merges.rules_of(case),
         tied=data.tied_names(case),
+        clipping=clipping,
         varying_shapes=len(
             {size for run in case.runs for size in data.split_sizes(run.batch_size, run.num_microbatches)}
         )

@@ -26,6 +26,7 @@ EARLIER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "LIF-7": ("SCH-2", "SCH-3", "SPL-2"),
         "LIF-1": ("SCH-9",),  # an evaluation that does not end leaves nothing to look at
         "LIF-2": ("SCH-9", "LIF-1"),
+        "TRN-19": ("SCH-9",),
         # under schedules that split the backward, graphs that are hard to take apart are the split's business
         "FWD-5": ("SPL-1",),
         "FWD-7": ("SPL-1",),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pipeconform.adapter import Feature
-from pipeconform.case.case import Load, Optimize, Step, Train
+from pipeconform.case.case import Eval, Load, Optimize, Step, Train
 from pipeconform.judge.evidence import Evidence, Finding, Numbers, held, shown_step, unheld
 from pipeconform.judge.forward import outputs_are_right
 from pipeconform.judge.relations import fate_of_earlier_steps, uniform_ratio
@@ -97,12 +97,15 @@ def gradients_are_right(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def losses_are_right(evidence: Evidence) -> Iterator[Finding]:
-    """Every microbatch has one loss, with the right value, in the batch's order, and on the declared ranks only."""
+def losses_are_right(evidence: Evidence, *, of: type[Train] | type[Eval] = Train) -> Iterator[Finding]:
+    """Every microbatch has one loss, with the right value, in the batch's order, and on the declared ranks only.
+
+    Judges the steps of one kind.
+    """
     numbers = Numbers(evidence=evidence)
     holders = evidence.result_ranks(evidence.capabilities.loss_on)
     several = Feature.MICROBATCH_LOSSES in evidence.capabilities.features
-    for expected in evidence.runs(Train):
+    for expected in evidence.runs(of):
         m = len(expected.losses)
         yield from unheld(evidence, expected, (o for o in evidence.members if o.pipeline_rank in holders))
         for one in evidence.shown:

@@ -31,6 +31,7 @@ from pipeconform.observe.gradients import tensors_of
 from pipeconform.observe.observation import Named, Reference, StepExpected, Structure, arrays, named
 from pipeconform.observe.recorder import hook_counts
 from pipeconform.oracle.averaging import average, widen
+from pipeconform.oracle.clipping import clip
 from pipeconform.oracle.flow import OracleFlow
 from pipeconform.oracle.together import parts_of, taken_apart, together
 
@@ -273,6 +274,8 @@ class _Run:
                     for name, value in contract.module_state({s: self.stages[s]})[s].items():
                         value.copy_(values[name])
         elif self.optimizer is not None:
+            if isinstance(self.case.optimizer, Sgd) and self.case.optimizer.clip is not None:
+                clip(self.parameters, self.case.optimizer.clip)
             self.optimizer.step()
         return functools.partial(self._expected, index)
 
@@ -283,7 +286,7 @@ class _Run:
         step = self.case.program[index]
         if isinstance(step, Train) and step.mistake is not None:
             batch = mistaken_batch(batch, step.mistake)
-        lose = self.mistakes.loss(self.loss.function)
+        lose = self.mistakes.loss(self.loss.function) if train else self.loss.function
         for stage in self.stages:
             stage.train(train)
         m = batch.num_microbatches
@@ -312,8 +315,6 @@ class _Run:
                         output_bounds.append(
                             tuple(Array.of(self.analysis.bound(one)) for one in tensors_of(values))
                         )
-                if not train:
-                    continue
                 each = [
                     lose(part, target, **batch.loss_kwargs)
                     for part, target in parts_of(
@@ -321,6 +322,8 @@ class _Run:
                     )
                 ]
                 losses += [loss.detach() for loss in each]
+                if not train:
+                    continue
                 loss = each[0] if len(each) == 1 else torch.stack(each).sum() / len(each)
                 if loss.requires_grad and divide_loss and self.by_samples:
                     dim = batch.batch_dim

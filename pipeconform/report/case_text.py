@@ -9,6 +9,7 @@ from pipeconform.case.case import (
     Adam,
     ByHand,
     Case,
+    Clip,
     Eval,
     Load,
     LossSpec,
@@ -25,7 +26,14 @@ from pipeconform.case.perturbations import AnyPerturbation, SlowLink
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.report.wrapper_text import describe_wrapper_case
 
-__all__ = ["describe_case", "describe_cut", "describe_perturbation", "describe_program", "describe_replicas"]
+__all__ = [
+    "clip_text",
+    "describe_case",
+    "describe_cut",
+    "describe_perturbation",
+    "describe_program",
+    "describe_replicas",
+]
 
 _LONGEST_CYCLE = 6  # steps
 
@@ -48,7 +56,10 @@ def describe_case(case: AnyCase) -> str:
     if case.optimizer is not None:
         optimizer = case.optimizer
         momentum = "" if isinstance(optimizer, Adam) else f", momentum {optimizer.momentum:g}"
-        rows.append(("optimizer", f"{type(optimizer).__name__}, lr {optimizer.lr:g}{momentum}"))
+        clip = (
+            "" if isinstance(optimizer, Adam) or optimizer.clip is None else f", {clip_text(optimizer.clip)}"
+        )
+        rows.append(("optimizer", f"{type(optimizer).__name__}, lr {optimizer.lr:g}{momentum}{clip}"))
     rows.append(("seed", str(case.seed)))
     wide = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{wide}}  {text}" for name, text in rows)
@@ -151,10 +162,17 @@ def _split(split: Split) -> Iterator[str]:
         yield "sequences are longer by one than the example's"
 
 
+def clip_text(clip: Clip) -> str:
+    """A limit on the gradients' norm, in words."""
+    return f"gradients clipped to {clip.limit:g} by the {'2-norm' if clip.norm == 'two' else 'maximum norm'}"
+
+
 def _loss(loss: LossSpec) -> Iterator[str]:
     yield f"{loss.reduction} {loss.kind}"
     if loss.ignore:
         yield "some targets are ignored"
+    if loss.counted:
+        yield "divided by the number of targets of the batch that are not ignored; some microbatches ignore all"
     if loss.scaled:
         yield "with a keyword argument"
 

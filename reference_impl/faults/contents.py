@@ -46,7 +46,9 @@ class _LossScaled(ReferencePipeline):
             for parameter in parameters:
                 parameter.grad = None
         result = super().run(mode, batch)
-        for parameter, earlier in zip(parameters, before, strict=True) if mode is Mode.TRAIN else ():
+        if mode is Mode.EVAL:
+            return result
+        for parameter, earlier in zip(parameters, before, strict=True):
             if parameter.grad is not None:
                 parameter.grad /= self.loss_scale
             if earlier is not None:

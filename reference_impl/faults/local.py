@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -72,6 +73,8 @@ class LocalStep(Step):
                 differentiate=loss is not None,
                 boundary=s != self._last,
             )
+            if s == self._last and self.work.measured is not None:
+                self._losses[k] = self.work.measured(output, self.work.targets[k])
             if s == self._last and loss is not None:
                 found = loss(output, self.work.targets[k])
                 stage.end_in(k, found / self.work.divisor)
@@ -178,12 +181,10 @@ class DataCrosses(LocalPipeline):
             self.share(copy, position)
             return copy.requires_grad_(value.requires_grad)
 
-        return Work(
+        return replace(
+            work,
             inputs=[map_leaves(lambda leaf: shared(leaf, first), args) for args in work.inputs],
-            kwargs=work.kwargs,
             targets=[shared(target, last) for target in work.targets],
-            loss=work.loss,
-            divisor=work.divisor,
         )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipeconform.adapter import Feature
+from pipeconform.case.case import Eval
 from pipeconform.case.focus import Focus
 from pipeconform.judge.evidence import Evidence, Finding
 from pipeconform.judge.judgement import requirement
 from pipeconform.judge.training import gradients_are_right, losses_are_right
 from pipeconform.spec.catalogue import MUST
 
-from ..promises import documented, paper
+from ..promises import FULL_MODEL, contract, documented, in_source, paper
 
 
 @requirement(
@@ -30,6 +32,31 @@ def losses_are_right_and_in_order(evidence: Evidence) -> Iterator[Finding]:
     Losses are what people look at; in the wrong order they hide which data went wrong.
     """
     yield from losses_are_right(evidence)
+
+
+@requirement(
+    "TRN-19",
+    title="Losses of evaluation",
+    level=MUST,
+    about=(Focus.EVAL, Focus.EVAL_LOSSES),
+    needs=(Feature.EVAL_LOSSES,),
+    evaluates=True,
+    promise=(
+        in_source(
+            "torch.distributed.pipelining, PipelineSchedule.eval: losses stores the loss of each microbatch",
+            "distributed/pipelining/schedules.py",
+        ),
+        contract("Feature.EVAL_LOSSES: an evaluation returns losses as a training step does"),
+    ),
+)
+def losses_of_evaluation(evidence: Evidence) -> Iterator[Finding]:
+    """An evaluation has the losses of its microbatches, as training has: the right values, in the batch's order
+    and number, on the declared ranks only; the loss function gets its extra arguments there, too.
+
+    The loss on held-out data decides which model is kept and when training stops, and nothing else depends on
+    it: a wrong one stays unnoticed.
+    """
+    yield from losses_are_right(evidence, of=Eval)
 
 
 @requirement(
@@ -55,6 +82,32 @@ def loss_functions_and_targets(evidence: Evidence) -> Iterator[Finding]:
     reference's losses and gradients.
 
     Targets are split too; a loss computed on another microbatch's targets still falls.
+    """
+    yield from losses_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
+    "TRN-20",
+    title="Means over the targets that count",
+    level=MUST,
+    about=(Focus.COUNTED,),
+    trains=True,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "torch.nn.CrossEntropyLoss documentation: with ignore_index, the loss is averaged over other targets",
+            "generated/torch.nn.CrossEntropyLoss.html",
+        ),
+    ),
+)
+def means_over_targets_that_count(evidence: Evidence) -> Iterator[Finding]:
+    """A summed loss that its caller divides by the number of targets of the whole batch that are not ignored
+    gives the losses and gradients of the mean over these targets, also where a microbatch has none, and with
+    the number that belongs to each step.
+
+    Language models are trained this way. A mean of the microbatches' means weights sparse microbatches too
+    much, and a microbatch without targets makes it NaN.
     """
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)

@@ -18,7 +18,7 @@ from pipeconform.judge.training import (
 from pipeconform.observe.array import Array
 from pipeconform.spec.catalogue import MUST
 
-from ..promises import FULL_MODEL, documented, paper
+from ..promises import FULL_MODEL, contract, documented, paper
 
 
 @requirement(
@@ -132,6 +132,32 @@ def optimizer_steps(evidence: Evidence) -> Iterator[Finding]:
     steps.
 
     An optimizer that misses a stage's parameters, or steps twice, shows only over several steps.
+    """
+    yield from updates_are_right(evidence)
+
+
+@requirement(
+    "TRN-21",
+    title="Clipped updates",
+    level=MUST,
+    about=(Focus.CLIPPED,),
+    trains=True,
+    needs=(Feature.STATE,),
+    promise=(
+        contract("Plan.clipping: gradients are clipped by the norm of all of them together"),
+        documented(
+            "torch.nn.utils.clip_grad_norm_ documentation: the norm is computed over all gradients together",
+            "generated/torch.nn.utils.clip_grad_norm_.html",
+        ),
+    ),
+)
+def clipped_updates(evidence: Evidence) -> Iterator[Finding]:
+    """After an optimizer step that clips, parameters are those of the model whose gradients were scaled by the norm
+    over all stages, the 2-norm or the maximum, with a tied parameter counted once; gradients whose norm is below
+    the limit are not changed.
+
+    What an engine reports as the norm is one thing (TRN-17), by what it scales is another: ranks that scale by
+    their own norms train another model, and the loss still falls.
     """
     yield from updates_are_right(evidence)
 

@@ -15,6 +15,7 @@ from pipeconform.case.build import merges
 from pipeconform.case.case import (
     ByHand,
     Case,
+    Clip,
     Eval,
     Kwarg,
     Load,
@@ -145,7 +146,7 @@ class _Rank:
             step=right.step,
             output=self._output([right.outputs[k] for k in held]) if last else None,
             microbatches=None if self.shares is None else held,
-            losses=tuple(right.losses[k] for k in held) if last and trains else None,
+            losses=tuple(right.losses[k] for k in held) if last else None,
             input_gradients=right.input_gradients if 0 in self.owned and trains else None,
             kwarg_gradients={s: own for s, own in right.kwarg_gradients.items() if s in self.owned},
             forwards=forwards,
@@ -360,6 +361,21 @@ CASES: Mapping[str, Case] = {
         TRAIN, Optimize(), Zero(), TRAIN, Optimize(), optimizer=Sgd(lr=0.125, momentum=0.5)
     ),
     "evaluation": plain_case(EVAL, TRAIN, EVAL, Zero(), TRAIN),
+    "losses of evaluation": plain_case(EVAL, TRAIN, EVAL, loss=LossSpec(scaled=True)),
+    "counted": with_model(
+        plain_case(
+            TRAIN,
+            Zero(),
+            TRAIN,
+            loss=LossSpec(kind="cross_entropy", reduction="sum", ignore=True, counted=True),
+            model=Model(
+                width=3, stages=(Stage(blocks=(_LINEAR,)), Stage(blocks=(blocks.Head(),))), classes=3
+            ),
+        )
+    ),
+    "clipped": plain_case(
+        TRAIN, Optimize(), Zero(), TRAIN, Optimize(), optimizer=Sgd(lr=0.125, clip=Clip(limit=0.0625))
+    ),
     "dropout": of_blocks(_LINEAR, blocks.Dropout(), program=(TRAIN, Zero(), TRAIN)),
     "shapes": _passing("scalar", "flat", "single", "deep", "empty"),
     "skip": _passing("stream", last=2, users=(1, 2)),

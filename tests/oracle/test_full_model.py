@@ -6,8 +6,8 @@ import torch
 
 from pipeconform.adapter import GradientScale
 from pipeconform.bounds.numerics import compare
-from pipeconform.case.blocks import BatchNorm, Dropout, Linear, Mlp
-from pipeconform.case.build.data import loss_of, make_batch
+from pipeconform.case.blocks import BatchNorm, Dropout, Head, Linear, Mlp
+from pipeconform.case.build.data import IGNORED, loss_of, make_batch
 from pipeconform.case.build.modules import build_model, build_stage
 from pipeconform.case.case import Eval, LossSpec, Model, Optimize, Sgd, Stage, Train, World, Zero
 from pipeconform.observe.array import Array
@@ -131,7 +131,40 @@ def test_evaluation_changes_neither_gradients_nor_buffers() -> None:
 
     assert (evaluate.gradients, evaluate.buffers) == (train.gradients, train.buffers)
     assert len(evaluate.outputs) == 2
-    assert evaluate.losses == ()
+
+
+def test_an_evaluation_has_the_losses_of_its_outputs() -> None:
+    run = {"batch_size": 4, "num_microbatches": 2}
+    case = small_case(program=(Eval(**run),), loss=LossSpec(scaled=True))
+    (evaluate,) = reference(case, scale=AT_LOSS).steps
+    parts = zip(evaluate.outputs, make_batch(case, 0).microbatches, strict=True)
+
+    expected = [
+        loss_of(case).function(output.array.tensor(), micro.target, scale=1.75) for output, micro in parts
+    ]
+
+    assert [loss.tensor() for loss in evaluate.losses] == expected
+
+
+@pytest.mark.parametrize("sequence", [0, 2])
+def test_a_counted_sum_has_the_gradients_of_the_mean_over_one_full_batch(sequence) -> None:
+    stages = (Stage(blocks=(Linear(),)), Stage(blocks=(Head(),)))
+    loss = LossSpec(kind="cross_entropy", reduction="sum", ignore=True, counted=True)
+    model = Model(width=3, sequence=sequence, classes=3, stages=stages)
+    run = Train(batch_size=8, num_microbatches=4)
+    case = small_case(model=model, loss=loss, program=(run, Zero(), run))
+    found = reference(case, scale=AT_GRADIENT).steps[2]
+    whole, batch = build_model(case), make_batch(case, 2)
+    mean = torch.nn.functional.cross_entropy(
+        whole(*batch.args).flatten(0, -2), batch.target.flatten(), ignore_index=IGNORED
+    )
+    mean.backward()
+
+    assert [float(one.tensor()) == 0 for one in found.losses] == [False, False, True, False]
+    torch.testing.assert_close(torch.stack([one.tensor() for one in found.losses]).sum(), mean.detach())
+    for name, parameter in whole.named_parameters():
+        _, s, inner = name.split(".", 2)
+        torch.testing.assert_close(found.gradients[int(s)][inner].tensor(), parameter.grad)
 
 
 def test_input_gradients_are_scaled_as_declared() -> None:

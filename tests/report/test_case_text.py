@@ -77,6 +77,15 @@ TOGETHER = {
         {"model.classes": 3, "loss.kind": "cross_entropy", "loss.ignore": True},
         {"model.classes": 3, "loss.kind": "cross_entropy"},
     ),
+    "loss.counted": (
+        {
+            "model.classes": 3,
+            "loss.kind": "cross_entropy",
+            "loss.reduction": "sum",
+            "loss.counted": True,
+        },
+        {"model.classes": 3, "loss.kind": "cross_entropy", "loss.reduction": "sum"},
+    ),
     "stages_per_rank": (
         {"world": World(size=1, pipeline_ranks=(0,)), "stages_per_rank": 2},
         {},

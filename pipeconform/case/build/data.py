@@ -113,19 +113,34 @@ def _objects(batch_size: int, generator: torch.Generator) -> dict[str, Any]:
     return {"factor": factor, "text": "gain" * round(1 + 8 * factor), "nothing": None, "names": names}
 
 
-def _target(case: Case, leading: tuple[int, ...], sizes: Sequence[int], generator: torch.Generator) -> Tensor:
+def _target(
+    case: Case, leading: tuple[int, ...], sizes: Sequence[int], generator: torch.Generator, *, step_index: int
+) -> Tensor:
     model = case.model
     if case.loss.kind == "mse":
         shape = (*leading, model.width)
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(getattr(torch, model.dtype))
     target = torch.randint(0, model.classes, leading, generator=generator)
     if case.loss.ignore:
-        # microbatch k ignores its first k mod size samples, never all of them
         start = 0
-        for k, size in enumerate(sizes):
-            target.narrow(model.batch_dim, start, min(k % size, size - 1)).fill_(IGNORED)
+        for ignored, size in zip(_ignored(case.loss, sizes, step_index), sizes, strict=True):
+            target.narrow(model.batch_dim, start, ignored).fill_(IGNORED)
             start += size
     return target
+
+
+def _ignored(spec: LossSpec, sizes: Sequence[int], step_index: int) -> list[int]:
+    """The number of samples at the beginning of each microbatch that are ignored."""
+    if not spec.counted:
+        return [k % size for k, size in enumerate(sizes)]  # never all of them
+    shifted = enumerate(sizes, start=step_index)
+    return [size if len(sizes) > 1 and k % 3 == 1 else k % size for k, size in shifted]
+
+
+def _loss_kwargs(spec: LossSpec, target: Tensor) -> dict[str, float]:
+    if spec.counted:
+        return {"scale": 1 / int((target != IGNORED).sum())}
+    return {"scale": 1.75} if spec.scaled else {}
 
 
 def _last_run(case: Case) -> int:
@@ -178,12 +193,14 @@ def make_batch(case: Case, step_index: int, *, device: torch.device | str = "cpu
             gain.requires_grad_()
         kwargs.setdefault(kwarg.stage, {})[f"gain_{kwarg.stage}"] = gain
     sizes = split_sizes(step.batch_size, m)
-    target = _target(case, leading, sizes, _generator(case, step_index, "target")).to(device)
+    target = _target(case, leading, sizes, _generator(case, step_index, "target"), step_index=step_index).to(
+        device
+    )
     return assemble(
         args=tuple(args),
         kwargs=kwargs,
         target=target,
-        loss_kwargs={"scale": 1.75} if case.loss.scaled else {},
+        loss_kwargs=_loss_kwargs(case.loss, target),
         batch_dim=model.batch_dim,
         num_microbatches=m,
         rules=kwarg_rules(case),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from pipeconform.case import blocks
-from pipeconform.case.case import Adam, Case, Eval, Load, Optimize, Sgd, Train, Zero
+from pipeconform.case.case import Adam, Case, Clip, Eval, Load, Optimize, Sgd, Train, Zero
 from pipeconform.export.plain.aspects import Aspect
 from pipeconform.export.plain.refusal import NotPlainError
 from pipeconform.export.plain.values import num_inputs
@@ -45,6 +45,8 @@ def _program(case: Case, aspect: Aspect) -> Iterator[str]:
 
 def _optimizer(case: Case) -> str:
     match case.optimizer:
+        case Sgd(clip=Clip()):
+            raise NotPlainError("gradients are clipped over all stages")
         case Sgd(lr=lr, momentum=momentum):
             return f"SGD(trained, lr={lr}, momentum={momentum})" if momentum else f"SGD(trained, lr={lr})"
         case Adam(lr=lr):

@@ -84,7 +84,7 @@ def loss_text(case: Case) -> str:
     Raises:
         NotPlainError: it takes arguments of its own.
     """
-    if case.loss.scaled:
+    if case.loss.scaled or case.loss.counted:
         raise NotPlainError("the loss takes arguments of its own")
     reduction = case.loss.reduction
     mse, plain = case.loss.kind == "mse", case.model.output == "tensor"

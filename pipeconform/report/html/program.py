@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pipeconform.case.case import Adam, Case, Eval, Model, Train
 from pipeconform.report.case_text import (
+    clip_text,
     describe_cut,
     describe_perturbation,
     describe_program,
@@ -105,11 +106,14 @@ def _facts(case: Case) -> Iterator[tuple[str, str]]:
         yield "output", {"tuple1": "in a 1-tuple"}.get(model.output, f"in a {model.output}")
     classes = f", {model.classes} classes" if model.classes else ""
     ignoring = ", some targets ignored" if case.loss.ignore else ""
+    ignoring += ", divided by the number of the others" if case.loss.counted else ""
     scaled = ", with a keyword argument" if case.loss.scaled else ""
     yield "loss", f"{case.loss.reduction} {case.loss.kind.replace('_', ' ')}{classes}{ignoring}{scaled}"
     if case.optimizer is not None:
         momentum = "" if isinstance(case.optimizer, Adam) else f", momentum {case.optimizer.momentum:g}"
-        yield "optimizer", f"{type(case.optimizer).__name__}, lr {case.optimizer.lr:g}{momentum}"
+        clip = None if isinstance(case.optimizer, Adam) else case.optimizer.clip
+        clipped = "" if clip is None else f", {clip_text(clip)}"
+        yield "optimizer", f"{type(case.optimizer).__name__}, lr {case.optimizer.lr:g}{momentum}{clipped}"
     for one in world.perturbations:
         yield "perturbed", describe_perturbation(one)
     yield "seed", str(case.seed)

@@ -21,7 +21,8 @@ def _dropping(d: Drawing, draft: Draft) -> Draft:
     return draft
 
 
-def _program(d: Drawing, draft: Draft) -> Draft:
+def mixed(d: Drawing, draft: Draft) -> Draft:
+    """Draw a program of training steps and evaluations in any order."""
     t, e, zero = draft.train, draft.evaluate, Zero(set_to_none=True)
     programs: list[tuple[Step, ...]] = [
         (t, e),
@@ -51,7 +52,7 @@ EVAL = Subject(
     trains=True,
     found=_found,
     contents=_dropping,
-    program=_program,
+    program=mixed,
     without=_without,
     control="without the evaluation steps",
 )

@@ -13,7 +13,7 @@ from pipeconform.case.focus import Focus
 from pipeconform.claims import Capabilities, Feature
 
 
-def _kinds(own: Capabilities) -> list[str]:
+def kinds(own: Capabilities) -> list[str]:
     """What targets and losses can be about; an implementation with a single loss has fewer."""
     squares, classes = (one in own.losses for one in ("mse", "cross_entropy"))
     kinds = ["classes"] if squares and classes else []
@@ -23,9 +23,9 @@ def _kinds(own: Capabilities) -> list[str]:
     return kinds
 
 
-def _drawn(d: Drawing, draft: Draft) -> Draft:
+def losses(d: Drawing, draft: Draft) -> Draft:
     """Draw cross-entropy over classes (summed, if targets are ignored) or a loss with a keyword argument."""
-    kind, model, reduction = d.pick(_kinds(d.capabilities)), draft.model, draft.loss.reduction
+    kind, model, reduction = d.pick(kinds(d.capabilities)), draft.model, draft.loss.reduction
     if kind == "scaled":
         return replaced(draft, loss=LossSpec(reduction=reduction, scaled=True))
     model = with_classes(model)
@@ -47,9 +47,9 @@ def _plain(case: Case) -> Case:
 TARGETS = Subject(
     focus=Focus.TARGETS,
     trains=True,
-    claimed=lambda claim, own: bool(_kinds(own)),
+    claimed=lambda claim, own: bool(kinds(own)),
     found=lambda case: (case.loss.kind == "cross_entropy" and not case.loss.fixed) or case.loss.scaled,
-    contents=_drawn,
+    contents=losses,
     without=_plain,
     control="with squared distances as the loss, and without classes or tokens",
 )
