@@ -118,6 +118,8 @@ class Link:
         while self._under_way:
             work, _ = self._under_way.pop()
             work.wait()
+        if self.device.type != "cpu":  # there a wait orders the stream, and the message is still under way
+            torch.accelerator.current_stream(self.device).synchronize()
 
     def process(self, position: int) -> int:
         """The process at a position of the pipeline."""

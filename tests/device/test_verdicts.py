@@ -16,12 +16,12 @@ FEW = "FWD-1,TRN-1,COM-1,COM-2,COM-3,COM-4,LIF-1,LIF-3"
 
 @pytest.fixture
 def judged(typed, device, monkeypatch, tmp_path):
-    """Judge under GPipe, on the device or on the CPU; return the status of each cell."""
+    """Judge on the device or on the CPU; return the status of each cell."""
     monkeypatch.setenv("TESTDEV_SWITCHES", "nccl")
 
-    def judge(implementation, *, on, requirements=FEW):
+    def judge(implementation, *, on, requirements=FEW, schedules="GPipe"):
         where = ("--device", "testdev", "--backend", "testccl") if on == "testdev" else ("--device", "cpu")
-        asked = ("--requirements", requirements, "--schedules", "GPipe", "--profile", "smoke")
+        asked = ("--requirements", requirements, "--schedules", schedules, "--profile", "smoke")
         out = tmp_path / on
         code, shown, said = typed("run", "--impl", implementation, *where, *asked, "--out", out)
         assert code in (0, 1), shown + said
@@ -40,6 +40,14 @@ def test_the_reference_meets_on_the_device_what_it_meets_on_the_cpu(judged):
 @pytest.mark.slow
 def test_torch_has_the_same_verdicts_on_both(judged):
     assert judged("torch", on="testdev") == judged("torch", on="cpu")
+
+
+@pytest.mark.slow
+def test_the_reference_tells_all_ranks_of_a_failure_before_it_ends(judged):
+    assert judged("reference", on="testdev", requirements="ERR-3,ERR-4", schedules="1F1B") == {
+        ("ERR-3", "1F1B"): "passed",
+        ("ERR-4", "1F1B"): "passed",
+    }
 
 
 PLANTED = Path(__file__).parent / "planted.py"
