@@ -179,12 +179,13 @@ def hooks_on_gradients_run_once(evidence: Evidence) -> Iterator[Finding]:
     ),
 )
 def compiled_stages(evidence: Evidence) -> Iterator[Finding]:
-    """A stage that holds modules under torch.compile has the losses and gradients of the same modules without
-    torch.compile; or, under a schedule that cannot run them, every rank raises an error that says so.
+    """A stage that holds modules under torch.compile has the outputs, losses and gradients of the same modules
+    without torch.compile; or, under a schedule that cannot run them, every rank raises an error that says so.
 
     A compiled region is one node of the graph: an engine that takes a stage's graph apart, to compute input
     gradients before weight gradients, finds no seam there.
     """
+    yield from outputs_are_right(evidence)
     yield from losses_are_right(evidence)
     yield from gradients_are_right(evidence)
 
