@@ -12,6 +12,7 @@ from pipeconform.report.words import plural
 __all__ = ["page"]
 
 _MOST = 3  # lines shown of what a gate says
+_LOADED = 10.0  # a mean load average that eight busy processes and a run bring about
 
 
 def page(trials: Sequence[Trial]) -> str:
@@ -26,10 +27,10 @@ def _head(trials: Sequence[Trial]) -> Iterator[str]:
     yield ""
     yield (
         f"Written by `python -m benchmarks.gate_trials` ({' to '.join(dict.fromkeys((days[0], days[-1])))}). "
-        f"{plural(len(bases), 'smoke run')} of torch's own pipelining made [expectations](gating.md#expected-failures) "
-        "(`expect update` with their results). Then the same torch ran again and again with these expectations, one or "
-        "two such runs at a time on two cores, and beside processes that compute without pause: a gate must let it "
-        "pass each time. And it ran with one mistake planted at a time: the gate must fail each time."
+        f"For each series, three smoke runs of torch's own pipelining made [expectations](gating.md#expected-failures) "
+        f"(`expect update` with their results; {plural(len(bases), 'run')} in all). Then the same torch ran again and "
+        "again with these expectations, one or two such runs at a time on two cores, alone or beside other work: a "
+        "gate must let it pass each time. And it ran with one mistake planted at a time: the gate must fail each time."
         if days
         else "Nothing has run yet."
     )
@@ -42,18 +43,36 @@ def _unchanged(trials: Sequence[Trial]) -> Iterator[str]:
         return
     yield "## Unchanged torch"
     yield ""
-    yield "| busy processes beside it | runs | false alarms | seconds, median and most |"
+    yield "| beside it | runs | false alarms | seconds, median and most |"
     yield "|---|---|---|---|"
-    for beside in sorted({one.busy for one in runs}):
-        these = [one for one in runs if one.busy == beside]
+    for beside in sorted({_beside(one) for one in runs}):
+        these = [one for one in runs if _beside(one) == beside]
         seconds = [one.seconds for one in these]
         alarms = sum(one.code != 0 for one in these)
-        yield f"| {beside} | {len(these)} | {alarms} | {statistics.median(seconds):.0f} and {max(seconds):.0f} |"
+        yield (
+            f"| {_beside_words(these)} | {len(these)} | {alarms} | "
+            f"{statistics.median(seconds):.0f} and {max(seconds):.0f} |"
+        )
     yield ""
     for one in runs:
         if one.code:
             yield f"- {one.name}: exit code {one.code}; {_said(one)}"
     yield ""
+
+
+def _beside(one: Trial) -> tuple[int, bool]:
+    """The busy processes started for it, and whether the machine was as loaded as by eight of them all the same."""
+    return one.busy, not one.busy and one.load is not None and one.load >= _LOADED
+
+
+def _beside_words(these: Sequence[Trial]) -> str:
+    busy, loaded = _beside(these[0])
+    if not loaded:
+        return (
+            f"{plural(busy, 'busy process', 'busy processes')}" if busy else "nothing, or one other such run"
+        )
+    loads = [one.load for one in these if one.load is not None]
+    return f"other work: a mean load of {min(loads):.0f} to {max(loads):.0f}, its own included"
 
 
 def _planted(trials: Sequence[Trial]) -> Iterator[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +45,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """The exit code: 0 if everything was as expected."""
     said: tuple[str, ...] = ()
     """What the gate says is not as expected, a line each."""
+    load: float | None = None
+    """The machine's mean load average meanwhile, the run's own processes included; None if it was not recorded."""
 
 
 @contextlib.contextmanager
@@ -77,7 +81,7 @@ def trial(
     gate = () if kind == "base" else ("--expectations", str(expected))
     folder = out / f"{kind}-{name}"
     began, start = datetime.datetime.now(datetime.UTC), time.monotonic()
-    with busy(beside):
+    with busy(beside), _loads() as loads:
         done = _command(
             *("run", "--impl", implementation, "--profile", "smoke", "--out", str(folder)), *gate
         )  # fmt: skip
@@ -91,7 +95,26 @@ def trial(
         seconds=round(time.monotonic() - start, 1),
         code=done.returncode,
         said=() if kind == "base" else _unexpected(folder / "result.json"),
+        load=round(statistics.fmean(loads), 1),
     )
+
+
+@contextlib.contextmanager
+def _loads(every: float = 10.0) -> Iterator[list[float]]:
+    """The load averages of one minute, looked up all the time."""
+    found, ended = [os.getloadavg()[0]], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(every):
+            found.append(os.getloadavg()[0])
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        looking.join()
 
 
 def _unexpected(file: Path) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from benchmarks.gate_trials.running import Trial, busy
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 
 
-def trial(kind="unchanged", *, name="quiet-1", code=0, said=(), beside=0, seconds=60.0):
+def trial(kind="unchanged", *, name="quiet-1", code=0, said=(), beside=0, seconds=60.0, load=None):
     return Trial(
         kind=kind,
         name=name,
@@ -17,6 +17,7 @@ def trial(kind="unchanged", *, name="quiet-1", code=0, said=(), beside=0, second
         seconds=seconds,
         code=code,
         said=said,
+        load=load,
     )
 
 
@@ -27,12 +28,15 @@ def test_false_alarms_are_counted_by_load():
             trial(),
             trial(name="quiet-2", code=1, said=("TRN-4: <odd>",), seconds=70.0),
             trial(name="beside-8-1", beside=8, seconds=300.0),
+            trial(name="loaded-1", load=12.4, seconds=200.0),
+            trial(name="loaded-2", load=31.0, seconds=250.0),
         ]
     )
 
-    assert "1 smoke run of" in text
-    assert "| 0 | 2 | 1 | 65 and 70 |" in text
-    assert "| 8 | 1 | 0 | 300 and 300 |" in text
+    assert "1 run in all" in text
+    assert "| nothing, or one other such run | 2 | 1 | 65 and 70 |" in text
+    assert "| other work: a mean load of 12 to 31, its own included | 2 | 0 | 225 and 250 |" in text
+    assert "| busy processes: 8 | 1 | 0 | 300 and 300 |" in text
     assert "- quiet-2: exit code 1; TRN-4: &lt;odd>" in text
 
 
