@@ -7,7 +7,8 @@ step, and adds all parts in the order of the ranks, so that all of them have the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -109,26 +110,30 @@ class Ties:
                     parameter.grad = before if parameter.grad is None else before + parameter.grad
 
     def _exchange(self, link: Link, *, failure: str | None) -> None:
-        """Send and receive every part; a failure travels in a part's place, so that no rank waits in vain."""
-        for parameter, holders in self._tied:
-            for peer in holders:
-                if peer == self._position:
-                    continue
-                if failure is None:
-                    link.send([parameter.grad], to=peer)
-                else:
-                    link.send_failure(failure, to=peer)
+        """Send and receive every part; a failure travels in a part's place, so that no rank waits in vain.
+
+        Backends that run the messages of a pair in one order would wait forever if both sent first. So all ranks take
+        the pairs in the same order, and the lower end of a pair sends first, as in `Link.warm_up`.
+        """
         heard: str | None = None
         for parameter, holders in self._tied:
-            parts: list[Tensor | None] = []
-            for peer in holders:
-                found = [parameter.grad] if peer == self._position else link.receive(source=peer)
+            own = parameter.grad
+            parts: dict[int, Tensor | None] = {self._position: own}
+            for low, high in itertools.combinations(holders, 2):
+                if self._position not in (low, high):
+                    continue
+                peer = high if self._position == low else low
+                if self._position == low:
+                    _send(link, own, failure, to=peer)
+                found = link.receive(source=peer)
+                if self._position == high:
+                    _send(link, own, failure, to=peer)
                 if isinstance(found, Failure):
                     heard = found.text
                 else:
-                    parts += found
+                    (parts[peer],) = found
             if heard is None:
-                parameter.grad = _sum(parts)
+                parameter.grad = _sum(parts[holder] for holder in holders)
         link.wait()
         if heard is not None and failure is None:
             raise _TieError(heard)
@@ -138,7 +143,14 @@ class _TieError(PeerError):
     """A holder of a shared parameter failed after this rank's own part of the step had ended."""
 
 
-def _sum(parts: Sequence[Tensor | None]) -> Tensor | None:
+def _send(link: Link, part: Tensor | None, failure: str | None, *, to: int) -> None:
+    if failure is None:
+        link.send([part], to=to)
+    else:
+        link.send_failure(failure, to=to)
+
+
+def _sum(parts: Iterable[Tensor | None]) -> Tensor | None:
     total: Tensor | None = None
     for part in parts:
         if part is not None:

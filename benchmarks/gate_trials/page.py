@@ -68,9 +68,7 @@ def _beside(one: Trial) -> tuple[int, bool]:
 def _beside_words(these: Sequence[Trial]) -> str:
     busy, loaded = _beside(these[0])
     if not loaded:
-        return (
-            f"{plural(busy, 'busy process', 'busy processes')}" if busy else "nothing, or one other such run"
-        )
+        return f"busy processes: {busy}" if busy else "nothing, or one other such run"
     loads = [one.load for one in these if one.load is not None]
     return f"other work: a mean load of {min(loads):.0f} to {max(loads):.0f}, its own included"
 

@@ -99,7 +99,7 @@ def resolve(reference: str) -> str:
 def _hint(reference: str) -> str:
     """What a reference without an object may mean: a built-in name, or an adapter in the file."""
     path = Path(reference).expanduser()
-    if not path.suffix and path.with_name(f"{path.name}.py").is_file():
+    if path.name and not path.suffix and path.with_name(f"{path.name}.py").is_file():
         return _hint(f"{reference}.py")
     if path.suffix == ".py" and path.is_file():
         objects = " or ".join(f"{reference}:{name}" for name in _adapters_in(path))

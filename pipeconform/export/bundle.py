@@ -9,6 +9,7 @@ import pkgutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipeconform.campaign import preload
 from pipeconform.case.draw.registry import collected
 from pipeconform.errors import UsageError
 from pipeconform.spec.catalogue import statements
@@ -42,6 +43,8 @@ def sources_of(modules: Iterable[str]) -> dict[str, Path]:
             found |= {f"{place}/{one.name}": one for one in path.parent.glob("*.toml")}
         if name == statements.__module__:  # which loads the suites by name
             waiting += statements()
+        if name == preload.__name__:  # whose list a fork server imports
+            waiting += filter(_is_importable, preload.PRELOAD)
         if name == collected.__module__:  # which loads the subjects by name
             waiting += (
                 f"{_SUBJECTS}.{one.name}" for one in pkgutil.iter_modules([str(_path(_SUBJECTS)[0].parent)])

@@ -175,6 +175,8 @@ def _loss(loss: LossSpec) -> Iterator[str]:
         yield "divided by the number of targets of the batch that are not ignored; some microbatches ignore all"
     if loss.scaled:
         yield "with a keyword argument"
+    if loss.fixed:
+        yield "the implementation's only one"
 
 
 def describe_program(program: Sequence[Step]) -> str:

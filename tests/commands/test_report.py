@@ -193,7 +193,7 @@ def test_a_wrong_file_of_findings_is_one_line_that_says_where(typed, result, tmp
     ("text", "said"),
     [
         ('{"format": 2, "cells": [', "damaged, not JSON"),
-        ("", "damaged, not JSON"),
+        ("", "empty; expected a result file"),
         ("\0\0\0\0", "damaged, not JSON"),
         ("[1, 2]", "not a result file: Expected `object`, got `array`"),
         ('{"format": 999}', "result format 999"),

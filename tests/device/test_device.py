@@ -146,13 +146,14 @@ def test_without_float64_no_tensor_has_it(on_ranks):
 
 def test_there_are_several_devices(on_ranks):
     def several():
+        before = torch.testdev.current_device()
         one = torch.ones(2, device="testdev:1")
         with torch.testdev.device(2):
             two = torch.zeros(2, device="testdev")
         two.copy_(one)
         with pytest.raises(RuntimeError, match="on the same device"):
             torch.dot(one, two)
-        return str(one.device), str(two.device), two.cpu().tolist(), torch.testdev.current_device()
+        return str(one.device), str(two.device), two.cpu().tolist(), torch.testdev.current_device() - before
 
     assert on_ranks(several).values == (("testdev:1", "testdev:2", [1.0, 1.0], 0),)
 

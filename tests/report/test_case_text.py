@@ -57,6 +57,7 @@ OTHER = {
     "seed": 7,
     "loss.reduction": "sum",
     "loss.scaled": True,
+    "loss.fixed": True,
 }
 TOGETHER = {
     "model.carried": (
