@@ -50,6 +50,13 @@ def test_the_reference_tells_all_ranks_of_a_failure_before_it_ends(judged):
     }
 
 
+@pytest.mark.slow
+def test_gradients_of_tied_weights_cross_in_an_order_that_one_communicator_can_run(judged):
+    assert judged("reference", on="testdev", requirements="DPC-5", schedules="1F1B") == {
+        ("DPC-5", "1F1B"): "passed"
+    }
+
+
 PLANTED = Path(__file__).parent / "planted.py"
 
 
