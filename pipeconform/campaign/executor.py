@@ -140,9 +140,8 @@ class Executor:
             return returned, read_answers(returned, Observation)
 
         returned, vector = run()
-        if any(
-            one.earlier for one in _failed(vector).values()
-        ):  # the error of another case: ERR-11's business
+        # an error that another case left behind is ERR-11's business
+        if any(one.earlier for one in _failed(vector).values()):
             pool.restart()
             returned, vector = run()
         if returned.ok and not vector.ok:
