@@ -18,7 +18,7 @@ _ON_INPUTS = r"the input hook in stage \d ran \d+ times for \d+ microbatch"
 
 
 class _SeesInputs(Stage):
-    """A stage that is told what its module is given and what it got, in every forward with a graph."""
+    """A stage that hears what its module is given and what it returned, in every forward with a graph."""
 
     def forward(
         self, microbatch: int, inputs: Any, kwargs: Mapping[str, Any], *, differentiate: bool, boundary: bool

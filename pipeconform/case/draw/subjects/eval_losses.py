@@ -8,15 +8,14 @@ from pipeconform.case.case import Case, Eval, Step, Train
 from pipeconform.case.draw.changes import cleared
 from pipeconform.case.draw.subject import Subject
 from pipeconform.case.draw.subjects.evaluation import mixed
-from pipeconform.case.draw.subjects.targets import kinds, losses
+from pipeconform.case.draw.subjects.targets import kinds, losses, special
 from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
 
 
 def _found(case: Case) -> bool:
     steps = {type(step) for step in case.program}
-    special = (case.loss.kind == "cross_entropy" and not case.loss.fixed) or case.loss.scaled
-    return {Train, Eval} <= steps and special
+    return {Train, Eval} <= steps and special(case)
 
 
 def _trained(case: Case) -> Case:

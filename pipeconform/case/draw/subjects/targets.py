@@ -38,6 +38,11 @@ def losses(d: Drawing, draft: Draft) -> Draft:
     return replaced(draft, model=model, loss=LossSpec(kind="cross_entropy", reduction=reduction))
 
 
+def special(case: Case) -> bool:
+    """Whether the case is about its loss: it has classes that the implementation need not have, or an argument."""
+    return (case.loss.kind == "cross_entropy" and not case.loss.fixed) or case.loss.scaled
+
+
 def _plain(case: Case) -> Case:
     plain = with_other_blocks(case.model, {blocks.Head: (), blocks.Embedding: ()})
     model = structs.replace(plain, classes=0, tokens=False)
@@ -48,7 +53,7 @@ TARGETS = Subject(
     focus=Focus.TARGETS,
     trains=True,
     claimed=lambda claim, own: bool(kinds(own)),
-    found=lambda case: (case.loss.kind == "cross_entropy" and not case.loss.fixed) or case.loss.scaled,
+    found=special,
     contents=losses,
     without=_plain,
     control="with squared distances as the loss, and without classes or tokens",
