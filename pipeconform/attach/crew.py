@@ -224,6 +224,12 @@ class RemoteCrew:
                 one.agent.send(Kill(member=one.number))
             one.agent.forget(one)
 
+    def rest(self) -> None:
+        """Do nothing: agents keep their ranks running."""
+
+    def wake(self) -> None:
+        """Do nothing."""
+
     def hand(self, rank: int, *, number: int, name: str, payload: bytes) -> None:
         """Send a task to `rank`."""
         self._outputs = {}

@@ -128,6 +128,7 @@ class Pool:
             failure_expected=failure_expected,
         )
         self._pending = weakref.ref(pending)
+        self._crew.wake()
         for rank, payload in enumerate(parts):
             self._crew.hand(rank, number=self._task, name=task, payload=payload)
         return pending
@@ -142,6 +143,11 @@ class Pool:
     ) -> VerdictVector:
         """Start a task and wait for its verdicts; see :meth:`start` and :meth:`Pending.wait`."""
         return self.start(task, payloads, time_limit=time_limit, failure_expected=failure_expected).wait()
+
+    def rest(self) -> None:
+        """Stop the rank processes until the next task, unless one runs; see ``pipeconform.ranks.crew.Crew.rest``."""
+        if self._end.alive and (self._pending is None or self._pending() is None):
+            self._crew.rest()
 
     def restart(self) -> None:
         """Replace all rank processes with new ones.

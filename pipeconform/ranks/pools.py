@@ -25,7 +25,7 @@ _CPU = Devices(device_type="cpu", backend="gloo", count=None)
 class WarmPools:
     """Keeps pools for the next task, at most `most` at a time; the least recently used is closed for another.
 
-    The spare pool is not counted.
+    The spare pool is not counted. Processes of pools other than the last one requested are stopped.
     """
 
     def __init__(self, most: int) -> None:
@@ -54,6 +54,9 @@ class WarmPools:
                 self._pools.popitem(last=False)[1].close()
             self._pools[key] = make()
         self._pools.move_to_end(key)
+        for other in self._pools.values():
+            if other is not self._pools[key]:
+                other.rest()
         return self._pools[key]
 
     def spare(self, make: Callable[[], Pool]) -> Pool:

@@ -114,6 +114,12 @@ class RankCrew(Protocol):
     def discard(self, *, wait: bool = False) -> None:
         """Kill the present generation, if any; with `wait`, return when its processes are gone."""
 
+    def rest(self) -> None:
+        """Stop idle ranks, where that saves processor time and does no harm."""
+
+    def wake(self) -> None:
+        """Let them go on."""
+
     def hand(self, rank: int, *, number: int, name: str, payload: bytes) -> None:
         """Send a task to a rank."""
 
