@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import inspect
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -300,9 +301,15 @@ def _require_taken(schedule_class: type[Any], specs: Mapping[str, Any]) -> None:
     Raises:
         Unsupported: `schedule_class` has no parameter of one of these names.
     """
-    lacking = sorted(specs.keys() - inspect.signature(schedule_class).parameters.keys())
+    # every class is hashable, but mypy thinks of metaclasses
+    lacking = sorted(specs.keys() - _parameters_of(schedule_class)) if specs else ()  # type: ignore[arg-type]
     if lacking:
         raise Unsupported(f"{schedule_class.__name__} takes no {', '.join(lacking)}")
+
+
+@functools.cache
+def _parameters_of(schedule_class: type[Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(schedule_class).parameters)
 
 
 def _split_along(batch_dim: int) -> dict[str, Any]:

@@ -45,7 +45,10 @@ _SETTINGS: Mapping[str, tuple[Feature, ...]] = {
 _WANTS_A_MICROBATCH_PER_STAGE = "or equal to the number of stages"
 """Until 2.10, the base of all schedules with one stage per rank raised this; since then only 1F1B does."""
 
-_REFUSES_FEW = _WANTS_A_MICROBATCH_PER_STAGE in inspect.getsource(schedules.PipelineScheduleSingle.__init__)
+_REFUSES_FEW = any(
+    isinstance(text, str) and _WANTS_A_MICROBATCH_PER_STAGE in text
+    for text in schedules.PipelineScheduleSingle.__init__.__code__.co_consts
+)
 
 
 def claims_here(claims: Capabilities) -> Capabilities:
@@ -53,13 +56,13 @@ def claims_here(claims: Capabilities) -> Capabilities:
     missing = [name for name in CLASS_NAMES if name not in CLASSES]
     lacking = [f"schedule {name}: there is no {CLASS_NAMES[name]}" for name in missing]
     features, tensor_parallel = claims.features, claims.tensor_parallel
-    if "loss_kwargs" not in inspect.signature(schedules.PipelineScheduleMulti.step).parameters:
+    if "loss_kwargs" not in _parameters(schedules.PipelineScheduleMulti.step):
         features -= {Feature.LOSS_KWARGS}
         lacking.append("keyword arguments of the loss: step() takes no loss_kwargs")
-    if "return_outputs" not in inspect.signature(schedules.PipelineScheduleSingle.step).parameters:
+    if "return_outputs" not in _parameters(schedules.PipelineScheduleSingle.step):
         features -= {Feature.OUTPUTS_ON_REQUEST}
         lacking.append("steps without outputs: step() takes no return_outputs")
-    if "get_mesh" not in inspect.signature(pipelining.PipelineStage).parameters:
+    if "get_mesh" not in _parameters(pipelining.PipelineStage.__init__):
         tensor_parallel = None
         lacking.append("tensor parallelism: PipelineStage takes no get_mesh")
     found = [
@@ -90,10 +93,17 @@ def claims_here(claims: Capabilities) -> Capabilities:
 
 def _lacking(schedule: str) -> frozenset[Feature]:
     """The features whose parameter a schedule does not have: torch documents parameters schedule by schedule."""
-    known = inspect.signature(CLASSES[schedule]).parameters
+    known = _parameters(CLASSES[schedule].__init__)
     return frozenset(
         feature for setting, features in _SETTINGS.items() if setting not in known for feature in features
     )
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """The names of a function's parameters; every rank process asks, so `inspect.signature` would take too long."""
+    code = inspect.unwrap(function).__code__
+    names: tuple[str, ...] = code.co_varnames
+    return names[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def promises_here(promises: ErrorContract) -> ErrorContract:

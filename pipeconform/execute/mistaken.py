@@ -13,6 +13,7 @@ from msgspec import structs
 from pipeconform.adapter import Description, Plan, ZeroGrad
 from pipeconform.case.case import Case
 from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.initial import Initials
 from pipeconform.execute.steps import run_step
 from pipeconform.observe.observation import RESUMED, WAITS_FOR_OTHERS, Failed, Observation, StepShown
 from pipeconform.observe.recorder import ForwardRecorder
@@ -133,7 +134,10 @@ def resumed(
     ):
         recorder.take()
         pipeline.apply(ZeroGrad())
-        return run_step(case.without_mistakes, shown.step, plan, pipeline, description.capabilities, recorder)
+        right = case.without_mistakes
+        return run_step(
+            right, shown.step, plan, pipeline, description.capabilities, recorder, Initials(right)
+        )
 
 
 def _on_every_rank(mine: bool, *, device: torch.device) -> bool:

@@ -21,6 +21,7 @@ from pipeconform.case.misplans import UNKNOWN_SCHEDULE
 from pipeconform.errors import ContractError, Unsupported
 from pipeconform.execute.cutting import edges_of, tensor_parallel_of
 from pipeconform.execute.disturber import Disturber
+from pipeconform.execute.initial import Initials
 from pipeconform.execute.replicas import AveragingHook, data_parallel_of
 from pipeconform.observe.recorder import ForwardRecorder
 
@@ -50,8 +51,12 @@ def plan_of(
     disturber: Disturber | None = None,
     mistakes: MistakeMaker | None = None,
     hook: AveragingHook | None = None,
+    initials: Initials | None = None,
 ) -> Plan:
-    """The plan of `case` for one rank; `recorder` watches its stages, `disturber` and `mistakes` affect them."""
+    """The plan of `case` for one rank.
+
+    `recorder` watches its stages, `disturber` and `mistakes` affect them, `initials` keeps how they were built.
+    """
     claim = description.capabilities.schedule(case.schedule)
     if claim is None:
         raise Unsupported(f"schedule {case.schedule!r} is not claimed")
@@ -71,6 +76,8 @@ def plan_of(
                     "the plan gives the model whole (plan.split): its stages come from the front end"
                 )
             module = foreign.stage_for(case, index, owned=owned, position=position)
+            if initials is not None and index in owned:
+                initials.note(index, module)
             module.recorder = recorder
             module.timeline = None if recorder is None else recorder.watcher
             module.intruder, module.edges = intruder, edges

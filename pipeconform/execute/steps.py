@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,11 +14,10 @@ from pipeconform import adapter as contract
 from pipeconform.adapter import Batch, Mode, Plan, StepResult
 from pipeconform.case.build import data, foreign
 from pipeconform.case.build.mistakes import mistaken_batch
-from pipeconform.case.build.modules import build_stage
-from pipeconform.case.build.whole import build_whole
 from pipeconform.case.case import Case, Eval, Load, Step, Train, Zero
 from pipeconform.execute import by_hand
 from pipeconform.execute.answers import CheckedPipeline
+from pipeconform.execute.initial import Initials
 from pipeconform.execute.randomness import moved, random_state
 from pipeconform.observe.array import Array
 from pipeconform.observe.observation import (
@@ -59,6 +57,7 @@ def run_step(
     pipeline: CheckedPipeline,
     capabilities: contract.Capabilities,
     recorder: ForwardRecorder,
+    initials: Initials,
     *,
     returns_outputs: bool = True,
 ) -> StepShown:
@@ -89,7 +88,7 @@ def run_step(
         pipeline.apply(contract.OptimizerStep())
     rng_moved = moved(rng, plan.ranks.device)
     state, owned = pipeline.state(), pipeline.owned()
-    names = {s: {name for name, _ in _parameter_names(case, s)} for s in owned}
+    names = {s: initials.parameter_names(s) for s in owned}
     kwarg_gradients = {} if batch is None else data.kwarg_gradients(batch, stages=owned)
     gradients = pipeline.gradients()
     shown = StepShown(
@@ -104,8 +103,8 @@ def run_step(
         gradients={s: named(local_parts(values)) for s, values in gradients.items()},
         gradient_shards=_cut(gradients),
         parameter_shards=_cut(state),
-        parameters={s: _part(values, names.get(s, set()), inside=True) for s, values in state.items()},
-        buffers={s: _part(values, names.get(s, set()), inside=False) for s, values in state.items()},
+        parameters={s: _part(values, names.get(s, frozenset()), inside=True) for s, values in state.items()},
+        buffers={s: _part(values, names.get(s, frozenset()), inside=False) for s, values in state.items()},
         forwards=recorder.take(),
         events=recorder.events(),
         flow=recorder.flow(),
@@ -147,16 +146,7 @@ def _guard(step: Train | Eval) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-@functools.lru_cache(maxsize=64)
-def _parameter_names(case: Case, stage: int) -> tuple[tuple[str, bool], ...]:
-    """Names of the parameters of one stage, with whether each is trainable."""
-    if case.model.split is not None:
-        whole = build_whole(case).named_parameters(remove_duplicate=False)
-        return tuple((name, p.requires_grad) for name, p in whole)
-    return tuple((name, p.requires_grad) for name, p in build_stage(case, stage).named_parameters())
-
-
-def _part(values: Mapping[str, Any], parameters: set[str], *, inside: bool) -> Named:
+def _part(values: Mapping[str, Any], parameters: frozenset[str], *, inside: bool) -> Named:
     return named(
         local_parts({name: value for name, value in values.items() if (name in parameters) is inside})
     )

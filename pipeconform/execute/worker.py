@@ -35,6 +35,7 @@ from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.built import build_changes
 from pipeconform.execute.disturber import Disturber
 from pipeconform.execute.groups import Groups, groups_of, lasting_groups, release_earlier
+from pipeconform.execute.initial import Initials
 from pipeconform.execute.job import Job
 from pipeconform.execute.neighbours import neighbours_of
 from pipeconform.execute.planning import owners_of, plan_of
@@ -205,7 +206,8 @@ def _run(
     if reductions is not None and recorder.timeline is not None:
         timeline = recorder.timeline
         reductions.count = lambda: timeline.count
-    plan = plan_of(case, description, ranks, recorder, disturber, mistakes, hook)
+    initials = Initials(case)
+    plan = plan_of(case, description, ranks, recorder, disturber, mistakes, hook, initials)
     claim = description.capabilities.schedule(case.schedule)
     if traffic is not None and claim is not None:
         traffic.neighbours = neighbours_of(case, plan, claim)
@@ -225,7 +227,7 @@ def _run(
     lived_on: LivedOn | None = None
     steps: list[StepShown] = []
     try:
-        changes = tuple(build_changes(case, pipeline, before, device=ranks.device))
+        changes = tuple(build_changes(case, pipeline, initials, before, device=ranks.device))
         declares = contract.Feature.DECLARED_TABLE in description.capabilities.features
         table = pipeline.table() if watches and declares else None
         keys, known = _said(case, pipeline, description.capabilities)
@@ -234,7 +236,9 @@ def _run(
         recorder.events()
         recorder.flow()
         run = functools.partial(
-            run_step, returns_outputs=not _goes_without_outputs(job, description.capabilities)
+            run_step,
+            initials=initials,
+            returns_outputs=not _goes_without_outputs(job, description.capabilities),
         )
         program = _program(
             case, plan, pipeline, description.capabilities, recorder, disturber, mistakes, traffic, run

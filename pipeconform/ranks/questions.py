@@ -11,7 +11,7 @@ from pipeconform.errors import PipeconformError
 from pipeconform.ranks.examiner import QUESTION
 from pipeconform.ranks.forkserver import ForkServer, Group
 from pipeconform.ranks.protocols import Asked
-from pipeconform.ranks.standing import Standing, deadlocked
+from pipeconform.ranks.standing import SETTLED, Standing, deadlocked
 from pipeconform.reading import decoded_json, file_bytes
 
 __all__ = ["Prover", "Question"]
@@ -22,6 +22,9 @@ _PATIENCE = (
 _MOST_BYTES = 16 << 20
 _POLL = 0.005  # seconds
 _FIRST = 0.1  # seconds of idleness after which asking is worthwhile
+_LAST = (
+    0.5  # the same for the last first round: answering looks like progress, and would delay the idle limit
+)
 _LATER = 0.4  # the same where nothing was recorded yet: on a busy machine a task may idle before it records
 
 
@@ -69,6 +72,8 @@ class Prover:
         self._unrecorded = False
         self._ranks: tuple[int, ...] = ()
         self._first: dict[int, Standing] = {}
+        self._settling = False
+        """Whether the second round is asked only when nothing has moved for a while."""
         self._question: Asked | None = None
 
     @property
@@ -79,25 +84,32 @@ class Prover:
     def check(self, waiting: Sequence[int], *, idle: float) -> dict[int, Standing] | None:
         """The standings that prove a deadlock of the unanswered ranks; None if nothing is proved yet."""
         if self._question is None:
-            if idle >= self._least_idle:
-                self._least_idle *= 2
-                self._ranks, self._first = tuple(waiting), {}
-                self._question = self._ask(waiting)
+            if idle >= (SETTLED if self._settling else self._least_idle):
+                self._begin(tuple(waiting))
             return None
+        if self._ranks == tuple(waiting) and not self._question.over:
+            return None
+        found, self._question = self._question.answers(), None
+        first, self._first = self._first, {}
+        self._settling = False
         if self._ranks != tuple(waiting):  # one of them answered, so they were not all deadlocked
-            self._question = None
             return None
-        if not self._question.over:
-            return None
-        found = self._question.answers()
-        self._question = None
         if not all(rank in found and found[rank].recorded and found[rank].wait for rank in waiting):
             if not any(one.recorded for one in found.values()):
                 # twice: they will not be recorded later in this task either, and answering looks like progress
                 self._least_idle = float("inf") if self._unrecorded else _LATER
                 self._unrecorded = True
             return None
-        if not self._first:
-            self._first, self._question = found, self._ask(waiting)
-            return None
-        return found if deadlocked(self._first, found) else None
+        if first:
+            return found if deadlocked(first, found) else None
+        self._first, self._settling = found, any(one.in_harness for one in found.values())
+        if not self._settling:
+            self._question = self._ask(waiting)
+        return None
+
+    def _begin(self, waiting: tuple[int, ...]) -> None:
+        """Ask for a first round, or for the second if the first was of the same ranks and has settled."""
+        if not self._settling or self._ranks != waiting:
+            self._first, self._settling = {}, False
+            self._least_idle = self._least_idle * 2 if self._least_idle < _LAST else float("inf")
+        self._ranks, self._question = waiting, self._ask(waiting)

@@ -14,6 +14,11 @@ At that moment only blocked ranks could have done the next step, and no message 
 on its way: every operation issued had been counted, delivered or not. So no rank ever goes on. Whatever does not
 fit (a wait with a time limit, other Python threads, receives from any source, sends by another transport,
 ranks that poll, ranks that already answered) proves nothing, and the evidence of idleness decides.
+
+A rank that waits **in the harness** until the others come there is blocked as long as one of them is. But what an
+error left behind may still wake that other one: an operation ends when the connection under it closes, and that
+takes a moment on a busy machine. So where ranks wait in the harness, the two rounds must lie apart (`SETTLED`), with
+no progress in between.
 """
 
 from __future__ import annotations
@@ -24,7 +29,10 @@ import msgspec
 
 from pipeconform.ranks.flight import Flight
 
-__all__ = ["Standing", "Wait", "deadlocked"]
+__all__ = ["SETTLED", "Standing", "Wait", "deadlocked"]
+
+SETTLED = 0.5
+"""Seconds without progress between two rounds of standings, if ranks wait in the harness."""
 
 _NEED_ALL = frozenset({"allreduce_", "allreduce_coalesced_", "barrier", "allgather_", "_allgather_base_"})
 """Collectives in which no member finishes before every member has come."""
@@ -70,6 +78,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its operations are recorded, so that the counts below are valid."""
     alone: bool = False
     """Whether no other Python thread than the task's could communicate."""
+    in_harness: bool = False
+    """Whether it waits in the harness's own code until the other ranks come there."""
     transfers: tuple[tuple[str, str, int, int, int], ...] = ()
     """Sends and receives issued, as (``send`` or ``recv_``, group, peer in the world, tag, number)."""
     collectives: tuple[tuple[str, int], ...] = ()
@@ -95,7 +105,9 @@ def deadlocked(first: Mapping[int, Standing], second: Mapping[int, Standing]) ->
         return False
     if max(one.ended for one in first.values()) > min(one.began for one in second.values()):
         return False  # a late answer: the rounds overlap
-    return all(_lost(rank, first, second) for rank in first)
+    inside = {rank for rank in first if first[rank].in_harness and second[rank].in_harness}
+    others = first.keys() - inside
+    return bool(others) and all(_lost(rank, first, second) for rank in others)
 
 
 def _lost(rank: int, first: Mapping[int, Standing], second: Mapping[int, Standing]) -> bool:

@@ -73,11 +73,12 @@ def test_who_else_there_is_is_known_without_a_look(looks):
     assert not looks
 
 
-def test_a_task_that_waits_in_code_of_its_own_says_so_and_proves_nothing(looks):
+def test_a_task_that_waits_in_code_of_its_own_says_so(looks):
     before = asked_while(compute)
     with examiner.waiting_for_others("raised ValueError, waits for the others"):
         inside = asked_while(compute)
     outside = asked_while(compute)
 
-    assert (inside.doing, inside.alone) == ("raised ValueError, waits for the others", False)
-    assert (outside.doing, outside.alone) == ("", before.alone)
+    assert (inside.doing, inside.in_harness) == ("raised ValueError, waits for the others", True)
+    assert (outside.doing, outside.in_harness) == ("", False)
+    assert before.alone == inside.alone

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,35 @@ def test_pools_are_made_once_per_world_size_and_the_least_used_gives_way(survivo
         pools.of_size(3)
         assert pools.sizes == (1, 3)
         assert survivors(gone) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks are not stopped")
+def test_ranks_of_other_sizes_are_stopped_until_their_next_task(survivors, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    with Pools() as pools:
+        idle = pools.of_size(2)
+        before = idle.pids
+        pools.of_size(1).wait_until_formed()
+        assert _states(before) == {"T"}
+        pending = idle.start("rank_tasks:empty", time_limit=GUARD)
+        assert "T" not in _states(before)
+        assert pending.wait().ok
+        assert idle.pids == before
+        pools.of_size(1)
+    assert survivors(before) == []
+
+
+def test_ranks_at_work_are_not_stopped():
+    with Pools() as pools:
+        pending = pools.of_size(2).start("builtins:print", time_limit=GUARD)
+        pools.of_size(1).wait_until_formed()
+        assert "T" not in _states(pending._group.pids)
+        assert len(pending.wait()) == 2
+
+
+def _states(pids):
+    """The states of processes, as the kernel calls them: T is stopped."""
+    return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids}
 
 
 def test_the_oracle_runs_beside_the_ranks():

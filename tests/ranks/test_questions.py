@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec import structs
 
 from pipeconform.ranks.questions import Prover
-from pipeconform.ranks.standing import Standing, Wait
+from pipeconform.ranks.standing import SETTLED, Standing, Wait
 
 RANKS = (0, 1)
 
@@ -81,3 +82,35 @@ def test_who_records_nothing_yet_is_asked_once_more_and_then_left_alone(later: b
 
     assert asked.times == (3 if later else 2)
     assert (found is not None) == later
+
+
+def _waits_in_harness(moment: float) -> dict[int, Standing]:
+    circle = _circle(moment)
+    inside = Standing(
+        began=moment, ended=moment, wait=Wait(words="barrier", peers=(1,)), recorded=True, alone=True
+    )
+    return {**circle, 0: structs.replace(inside, in_harness=True)}
+
+
+def test_where_ranks_wait_in_the_harness_the_second_round_waits_until_nothing_has_moved() -> None:
+    asked = _Answers()
+    prover = Prover(asked.ask)
+    asked.now = _waits_in_harness(2.0)
+    _rounds(prover, idle=0.1, count=2)
+    assert asked.times == 1
+    _rounds(prover, idle=SETTLED - 0.01, count=10)
+    assert asked.times == 1
+    asked.now = _waits_in_harness(3.0)
+    found = _rounds(prover, idle=SETTLED, count=2)
+
+    assert (asked.times, found) == (2, [None, asked.now])
+
+
+def test_a_second_round_that_proves_nothing_is_not_repeated_without_end() -> None:
+    asked = _Answers()
+    prover = Prover(asked.ask)
+    for moment in range(100):
+        asked.now = _waits_in_harness(float(moment)) if moment % 2 else {0: Standing(), 1: Standing()}
+        prover.check(RANKS, idle=1.9)
+
+    assert asked.times < 10

@@ -33,6 +33,8 @@ def proved(*rounds):
     return deadlocked(early, late)
 
 
+IN_HARNESS = structs.replace(standing(Wait(words="barrier", peers=(1,))), in_harness=True)
+
 BOTH_RECEIVE = {0: standing(receive(1)), 1: standing(receive(0))}
 
 PROOFS = {
@@ -56,6 +58,7 @@ PROOFS = {
         0: standing(collective(1), collectives=(("g", 1),)),
         1: standing(receive(0)),
     },
+    "one has ended its part, and the other waits for it": {0: IN_HARNESS, 1: standing(receive(0))},
 }
 
 NO_PROOFS = {
@@ -80,6 +83,12 @@ NO_PROOFS = {
     "nothing is recorded": {0: standing(receive(1)), 1: standing(receive(0), recorded=False)},
     "everybody is in the barrier": {
         rank: standing(collective(1 - rank), collectives=(("g", 1),)) for rank in (0, 1)
+    },
+    "all have ended their part": {0: IN_HARNESS, 1: IN_HARNESS},
+    "one has ended its part, and the other computes": {0: IN_HARNESS, 1: standing(None)},
+    "one had ended its part after it had sent": {
+        0: structs.replace(IN_HARNESS, transfers=(("send", "g", 1, 0, 1),)),
+        1: standing(receive(0)),
     },
     "a broadcast may end early": {
         0: standing(collective(1, name="broadcast_"), collectives=(("g", 1),)),
@@ -106,6 +115,11 @@ def test_a_wait_that_began_between_the_rounds_proves_nothing():
 def test_another_operation_in_the_second_round_proves_nothing():
     wait = structs.replace(receive(0), number=4)
     assert not proved(BOTH_RECEIVE, {**BOTH_RECEIVE, 1: standing(wait)})
+
+
+def test_a_wait_in_the_harness_that_has_begun_since_proves_nothing():
+    first = {0: standing(None), 1: standing(receive(0))}
+    assert not proved(first, {0: IN_HARNESS, 1: first[1]})
 
 
 def test_somebody_who_is_missing_in_the_second_round_proves_nothing():

@@ -95,6 +95,7 @@ class StageModule(nn.Module):
         self.arriving = passages.arriving(model, index)
         self.num_inputs = 1 + len(model.carried) + len(self.arriving)
         self.blocks = nn.ModuleList(module_of(block, model) for block in stage.blocks)
+        self.drops = any(isinstance(part, DropoutLayer) for part in self.modules())
         if any(one.kind == "learned" for one in passages.leaving(model, index) if one.source == index):
             self.learned = nn.Parameter(torch.empty(model.width))
         if index in model.tied:
@@ -125,7 +126,7 @@ class StageModule(nn.Module):
                 f"stage {self.index} takes {self.num_inputs} positional inputs, got {len(inputs)}"
             )
         recorder = self.recorder
-        dropouts = [part for part in self.modules() if isinstance(part, DropoutLayer)]
+        dropouts = [part for part in self.modules() if isinstance(part, DropoutLayer)] if self.drops else []
         masks = recorder.masks(self.index) if recorder is not None else ()
         for dropout, mask in zip_longest(dropouts, masks[: len(dropouts)]):
             dropout.replay, dropout.drawn = mask, None
