@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -138,7 +139,7 @@ class PipelineTarget:
     def _why_not(
         self, row: Requirement, claim: ScheduleClaim, enough: tuple[str, ...], promises: Callable[[], bool]
     ) -> tuple[Status, str] | None:
-        if not reachable(self.limits, claim):
+        if not self._reaches(claim.name):
             least, most = self.limits.min_ranks, self.limits.max_ranks
             return "skipped", f"{self.name} claims no pipeline of {least} to {most} ranks under {claim.name}"
         judgement = JUDGEMENTS[row.id]
@@ -149,7 +150,7 @@ class PipelineTarget:
             return "not_claimed", f"{self.name} promises no errors, which {row.id} is about"
         if not judgement.observe.isdisjoint(_COMMUNICATION) and (parts := _unseen()):
             return "skipped", f"not seen: the recorder does not know {', '.join(parts)} of this torch"
-        if not any(reachable(self.limits, claim, focus) for focus in foci):
+        if not any(self._reaches(claim.name, focus) for focus in foci):
             most = self.limits.max_ranks
             return "skipped", f"{row.id} needs more stages than {most} ranks have under {claim.name}"
         if claim.name not in enough:
@@ -161,7 +162,7 @@ class PipelineTarget:
     def foci(self, row: Requirement, claim: ScheduleClaim) -> tuple[Focus, ...]:
         """The foci from which a requirement's cases are drawn under one schedule."""
         foci = JUDGEMENTS[row.id].foci(claim, self.claims)
-        return tuple(focus for focus in foci if reachable(self.limits, claim, focus))
+        return tuple(focus for focus in foci if self._reaches(claim.name, focus))
 
     def corpora(self, row: Requirement, claim: ScheduleClaim) -> tuple[Corpus, ...]:
         """The corpora of a requirement under one schedule, one per focus; smaller if its cases are costly."""
@@ -170,6 +171,17 @@ class PipelineTarget:
             Corpus(limits=self.limits, schedule=claim, focus=focus, seed=self.seed, size=size)
             for focus in self.foci(row, claim)
         )
+
+    @functools.cached_property
+    def _reaches(self) -> Callable[..., bool]:
+        """`reachable` under the schedule of a name; remembered, because every cell asks about many schedules."""
+
+        @functools.cache
+        def found(schedule: str, focus: Focus = Focus.PLAIN) -> bool:
+            claim = self.claims.schedule(schedule)
+            return claim is not None and reachable(self.limits, claim, focus)
+
+        return found
 
     def enough(self, row: Requirement) -> tuple[str, ...]:
         """The schedules under which a requirement is judged.
@@ -182,7 +194,7 @@ class PipelineTarget:
             claim.name
             for claim in self.claims.schedules
             if (not self.schedules or claim.name in self.schedules)
-            and reachable(self.limits, claim)
+            and self._reaches(claim.name)
             and judgement.foci(claim, self.claims)
         )
         most = self.profile.schedules

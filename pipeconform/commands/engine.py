@@ -78,6 +78,8 @@ def arguments(
         "pipeconform.plugin",
         "-p",
         "xdist.plugin",
+        # judging logs nothing, and catching logs costs as much as everything else that pytest does for a test
+        *([] if any(one.startswith("--log") for one in others) else ["-p", "no:logging"]),
         *(f"--pipeconform-{name}={value}" for name, value in given.items() if value is not None),
         "-o",
         f"cache_dir={(out / CACHE_NAME).absolute()}",  # what failed, for --lf

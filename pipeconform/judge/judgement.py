@@ -5,7 +5,6 @@ The decorators of this module turn a function in ``suites/``, which states a req
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from pipeconform.judge.outcome import Outcome
 from pipeconform.judge.refusals import Refusal
 from pipeconform.observe.observation import Watched
 from pipeconform.spec.catalogue import Level, Promise, Requirement, stated
+from pipeconform.spec.lines import first_line
 
 __all__ = [
     "LONELINESS",
@@ -95,7 +95,7 @@ class Judgement:
     @property
     def line(self) -> int:
         """The line of its file on which the requirement begins."""
-        return inspect.getsourcelines(self.aftermath or self.refused or self.judge)[1]
+        return first_line(self.aftermath or self.refused or self.judge)
 
     @property
     def wanted(self) -> frozenset[Focus]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from msgspec import structs
 
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.spec.catalogue import Level, Promise, Requirement, stated
+from pipeconform.spec.lines import first_line
 from pipeconform.wrapper import WrapOptions, WrapperClaims, WrapperDescription, WrapperFeature
 from pipeconform.wrappers.judge import WrapperJudge
 
@@ -47,7 +47,7 @@ class WrapperJudgement:
     @property
     def line(self) -> int:
         """The line of its file on which the requirement begins."""
-        return inspect.getsourcelines(self.judge)[1]
+        return first_line(self.judge)
 
     def drawn(self, claims: WrapperClaims, *, seed: int, whole_grid: bool = False) -> tuple[WrapperCase, ...]:
         """The cases within the claims, each with a seed of its own; empty if a needed feature is not claimed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from pipeconform.case.case import Case
 from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.subject import Subject, group_of
@@ -14,6 +16,9 @@ for _one in SUBJECTS.values():
     _GROUPS.setdefault(_one.group, []).append(_one)
 
 
+@functools.lru_cache(
+    maxsize=1 << 14
+)  # a case is asked about by many requirements, and while it is made smaller
 def traits(case: Case) -> frozenset[Focus]:
     """The subjects of the case: the rarest of those found in it."""
     found = [one for one in _GROUPS[group_of(case)] if one.is_in(case)]
