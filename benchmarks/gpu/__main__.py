@@ -95,6 +95,7 @@ def _target(asked: argparse.Namespace, out: Path) -> Target:
         library=library,
         shared_release=_release(library) if library else machine.nccl,
         profile=asked.profile,
+        schedules=asked.schedules,
         requirements=tuple(asked.requirements.split(",")) if asked.requirements else (),
     )
 
@@ -138,6 +139,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--profile", default="smoke", help="of what is judged (default: smoke)")
     parser.add_argument("--requirements", default="", metavar="IDS", help="judge these only (default: all)")
+    parser.add_argument(
+        "--schedules", default="", metavar="A,B", help="judge under these only (default: all)"
+    )
     parser.add_argument(
         "--nccl", type=Path, metavar="FILE", help="a libnccl.so.2, or .xz of one, for ranks that share a GPU"
     )

@@ -50,11 +50,13 @@ class Target:
     profile: str = "smoke"
     requirements: tuple[str, ...] = ()
     """Judge these only, for trying this out; all if empty."""
+    schedules: str = ""
+    """Judge under these only, for trying this out; all if empty."""
 
     @property
     def count(self) -> int:
-        """How many devices there are."""
-        return self.machine.count or 0
+        """How many devices ranks can have of their own; as many as are used if it is the CPU."""
+        return _MOST_RANKS if self.machine.count is None else self.machine.count
 
     @property
     def uses_nccl(self) -> bool:
@@ -136,7 +138,7 @@ def _placings(target: Target) -> tuple[_Placing, _Placing, _Placing]:
             most=_MOST_RANKS,
             per_device=_MOST_RANKS,
             variables={"LD_PRELOAD": target.library} if target.library else {},
-            missing=here if not count else (refused or ""),
+            missing=refused or ("" if target.machine.count else here),
         ),
     )
 
@@ -165,11 +167,11 @@ def _measured(target: Target, name: str, title: str, placing: _Placing) -> Part:
 
 
 def _judged(target: Target, impl: str, placing: _Placing, group: str, chapters: str) -> Part:
-    asked = _asked(target, chapters)
+    asked, under = _asked(target, chapters), ("--schedules", target.schedules) if target.schedules else ()
     return Part(
         name=f"{impl}-{placing.name}-{group}",
         title=f"{impl}, {placing.words}: {asked}",
-        commands=(_run(target, impl, placing, asked),),
+        commands=(_run(target, impl, placing, asked, *under),),
         variables=placing.variables,
         codes=_JUDGED,
         missing=placing.missing
