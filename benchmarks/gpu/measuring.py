@@ -51,7 +51,7 @@ def latency(call: Call, folder: Path) -> Measured:
 def communicators(call: Call, folder: Path) -> Measured:
     """The slowest rank's median, per step of a group's life."""
     found = call(on_ranks.communicators)
-    steps = tuple(found[0]["with device_id"])
+    steps = tuple(next(iter(found[0].values())))
     rows = tuple(
         (name, *(f"{max(one[name][step] for one in found):.2f}" for step in steps)) for name in found[0]
     )
