@@ -12,12 +12,14 @@ PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines torches test test-full coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
+.PHONY: help setup demo engines torches gpu gpu-bundle test test-full coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
 	@echo "make engines    judge DeepSpeed, megatron-core and torchgpipe, in an environment of their own"
 	@echo "make torches    judge torch 2.9 to 2.15, in an environment each (25 GB)"
+	@echo "make gpu        everything that is to be known of a machine with an NVIDIA GPU; can be interrupted and repeated"
+	@echo "make gpu-bundle  the same as an archive for such a machine without a network"
 	@echo "make test       pipeconform's own tests"
 	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
 	@echo "make coverage   which lines the tests reach (without those that only rank processes run)"
@@ -76,6 +78,17 @@ RELEASES ?=
 PROFILE ?= smoke
 torches:
 	@$(PYTHON) docs/torches/judge.py --environments $(TORCHES) --profile $(PROFILE) $(RELEASES)
+
+# A machine with a GPU has its own torch, and often no network: what is set up is used, else PYTHON as it is.
+# GPU holds options: GPU="--within 560 --out FOLDER", or names of parts. Exit code 2 means that some parts are left.
+GPU ?=
+gpu:
+	$(if $(wildcard $(READY) $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(GPU)
+
+# NCCL="--nccl libnccl.so.2.xz" adds one of release 2.30 or newer, with which ranks can share a GPU.
+NCCL ?=
+gpu-bundle: $(READY)
+	$(BIN)/python -m benchmarks.gpu.bundle $(NCCL)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests

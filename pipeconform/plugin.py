@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("device", "cpu, auto or a torch device type", default="cpu")
     option("backend", "gloo, nccl, auto or another torch.distributed backend", default="auto")
     option("ranks-per-device", "number of ranks that may share a device", default=1, type=int)
+    option("time-limit", "seconds after which the ranks of a case are stopped", default=60.0, type=float)
     option("attach", "HOST:PORT to which agents connect, whose ranks execute the cases", default=None)
     option(
         "min-agents",
@@ -79,8 +80,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in _ranks_markers(config):
         config.addinivalue_line(
             "markers",
-            f"{name}(n, time_limit=60, idle_limit=2, record=False, device='cpu', backend='auto', environment=None): "
-            "run the test on n ranks of a warm process group; see pipeconform.run_on_ranks",
+            f"{name}(n, time_limit=60, idle_limit=2, record=False, device='cpu', backend='auto', ranks_per_device=1, "
+            "environment=None): run the test on n ranks of a warm process group; see pipeconform.run_on_ranks",
         )
     if config.getoption("pipeconform_impl"):
         from pipeconform.session.options import distributes

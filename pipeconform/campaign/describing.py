@@ -10,6 +10,7 @@ from typing import Any
 from pipeconform.adapter import Description
 from pipeconform.campaign.executor import Executor
 from pipeconform.campaign.known_answers import KnownAnswers
+from pipeconform.campaign.options import TIME_LIMIT
 from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.runner import Runner
 from pipeconform.campaign.wrapper_runner import WrapperRunner
@@ -63,15 +64,18 @@ def runner_of(
     implementation: str,
     pools: RankPools,
     known_answers: KnownAnswers | None = None,
+    time_limit: float = TIME_LIMIT,
 ) -> Runner[Any, Any]:
     """The runner for an implementation with this description, in these processes.
 
     Sets the processes' idle limit to the patience that the implementation claims. Runners of pipelines may share
-    `known_answers`.
+    `known_answers`. `time_limit` is in seconds for one case.
     """
     if isinstance(description, WrapperDescription):
         pools.idle_limit = description.claims.patience
-        return WrapperRunner(implementation=implementation, description=description, pools=pools)
+        return WrapperRunner(
+            implementation=implementation, description=description, pools=pools, time_limit=time_limit
+        )
     pools.idle_limit = description.capabilities.patience
     return PipelineRunner(
         Executor(
@@ -79,5 +83,6 @@ def runner_of(
             description=description,
             pools=pools,
             known_answers=known_answers or KnownAnswers(),
+            time_limit=time_limit,
         )
     )

@@ -12,6 +12,7 @@ import msgspec
 from pipeconform.adapter import Capabilities, Description
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.known_answers import KnownAnswers
+from pipeconform.campaign.options import TIME_LIMIT
 from pipeconform.case.case import Case
 from pipeconform.errors import HarnessError
 from pipeconform.execute.job import Job
@@ -58,7 +59,7 @@ class Executor:
     implementation: str
     description: Description
     pools: RankPools
-    time_limit: float = 60.0
+    time_limit: float = TIME_LIMIT
     known_answers: KnownAnswers = field(default_factory=KnownAnswers, repr=False, compare=False)
     mistaken: set[int] = field(default_factory=set, repr=False, compare=False)
     """The world sizes whose processes have lived through a mistake."""
@@ -211,13 +212,18 @@ class Executor:
 
     def _bounded_answer(self, question: bytes, case: Case) -> bytes:
         def ask() -> bytes:
-            pending = self.pools.oracle.start(ORACLE_TASK, question, time_limit=10 * self.time_limit)
+            pending = self.pools.oracle.start(ORACLE_TASK, question, time_limit=10 * self._oracle_limit)
             return _answer(pending.wait(), case)
 
         return self.known_answers.answer(question, ask=ask)
 
     def _asked(self, question: bytes) -> Task:
-        return self.pools.oracle.start(ORACLE_TASK, question, time_limit=self.time_limit)
+        return self.pools.oracle.start(ORACLE_TASK, question, time_limit=self._oracle_limit)
+
+    @property
+    def _oracle_limit(self) -> float:
+        """A shorter limit for cases, where hangs are not proved, is none for the answer to them."""
+        return max(self.time_limit, TIME_LIMIT)
 
     def _world_size(self, case: Case) -> int:
         return 1 if self.capabilities.world == "single_process" else case.world.size

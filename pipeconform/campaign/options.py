@@ -11,7 +11,10 @@ from pipeconform.attach.session import Attach
 from pipeconform.gate.expectations import ExpectationsFile
 from pipeconform.spec import Profile, profile
 
-__all__ = ["Options"]
+__all__ = ["TIME_LIMIT", "Options"]
+
+TIME_LIMIT = 60.0
+"""Seconds for one case, unless asked for otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,8 @@ class Options:
     device: str = "cpu"
     backend: str = "auto"
     ranks_per_device: int = 1
+    time_limit: float = TIME_LIMIT
+    """Seconds after which the ranks of a case are stopped, whatever they do."""
     share: Path | None = None
     """A folder for executions that workers share."""
     expectations: ExpectationsFile | None = None

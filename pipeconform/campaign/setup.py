@@ -70,9 +70,9 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
                     f"{options.implementation} claims other capabilities in its variant {name!r}; expected the same "
                     f"claims in every variant, because all variants share their cases"
                 )
-            return runner_of(own, implementation=reference, pools=variant)
+            return runner_of(own, implementation=reference, pools=variant, time_limit=options.time_limit)
 
-        default = runner_of(description, implementation=reference, pools=pools)
+        default = runner_of(description, implementation=reference, pools=pools, time_limit=options.time_limit)
         runners = Runners(default, names=target.variants, start=start)
         source = source_in(pools, reference)
         if isinstance(pools, AttachedPools):

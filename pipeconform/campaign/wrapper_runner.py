@@ -9,6 +9,7 @@ import msgspec
 
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.campaign.blame import blamed
+from pipeconform.campaign.options import TIME_LIMIT
 from pipeconform.campaign.runner import Judged
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.wrapper_case import WrapperCase
@@ -41,7 +42,7 @@ class WrapperRunner:
     """The full reference, as `pipeconform.execute.implementation.resolve` returns it."""
     description: WrapperDescription
     pools: RankPools
-    time_limit: float = 60.0
+    time_limit: float = TIME_LIMIT
     kind: Kind = "wrapper"
     promises: bool = False
     executions: type[VerdictVector] = VerdictVector
@@ -137,7 +138,7 @@ class WrapperRunner:
 
     def _ask(self, question: Question) -> Expected:
         vector = self.pools.oracle.run(
-            _ORACLE_TASK, msgspec.msgpack.encode(question), time_limit=self.time_limit
+            _ORACLE_TASK, msgspec.msgpack.encode(question), time_limit=max(self.time_limit, TIME_LIMIT)
         )
         if not vector.ok:
             raise HarnessError(f"the oracle failed on case {question.case.digest}:\n{vector.explain()}")

@@ -106,6 +106,7 @@ def _options(options: Options) -> dict[str, object]:
         "device": options.device,
         "backend": options.backend,
         "ranks-per-device": options.ranks_per_device,
+        "time-limit": options.time_limit,
         "keep-cases": options.keep_cases,
     }
 

@@ -100,6 +100,14 @@ __all__ = ["run"]
 )
 @show_output_option
 @device_options
+@click.option(
+    "--time-limit",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Stop the ranks of a case after this time, if they are not found to be stuck before: see docs/clusters.md.",
+)
 @attach_options
 @click.argument("pytest_args", metavar="[-- PYTEST_ARGS]", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -114,6 +122,7 @@ def run(
     device: str,
     backend: str,
     ranks_per_device: int,
+    time_limit: float,
     keyword: str | None,
     workers: str | None,
     exit_first: bool,
@@ -151,6 +160,7 @@ def run(
         device=device,
         backend=backend,
         ranks_per_device=ranks_per_device,
+        time_limit=time_limit,
         attach=attach_from(**agents),
         show_output=show_output,
     )

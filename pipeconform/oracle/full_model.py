@@ -91,6 +91,15 @@ def answer(context: _Context, payload: bytes) -> bytes:
     )
 
 
+def where_bounds_are_computed(device: str) -> str:
+    """`device`, or the CPU if `device` cannot compute in float64."""
+    try:
+        (torch.zeros(1, dtype=torch.float64, device=device) + 1).item()
+    except (RuntimeError, TypeError):  # some devices' errors are of the one, some of the other kind
+        return "cpu"
+    return device
+
+
 class _Replay:
     """Gives recorded dropout masks to the stages, and records nothing."""
 
@@ -140,7 +149,11 @@ def reference(
     under running error analysis.
 
     With `flow`, every step also has what passed between stages, bounded by running error analysis if that is on.
+
+    Bounds are computed in float64: on the CPU, if `device` has none. They hold for every evaluation, the device's too.
     """
+    if bounds != "none":
+        device = where_bounds_are_computed(device)
     seed_process(seed_of(case.seed, "oracle"), device=device)
     replay = _Replay(masks or {}, device)
     analysis = _analysis() if bounds == "running" else None

@@ -7,7 +7,7 @@ The format of a dump is torch 2.13's (``torch.distributed.flight_recorder``, ver
 ``profiling_name`` (``nccl:recv 1<-0``, ranks of the group), ``process_group`` (name and description), sizes, dtypes,
 ``state`` (``scheduled``, ``started``, ``completed``) and ``retired``; and the members of groups in ``pg_config``.
 Gloo records its collectives in the same format, and only these have been tested; sends and receives are read as the
-format describes them, and no dump of NCCL's has been seen.
+format describes them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pipeconform.ranks.verdict import Raised, VerdictVector
 
 __all__ = ["call_on_ranks"]
 
-_OPTIONS = ("time_limit", "idle_limit", "record", "device", "backend", "environment")
+_OPTIONS = ("time_limit", "idle_limit", "record", "device", "backend", "ranks_per_device", "environment")
 
 
 def call_on_ranks(item: pytest.Function, marker: pytest.Mark) -> None:

@@ -42,6 +42,9 @@ def options_of(config: pytest.Config) -> Options:
     examples = get("pipeconform_examples")
     if examples is not None and examples < 1:
         raise UsageError(f"--examples {examples}: at least 1 case must be drawn")
+    limit = get("pipeconform_time_limit")
+    if not limit > 0:
+        raise UsageError(f"--time-limit {limit:g}: expected more than 0 seconds")
     file = get("pipeconform_expectations")
     if file is not None:
         require_sane_clock(datetime.datetime.now(datetime.UTC).date())
@@ -60,6 +63,7 @@ def options_of(config: pytest.Config) -> Options:
         device=get("pipeconform_device"),
         backend=get("pipeconform_backend"),
         ranks_per_device=get("pipeconform_ranks_per_device"),
+        time_limit=limit,
         attach=_attach(config),
         expectations=None if file is None else read_expectations(Path(file)),
         keep_cases=None if kept is None else Path(kept),

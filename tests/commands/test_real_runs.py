@@ -210,3 +210,20 @@ def test_an_adapter_that_ends_its_process_is_told_apart_from_a_wrong_name(shell,
     assert (done.returncode, done.stdout) == (3, "")
     assert "died      exit code 3" in done.stderr
     assert done.stderr.startswith("pipeconform: the harness failed: describing ")
+
+
+def test_a_rank_that_never_sleeps_is_stopped_at_the_time_limit(typed):
+    """Nothing proves that a rank which computes, or polls a device, is stuck."""
+    engine = Path(__file__).with_name("spinning_engine.py")
+    asked = ("--requirements", "FWD-1", "--schedules", "GPipe", "--ranks", "1", "--examples", "1")
+    code, shown, _ = typed(
+        "run", "--impl", f"{engine}:Spinning", *asked, "--profile", "smoke", "--time-limit", "0.5"
+    )
+    assert code == 1
+    assert "no rank makes progress: time limit of 0.5 s" in shown
+
+
+def test_a_time_limit_is_more_than_nothing(typed):
+    code, _, said = typed("run", "--impl", "reference", "--time-limit", "0")
+    assert code == 2
+    assert "--time-limit" in said

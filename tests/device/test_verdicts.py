@@ -79,3 +79,12 @@ def test_the_package_of_the_device_is_what_the_page_on_accelerators_shows():
     entry = building.VENDOR / "testdev-1.0.dist-info" / "entry_points.txt"
     page = Path(__file__).parents[2] / "docs" / "accelerators.md"
     assert entry.read_text().strip() in page.read_text()
+
+
+@pytest.mark.slow
+def test_an_engine_that_does_not_wait_for_its_batches_is_found_where_it_has_batches(judged):
+    """Under GPipe torch gives the backend sends or receives alone, which it issues one by one: there are no batches."""
+    engine = Path(__file__).with_name("unwaited.py")
+    for schedule, status in (("GPipe", "passed"), ("1F1B", "failed")):
+        asked = {"requirements": "COM-4", "schedules": schedule}
+        assert judged(f"{engine}:Unwaited", on="testdev", **asked) == {("COM-4", schedule): status}
