@@ -21,6 +21,7 @@ from pipeconform.wrappers.judge_sharded import trains_like_ddp
 from pipeconform.wrappers.modules import batch_of, build, objective
 from pipeconform.wrappers.observation import Expected, PassShown, Question, Shown, StepShown
 from pipeconform.wrappers.oracle import expected_of
+from pipeconform.wrappers.precision import run_in
 from pipeconform.wrappers.reduction import added, mean_of, mean_with_earlier
 
 THREE = WrapperCase(ranks=3, steps=(Step(), Step(zero="keep"), Step(passes=(Pass(sync="no"), Pass()))))
@@ -222,3 +223,16 @@ def test_a_missing_reduction_exceeds_bounds_also_in_few_bits_and_over_many_terms
     for name, parameter in alone.named_parameters():
         distance = (parameter.grad.double() - expected.gradients[0][name].tensor()).abs()
         assert bool((distance > 3 * expected.gradient_bounds[0][name].tensor()).any()), name
+
+
+def test_parameters_that_are_left_to_the_user_compute_in_their_own_dtype():
+    options = WrapOptions(sharding=Sharding(), param_dtype="bfloat16", ignored=("apart.weight", "apart.bias"))
+    module = build(WrapperCase(module="apart", options=options), rank=0)
+    seen = {}
+    for name, part in module.named_children():
+        part.register_forward_hook(lambda part, given, output, name=name: seen.update({name: output.dtype}))
+
+    run_in(options, module, torch.ones(3, 4, dtype=torch.float64))
+
+    assert seen["apart"] == torch.float64
+    assert seen["enter"] == seen["leave"] == torch.bfloat16
