@@ -22,8 +22,8 @@ Nothing is perturbed: the real kernels run on the real tensors, once; the analys
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +38,7 @@ from pipeconform.bounds.kernels import DECOMPOSED, KERNELS
 from pipeconform.bounds.moves import CONSTANTS, MOVEMENTS, functional, tensors_in
 from pipeconform.bounds.norms import NORMS
 from pipeconform.bounds.rules import DECISIONS, ELEMENTWISE, REDUCTIONS, Call, Rule
+from pipeconform.bounds.single_rounding import NARROW, rounded_once
 from pipeconform.errors import HarnessError
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -181,6 +182,7 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._shadows = _Shadows(Sampler(samples))
         self._exact = self._floor = Unit(0.0, 0.0, self._shadows.sampler)
+        self._once = False
 
     @property
     def num_tracked(self) -> int:
@@ -190,6 +192,18 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def aside(self) -> AbstractContextManager[object]:
         """A region whose operations are not analysed, for looking at tensors and not for computing with them."""
         return _disable_current_modes()
+
+    @contextmanager
+    def rounding_once(self) -> Iterator[None]:
+        """A region in which a kernel with 16-bit results rounds each of them once, see `single_rounding`.
+
+        Not for sums whose order is free: there, every addition is a kernel of its own.
+        """
+        self._once, before = True, self._once
+        try:
+            yield
+        finally:
+            self._once = before
 
     def error(self, tensor: Tensor) -> Tensor:
         """E: no legitimate evaluation of this tensor is further from its exact value (float64)."""
@@ -293,11 +307,14 @@ class RunningError(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if target is not None:
                 unit = unit.wider(Unit.of(target.dtype, self._shadows.sampler))
         call = Call(name, func, named, targets, unit, self._shadows.read)
+        rule = self._rule(func, name)
         try:
-            balls = self._rule(func, name)(call)
+            found = rule(call)
         except NotImplementedError as reason:
             raise UnknownOperation(f"no error rule for {func} with {reason}") from None
-        balls = [balls] if isinstance(balls, Ball) else list(balls)
+        balls = [found] if isinstance(found, Ball) else list(found)
+        if self._once and name == _name(func) and any(t is not None and t.dtype in NARROW for t in targets):
+            balls = rounded_once(call, rule, record=self._shadows.write, plainly=balls)
         lost = name in _POSITIONS and any(
             not t.is_floating_point() and self._shadows.in_doubt(t) for t in tensors_in(tuple(named.values()))
         )

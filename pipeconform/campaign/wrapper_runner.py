@@ -94,7 +94,7 @@ class WrapperRunner:
         thorough: bool = True,
         anew: bool = True,
     ) -> Judged:
-        """Judge an execution by one requirement; always with bounds, which cost nothing here.
+        """Judge an execution by one requirement; bounds are computed where bits differ.
 
         Raises:
             ContractError: the adapter itself raised, or a device or backend is missing.
@@ -109,7 +109,7 @@ class WrapperRunner:
         outcomes = tuple(Outcome(_status_of(one), one, verdicts=table) for one in found)
         if any(one.status is Status.ERROR for one in outcomes):
             self._require_wrapper(_shown(execution))
-        return Judged(outcomes, compared=gauge.compared)
+        return Judged(outcomes, worst_ratio=gauge.worst, compared=gauge.compared)
 
     def repetitions(self, row: Requirement, execution: VerdictVector, *, anew: bool) -> int:
         """0: no wrapper requirement executes a case again."""

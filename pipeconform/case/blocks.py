@@ -80,6 +80,12 @@ class Inplace(Block, frozen=True, kw_only=True):
     """A linear map whose result is modified in place; the last operation is an activation that saves its own result."""
 
 
+class Activation(Block, frozen=True, kw_only=True):
+    """A linear map and a function whose backward needs its result, which is no view and nothing else keeps."""
+
+    kind: Literal["relu", "tanh", "sigmoid", "softmax"] = "tanh"
+
+
 class Layout(Block, frozen=True, kw_only=True):
     """The same values in another memory layout: transposed strides, or expanded with stride 0."""
 
@@ -167,6 +173,7 @@ AnyBlock = (
     | Unused
     | Branch
     | Inplace
+    | Activation
     | Hooked
     | Pieces
     | Common

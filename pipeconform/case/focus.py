@@ -33,6 +33,7 @@ class Focus(StrEnum):
     INPUTS = "input gradients"
     SHARED = "shared parameters"
     INPLACE = "in-place operations"
+    ACTIVATIONS = "stages that end in an activation"
     BUFFERS = "buffers"
     DROPOUT = "dropout"
     TARGETS = "loss arguments and targets"

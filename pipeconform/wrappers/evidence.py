@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+
+from msgspec import structs
 
 from pipeconform.bounds.gauge import Gauge
 from pipeconform.case.wrapper_case import WrapperCase
@@ -25,15 +28,25 @@ def evidence_of(
     ask: Ask,
     gauge: Gauge | None = None,
 ) -> WrapperEvidence:
-    """The evidence of one execution; `ask` is called only if a judgement needs the expected values.
+    """The evidence of one execution; `ask` is called only if a judgement needs the expected values or their bounds.
 
     For a case with two worlds, `shown` is from the second world, or from the first if that one failed.
     """
     counts = gauge or Gauge()
 
     def world(one: WrapperCase, by: tuple[Shown, ...]) -> WrapperEvidence:
+        @functools.cache
+        def answer(**how: bool) -> Expected:
+            return ask(structs.replace(_question(one, by), **how))
+
         return WrapperEvidence(
-            case=one, claims=claims, shown=by, expected=lambda: ask(_question(one, by)), gauge=counts
+            case=one,
+            claims=claims,
+            shown=by,
+            expected=answer,
+            bounded=functools.partial(answer, bounded=True),
+            unbroken=functools.partial(answer, bounded=True, unbroken=True),
+            gauge=counts,
         )
 
     if not case.loaded_by:

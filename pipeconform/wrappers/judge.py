@@ -1,8 +1,8 @@
 """Judgements about wrapper cases: pure functions that compare what the ranks showed with the oracle's answer.
 
-Values are compared within a bound, because a wrapper may use another memory layout and add up in another order. The
-bound is the unit round-off of a value's dtype times a number of operations times the largest gradient of any replica;
-modules compute in float64 wherever the case allows, so a wrong factor exceeds it by ten orders of magnitude.
+Values are compared bit for bit first. A wrapper may add up replicas, buckets and passes in another order, and use
+another memory layout, so where bits differ the oracle runs again under running error analysis: the difference must be
+within what it then computes for every element.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from pipeconform.bounds.gauge import Gauge
-from pipeconform.bounds.numerics import Mismatch, compare, magnitude
+from pipeconform.bounds.numerics import Mismatch, compare, measure
 from pipeconform.case.wrapper_case import WrapperCase
 from pipeconform.judge.finding import Finding
 from pipeconform.observe.array import Array
@@ -28,6 +26,7 @@ __all__ = [
     "WrapperEvidence",
     "WrapperJudge",
     "differing",
+    "differs",
     "failures",
     "hook_is_used",
     "is_right",
@@ -36,8 +35,8 @@ __all__ = [
 
 MISUSE = ("TypeError", "ValueError", "RuntimeError")
 """The exceptions with which a wrapper may refuse arguments."""
-_ROUND_OFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-_OPERATIONS = {"float64": 256, "float32": 256, "float16": 16, "bfloat16": 16}
+Bound = Callable[[], Array | None]
+"""Finds the bound of one value, which costs another run of the oracle; None if bits must be equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,10 @@ class WrapperEvidence:
     shown: tuple[Shown, ...]
     expected: Callable[[], Expected]
     """Asks the oracle; call it only if no rank failed."""
+    bounded: Callable[[], Expected]
+    """Asks it with the bounds of all values."""
+    unbroken: Callable[[], Expected]
+    """Asks it for a training without a break from the initial values, with bounds."""
     earlier: WrapperEvidence | None = None
     """The evidence of the first world, which saved what this one loaded."""
     gauge: Gauge = field(default_factory=Gauge, compare=False)
@@ -152,17 +155,34 @@ def _badly_refused(
             yield Finding(kind="unclear refusal", message=text, rank=rank)
 
 
+def differs(
+    evidence: WrapperEvidence, right: Array | None, shown: Array | None, *, bound: Bound | None = None
+) -> Mismatch | None:
+    """How one value differs from `right`: bit for bit and, if it does and may, beyond its bound."""
+    evidence.compared()
+    found = compare(right, shown)
+    if found is None or found.kind != "value" or bound is None or (known := bound()) is None:
+        return found
+    found, most = measure(right, shown, bound=known)
+    if found is None:
+        evidence.gauge.note(most)
+    return found
+
+
 def differing(
     evidence: WrapperEvidence,
     right: Mapping[str, Array],
     shown: Mapping[str, Array],
     *,
-    bound: Callable[[Array], Array | None] = lambda value: None,
+    bounds: Callable[[], Mapping[str, Array]] = dict,
 ) -> Iterator[tuple[str, Mismatch]]:
     """The values by name that differ from `right`, bit for bit or beyond their bounds, and how they differ."""
-    evidence.compared(len(right))
     for name, value in right.items():
-        mismatch = compare(value, shown.get(name), bound=bound(value))
+
+        def bound(name: str = name) -> Array | None:
+            return bounds().get(name)
+
+        mismatch = differs(evidence, value, shown.get(name), bound=bound)
         if mismatch is not None:
             yield name, mismatch
 
@@ -198,55 +218,60 @@ def _passes_are_right(evidence: WrapperEvidence, expected: Expected) -> Iterator
 def _states_are_right(evidence: WrapperEvidence, expected: Expected) -> Iterator[Finding]:
     for rank, shown in enumerate(evidence.shown):
         for index, step in enumerate(shown.steps):
-            scale = max(due.scale for due in expected.steps[index])
-            yield from _state_is_right(evidence, rank, index, expected.after[index][rank], step.after, scale)
+            yield from _state_is_right(evidence, rank, index, expected.after[index][rank], step.after)
 
 
 def _pass_is_right(
     evidence: WrapperEvidence, rank: int, step: int, number: int, one: PassShown, due: PassExpected
 ) -> Iterator[Finding]:
-    case = evidence.case
-    where = f"rank {rank}, step {step}, pass {number} ({case.steps[step].passes[number].sync})"
+    where = f"rank {rank}, step {step}, pass {number} ({evidence.case.steps[step].passes[number].sync})"
+
+    def bounds() -> PassExpected:
+        return evidence.bounded().steps[step][number]
+
     if one.skeleton != due.skeleton:
         text = f"{where}: the output is {one.skeleton}\nexpected {due.skeleton}"
         yield Finding(kind="output in another container", message=text, step=step, rank=rank)
         return
     for index, (value, right) in enumerate(zip(one.outputs, due.outputs[rank], strict=True)):
-        evidence.compared()
-        mismatch = compare(right, value, bound=_bound(right, 1.0 + _most(right)))
+
+        def output_bound(index: int = index) -> Array:
+            return bounds().output_bounds[rank][index]
+
+        mismatch = differs(evidence, right, value, bound=output_bound)
         if mismatch is not None:
             text = f"{where}: output {index}\n{mismatch.describe()}"
             yield Finding(kind="output differs", message=text, step=step, rank=rank, mismatch=mismatch)
             return
     if one.gradients is None:
         return
-    evidence.compared(len(due.gradients[rank]))
     for name, gradient in due.gradients[rank].items():
         shown = one.gradients.get(name)
-        if gradient is None and shown is not None and not any(shown.data):
+        if (gradient is None or shown is None) and _is_zero(gradient) and _is_zero(shown):
+            evidence.compared()
             continue  # zeros count as no gradient
-        if shown is None and gradient is not None and not any(gradient.data):
-            continue
-        bound = None if gradient is None else _bound(gradient, due.scale, coarse=_coarse(case))
-        mismatch = compare(gradient, shown, bound=bound)
+
+        def bound(name: str = name) -> Array | None:
+            return bounds().gradient_bounds[rank].get(name)
+
+        mismatch = differs(evidence, gradient, shown, bound=bound)
         if mismatch is not None:
             text = f"{where}: gradient of {name}\n{mismatch.describe()}"
             yield Finding(kind="gradient differs", message=text, step=step, rank=rank, mismatch=mismatch)
             return
 
 
-def _state_is_right(
-    evidence: WrapperEvidence,
-    rank: int,
-    step: int,
-    right: Mapping[str, Array],
-    shown: Mapping[str, Array],
-    scale: float,
-) -> Iterator[Finding]:
-    def bound(value: Array) -> Array | None:
-        return _bound(value, scale + 1.0 + _most(value), coarse=_coarse(evidence.case))
+def _is_zero(gradient: Array | None) -> bool:
+    return gradient is None or not any(gradient.data)
 
-    for name, mismatch in differing(evidence, right, shown, bound=bound):
+
+def _state_is_right(
+    evidence: WrapperEvidence, rank: int, step: int, right: Mapping[str, Array], shown: Mapping[str, Array]
+) -> Iterator[Finding]:
+    def bounds() -> Mapping[str, Array]:
+        return evidence.bounded().after_bounds[step][rank]
+
+    for name, mismatch in differing(evidence, right, shown, bounds=bounds):
         text = f"rank {rank}, after step {step}: {name}\n{mismatch.describe()}"
         yield Finding(kind="state differs", message=text, step=step, rank=rank, mismatch=mismatch)
         return
@@ -281,27 +306,3 @@ def _equal(
                 text = f"{when}, {name} on rank {rank} is not that of rank {first}\n{mismatch.describe()}"
                 yield Finding(kind="replicas apart", message=text, step=step, rank=rank, mismatch=mismatch)
                 return
-
-
-def _most(array: Array) -> float:
-    return magnitude([array]) if array.dtype in _ROUND_OFF else 0.0
-
-
-def _coarse(case: WrapperCase) -> str:
-    """The coarsest dtype, besides their own, through which values of a case pass."""
-    options = case.options
-    named = (case.hook, options.param_dtype, options.reduce_dtype, options.buffer_dtype)
-    return max((one or "" for one in named), key=_round_off)
-
-
-def _round_off(dtype: str) -> float:
-    return _ROUND_OFF.get(dtype, 0.0)
-
-
-def _bound(right: Array, scale: float, *, coarse: str = "") -> Array | None:
-    """The largest allowed difference of every element; None if bits must be equal."""
-    if right.dtype not in _ROUND_OFF:
-        return None
-    dtype = max(coarse, right.dtype, key=_round_off)
-    most = _ROUND_OFF[dtype] * _OPERATIONS[dtype] * scale
-    return Array("float64", right.shape, np.full(right.shape, most).tobytes())

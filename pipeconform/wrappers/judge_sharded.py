@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-import numpy as np
-
-from pipeconform.bounds.numerics import magnitude
 from pipeconform.judge.finding import Finding
 from pipeconform.observe.array import Array
 from pipeconform.wrappers.judge import WrapperEvidence, differing, is_right
 
 __all__ = ["is_of", "trains_like_ddp"]
 
-_HALF = 2.0**-26
-"""Half of a double's digits: rounding grows from step to step, but not beyond that in a few steps."""
-
 
 def trains_like_ddp(evidence: WrapperEvidence) -> Iterator[Finding]:
-    """Check that every step equals that of the unwrapped module, and that the final parameters equal those of DDP."""
+    """Check that every step equals that of the unwrapped module, and that the final parameters equal those of DDP.
+
+    DDP and the wrapper both trained from the initial values: their difference may be as large as that of two right
+    evaluations of the whole training.
+    """
     found = list(is_right(evidence))
     yield from found
     if found:
         return
     for shown in evidence.shown:
-        for name, mismatch in differing(evidence, shown.beside, shown.final, bound=_room):
+
+        def bounds(rank: int = shown.rank) -> Mapping[str, Array]:
+            return evidence.unbroken().after_bounds[-1][rank]
+
+        for name, mismatch in differing(evidence, shown.beside, shown.final, bounds=bounds):
             text = f"rank {shown.rank}: {name} after training is not what DDP has\n{mismatch.describe()}"
             yield Finding(kind="trained apart", message=text, rank=shown.rank, mismatch=mismatch)
             return
-
-
-def _room(value: Array) -> Array:
-    most = _HALF * (1.0 + magnitude([value]))
-    return Array("float64", value.shape, np.full(value.shape, most).tobytes())
 
 
 def is_of(evidence: WrapperEvidence, combination: dict[str, str]) -> bool:

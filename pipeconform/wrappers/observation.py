@@ -74,6 +74,10 @@ class Question(_Data, frozen=True, kw_only=True):
 
     case: WrapperCase
     before: tuple[tuple[Named, ...], ...]
+    bounded: bool = False
+    """Whether to bound, by running error analysis, how far another right evaluation may be from each value."""
+    unbroken: bool = False
+    """Train all steps from the initial values, whatever the ranks showed in between."""
 
 
 class PassExpected(_Data, frozen=True, kw_only=True):
@@ -82,8 +86,9 @@ class PassExpected(_Data, frozen=True, kw_only=True):
     gradients: dict[int, Gradients]
     outputs: dict[int, tuple[Array, ...]]
     skeleton: str
-    scale: float
-    """The largest gradient of any replica."""
+    gradient_bounds: dict[int, Named] = {}
+    """The bounds of gradients, if they were asked for; those of outputs beside them."""
+    output_bounds: dict[int, tuple[Array, ...]] = {}
 
 
 class Expected(_Data, frozen=True, kw_only=True):
@@ -98,3 +103,5 @@ class Expected(_Data, frozen=True, kw_only=True):
     """The number of elements of all parameters that are trained and not ignored."""
     steps: tuple[tuple[PassExpected, ...], ...]
     after: tuple[dict[int, Named], ...]
+    after_bounds: tuple[dict[int, Named], ...] = ()
+    """The bounds of the states after the steps, if they were asked for."""

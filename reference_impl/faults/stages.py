@@ -51,6 +51,21 @@ class WeightPartsKept(_HoardingStage):
         self.hoard.clear()
 
 
+@breaks("FWD-28", tells="gradient")
+class OutputsOverwritten(Stage):
+    """The memory of an output is used for something else before the backward, unless it is a view or an input."""
+
+    def backward(self, microbatch: int, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        found = self._in_flight.get(microbatch)
+        if found is not None:
+            given = {one.untyped_storage().data_ptr() for one in found.inputs if type(one) is Tensor}
+            for output in found.outputs:
+                own = type(output) is Tensor and output._base is None and output.ndim
+                if own and output.untyped_storage().data_ptr() not in given:
+                    output.data.zero_()  # behind autograd's back, which would notice it otherwise
+        return super().backward(microbatch, gradients)
+
+
 @breaks("SPL-3")
 class DeferredForgotten(Stage):
     """Whole backwards do not call deferred-weight functions."""

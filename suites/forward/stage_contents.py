@@ -63,6 +63,31 @@ def in_place_operations(evidence: Evidence) -> Iterator[Finding]:
 
 
 @requirement(
+    "FWD-28",
+    title="Stages that end in an activation",
+    level=MUST,
+    about=(Focus.ACTIVATIONS,),
+    trains=True,
+    promise=(
+        FULL_MODEL,
+        documented(
+            "Autograd mechanics, saved tensors: some operations save their result for the backward",
+            "notes/autograd.html#saved-tensors",
+        ),
+    ),
+)
+def stages_that_end_in_an_activation(evidence: Evidence) -> Iterator[Finding]:
+    """A stage that hands on the result of an activation whose backward needs this result (ReLU, tanh, sigmoid,
+    softmax) has the reference's outputs and gradients.
+
+    An engine that frees an output once it was sent, or uses its memory again, destroys what autograd kept; linear
+    maps and normalisations do not need their results, so most stages do not show it.
+    """
+    yield from outputs_are_right(evidence)
+    yield from gradients_are_right(evidence)
+
+
+@requirement(
     "FWD-17",
     title="The model's own hooks",
     level=MUST,

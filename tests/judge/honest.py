@@ -326,6 +326,7 @@ CASES: Mapping[str, Case] = {
     "dict": with_model(plain_case(), output="dict"),
     "shared": of_blocks(blocks.Shared()),
     "in place": of_blocks(blocks.Inplace()),
+    "activation": of_blocks(_LINEAR, blocks.Activation(kind="sigmoid"), view_outputs=True),
     "hooks": of_blocks(blocks.Hooked(), program=(TRAIN, Zero(), TRAIN)),
     "hooks on inputs": with_model(
         plain_case(TRAIN, Zero(), TRAIN),

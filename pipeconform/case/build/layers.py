@@ -114,6 +114,23 @@ class _Inplace(nn.Module):
         return functional.leaky_relu_(y.mul_(1.25).add_(0.5), 0.5)
 
 
+class _Activation(nn.Module):
+    def __init__(self, width: int, kind: str) -> None:
+        super().__init__()
+        self.linear, self.kind = nn.Linear(width, width), kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        match self.kind:
+            case "relu":
+                return y.relu()
+            case "sigmoid":
+                return y.sigmoid()
+            case "softmax":
+                return (3.0 * y).softmax(-1)  # sharp enough for gradients far above rounding
+        return y.tanh()
+
+
 class _Layout(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -271,6 +288,8 @@ def module_of(block: blocks.Block, model: Model) -> nn.Module:
             return _Branch(width)
         case blocks.Inplace():
             return _Inplace(width)
+        case blocks.Activation(kind=kind):
+            return _Activation(width, kind)
         case blocks.Hooked():
             return _Hooked(width)
         case blocks.InputHooked():

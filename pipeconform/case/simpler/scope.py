@@ -115,7 +115,9 @@ def _shows(case: Case) -> bool:
     """Whether the subject of the case still shows in it, and no further error is expected."""
     model, world = case.model, case.world
     last = len(model.stages) - 1
-    if case.has(blocks.Inplace, blocks.Layout) and not model.view_outputs:
+    if case.has(blocks.Inplace, blocks.Layout, blocks.Activation) and not model.view_outputs:
+        return False
+    if any(isinstance(block, blocks.Activation) for stage in model.stages for block in stage.blocks[:-1]):
         return False
     for s, stage in enumerate(model.stages):
         layouts = [b for b, block in enumerate(stage.blocks) if isinstance(block, blocks.Layout)]

@@ -113,6 +113,7 @@ _FRESH = (
     blocks.Mlp,
     blocks.Hooked,
     blocks.Shared,
+    blocks.Activation,
     blocks.Accumulating,
     blocks.InputHooked,
     blocks.GradientHooked,
@@ -240,6 +241,8 @@ def _made(block: blocks.AnyBlock, case: Case) -> str:
             if how == "in_place":
                 raise NotPlainError("a module that is compiled in place")
             return f'torch.compile(Mlp({w}), backend="aot_eager")'
+        case blocks.Activation(kind=kind):
+            return f'Activation({w}, "{kind}")'
         case blocks.Tied(what=what):
             return f'Tied({w}, "{what}")'
         case blocks.GradientHooked(on=on):

@@ -101,6 +101,7 @@ def test_only_what_is_claimed_is_drawn() -> None:
         Focus.PLAIN,
         Focus.UNEVEN,
         Focus.INPLACE,
+        Focus.ACTIVATIONS,
         Focus.TARGETS,
         Focus.VIEWS,
         Focus.EDGE,

@@ -96,6 +96,16 @@ class Expanded(nn.Module):
         return x.mean(-1, keepdim=True).expand(x.shape)
 
 
+class Activation(nn.Module):
+    def __init__(self, width, kind):
+        super().__init__()
+        self.linear, self.kind = nn.Linear(width, width), kind
+
+    def forward(self, x):
+        y = self.linear(x)
+        return (3.0 * y).softmax(-1) if self.kind == "softmax" else getattr(y, self.kind)()
+
+
 class Hooked(nn.Module):
     """A linear map with hooks that count their calls."""
 
