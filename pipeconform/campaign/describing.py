@@ -63,21 +63,25 @@ def runner_of(
     implementation: str,
     pools: RankPools,
     known_answers: KnownAnswers | None = None,
+    coverage: str = "",
 ) -> Runner[Any, Any]:
     """The runner for an implementation with this description, in these processes.
 
     Sets the processes' idle limit to the patience that the implementation claims. Runners of pipelines may share
-    `known_answers`.
+    `known_answers`. `coverage` is as in `Executor`.
     """
     if isinstance(description, WrapperDescription):
         pools.idle_limit = description.claims.patience
-        return WrapperRunner(implementation=implementation, description=description, pools=pools)
+        return WrapperRunner(
+            implementation=implementation, description=description, pools=pools, coverage=coverage
+        )
     pools.idle_limit = description.capabilities.patience
     return PipelineRunner(
         Executor(
             implementation=implementation,
             description=description,
             pools=pools,
+            coverage=coverage,
             known_answers=known_answers or KnownAnswers(),
         )
     )
