@@ -383,7 +383,10 @@ class ErrorContract:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What an implementation claims, with limits. Cases are drawn inside these limits only."""
+    """What an implementation claims, with limits. Cases are drawn inside these limits only.
+
+    What is claimed holds together, too: cases combine features.
+    """
 
     schedules: tuple[ScheduleClaim, ...]
     features: frozenset[Feature] = frozenset()
