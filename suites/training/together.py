@@ -31,6 +31,13 @@ def two_things_at_once(evidence: Evidence) -> Iterator[Finding]:
 
     Each was tried alone, and what prepares the one clears what the other keeps.
     """
+    found = list(_everything(evidence))
+    first = min((one.step for one in found if one.step is not None), default=None)
+    # what is wrong after the first wrong step follows from it: no control would say whose business that is
+    yield from (one for one in found if one.step in (None, first))
+
+
+def _everything(evidence: Evidence) -> Iterator[Finding]:
     if not any(isinstance(step, Optimize) for step in evidence.case.program):
         yield from outputs_are_right(evidence)  # to the bit, which updates within their bounds do not allow
     yield from losses_are_right(evidence)
