@@ -383,7 +383,10 @@ class ErrorContract:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What an implementation claims, with limits. Cases are drawn inside these limits only."""
+    """What an implementation claims, with limits. Cases are drawn inside these limits only.
+
+    What is claimed holds together, too: cases combine features.
+    """
 
     schedules: tuple[ScheduleClaim, ...]
     features: frozenset[Feature] = frozenset()
@@ -457,6 +460,9 @@ class Description:
     They are set before torch is imported. `Adapter.describe` is called again under each: it may promise more errors
     there; the capabilities are the same.
     """
+    packages: tuple[str, ...] = ()
+    """Import names of the packages or modules that implement it, which ``pipeconform run --coverage`` measures; without
+    any, the adapter's own module."""
 
     def __post_init__(self) -> None:
         """Raise `BadAdapterError` for a name that is too long or a variant that is refused."""

@@ -61,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("keep-cases", "folder in which to keep every judged case", default=None)
     parser.addini("pipeconform_ranks_marker", "another name of the marker pipeconform_ranks, such as: ranks")
     option("show-output", "show what ranks print while they print it", action="store_true", default=False)
+    option(
+        "coverage",
+        "measure which lines and branches of the implementation's packages the ranks execute",
+        action="store_true",
+        default=False,
+    )
     option("live", "show pipeconform's own progress instead of pytest's", action="store_true", default=False)
 
 

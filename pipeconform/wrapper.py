@@ -144,6 +144,8 @@ class WrapperDescription:
     claims: WrapperClaims
     variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Environment variables of further rank processes to judge the wrapper under, by variant."""
+    packages: tuple[str, ...] = ()
+    """As in `pipeconform.adapter.Description`."""
 
     def __post_init__(self) -> None:
         """Raise BadAdapterError for a name that cannot be printed or that no variant can have."""

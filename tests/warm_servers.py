@@ -21,6 +21,7 @@ _WARM = (
     "pipeconform.reference_impl.adapter",
     "pipeconform.reference_impl.faults.faulty_wrappers",
     "pipeconform.adapters.torch_wrappers",
+    "coverage",
 )
 """What a server has imported that is asked for some of it."""
 _MOST = 3

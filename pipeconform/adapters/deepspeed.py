@@ -151,7 +151,12 @@ class DeepSpeed:
             Unsupported: it is not installed, or too old.
         """
         version = require_release("deepspeed", at_least=(0, 16), extra="deepspeed")
-        return Description(name="deepspeed", version=version, capabilities=_CAPABILITIES)
+        return Description(
+            name="deepspeed",
+            version=version,
+            capabilities=_CAPABILITIES,
+            packages=("deepspeed.runtime.pipe",),
+        )
 
     def setup_process(self) -> None:
         """Keep the engine on the CPU if the run is, whatever the machine has, and away from its compiler."""

@@ -154,7 +154,12 @@ class Megatron:
     def describe(self) -> Description:
         """The schedules' documented features; raises `Unsupported` if there is no ``P2PCommunicator`` yet."""
         release = require_release("megatron-core", at_least=(0, 15), extra="megatron")
-        return Description(name="megatron-core", version=release, capabilities=_CAPABILITIES)
+        return Description(
+            name="megatron-core",
+            version=release,
+            capabilities=_CAPABILITIES,
+            packages=("megatron.core.pipeline_parallel",),
+        )
 
     def setup_process(self) -> None:
         alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]

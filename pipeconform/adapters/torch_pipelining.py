@@ -374,6 +374,7 @@ class TorchPipelining:
             capabilities=torch_release.claims_here(_CAPABILITIES),
             errors=torch_release.promises_here(_VALIDATED) if validates else ErrorContract(),
             variants={"validated": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+            packages=("torch.distributed.pipelining",),
         )
 
     def setup_process(self) -> None:

@@ -182,7 +182,12 @@ class TorchDdp:
         }
         # its hook for bfloat16 is for NCCL and XCCL only
         claims = WrapperClaims(features=features, compressions=("none", "float16"), elsewhere=elsewhere)
-        return WrapperDescription(name="torch DDP", version=str(torch.__version__), claims=claims)
+        return WrapperDescription(
+            name="torch DDP",
+            version=str(torch.__version__),
+            claims=claims,
+            packages=("torch.nn.parallel.distributed",),
+        )
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> _Ddp:
         if options.ignored:
@@ -272,7 +277,12 @@ class TorchFullyShard:
             sharding=FULLY_SHARD_SHARDING,
             elsewhere={_F.OFFLOADS: "RuntimeError: Cannot access accelerator device when none is available"},
         )
-        return WrapperDescription(name="torch fully_shard", version=str(torch.__version__), claims=claims)
+        return WrapperDescription(
+            name="torch fully_shard",
+            version=str(torch.__version__),
+            claims=claims,
+            packages=("torch.distributed.fsdp._fully_shard",),
+        )
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> _Sharded:
         if options.sharding is not None:
@@ -354,7 +364,12 @@ class TorchFsdp:
             sharding=FSDP_SHARDING,
             elsewhere={_F.OFFLOADS: "RuntimeError: Cannot access accelerator device when none is available"},
         )
-        return WrapperDescription(name="torch FSDP", version=str(torch.__version__), claims=claims)
+        return WrapperDescription(
+            name="torch FSDP",
+            version=str(torch.__version__),
+            claims=claims,
+            packages=("torch.distributed.fsdp",),
+        )
 
     def wrap(self, module: nn.Module, options: WrapOptions) -> _Fsdp:
         dtypes = {name: buffer.dtype for name, buffer in module.named_buffers()}

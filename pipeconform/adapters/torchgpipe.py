@@ -108,7 +108,9 @@ class TorchGPipe:
     def describe(self) -> Description:
         """The documented features of torchgpipe; raises `Unsupported` if it is not installed."""
         release = require_release("torchgpipe", at_least=(0, 0), extra="torchgpipe")
-        return Description(name="torchgpipe", version=release, capabilities=_CAPABILITIES)
+        return Description(
+            name="torchgpipe", version=release, capabilities=_CAPABILITIES, packages=("torchgpipe",)
+        )
 
     def setup_process(self) -> None:
         """Do nothing: the engine has no process-wide state."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -14,6 +14,7 @@ from pipeconform.adapter import ScheduleClaim
 from pipeconform.campaign.runner import CaseT
 from pipeconform.case.any_case import AnyCase
 from pipeconform.case.case import Case
+from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.strategies import cases
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.seeds import seed_of
@@ -21,6 +22,7 @@ from pipeconform.spec import STANDARD_VERSION
 
 __all__ = ["Corpus", "Drawable", "Interesting", "corpus_seed", "drawn", "run_strategy"]
 
+_TRIED = 3  # cases of one turn, of which the last is kept
 CaseT_co = TypeVar("CaseT_co", bound=AnyCase, covariant=True)
 
 
@@ -61,6 +63,8 @@ class Corpus:
     focus: Focus
     seed: int
     size: int
+    turn: int | None = None
+    """Of a subject with members, which one is drawn; None for any."""
 
     def hypothesis_seed(self, purpose: str) -> int:
         """The seed from which cases are drawn for this purpose."""
@@ -68,7 +72,7 @@ class Corpus:
 
     def strategy(self) -> SearchStrategy[Case]:
         """The strategy that draws cases."""
-        return cases(self.limits, self.schedule, self.focus)
+        return cases(self.limits, self.schedule, self.focus, turn=self.turn)
 
     def drawn(self) -> tuple[Case, ...]:
         """The distinct cases; see the function `drawn`."""
@@ -128,7 +132,17 @@ def run_strategy(
 
 @functools.lru_cache(maxsize=1024)
 def drawn(corpus: Corpus) -> tuple[Case, ...]:
-    """The distinct cases of a corpus, in the order in which Hypothesis draws them."""
+    """The distinct cases of a corpus, in the order in which Hypothesis draws them.
+
+    If its subject has members, they take turns, from one schedule to the next: then small corpora reach many of them,
+    and large ones all.
+    """
+    if corpus.turn is None and SUBJECTS[corpus.focus].members:
+        names = [claim.name for claim in corpus.limits.capabilities.schedules]
+        begin = names.index(corpus.schedule.name) * corpus.size
+        turns = (replace(corpus, size=_TRIED, turn=turn) for turn in range(begin, begin + corpus.size))
+        # the first case that Hypothesis draws is the simplest one
+        return tuple({case.digest: case for case in (drawn(one)[-1] for one in turns)}.values())
     found: dict[str, Case] = {}
 
     def keep(case: Case) -> None:

@@ -65,16 +65,21 @@ def runner_of(
     pools: RankPools,
     known_answers: KnownAnswers | None = None,
     time_limit: float = TIME_LIMIT,
+    coverage: str = "",
 ) -> Runner[Any, Any]:
     """The runner for an implementation with this description, in these processes.
 
     Sets the processes' idle limit to the patience that the implementation claims. Runners of pipelines may share
-    `known_answers`. `time_limit` is in seconds for one case.
+    `known_answers`. `time_limit` is in seconds for one case, `coverage` as in `Executor`.
     """
     if isinstance(description, WrapperDescription):
         pools.idle_limit = description.claims.patience
         return WrapperRunner(
-            implementation=implementation, description=description, pools=pools, time_limit=time_limit
+            implementation=implementation,
+            description=description,
+            pools=pools,
+            time_limit=time_limit,
+            coverage=coverage,
         )
     pools.idle_limit = description.capabilities.patience
     return PipelineRunner(
@@ -82,6 +87,7 @@ def runner_of(
             implementation=implementation,
             description=description,
             pools=pools,
+            coverage=coverage,
             known_answers=known_answers or KnownAnswers(),
             time_limit=time_limit,
         )

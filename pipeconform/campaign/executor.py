@@ -60,6 +60,8 @@ class Executor:
     description: Description
     pools: RankPools
     time_limit: float = TIME_LIMIT
+    coverage: str = ""
+    """The folder in which ranks record what they execute of the implementation; empty if they do not."""
     known_answers: KnownAnswers = field(default_factory=KnownAnswers, repr=False, compare=False)
     mistaken: set[int] = field(default_factory=set, repr=False, compare=False)
     """The world sizes whose processes have lived through a mistake."""
@@ -119,7 +121,12 @@ class Executor:
         return Execution(case=case, verdicts=_without_values(vector), shown=_observations(vector))
 
     def _run_ranks(self, case: Case, observe: Iterable[Watched]) -> VerdictVector:
-        job = Job(implementation=self.implementation, case=case, observe=tuple(sorted(observe)))
+        job = Job(
+            implementation=self.implementation,
+            case=case,
+            observe=tuple(sorted(observe)),
+            coverage=self.coverage,
+        )
         size = self._world_size(case)
         pool = self.pools.of_size(size)
         # what an error leaves behind in a process must not accuse the cases after it: ERR-11 asks about that

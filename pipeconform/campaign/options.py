@@ -42,6 +42,8 @@ class Options:
     """Where agents connect whose ranks execute the cases; None for ranks on this machine."""
     show_output: bool = False
     """Whether what ranks print is shown while they print it."""
+    coverage: Path | None = None
+    """A folder in which ranks record what they execute of the implementation's packages."""
     debugger: str = ""
     """Which rank is debugged on which terminal (`ranks.debugger.Request`); empty for none."""
     earlier: Path | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -50,6 +51,10 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
         places = places_of(options, stack)
         ranks = options.ranks[0], _most_ranks(places.reason_against, options.ranks)
         pools = stack.enter_context(places.pools(None))
+        coverage = "" if options.coverage is None else str(options.coverage)
+        runner = functools.partial(
+            runner_of, implementation=reference, time_limit=options.time_limit, coverage=coverage
+        )
         description = describe(pools, reference)
         target = target_of(
             description,
@@ -70,9 +75,9 @@ def campaign_of(options: Options) -> Iterator[Campaign]:
                     f"{options.implementation} claims other capabilities in its variant {name!r}; expected the same "
                     f"claims in every variant, because all variants share their cases"
                 )
-            return runner_of(own, implementation=reference, pools=variant, time_limit=options.time_limit)
+            return runner(own, pools=variant)
 
-        default = runner_of(description, implementation=reference, pools=pools, time_limit=options.time_limit)
+        default = runner(description, pools=pools)
         runners = Runners(default, names=target.variants, start=start)
         source = source_in(pools, reference)
         if isinstance(pools, AttachedPools):
@@ -113,12 +118,20 @@ def places_of(options: Options, stack: ExitStack) -> Places:
             "--show-output shows what ranks of this machine print; with --attach they print on other hosts, and the "
             "last 4 KiB of each stand with its verdict"
         )
+    if options.attach is not None and options.coverage is not None:
+        raise UsageError("--coverage needs ranks of this machine, so it does not go with --attach")
     device, backend, share = options.device, options.backend, options.ranks_per_device
     if options.attach is None:
         devices = resolve(device, backend=backend, ranks_per_device=share)
 
         def here(one: Environment | None) -> Pools:
-            return pools_here(one, devices, shows_output=options.show_output, debugger=options.debugger)
+            return pools_here(
+                one,
+                devices,
+                preload=PRELOAD if options.coverage is None else (*PRELOAD, "coverage"),
+                shows_output=options.show_output,
+                debugger=options.debugger,
+            )
 
         return Places(devices, devices.reason_against, here)
     devices = attached_devices(device, backend=backend, ranks_per_device=share)

@@ -43,6 +43,8 @@ class WrapperRunner:
     description: WrapperDescription
     pools: RankPools
     time_limit: float = TIME_LIMIT
+    coverage: str = ""
+    """As in `Executor`."""
     kind: Kind = "wrapper"
     promises: bool = False
     executions: type[VerdictVector] = VerdictVector
@@ -75,7 +77,9 @@ class WrapperRunner:
 
     def _run(self, case: WrapperCase, *, checkpoint: bytes = b"") -> VerdictVector:
         pool = self.pools.of_size(case.ranks)
-        job = Job(implementation=self.implementation, case=case, checkpoint=checkpoint)
+        job = Job(
+            implementation=self.implementation, case=case, checkpoint=checkpoint, coverage=self.coverage
+        )
         returned = pool.run(_RANK_TASK, msgspec.msgpack.encode(job), time_limit=self.time_limit)
         vector = read_answers(returned, Shown)
         if returned.ok and (not vector.ok or any(one.failed is not None for one in _shown(vector))):

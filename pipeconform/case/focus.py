@@ -75,6 +75,7 @@ class Focus(StrEnum):
     MERGES = "outputs with a merge of their own"
     GUARDED = "evaluation with gradients switched off"
     LOAD = "loading a state"
+    TOGETHER = "two things at once"
     DELAYED = "delays"
     TRAFFIC = "traffic"
     WRONG_SHAPE = "inputs of a wrong shape"

@@ -77,6 +77,8 @@ def _asked(level: CertificationLevel, contents: Contents) -> Iterator[Doubt]:
         yield _doubt("run.seconds", f"{run.seconds} is not a duration")
     if contents.result.expectations is not None:
         yield _doubt("expectations", "expected failures were allowed; a certification expects none")
+    if contents.result.coverage is not None:
+        yield _doubt("coverage", "was measured; a certification does not measure it")
 
 
 def _selection(level: CertificationLevel, contents: Contents) -> tuple[Sequence[str], Sequence[str]]:

@@ -60,6 +60,7 @@ def arguments(
     workers: str | None = None,
     exit_first: bool = False,
     last_failed: bool = False,
+    coverage: bool = False,
     live: bool = True,
     others: Sequence[str] = (),
 ) -> list[str]:
@@ -85,6 +86,7 @@ def arguments(
         f"cache_dir={(out / CACHE_NAME).absolute()}",  # what failed, for --lf
         *(["--pipeconform-live"] if live else []),
         *(["--pipeconform-show-output"] if options.show_output else []),
+        *(["--pipeconform-coverage"] if coverage else []),
         *(["-k", keyword] if keyword is not None else []),
         *(["-n", workers, "--dist", "loadgroup"] if workers is not None and workers != "0" else []),
         *(["-x"] if exit_first else []),

@@ -83,6 +83,11 @@ __all__ = ["run"]
     show_default=True,
     help="Folder for result.json, report.html and junit.xml.",
 )
+@click.option(
+    "--coverage",
+    is_flag=True,
+    help="Measure which lines and branches of the implementation's packages the cases execute.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Also print why cells were skipped.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only the verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the result file, on standard output.")
@@ -131,6 +136,7 @@ def run(
     expectations: Path | None,
     known_file: Path | None,
     github: bool | None,
+    coverage: bool,
     verbose: bool,
     quiet: bool,
     as_json: bool,
@@ -184,6 +190,7 @@ def run(
                 workers=workers,
                 exit_first=exit_first,
                 last_failed=last_failed,
+                coverage=coverage,
                 live=not quiet and not as_json,
                 others=pytest_args,
             )

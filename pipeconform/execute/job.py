@@ -16,3 +16,5 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     implementation: str
     case: Case
     observe: tuple[Watched, ...] = ()
+    coverage: str = ""
+    """The folder in which the rank records what it executes of the implementation; empty if it does not."""

@@ -33,6 +33,7 @@ from pipeconform.errors import ContractError, Unsupported
 from pipeconform.execute import implementation, leaks, mistaken
 from pipeconform.execute.answers import CheckedPipeline
 from pipeconform.execute.built import build_changes
+from pipeconform.execute.coverage import measured, packages_of
 from pipeconform.execute.disturber import Disturber
 from pipeconform.execute.groups import Groups, groups_of, lasting_groups, release_earlier
 from pipeconform.execute.initial import Initials
@@ -118,7 +119,7 @@ def execute(context: RankContext, payload: bytes) -> bytes:
                 raise mistaken.CaseEnded(observation)
             return observation
 
-    with _waits_recorded(job) as waits:
+    with _waits_recorded(job) as waits, measured(packages_of(adapter, description), folder=job.coverage):
         if not job.case.is_mistaken:
             return msgspec.msgpack.encode(once(job.case))
         observation = mistaken.live_through(job.case, once, recovers="recovery" in job.observe)

@@ -35,6 +35,7 @@ __all__ = [
     "Purpose",
     "Recorded",
     "answer_questions",
+    "keeping",
     "prepare",
     "recorded_by",
     "telling",
@@ -89,6 +90,7 @@ _own_waits: list[str] = []
 _tellers: list[Callable[[], str]] = []
 _frame_readers: list[Callable[[FrameType], str]] = []
 _recorders: list[Recorded] = []
+_keepers: list[Callable[[], object]] = []
 
 
 def prepare() -> None:
@@ -136,6 +138,16 @@ def waiting_for_others(words: str) -> Iterator[None]:
 
 
 @contextmanager
+def keeping(keep: Callable[[], object]) -> Iterator[None]:
+    """Call `keep`, in another thread, after each answer: a process that is asked may be killed next."""
+    _keepers.append(keep)
+    try:
+        yield
+    finally:
+        _keepers.remove(keep)
+
+
+@contextmanager
 def recorded_by(recorder: Recorded) -> Iterator[None]:
     """Take the operation that blocks the task from `recorder`."""
     _recorders.append(recorder)
@@ -158,6 +170,9 @@ def _answer(path: str) -> None:
             with open(f"{path}.part", "wb") as part:
                 part.write(body)
             os.replace(f"{path}.part", path)
+        for keep in tuple(_keepers):
+            with contextlib.suppress(Exception):
+                keep()
 
 
 def _standing() -> Standing:

@@ -16,6 +16,7 @@ from pipeconform.errors import BadResultError
 from pipeconform.observe.localisation import Localisation
 from pipeconform.ranks.waiting import Place
 from pipeconform.reading import Line, decoded_json, file_bytes
+from pipeconform.report.coverage import Coverage
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.spec.wrappers import Kind
 from pipeconform.writing import whole_file
@@ -42,14 +43,15 @@ __all__ = [
     "write_result",
 ]
 
-RESULT_FORMAT = 8
+RESULT_FORMAT = 9
 """Format 2 added a violation's timeline, flaky cells, digests of the rules and the use of expectations; 3 where a wrong
 value begins; 4 module wrappers and their cases; 5 cases that are wrong in changing ways; 6 how much was compared, cells
 that compared nothing, what is returned without being claimed, ids of runs and the errors that an implementation
-promises; 7 controls, and cells that another requirement blocks; 8 what the largest case shows. A file of an earlier
+promises; 7 controls, and cells that another requirement blocks; 8 what the largest case shows; 9 what
+was executed of the implementation. A file of an earlier
 format is read as one without these."""
 
-_READABLE = (1, 2, 3, 4, 5, 6, 7, RESULT_FORMAT)
+_READABLE = (1, 2, 3, 4, 5, 6, 7, 8, RESULT_FORMAT)
 
 Status = Literal[
     "passed",
@@ -313,6 +315,8 @@ class Result(_Data, frozen=True, kw_only=True):
     rules: dict[str, str] = {}
     """By id, the digest of every requirement of the standard that was used."""
     expectations: Expectations | None = None
+    coverage: Coverage | None = None
+    """What the cases executed of the implementation's packages; None if this was not measured."""
 
 
 def line_of(message: str, where: str) -> str:

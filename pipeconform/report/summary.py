@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pipeconform.report.cause_text import blocked_lines, cause_block, cause_list
 from pipeconform.report.causes import Cause, Known, causes_of
+from pipeconform.report.coverage_text import coverage_lines
 from pipeconform.report.levels_text import level_lines, next_lines
 from pipeconform.report.overview import DEFAULT, overview
 from pipeconform.report.result import Cell, Result
@@ -41,6 +42,9 @@ def render_overview(result: Result, console: Console, *, verbose: bool = False) 
     console.print()
     for total in totals(result):
         _print(console, Text(total))
+    if result.coverage is not None:
+        for line in coverage_lines(result.coverage):
+            _print(console, Text(line))
     for note in _notes(result.cells, verbose=verbose):
         _print(console, note)
 

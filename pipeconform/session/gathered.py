@@ -17,6 +17,7 @@ from pipeconform.campaign.status import with_causes
 from pipeconform.campaign.told import Told
 from pipeconform.errors import PipeconformError
 from pipeconform.gate.strict import problems, unexplained
+from pipeconform.report.coverage import Coverage
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.rescue import rescued
 from pipeconform.report.result import Cell, Expectations, Result, Run, Totals, write_result
@@ -43,6 +44,8 @@ class Gathered:
         """Reports of a distributed run's workers: the first describes the run, and the counts of all are added."""
         self.here: Callable[[], Told] | None = None
         """Returns the report in a run of one process."""
+        self.coverage: Coverage | None = None
+        """What was executed of the implementation, once the run has ended."""
         self.unwritten: str | None = None
         """Why the result could not be written to `file`."""
         self.last: Result | None = None
@@ -153,6 +156,7 @@ class Gathered:
             ),
             cells=cells,
             rules={row.id: rule_digest(row) for row in all_requirements() if row.id in judged},
+            coverage=self.coverage,
         )
         return msgspec.structs.replace(found, expectations=self._held_against(found))
 

@@ -25,6 +25,7 @@ from pipeconform.ranks.prestart import drop_ahead
 from pipeconform.report.bulletins import Bulletins
 from pipeconform.report.result import Cell, decode_cell
 from pipeconform.session.cache_folder import keep_hypothesis_files
+from pipeconform.session.coverage import coverage_in, require_coverage
 from pipeconform.session.gathered import Gathered
 from pipeconform.session.items import CELL, SuiteItem, ViolatedError
 from pipeconform.session.junit import record_causes
@@ -51,6 +52,8 @@ class PytestRun:
         try:
             require_supported_torch()
             self.options = options_of(config)
+            if config.getoption("pipeconform_coverage"):
+                require_coverage()
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
         self.out = Path(config.getoption("pipeconform_out")) if config.getoption("pipeconform_out") else None
@@ -71,6 +74,7 @@ class PytestRun:
         keep_hypothesis_files()
         self._stack = ExitStack()
         self._share = self._shared(config)
+        self._coverage = self._measured(config)
         self._check_out()
         if not self.is_worker and config.getoption("pipeconform_live"):
             reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -94,6 +98,16 @@ class PytestRun:
         share = Share.made(out=self.out)
         self._stack.callback(share.remove)
         return share
+
+    def _measured(self, config: pytest.Config) -> Path | None:
+        """The folder in which ranks record what they execute; None if they do not."""
+        if not config.getoption("pipeconform_coverage"):
+            return None
+        if self._share is not None:
+            return self._share.coverage
+        folder = tempfile.TemporaryDirectory(prefix="pipeconform-")
+        self._stack.callback(folder.cleanup)
+        return Path(folder.name)
 
     def _check_out(self) -> None:
         """Refuse, before anything is judged, a folder that cannot be written."""
@@ -138,7 +152,7 @@ class PytestRun:
             shared, earlier = None, self.gathered.file
         else:  # the result file may already contain cells of other workers
             shared, earlier = self._share.folder, self._share.earlier
-        options = dataclasses.replace(self.options, share=shared, earlier=earlier)
+        options = dataclasses.replace(self.options, share=shared, earlier=earlier, coverage=self._coverage)
         return Judging(options, stack=self._stack, listener=self._progress)
 
     @property
@@ -307,6 +321,8 @@ class PytestRun:
         failed = any(cell.status == "error" and not cell.violations for cell in cells)
         came_through = session.exitstatus in (0, 1, 5)
         complete = came_through and not (self.interrupted or session.shouldfail or session.shouldstop)
+        if self._coverage is not None:
+            self.gathered.coverage = coverage_in(self._coverage)
         if self.gathered.knows_where:
             self.gathered.write_last(complete=complete)
         if self.gathered.last is not None:

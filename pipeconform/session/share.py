@@ -21,6 +21,7 @@ __all__ = ["Refusal", "Share", "Started"]
 _EARLIER = "earlier.json"
 _ENDED = ".ended"
 _SAID = ".said"
+_COVERAGE = "coverage"
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -58,6 +59,13 @@ class Share:
     def earlier(self) -> Path:
         """The result file of the previous run, if there was one."""
         return self.folder / _EARLIER
+
+    @property
+    def coverage(self) -> Path:
+        """The folder in which the ranks of all workers record what they execute."""
+        folder = self.folder / _COVERAGE
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def say(self, worker: str, said: Started | Refusal) -> None:
         """Report to the controller how a worker started."""

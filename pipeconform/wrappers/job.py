@@ -16,3 +16,5 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     case: WrapperCase
     checkpoint: bytes = b""
     """What another world saved and this one must load."""
+    coverage: str = ""
+    """The folder in which the rank records what it executes of the implementation; empty if it does not."""

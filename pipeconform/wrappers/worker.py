@@ -6,6 +6,7 @@ import functools
 
 import msgspec
 
+from pipeconform.execute.coverage import measured, packages_of
 from pipeconform.execute.implementation import load
 from pipeconform.ranks.rank import RankContext
 from pipeconform.wrapper import WrapperAdapter
@@ -27,7 +28,11 @@ def execute(context: RankContext, payload: bytes) -> bytes:
     """Run one `Job` and return what this rank shows, including any exception, both as MessagePack."""
     job = msgspec.msgpack.decode(payload, type=Job)
     adapter = _adapter(job.implementation)
-    shown = shown_by(adapter, job.case, rank=context.rank, device=context.device, checkpoint=job.checkpoint)
+    packages = packages_of(adapter, adapter.describe()) if job.coverage else ()
+    with measured(packages, folder=job.coverage):
+        shown = shown_by(
+            adapter, job.case, rank=context.rank, device=context.device, checkpoint=job.checkpoint
+        )
     return msgspec.msgpack.encode(shown)
 
 

@@ -86,6 +86,7 @@ def test_a_replay_without_agents_says_what_is_missing(attached, tmp_path):
     [
         (["replay", "x.json", "--impl", REFERENCE, "--script", "x.py"], "--script executes nothing"),
         (["run", "--impl", REFERENCE, "--show-output"], "with --attach they print on other hosts"),
+        (["run", "--impl", REFERENCE, "--coverage"], "--coverage needs ranks of this machine"),
         (
             ["certify", "--impl", REFERENCE, "--level", "forward", "-n", "2"],
             "--attach and -n do not go together",

@@ -119,6 +119,7 @@ CHARGES: Mapping[str, frozenset[str]] = {
     "TRN-19": _in("Eval", "StepShown.losses", "StepShown.loss", "StepShown.microbatches"),
     "TRN-20": LOSSES | GRADIENTS,
     "TRN-21": UPDATES,
+    "TRN-22": LOSSES | GRADIENTS | UPDATES,
     "SPL-1": GRADIENTS,
     "SPL-2": HELD,
     "SPL-3": GRADIENTS | _in("Train", "StepShown.hook_counts"),

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from pipeconform.case.case import Case, Eval, FloatType, LossSpec, Model, Optimize, Sgd, Stage, Train
 from pipeconform.case.draw.changes import replaced, two_runs, with_classes
+from pipeconform.case.draw.claimed import members_within
 from pipeconform.case.draw.drawing import Drawing
 from pipeconform.case.draw.sizes import draw_size
 from pipeconform.case.draw.subject import Draft, Subject
@@ -22,6 +23,9 @@ _SEEDS = tuple(range(64))
 
 def draw_case(d: Drawing, subject: Subject) -> Case:
     """Draw one case of the subject."""
+    if subject.members:
+        members = members_within(d.limits, d.claim, subject)
+        subject = d.pick(members) if d.turn is None else members[d.turn % len(members)]
     p, v, m = subject.size(d) if subject.size is not None else draw_size(d, subject)
     d.num_ranks, d.stages_per_rank, d.num_microbatches = p, v, m
     draft = _plain(d, subject)

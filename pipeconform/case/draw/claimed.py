@@ -9,12 +9,25 @@ from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.model import Model
 from pipeconform.claims import BoundaryClaim, Capabilities, Feature, Placement, ScheduleClaim
 
-__all__ = ["crosses_as_claimed", "is_claimed", "reachable"]
+__all__ = ["crosses_as_claimed", "is_claimed", "members_within", "reachable"]
 
 
 def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
     """Whether the implementation claims what cases of this focus need under this schedule."""
-    subject, capabilities = SUBJECTS[focus], capabilities.under(claim)
+    return _is_claimed(SUBJECTS[focus], claim, capabilities.under(claim))
+
+
+def members_within(limits: Limits, claim: ScheduleClaim, subject: Subject) -> tuple[Subject, ...]:
+    """The members of a subject that are claimed and fit the limits; the subject itself if it has none."""
+    own = limits.capabilities.under(claim)
+    return tuple(
+        one
+        for one in subject.members or (subject,)
+        if _is_claimed(one, claim, own) and sizes.table(limits, claim, one)
+    )
+
+
+def _is_claimed(subject: Subject, claim: ScheduleClaim, capabilities: Capabilities) -> bool:
     features = capabilities.features
     if not claim.trains and (subject.trains or subject.mistaken or Feature.EVAL not in features):
         return False
@@ -29,7 +42,10 @@ def is_claimed(focus: Focus, claim: ScheduleClaim, capabilities: Capabilities) -
 
 def reachable(limits: Limits, claim: ScheduleClaim, focus: Focus = Focus.PLAIN) -> bool:
     """Whether any p and v within the limits fit the schedule's claim and give enough stages for the focus."""
-    return bool(sizes.table(limits, claim, SUBJECTS[focus]))
+    subject = SUBJECTS[focus]
+    return bool(
+        members_within(limits, claim, subject) if subject.members else sizes.table(limits, claim, subject)
+    )
 
 
 def crosses_as_claimed(model: Model, boundary: BoundaryClaim) -> bool:

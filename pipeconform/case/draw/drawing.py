@@ -33,6 +33,8 @@ class Drawing:
         """p, v and m, once they are drawn."""
         self.num_replicas = self.num_tensor_ranks = 1
         """Drawn together with p."""
+        self.turn: int | None = None
+        """Which member of a subject with members is drawn; None to choose one."""
 
     @property
     def num_stages(self) -> int:

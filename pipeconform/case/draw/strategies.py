@@ -26,8 +26,12 @@ __all__ = ["cases", "picking"]
 T = TypeVar("T")
 
 
-def cases(limits: Limits, schedule: ScheduleClaim, focus: Focus) -> st.SearchStrategy[Case]:
+def cases(
+    limits: Limits, schedule: ScheduleClaim, focus: Focus, *, turn: int | None = None
+) -> st.SearchStrategy[Case]:
     """Cases of one focus under one schedule, within `limits`.
+
+    If the subject has members, cases of the one whose `turn` it is, or of any.
 
     Raises:
         ValueError: the focus is not claimed; ask `is_claimed` first.
@@ -37,7 +41,9 @@ def cases(limits: Limits, schedule: ScheduleClaim, focus: Focus) -> st.SearchStr
 
     @st.composite
     def drawn(draw: st.DrawFn) -> Case:
-        return draw_case(Drawing(picking(draw), limits, schedule), SUBJECTS[focus])
+        drawing = Drawing(picking(draw), limits, schedule)
+        drawing.turn = turn
+        return draw_case(drawing, SUBJECTS[focus])
 
     return drawn()
 

@@ -98,16 +98,21 @@ class Subject:
     """The control: makes the same case without the subject, and leaves everything else unchanged."""
     control: str = ""
     """The control in words that continue "the same case …", such as "without the delays"."""
+    controls: Callable[[Case], Iterator[tuple[str, Case]]] | None = None
+    """All controls of a case, with words as above, if they depend on the case; instead of `without` and `further`."""
     further: tuple[tuple[str, Callable[[Case], Case]], ...] = ()
     """Further controls, in words as above, for a subject that adds several things at once."""
     no_control: str = ""
     """Why the subject has no control."""
+    members: tuple[Subject, ...] = ()
+    """The subjects of which its cases are drawn, in turn; empty if it draws them itself."""
     alters: Literal["", "batch sizes", "dtype"] = ""
     """What the control must change because it is the subject."""
 
     def __post_init__(self) -> None:
         """Check that the subject has either a control with a description, or the reason for having none."""
-        assert bool(self.control) == (self.without is not None) != bool(self.no_control), self.focus
+        has_control = self.without is not None or self.controls is not None
+        assert bool(self.control) == has_control != bool(self.no_control), self.focus
 
     @property
     def is_parallel(self) -> bool:
@@ -129,7 +134,11 @@ class Subject:
 
     def controls_of(self, case: Case) -> Iterator[tuple[str, Case]]:
         """The same case without what the subject adds, with what was changed in words; the first is `control_of`."""
-        if self.without is None or self.group != group_of(case) or not self.is_in(case):
+        if self.no_control or self.group != group_of(case) or not self.is_in(case):
+            return
+        if self.controls is not None:
+            yield from self.controls(case)
+        if self.without is None:
             return
         yield self.control, self.without(case)
         for words, without in self.further:

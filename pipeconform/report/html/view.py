@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pipeconform.report.cause_text import blocked_lines, counted
 from pipeconform.report.causes import Cause
 from pipeconform.report.causes.harm import WORDS as HARM
+from pipeconform.report.html.coverage import CoverageView, coverage_view
 from pipeconform.report.html.failure import CauseView, cause_view
 from pipeconform.report.html.levels import LevelsView, levels_view
 from pipeconform.report.html.opening import Opening, opening_of
@@ -59,6 +60,8 @@ class ResultView:
     """Causes whose violations the expectations cover."""
     blocked: tuple[str, ...]
     """Which requirements each one blocks."""
+    coverage: CoverageView | None
+    """What the cases executed of the implementation, if it was measured."""
 
     @property
     def causes(self) -> tuple[CauseView, ...]:
@@ -108,6 +111,7 @@ def result_view(source: Source, *, causes: Sequence[Cause], known: Mapping[str, 
         ),
         expected=tuple(view(cause) for cause in causes if cause.expected),
         blocked=tuple(blocked_lines(causes)),
+        coverage=None if result.coverage is None else coverage_view(result.coverage),
     )
 
 

@@ -13,8 +13,8 @@ from pipeconform.case.focus import Focus
 from pipeconform.claims import Feature
 
 
-def _program(d: Drawing, draft: Draft) -> Draft:
-    """Draw steps of two sizes, which differ in m, in the size of microbatches, or in both, as far as claimed."""
+def other_size(d: Drawing, draft: Draft) -> tuple[int, int]:
+    """Draw m and the size of microbatches, one or both other than those of the draft, as far as claimed."""
     train, m = draft.train, d.num_microbatches
     rows = train.batch_size // m
     sizes: list[tuple[int, int]] = []
@@ -24,7 +24,12 @@ def _program(d: Drawing, draft: Draft) -> Draft:
         sizes += [(k, rows) for k in some_m(d.claim, d.num_ranks, d.stages_per_rank) if k != m]
     if len(d.features & {Feature.VARYING_SHAPES, Feature.VARYING_MICROBATCHES}) == 2:
         sizes += [(k, other) for k, _ in sizes if k != m for other in (1, 2, 3) if other != rows]
-    count, size = d.pick(sizes or [(m, rows)])
+    return d.pick(sizes or [(m, rows)])
+
+
+def _program(d: Drawing, draft: Draft) -> Draft:
+    """Draw steps of two sizes."""
+    train, (count, size) = draft.train, other_size(d, draft)
     t = structs.replace(train, batch_size=count * size, num_microbatches=count)
     e = structs.replace(draft.evaluate, batch_size=count * size, num_microbatches=count)
     if not d.claim.trains:
