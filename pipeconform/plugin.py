@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("seed", "seed of all corpora", default=0, type=int)
     option("examples", "cases per subject and schedule (default: from the profile)", default=None, type=int)
     option("out", "folder for result.json", default=None)
+    option("journal", "folder in which the run notes what it judges, so that it can be resumed", default=None)
     option("device", "cpu, auto or a torch device type", default="cpu")
     option("backend", "gloo, nccl, auto or another torch.distributed backend", default="auto")
     option("ranks-per-device", "number of ranks that may share a device", default=1, type=int)
