@@ -200,6 +200,14 @@ class Journal:
             one.where: one for path in sorted(self.folder.glob("cells.*.jsonl")) for one in _entries_of(path)
         }
 
+    def last_sign(self) -> float:
+        """When any file of the journal was written last, in seconds since 1970; 0 without any."""
+        times = [0.0]
+        for path in self.folder.glob("*"):
+            with contextlib.suppress(OSError):  # a worker that ends removes its file
+                times.append(path.stat().st_mtime)
+        return max(times)
+
     def _read(self, name: str, kind: Any) -> Any:
         path = self.folder / name
         try:
@@ -269,9 +277,14 @@ def _differences(before: Known, now: Known) -> list[str]:
     ):
         for name in one.__struct_fields__:
             first, second = getattr(one, name), getattr(other, name)
-            if name == "implementation" or msgspec.to_builtins(first) == msgspec.to_builtins(second):
+            if name == "implementation" or _as_written(first) == _as_written(second):
                 continue
             brief = isinstance(first, str | int)
             words = f"{kind}{name.replace('_', ' ')}"
             found.append(f"{words} {second} instead of {first}" if brief else f"{words}")
     return found
+
+
+def _as_written(value: object) -> bytes:
+    """A value in a form in which one that was read from a file equals the one that was written."""
+    return msgspec.json.encode(value, order="sorted")
