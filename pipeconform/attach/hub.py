@@ -72,7 +72,7 @@ class _Knock:
                 raise Refused("said nothing")
             if not begins.startswith(_TLS[: len(begins)]):
                 raise Refused(f"does not speak the protocol: it began with {begins!r}")
-            self._spoke = len(begins) >= len(_TLS)
+            self._spoke = True
         self.link.pull()
         if self.link.messages:
             return self.link.messages.popleft()
