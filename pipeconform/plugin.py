@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("device", "cpu, auto or a torch device type", default="cpu")
     option("backend", "gloo, nccl, auto or another torch.distributed backend", default="auto")
     option("ranks-per-device", "number of ranks that may share a device", default=1, type=int)
+    option("on", "what starts the ranks: local, slurm or torchrun", default=None)
     option("attach", "HOST:PORT to which agents connect, whose ranks execute the cases", default=None)
     option(
         "min-agents",
@@ -105,7 +106,11 @@ def _start_ahead(config: pytest.Config) -> None:
     from pipeconform.campaign.preload import PRELOAD
     from pipeconform.ranks.prestart import start_ahead
 
-    here = config.getoption("pipeconform_attach") is None and config.getoption("pipeconform_device") == "cpu"
+    agents = config.getoption("pipeconform_attach") or config.getoption("pipeconform_on") not in (
+        None,
+        "local",
+    )
+    here = not agents and config.getoption("pipeconform_device") == "cpu"
     if here:
         start_ahead(preload=PRELOAD)
 

@@ -122,7 +122,8 @@ def _agents(attach: Attach | None) -> dict[str, object]:
         return {}
     host = f"[{attach.host}]" if ":" in attach.host else attach.host
     return {
-        "attach": f"{host}:{attach.port}",
+        "on": attach.engine or None,
+        "attach": f"{host}:{attach.port}" if host or not attach.engine else None,
         "min-agents": attach.least,
         "agent-wait": attach.patience,
         "token-file": attach.token_file,
