@@ -12,7 +12,7 @@ PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines torches test test-full coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
+.PHONY: help setup demo engines torches test test-full clusters coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
@@ -20,6 +20,7 @@ help:
 	@echo "make torches    judge torch 2.9 to 2.15, in an environment each (25 GB)"
 	@echo "make test       pipeconform's own tests"
 	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
+	@echo "make clusters   runs under a real Slurm, started on this machine"
 	@echo "make coverage   which lines the tests reach (without those that only rank processes run)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make kill-matrix  run every fault and 80 mutants, and write docs/kill-matrix.md"
@@ -84,6 +85,10 @@ test: $(READY)
 test-full: $(READY) engines
 	-$(PIP) --editable '.[browser]'
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
+
+# Starts the schedulers that are installed (Debian: slurm-wlm, munge); skips others with the reason.
+clusters: $(READY)
+	$(BIN)/python -m pytest -n 0 -rs tests/clusters
 
 coverage: $(READY)
 	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests

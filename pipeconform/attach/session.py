@@ -83,7 +83,7 @@ def attach_of(
         alone = [name for name, value in given.items() if value is not None]
         if alone:
             verb = "needs" if len(alone) == 1 else "need"
-            raise UsageError(f"{', '.join(alone)} {verb} --attach, which was not given")
+            raise UsageError(f"{', '.join(alone)} {verb} --attach or --on, which was not given")
         return None
     if least is not None and least < 1:
         raise UsageError(f"--min-agents {least}: a run needs at least 1")

@@ -93,7 +93,7 @@ class Cluster:
         key.chmod(0o400)
         files = [f"--{kind}={self.folder}/munge.{end}" for kind, end in _MUNGE.items()]
         self._daemon("munged", "munged", "--foreground", "--force", "--num-threads=2", *files)
-        self._until(lambda: (self.folder / "munge.socket").exists(), "munged")
+        self._until((self.folder / "munge.socket").exists, "munged")
         self._daemon("slurmctld", "slurmctld", "-D", "-c")
         for name in self.names:
             self.start_node(name)

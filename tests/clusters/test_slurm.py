@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.clusters.slurm import Cluster, why_not
+from tests.docs.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 WRONG = "pipeconform.reference_impl.faults.scale:NotDivided"
@@ -152,6 +153,26 @@ def test_a_job_that_was_ended_goes_on(cluster, job, tmp_path, how):
         line for path in (tmp_path / "out").glob(".run/cells.*") for line in path.read_text().splitlines()
     ]
     assert len(lines) == 6
+    assert nothing_is_left(cluster)
+
+
+def test_the_script_of_the_documentation_runs_as_it_stands(cluster, tmp_path, pytestconfig, monkeypatch):
+    docs = pytestconfig.rootpath / "docs"
+    (script,) = [one.text for one in blocks(docs / "clusters.md") if one.title == "run.sbatch"]
+    (source,) = [one.text for one in blocks(docs / "certify.md") if one.title == "mine.py"]
+    limits = "--schedules GPipe --requirements FWD-1 --ranks 1-2 --examples 2 --profile smoke"  # only shorter
+    (tmp_path / "run.sbatch").write_text(script.replace("--on slurm", f"--on slurm {limits}"))
+    (tmp_path / "adapter.py").write_text(source)
+    monkeypatch.setitem(cluster.environment, "PYTHONPATH", str(ROOT))
+    monkeypatch.setitem(
+        cluster.environment,
+        "PATH",
+        os.pathsep.join([str(Path(sys.executable).parent), cluster.environment["PATH"]]),
+    )
+    number = cluster.submit(tmp_path / "run.sbatch", cwd=tmp_path)
+
+    assert cluster.await_end(number) == "COMPLETED", (tmp_path / f"slurm-{number}.out").read_text()
+    assert result_in(tmp_path / "results")["run"]["complete"]
     assert nothing_is_left(cluster)
 
 
