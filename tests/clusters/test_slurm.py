@@ -44,7 +44,7 @@ def job(cluster, tmp_path):
         command = " ".join([sys.executable, "-m", "pipeconform", "run", "--on", "slurm", *arguments])
         script = tmp_path / "job.sbatch"
         script.write_text(
-            "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=2 --output=log --open-mode=append\n"
+            "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=2 --no-kill --output=log --open-mode=append\n"
             f"export PYTHONPATH={ROOT}\nexec {command}\n"
         )
         return cluster.submit(script, cwd=tmp_path)

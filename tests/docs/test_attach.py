@@ -45,7 +45,15 @@ def test_every_agent_that_is_shown_is_started_with_options_that_exist(page):
 
 
 TORCHRUN = {name.replace("_", "-") for action in get_args_parser()._actions for name in action.option_strings}
-ELSEWHERE = {"--nodes", "--ntasks-per-node", "--cpus-per-task", "--array", "--requeue", "--open-mode"}
+ELSEWHERE = {
+    "--nodes",
+    "--ntasks-per-node",
+    "--cpus-per-task",
+    "--array",
+    "--requeue",
+    "--open-mode",
+    "--no-kill",
+}
 """Options of Slurm."""
 OTHERS = {"--dist", "--pipeconform-expectations", "--index-url"}
 """Options of pytest-xdist, of pytest with our plugin, and of pip."""
