@@ -109,7 +109,9 @@ class Cluster:
 
     def kill_node(self, name: str) -> None:
         """Kill a node as a failure of its power does: its daemon, and all that runs on it."""
-        self._daemons.pop(name).kill()
+        daemon = self._daemons.pop(name)
+        daemon.kill()
+        daemon.wait()
         for process in self.processes(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
