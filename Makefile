@@ -12,7 +12,7 @@ PINS = --constraint constraints.txt --constraint docs/engines/constraints.txt
 WORKERS ?= 2
 OUT ?= pipeconform-results
 
-.PHONY: help setup demo engines torches gpu gpu-bundle test test-full coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
+.PHONY: help setup demo engines torches gpu gpu-bundle test test-full clusters coverage check format bench kill-matrix mutants standard pictures docs docs-version release clean
 
 help:
 	@echo "make demo       judge torch's own pipelining on CPU (smoke profile)"
@@ -22,6 +22,7 @@ help:
 	@echo "make gpu-bundle  the same as an archive for such a machine without a network"
 	@echo "make test       pipeconform's own tests"
 	@echo "make test-full  these and the long ones (wheel, findings, other engines)"
+	@echo "make clusters   runs under a real Slurm, started on this machine"
 	@echo "make coverage   which lines the tests reach (without those that only rank processes run)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make kill-matrix  run every fault and 80 mutants, and write docs/kill-matrix.md"
@@ -97,6 +98,10 @@ test: $(READY)
 test-full: $(READY) engines
 	-$(PIP) --editable '.[browser]'
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
+
+# Starts the schedulers that are installed (Debian: slurm-wlm, munge); skips others with the reason.
+clusters: $(READY)
+	$(BIN)/python -m pytest -n 0 -rs tests/clusters
 
 coverage: $(READY)
 	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests

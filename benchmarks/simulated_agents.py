@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import selectors
 import socket
+import ssl
 import sys
 import time
 
 from pipeconform.attach import messages as say
-from pipeconform.attach.greeting import Guest, Identity
+from pipeconform.attach.certificate import agents_context, fingerprint_of
+from pipeconform.attach.greeting import GREETING_LIMIT, Identity, hello, require_welcome
 from pipeconform.attach.link import Link, raise_descriptor_limit
 
 CASE = "pipeconform.execute.worker:execute"  # the task whose answers are known; any other is never answered
@@ -33,13 +36,22 @@ class Simulated:
 
     def connect(self):
         """Begin the handshake."""
-        self.link, self.ranks, self.running = None, {}, {}
-        self.guest = Guest(self.token, self.identity)
-        self.socket = socket.create_connection(self.address, timeout=_PATIENCE)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setblocking(False)
-        self.socket.send(self.guest.begin())
+        self.ranks, self.running, self.welcome = {}, {}, False
+        plain = socket.create_connection(self.address, timeout=_PATIENCE)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setblocking(False)
+        self.socket = agents_context().wrap_socket(plain, do_handshake_on_connect=False)
+        self.link = Link(self.socket, greeting=GREETING_LIMIT)
+        self.fingerprint = None
         self.selector.register(self.socket, selectors.EVENT_READ, self)
+        self.greet()
+
+    def greet(self):
+        """Go on with the handshake of TLS; after it, send the proof."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.socket.do_handshake()
+            self.fingerprint = fingerprint_of(self.socket.getpeercert(binary_form=True))
+            self.link.send(hello(self.token, self.fingerprint, self.identity))
 
     def drop(self):
         """Be gone as a killed process is."""
@@ -48,24 +60,18 @@ class Simulated:
 
     def turn(self):
         """Take what came; False when the controller has ended the connection."""
-        if self.link is None:
-            data = self.socket.recv(4096)
-            answer = self.guest.feed(data) if data else b""
-            if answer:
-                self.socket.send(answer)
-            keys = self.guest.keys
-            if keys is not None:
-                rest = self.guest.rest()
-                self.link = Link(
-                    self.socket, sealing=keys.to_controller, opening=keys.to_agent, received=rest
-                )
-            elif not data:
-                return False
+        if self.fingerprint is None:
+            self.greet()
         else:
             self.link.pull()
-        while self.link is not None and self.link.messages:
+        if not self.welcome and self.link.messages:
+            answer, known = self.link.messages.popleft(), self.fingerprint
+            require_welcome(answer, token=self.token, fingerprint=known, identity=self.identity)
+            self.welcome = True
+            self.link.admit()
+        while self.link.messages:
             self.obey(say.read_order(self.link.messages.popleft()))
-        return self.link is None or not self.link.ended
+        return not self.link.ended
 
     def obey(self, order):
         """Do as a real agent would, as far as the controller can tell."""
@@ -97,7 +103,7 @@ class Simulated:
 
     def beat(self):
         """Tell of ranks that run what is never answered: they compute."""
-        if self.running and self.link is not None:
+        if self.running and self.welcome:
             self.running = {member: count + 1 for member, count in self.running.items()}
             seen = tuple(say.Seen(member, count, False) for member, count in self.running.items())
             self.tell(say.Pulse(ranks=seen))

@@ -41,6 +41,7 @@ Exit codes:
 
 _COMMANDS = {
     "run": "Judge an implementation.",
+    "status": "Show how far a run is that judges, or was ended.",
     "report": "Write HTML pages from result files or from a package.",
     "compare": "Show what changed between two results; fail if something got worse.",
     "expect": "Maintain the file of expected failures.",
@@ -62,6 +63,7 @@ _COMMANDS = {
 
 _EXAMPLES = {
     "run": "pipeconform run --impl torch --profile smoke",
+    "status": "pipeconform status pipeconform-results",
     "report": "pipeconform report pipeconform-results",
     "compare": "pipeconform compare old/result.json new/result.json",
     "replay": "pipeconform replay TRN-4:GPipe:default:5872 --impl torch",

@@ -42,10 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("seed", "seed of all corpora", default=0, type=int)
     option("examples", "cases per subject and schedule (default: from the profile)", default=None, type=int)
     option("out", "folder for result.json", default=None)
+    option("journal", "folder in which the run notes what it judges, so that it can be resumed", default=None)
     option("device", "cpu, auto or a torch device type", default="cpu")
     option("backend", "gloo, nccl, auto or another torch.distributed backend", default="auto")
     option("ranks-per-device", "number of ranks that may share a device", default=1, type=int)
     option("time-limit", "seconds after which the ranks of a case are stopped", default=60.0, type=float)
+    option("on", "what starts the ranks: local, slurm or torchrun", default=None)
     option("attach", "HOST:PORT to which agents connect, whose ranks execute the cases", default=None)
     option(
         "min-agents",
@@ -111,7 +113,11 @@ def _start_ahead(config: pytest.Config) -> None:
     from pipeconform.campaign.preload import PRELOAD
     from pipeconform.ranks.prestart import start_ahead
 
-    here = config.getoption("pipeconform_attach") is None and config.getoption("pipeconform_device") == "cpu"
+    agents = config.getoption("pipeconform_attach") or config.getoption("pipeconform_on") not in (
+        None,
+        "local",
+    )
+    here = not agents and config.getoption("pipeconform_device") == "cpu"
     if here:
         start_ahead(preload=PRELOAD)
 

@@ -72,6 +72,7 @@ def test_help_names_every_command_and_every_exit_code(typed):
         word
         for word in (
             "run",
+            "status",
             "replay",
             "list",
             "show",

@@ -127,7 +127,9 @@ class _Agent:
                 server.step(0.0)  # start watching for room to write
                 poll.register(server, select.POLLIN)
         members = self._members.values()
-        if any(member.asked for member in members):
+        if self._link.messages:
+            patience = 0.0
+        elif any(member.asked for member in members):
             patience = _ASKING
         elif any(member.busy for member in members):
             patience = max(0.0, self._pulse - time.monotonic())

@@ -1,13 +1,24 @@
-"""The agent's side of connecting: find the controller, do the handshake, and return a link."""
+"""The agent's side of connecting: find the controller, prove the token to each other, and return a link."""
 
 from __future__ import annotations
 
 import os
+import select
 import socket
+import ssl
 import time
 from collections.abc import Callable
 
-from pipeconform.attach.greeting import Guest, Identity, Refused, Versions
+from pipeconform.attach.certificate import agents_context, fingerprint_of
+from pipeconform.attach.greeting import (
+    GREETING_LIMIT,
+    Identity,
+    Refused,
+    Versions,
+    hello,
+    printable,
+    require_welcome,
+)
 from pipeconform.attach.launch import identity_of
 from pipeconform.attach.link import Link, keep_alive
 from pipeconform.errors import PipeconformError, UsageError
@@ -67,17 +78,41 @@ def _attempt(
     try:
         keep_alive(connection, seconds=SILENCE)
         own = connection.getsockname()[0] if address is None else address
-        identity = identity_of(os.environ, address=own)
-        guest = Guest(token, identity, versions=versions)
-        connection.sendall(guest.begin())
-        while guest.keys is None:
-            data = connection.recv(4096)
-            if not data:
-                raise ConnectionAbortedError("it closed the connection during the handshake")
-            connection.sendall(guest.feed(data))
+        secured = agents_context().wrap_socket(connection)
+    except ssl.SSLEOFError as error:
+        connection.close()
+        raise ConnectionAbortedError("it closed the connection during the handshake") from error
+    except ssl.SSLError as error:
+        connection.close()
+        raise Refused(f"does not speak TLS: {printable(str(error.reason or error))}") from error
     except BaseException:
         connection.close()
         raise
-    keys = guest.keys
-    link = Link(connection, sealing=keys.to_controller, opening=keys.to_agent, received=guest.rest())
+    link = Link(secured, greeting=GREETING_LIMIT)
+    try:
+        fingerprint = fingerprint_of(secured.getpeercert(binary_form=True) or b"")
+        identity = identity_of(os.environ, address=own)
+        link.send(hello(token, fingerprint, identity, versions=versions))
+        answer = _answer(link)
+        require_welcome(answer, token=token, fingerprint=fingerprint, identity=identity, versions=versions)
+    except BaseException:
+        link.close()
+        raise
+    link.admit()
     return link, identity
+
+
+def _answer(link: Link) -> bytes:
+    """The controller's first message.
+
+    Raises:
+        OSError: none came.
+    """
+    deadline = time.monotonic() + _GREETING
+    while not link.messages:
+        if link.ended:
+            raise ConnectionAbortedError(f"the connection {link.ended} during the greeting")
+        if not select.select([link], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError("it did not answer the greeting")
+        link.pull()
+    return link.messages.popleft()

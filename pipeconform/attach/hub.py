@@ -6,18 +6,27 @@ While the controller judges, messages of agents wait in the kernel's queues.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import selectors
 import socket
+import ssl
 import time
 from collections.abc import Callable
 
 import msgspec
 
 from pipeconform.attach.attached import Attached
+from pipeconform.attach.certificate import controllers_context
 from pipeconform.attach.connect import SILENCE
-from pipeconform.attach.greeting import Greeter, Refused, Versions, printable
+from pipeconform.attach.greeting import (
+    GREETING_LIMIT,
+    Identity,
+    Refused,
+    Versions,
+    admitted,
+    printable,
+    refusal,
+)
 from pipeconform.attach.link import Link, descriptor_limit, keep_alive, raise_descriptor_limit
 from pipeconform.attach.messages import Bye
 from pipeconform.errors import UsageError
@@ -27,7 +36,8 @@ __all__ = ["Hub"]
 
 _GREETING_LIMIT = 10.0  # seconds for a handshake
 _MOST_KNOCKING = 256  # handshakes at a time; others wait in the kernel's queue
-_GULP = 4096  # bytes read at a time from a peer that has proved nothing
+_TLS = b"\x16\x03"
+"""How a handshake of TLS begins."""
 _LONGEST_GAP = 0.5  # seconds between two steps that count as silence; the rest of a longer gap does not
 _PARTING = 2.0  # seconds for goodbyes to reach the kernel
 _SWEEP = 0.1  # seconds between two looks at all agents
@@ -38,15 +48,38 @@ Say = Callable[[str], None]
 
 
 class _Knock:
-    """A connection whose handshake is not done."""
+    """A connection that has not proved anything."""
 
-    def __init__(self, connection: socket.socket, peer: str, greeter: Greeter) -> None:
-        self.connection, self.peer, self.greeter = connection, peer, greeter
+    def __init__(self, connection: ssl.SSLSocket, peer: str) -> None:
+        self.connection, self.peer = connection, peer
+        self.link = Link(connection, greeting=GREETING_LIMIT)
         self.age = 0.0
         """Seconds that it has had while the controller listened."""
+        self._spoke = False
 
     def fileno(self) -> int:
         return self.connection.fileno()
+
+    def hear(self) -> bytes | None:
+        """Its message; None until it has come.
+
+        Raises:
+            Refused: it has closed the connection, or sends something else.
+        """
+        if not self._spoke:
+            begins = socket.socket.recv(self.connection, 8, socket.MSG_PEEK)  # what TLS has not read yet
+            if not begins:
+                raise Refused("said nothing")
+            if not begins.startswith(_TLS[: len(begins)]):
+                raise Refused(f"does not speak the protocol: it began with {begins!r}")
+            self._spoke = True
+        self.link.pull()
+        if self.link.messages:
+            return self.link.messages.popleft()
+        if self.link.ended:
+            why = printable(self.link.ended)
+            raise Refused("closed the connection during the handshake" if why == "was closed" else why)
+        return None
 
 
 class Hub:
@@ -56,6 +89,7 @@ class Hub:
 
     Raises:
         UsageError: the address cannot be listened on.
+        HarnessError: no certificate can be made.
     """
 
     def __init__(
@@ -79,6 +113,7 @@ class Hub:
         self._stepped, self._unswept = time.monotonic(), 0.0
         self._told_full = self.closed = False
         raise_descriptor_limit()
+        self._context, self._fingerprint = controllers_context()
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -131,9 +166,10 @@ class Hub:
                 self._tell_full(error)
                 break
             connection.setblocking(False)
-            knock = _Knock(connection, f"{address[0]}:{address[1]}", self._greeter())
+            secured = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            knock = _Knock(secured, f"{address[0]}:{address[1]}")
             self._knocking.add(knock)
-            self._selector.register(connection, selectors.EVENT_READ, knock)
+            self._selector.register(secured, selectors.EVENT_READ, knock)
             self._greet(knock)
         self._selector.unregister(self._listener)  # until a handshake has ended
 
@@ -150,48 +186,34 @@ class Hub:
         if self._listener.fileno() not in self._selector.get_map():
             self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def _greeter(self) -> Greeter:
-        return Greeter(self._token, versions=self._versions)
-
     def _greet(self, knock: _Knock) -> None:
         try:
-            data = knock.connection.recv(_GULP)
-            if not data:
-                said = "closed the connection during the handshake" if knock.greeter.heard else "said nothing"
-                self._turn_away(knock, said, tell=False)
+            body = knock.hear()
+            if body is None:
                 return
-            answer = knock.greeter.feed(data)
-            if answer and knock.connection.send(answer) < len(answer):
-                self._turn_away(knock, "does not read what it is sent", tell=False)
-                return
+            identity, welcome = admitted(
+                body, token=self._token, fingerprint=self._fingerprint, versions=self._versions
+            )
+            if odd := self._unreachable(identity.address):
+                raise Refused(odd)
         except BlockingIOError:
             return
-        except Refused as refused:
-            self._turn_away(knock, str(refused))
+        except (Refused, OSError) as error:
+            self._turn_away(
+                knock, str(error) if isinstance(error, Refused) else f"broke off: {error.strerror}"
+            )
             return
-        except OSError as error:
-            self._turn_away(knock, f"broke off: {error.strerror or error}", tell=False)
-            return
-        if knock.greeter.keys is not None:
-            self._let_in(knock)
+        knock.link.send(welcome)
+        self._let_in(knock, identity)
 
-    def _let_in(self, knock: _Knock) -> None:
-        identity, keys = knock.greeter.identity, knock.greeter.keys
-        assert identity is not None
-        assert keys is not None
-        odd = self._unreachable(identity.address)
-        if odd:
-            self._turn_away(knock, odd, tell=False)
-            return
+    def _let_in(self, knock: _Knock, identity: Identity) -> None:
         self._forget(knock)
         keep_alive(knock.connection, seconds=int(max(4, self._silence)))
-        link = Link(
-            knock.connection, sealing=keys.to_agent, opening=keys.to_controller, received=knock.greeter.rest()
-        )
-        agent = Attached(link, identity, peer=knock.peer, backlog=self._backlog)
+        agent = Attached(knock.link, identity, peer=knock.peer, backlog=self._backlog)
         self.agents.append(agent)
-        self._selector.register(link, selectors.EVENT_READ, agent)
+        self._selector.register(knock.link, selectors.EVENT_READ, agent)
         self._say(f"{identity} joined from {knock.peer}; agents: {len(self.agents)}")
+        knock.link.admit()
 
     def _unreachable(self, address: str) -> str:
         """Why ranks of this agent and of the others could not reach each other; empty if they can."""
@@ -203,12 +225,10 @@ class Hub:
             )
         return ""
 
-    def _turn_away(self, knock: _Knock, why: str, *, tell: bool = True) -> None:
-        if tell:
-            with contextlib.suppress(OSError):
-                knock.connection.send(knock.greeter.refusal(why))
+    def _turn_away(self, knock: _Knock, why: str) -> None:
+        knock.link.send(refusal(why))
         self._forget(knock)
-        knock.connection.close()
+        knock.link.close()
         self._say(f"refused {knock.peer}, which {why}")
 
     def _forget(self, knock: _Knock) -> None:
@@ -273,7 +293,7 @@ class Hub:
             for agent in self.agents:
                 agent.lose()
             for knock in self._knocking:
-                knock.connection.close()
+                knock.link.close()
             self._selector.close()
             self._listener.close()
 

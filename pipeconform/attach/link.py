@@ -1,17 +1,15 @@
-"""A connection between controller and agent after the handshake: sealed frames over a non-blocking socket.
+"""A connection between controller and agent: frames inside of TLS, over a non-blocking socket.
 
-A frame is a 64-bit length, a seal and a body. The seal is keyed BLAKE2b over the frame's number in its
-direction, the length and the body, so that nothing can be changed, left out, repeated or inserted.
-Bodies are not encrypted.
+A frame is a 64-bit length and a body. TLS keeps others from reading them, and from changing, leaving out, repeating or
+inserting any.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import resource
 import socket
+import ssl
 import struct
 import sys
 from collections import deque
@@ -20,34 +18,24 @@ __all__ = ["MESSAGE_LIMIT", "Link", "descriptor_limit", "keep_alive", "raise_des
 
 MESSAGE_LIMIT = 256 << 20  # bytes of one frame's body
 _LENGTH = struct.Struct(">Q")
-_NUMBER = struct.Struct(">Q")
-_SEAL = 16
-_HEAD = _LENGTH.size + _SEAL
+_SMALL = 1 << 14  # bytes of a body that shares a record of TLS with its length
 _GULP = 1 << 18
 _DESCRIPTORS = (
     1 << 16
 )  # files that a process may want to open: a connection is one, and 1,024 is the usual limit
 _TURN = 8 << 20  # bytes read in one turn, so that no peer keeps the others waiting
+_LATER = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 class Link:
-    """Frames in and out; `sealing` is the key for sent frames, `opening` the one for received frames."""
+    """Frames in and out. Before `admit`, only one comes in, with a body of at most `greeting` bytes."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        *,
-        sealing: bytes,
-        opening: bytes,
-        received: bytes = b"",
-        limit: int = MESSAGE_LIMIT,
-    ) -> None:
+    def __init__(self, connection: ssl.SSLSocket, *, greeting: int) -> None:
         connection.setblocking(False)
         self._socket = connection
-        self._sealing, self._opening, self._limit = sealing, opening, limit
-        self._numbers = [0, 0]  # sent, received
+        self._limit, self._admitted = greeting, False
         self._outgoing: deque[memoryview] = deque()
-        self._incoming = bytearray(received)
+        self._incoming = bytearray()
         self.messages: deque[bytes] = deque()
         self.ended = ""
         """Why the link has ended; empty while it is open."""
@@ -55,7 +43,6 @@ class Link:
         """Bytes received; grows while the peer is alive."""
         self.queued = 0
         """Bytes that wait for the peer to read them."""
-        self._split()
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
@@ -66,47 +53,54 @@ class Link:
         """The number of bytes received of a frame that is not complete."""
         return len(self._incoming)
 
+    @property
+    def _full(self) -> bool:
+        return bool(self.messages) and not self._admitted
+
+    def admit(self) -> None:
+        """Take frames of any number and size: the peer has proved who it is."""
+        self._limit, self._admitted = MESSAGE_LIMIT, True
+        self._split()
+        self.pull()  # what TLS has read already would wake no wait
+
     def send(self, body: bytes) -> None:
         """Queue a frame and send what fits now.
 
         Raises:
             ValueError: the body is larger than the peer accepts.
         """
-        if len(body) > self._limit:
-            raise ValueError(f"a message of {len(body)} bytes; the limit is {self._limit}")
+        if len(body) > MESSAGE_LIMIT:
+            raise ValueError(f"a message of {len(body)} bytes; the limit is {MESSAGE_LIMIT}")
         if self.ended:
             return
         length = _LENGTH.pack(len(body))
-        seal = _seal(self._sealing, self._numbers[0], length, body)
-        self._numbers[0] += 1
-        self._outgoing.append(memoryview(length + seal))
-        self._outgoing.append(memoryview(body))
-        self.queued += _HEAD + len(body)
+        parts = (length + body,) if len(body) <= _SMALL else (length, body)
+        self._outgoing.extend(map(memoryview, parts))
+        self.queued += len(length) + len(body)
         self.push()
 
     def push(self) -> None:
         """Send as much as the kernel takes."""
         while self._outgoing and not self.ended:
             try:
-                sent = self._socket.sendmsg([*self._outgoing][:16])
-            except BlockingIOError:
+                sent = self._socket.send(self._outgoing[0])
+            except _LATER:
                 return
             except OSError as error:
                 self.end(f"broke: {error.strerror or error}")
                 return
             self.queued -= sent
-            while self._outgoing and sent >= len(self._outgoing[0]):
-                sent -= len(self._outgoing.popleft())
-            if sent:
-                self._outgoing[0] = self._outgoing[0][sent:]
+            self._outgoing[0] = self._outgoing[0][sent:]
+            if not self._outgoing[0]:
+                self._outgoing.popleft()
 
     def pull(self) -> None:
-        """Read what has arrived, up to a fair share."""
+        """Read what has arrived, up to a fair share; what TLS has decrypted already would wake no later wait."""
         budget = _TURN
-        while not self.ended and budget > 0:
+        while not self.ended and not self._full and (budget > 0 or self._socket.pending()):
             try:
                 data = self._socket.recv(_GULP)
-            except BlockingIOError:
+            except _LATER:
                 return
             except OSError as error:
                 self.end(f"broke: {error.strerror or error}")
@@ -118,26 +112,18 @@ class Link:
             self.heard += len(data)
             self._incoming += data
             self._split()
-            if len(data) < _GULP:
-                return  # everything is read; later bytes wake the next wait
 
     def _split(self) -> None:
-        while not self.ended and len(self._incoming) >= _HEAD:
+        while not self.ended and not self._full and len(self._incoming) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._incoming)
             if length > self._limit:
                 self.end(f"announced a message of {length} bytes; the limit is {self._limit}")
                 return
-            end = _HEAD + length
+            end = _LENGTH.size + length
             if len(self._incoming) < end:
                 return
-            seal, body = bytes(self._incoming[_LENGTH.size : _HEAD]), bytes(self._incoming[_HEAD:end])
-            wanted = _seal(self._opening, self._numbers[1], _LENGTH.pack(length), body)
-            if not hmac.compare_digest(seal, wanted):
-                self.end("carried a message with a wrong seal")
-                return
-            self._numbers[1] += 1
+            self.messages.append(bytes(self._incoming[_LENGTH.size : end]))
             del self._incoming[:end]
-            self.messages.append(body)
 
     def end(self, why: str) -> None:
         """Send and read no more; the first reason stays. The descriptor is kept until :meth:`close`."""
@@ -147,18 +133,12 @@ class Link:
             self._incoming.clear()
             self.queued = 0
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS has no say in it
 
     def close(self) -> None:
         """End, and close the descriptor."""
         self.end("was closed here")
         self._socket.close()
-
-
-def _seal(key: bytes, number: int, length: bytes, body: bytes) -> bytes:
-    mac = hashlib.blake2b(_NUMBER.pack(number) + length, key=key, digest_size=_SEAL)
-    mac.update(body)
-    return mac.digest()
 
 
 def keep_alive(connection: socket.socket, *, seconds: int) -> None:

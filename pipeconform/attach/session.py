@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pipeconform.attach.engines import ENGINES, engine_of
 from pipeconform.attach.greeting import printable
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.launch import host_and_port
 from pipeconform.attach.pools import AttachedPools, Controller
+from pipeconform.attach.supervised import supervised
 from pipeconform.attach.token import read_token
 from pipeconform.errors import HarnessError, UsageError
 from pipeconform.execute.source import Source
@@ -38,12 +41,15 @@ class Attach:
     """Where to listen for agents, and how many to wait for."""
 
     host: str
+    """Empty: the address that the engine's agents reach."""
     port: int
     least: int | None = None
     """None: one for every rank of the largest world."""
     patience: float = 120.0
     """Seconds to wait for agents, at the beginning and when some were lost."""
     token_file: Path | None = None
+    engine: str = ""
+    """What starts the agents, such as ``slurm``; empty if others do."""
 
 
 _kept: dict[Attach, Controller] = {}
@@ -56,23 +62,33 @@ def attach_of(
     least: int | None = None,
     patience: float | None = None,
     token_file: Path | None = None,
+    on: str | None = None,
 ) -> Attach | None:
-    """The settings of ``--attach`` and its options; None for ranks of this machine.
+    """The settings of ``--attach``, ``--on`` and their options; None for ranks of this machine.
 
     Raises:
-        UsageError: an option that needs ``--attach`` without it, or an invalid value.
+        UsageError: an option that needs ``--attach`` or ``--on`` without it, or an invalid value.
     """
+    engine = "" if on in (None, "local") else str(on)
+    if engine and engine not in ENGINES:
+        raise UsageError(f"--on {engine}: expected {', '.join(ENGINES)}")
+    if engine and token_file is not None:
+        raise UsageError(f"--on {engine} makes a token for its agents; leave --token-file out")
+    if on == "local" and where is not None:
+        raise UsageError("--on local has ranks of this machine, --attach those of agents; give one of them")
+    if where is None and engine:
+        where = ":0"
     if where is None:
         given = {"--min-agents": least, "--agent-wait": patience, "--token-file": token_file}
         alone = [name for name, value in given.items() if value is not None]
         if alone:
             verb = "needs" if len(alone) == 1 else "need"
-            raise UsageError(f"{', '.join(alone)} {verb} --attach, which was not given")
+            raise UsageError(f"{', '.join(alone)} {verb} --attach or --on, which was not given")
         return None
     if least is not None and least < 1:
         raise UsageError(f"--min-agents {least}: a run needs at least 1")
-    host, port = host_and_port(where, option="--attach")
-    chosen = Attach(host=host, port=port, least=least, token_file=token_file)
+    host, port = ("", 0) if where == ":0" else host_and_port(where, option="--attach")
+    chosen = Attach(host=host, port=port, least=least, token_file=token_file, engine=engine)
     return chosen if patience is None else replace(chosen, patience=patience)
 
 
@@ -101,16 +117,23 @@ def controller_of(
     if attach in _kept:
         yield _kept[attach]
         return
-    token = read_token(attach.token_file)
-    hub = Hub(attach.host, attach.port, token=token, say=say)
-    try:
+    engine = engine_of(attach.engine) if attach.engine else None
+    token = read_token(attach.token_file) if engine is None else secrets.token_hex(32).encode()
+    host = attach.host or ("" if engine is None else engine.host)
+    with ExitStack() as stack:
+        hub = Hub(host, attach.port, token=token, say=say)
+        stack.callback(hub.close)
         least = largest if attach.least is None else attach.least
+        if engine is not None:  # its processes end when their agents have been sent home
+            agents = supervised(
+                engine, agents=max(least, largest), controller=hub.address, token=token.decode(), say=say
+            )
+            stack.enter_context(agents)
+            stack.callback(hub.close)
         say(f"listens on {hub.address} for agents; needs {least}, waits up to {attach.patience:g} s")
         controller = Controller(hub, least=least, patience=attach.patience, devices=devices, say=say)
         controller.gather(limit=attach.patience)
         yield controller
-    finally:
-        hub.close()
 
 
 @contextmanager

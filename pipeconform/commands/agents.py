@@ -19,6 +19,11 @@ attach_options = all_of(
         help="Listen on this address for agents (python -m pipeconform.agent) and run the ranks on them.",
     ),
     click.option(
+        "--on",
+        metavar="ENGINE",
+        help="What starts the ranks: local; slurm, in an allocation; torchrun, on this machine.  [default: local]",
+    ),
+    click.option(
         "--min-agents",
         metavar="N",
         type=click.IntRange(min=1),
@@ -40,11 +45,16 @@ attach_options = all_of(
 
 
 def attach_from(
-    *, attach: str | None, min_agents: int | None, agent_wait: float | None, token_file: Path | None
+    *,
+    attach: str | None,
+    on: str | None,
+    min_agents: int | None,
+    agent_wait: float | None,
+    token_file: Path | None,
 ) -> Attach | None:
     """The `Attach` that the options of `attach_options` describe; None without ``--attach``.
 
     Raises:
-        UsageError: another of these options is given without ``--attach``, or the address is not one.
+        UsageError: another of these options is given without ``--attach`` or ``--on``, or a value is invalid.
     """
-    return attach_of(attach, least=min_agents, patience=agent_wait, token_file=token_file)
+    return attach_of(attach, least=min_agents, patience=agent_wait, token_file=token_file, on=on)

@@ -71,7 +71,10 @@ def conclude(
             where = ended.kept or written
             tell_github(result, where=where, expectations=expectations, known=known, err=show == "json")
     if ended.interrupted:
-        kept = ended.unwritten or f"results so far in {written}" if cells else "nothing was judged yet"
+        going_on = "" if written is None else f"; go on with: pipeconform run --resume {written.parent}"
+        kept = (
+            ended.unwritten or f"results so far in {written}{going_on}" if cells else "nothing was judged yet"
+        )
         say(f"pipeconform: interrupted; {kept}", err=True)
         return INTERRUPTED
     if ended.unwritten:

@@ -37,6 +37,8 @@ class Ended:
 
     code: int = 0
     interrupted: bool = False
+    complete: bool = False
+    """Whether everything that was asked for was judged."""
     usage: list[str] = field(default_factory=list)
     """Messages about arguments, names or the adapter."""
     failures: list[str] = field(default_factory=list)
@@ -62,12 +64,19 @@ def arguments(
     last_failed: bool = False,
     coverage: bool = False,
     live: bool = True,
+    journal: Path | None = None,
     others: Sequence[str] = (),
 ) -> list[str]:
-    """The command line for pytest."""
+    """The command line for pytest; `journal` is the folder of the run's journal, if it keeps one."""
     suites = resources.files("pipeconform.suites")
     ini = resources.files("pipeconform.commands") / "run.ini"
-    given = {**_options(options), **_agents(options.attach), "expectations": expectations, "out": out}
+    given = {
+        **_options(options),
+        **_agents(options.attach),
+        "expectations": expectations,
+        "out": out,
+        "journal": journal,
+    }
     # A folder, not `--pyargs`: with a path to anchor on, no conftest.py of the working directory is loaded.
     return [
         str(suites),
@@ -118,7 +127,8 @@ def _agents(attach: Attach | None) -> dict[str, object]:
         return {}
     host = f"[{attach.host}]" if ":" in attach.host else attach.host
     return {
-        "attach": f"{host}:{attach.port}",
+        "on": attach.engine or None,
+        "attach": f"{host}:{attach.port}" if host or not attach.engine else None,
         "min-agents": attach.least,
         "agent-wait": attach.patience,
         "token-file": attach.token_file,
@@ -214,6 +224,7 @@ class _Watcher:
             session.exitstatus = 3
         finally:
             run = session.config.pluginmanager.get_plugin("pipeconform-run")
+            self._ended.complete = run is not None and run.complete
             if run is not None and run.gathered.unwritten is not None:
                 gathered = run.gathered
                 self._ended.result, self._ended.kept = gathered.last, gathered.kept

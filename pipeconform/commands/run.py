@@ -16,6 +16,7 @@ from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.engine import arguments, drive
 from pipeconform.commands.known import known_in, known_option
 from pipeconform.commands.options import device_options, impl_option, names, show_output_option
+from pipeconform.commands.resuming import chosen_folder, opened, resumed, settings_of
 from pipeconform.commands.say import say
 from pipeconform.errors import BadResultError, UsageError
 from pipeconform.execute.implementation import resolve
@@ -29,7 +30,7 @@ __all__ = ["run"]
 
 
 @click.command(short_help="Judge an implementation.")
-@impl_option()
+@impl_option(required=False)
 @click.option(
     "--profile",
     metavar="NAME",
@@ -88,6 +89,12 @@ __all__ = ["run"]
     is_flag=True,
     help="Measure which lines and branches of the implementation's packages the cases execute.",
 )
+@click.option(
+    "--resume",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Go on with the run in this folder, which was ended; with --impl, begin one if there is none.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Also print why cells were skipped.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only the verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the result file, on standard output.")
@@ -115,7 +122,36 @@ __all__ = ["run"]
 )
 @attach_options
 @click.argument("pytest_args", metavar="[-- PYTEST_ARGS]", nargs=-1, type=click.UNPROCESSED)
-def run(
+def run(*, out: Path, resume: Path | None, **given: Any) -> int:
+    """Judge an implementation: report which requirements it meets, and for each violation the smallest case found.
+
+    Every requirement is judged under every schedule that the implementation claims. A data-parallel wrapper (torch-ddp,
+    torch-fully-shard, torch-fsdp, reference-wrapper, or your own, see pipeconform.wrapper) has no schedules and is
+    judged by chapter DPW. Arguments after -- are passed on to pytest, which runs the suite and loads no other plugins
+    unless -- -p NAME names them.
+
+    A run that was ended, however it was ended, goes on with --resume: what was judged is not judged again. The
+    settings are those of the run; options that are given must be the same.
+    """
+    require_supported_torch()
+    context = click.get_current_context()
+    out = chosen_folder(context, out=out, resume=resume)
+    if resume is not None:
+        if given["coverage"]:
+            raise UsageError(
+                "--coverage with --resume would leave out what was executed before; take one of the two"
+            )
+        given = resumed(context, resume, given)
+    if given["impl"] is None:
+        raise click.MissingParameter(ctx=context, param=_parameter(context, "impl"))
+    return _run(out=out, resume=resume is not None, **given)
+
+
+def _parameter(context: click.Context, name: str) -> click.Parameter:
+    return next(one for one in context.command.params if one.name == name)
+
+
+def _run(
     *,
     impl: str,
     profile: str,
@@ -133,6 +169,7 @@ def run(
     exit_first: bool,
     last_failed: bool,
     out: Path,
+    resume: bool,
     expectations: Path | None,
     known_file: Path | None,
     github: bool | None,
@@ -144,14 +181,6 @@ def run(
     pytest_args: tuple[str, ...],
     **agents: Any,
 ) -> int:
-    """Judge an implementation: report which requirements it meets, and for each violation the smallest case found.
-
-    Every requirement is judged under every schedule that the implementation claims. A data-parallel wrapper (torch-ddp,
-    torch-fully-shard, torch-fsdp, reference-wrapper, or your own, see pipeconform.wrapper) has no schedules and is
-    judged by chapter DPW. Arguments after -- are passed on to pytest, which runs the suite and loads no other plugins
-    unless -- -p NAME names them.
-    """
-    require_supported_torch()
     find_profile(profile)  # wrong names are refused before anything is started, which takes seconds
     for name in names(requirements):
         require_requirement(name)
@@ -176,7 +205,26 @@ def run(
     if expectations is not None:
         read_expectations(expectations)
     known = known_in(known_file)
+    settings = settings_of(
+        {
+            "impl": impl,
+            "profile": profile,
+            "schedules": schedules,
+            "requirements": requirements,
+            "ranks": ranks,
+            "seed": seed,
+            "examples": examples,
+            "device": device,
+            "backend": backend,
+            "ranks_per_device": ranks_per_device,
+            "keyword": keyword,
+            "last_failed": last_failed,
+            "expectations": expectations,
+            "pytest_args": pytest_args,
+        }
+    )
     with _claimed(out):
+        journal = opened(out, settings, resume=resume)
         if sys.stderr.isatty() and not quiet:
             say("starting: importing torch, then the implementation in a process of its own", err=True)
         path = out / RESULT_NAME
@@ -189,13 +237,16 @@ def run(
                 keyword=keyword,
                 workers=workers,
                 exit_first=exit_first,
-                last_failed=last_failed,
+                last_failed=last_failed
+                and journal.planned() is None,  # what failed changes while a run judges
                 coverage=coverage,
                 live=not quiet and not as_json,
+                journal=journal.folder,
                 others=pytest_args,
             )
         )
         written = path if _stamp(path) != before else None
+        journal.end(complete=ended.complete)
         from pipeconform.commands.conclusion import Show, conclude  # noqa: PLC0415 - no run need wait for this to begin
         from pipeconform.commands.for_ci import is_on_github  # noqa: PLC0415
 

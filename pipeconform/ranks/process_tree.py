@@ -9,11 +9,12 @@ import signal
 import sys
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "children_of", "die_with_parent", "end_session"]
+__all__ = ["adopt_orphans", "children_of", "die_with_parent", "end_session", "started_at"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SESSION = 3  # of the fields of /proc/PID/stat that follow the name: state, parent, group, session
+_STARTED = 19
 
 
 def die_with_parent(*, parent: int) -> None:
@@ -37,6 +38,17 @@ def children_of(pid: int) -> set[int]:
     except OSError:
         pass
     return children
+
+
+def started_at(pid: int) -> int:
+    """When a process was started, in the kernel's ticks since the host was; 0 if it has ended or that is unknown.
+
+    With its number, this identifies a process: the kernel gives numbers to others later.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return 0 if fields[0] in ("Z", "X") else int(fields[_STARTED])
+    return 0
 
 
 def end_session(leader: int) -> None:

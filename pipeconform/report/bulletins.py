@@ -19,13 +19,13 @@ _SUFFIX = ".doing"
 class Bulletins:
     """The files of all workers, in a folder that they share."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._posted = folder, float("-inf")
+    def __init__(self, folder: Path, *, every: float = _EVERY) -> None:
+        self._folder, self._every, self._posted = folder, every, float("-inf")
 
     def post(self, worker: str, progress: Progress) -> None:
-        """Record what a worker is doing, at most as often as the view is redrawn; a full disk affects only the view."""
+        """Record what a worker is doing, at most once in `every` seconds; a full disk affects only who watches."""
         now = time.monotonic()
-        if now - self._posted < _EVERY:
+        if now - self._posted < self._every:
             return
         self._posted = now
         part = self._folder / f".{worker}"
@@ -45,3 +45,10 @@ class Bulletins:
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 found[path.stem] = msgspec.json.decode(path.read_bytes(), type=Progress)
         return found
+
+    def since(self, worker: str) -> float:
+        """Seconds since a worker's file was written, by this machine's clock; infinite without a file."""
+        try:
+            return max(0.0, time.time() - (self._folder / f"{worker}{_SUFFIX}").stat().st_mtime)
+        except OSError:
+            return float("inf")

@@ -21,6 +21,7 @@ from pipeconform.report.coverage import Coverage
 from pipeconform.report.location import RESULT_NAME
 from pipeconform.report.rescue import rescued
 from pipeconform.report.result import Cell, Expectations, Result, Run, Totals, write_result
+from pipeconform.session.journal import Begun
 from pipeconform.spec import STANDARD_VERSION, rule_digest
 from pipeconform.spec.wrappers import all_requirements
 
@@ -33,10 +34,13 @@ _SHARE = 20  # at most one part in so many of the time is spent on writing it
 class Gathered:
     """The cells of a run, and what the judging processes reported about themselves.
 
-    `unrestricted` says that only requirements were selected: no schedules, sizes or variants were left out.
+    `unrestricted` says that only requirements were selected: no schedules, sizes or variants were left out. `begun` is
+    what the run's journal says about its beginning.
     """
 
-    def __init__(self, options: Options, *, out: Path | None, unrestricted: bool) -> None:
+    def __init__(
+        self, options: Options, *, out: Path | None, unrestricted: bool, begun: Begun | None = None
+    ) -> None:
         self._options, self._unrestricted = options, unrestricted
         self.file = None if out is None else out / RESULT_NAME
         self.cells: dict[tuple[str, str, str], Cell] = {}
@@ -52,7 +56,9 @@ class Gathered:
         """The last result that was to be written."""
         self.kept: Path | None = None
         """The file in which the last result was actually written."""
-        self._id = secrets.token_hex(16)
+        self._id = secrets.token_hex(16) if begun is None else begun.id
+        self._before = 0.0 if begun is None else begun.before
+        """Seconds that the run had taken when it was resumed."""
         self._begun = self._written = time.monotonic()
         self._took = 0.0
 
@@ -140,7 +146,7 @@ class Gathered:
                 selection=",".join(options.requirements),
                 unrestricted=self._unrestricted,
                 complete=complete,
-                seconds=round(time.monotonic() - self._begun, 1),
+                seconds=round(self._before + time.monotonic() - self._begun, 1),
                 ids=(self._id,),
             ),
             totals=Totals(

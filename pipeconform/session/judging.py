@@ -13,6 +13,8 @@ from pipeconform.campaign.told import Told, Weight
 from pipeconform.errors import ContractError, HarnessError, TooFewAgentsError
 from pipeconform.report.progress import Progress
 from pipeconform.report.result import Cell
+from pipeconform.session.journal import Journal, Known
+from pipeconform.session.journaled import Journaled
 from pipeconform.spec.selection import select_requirements
 from pipeconform.spec.wrappers import any_requirement
 
@@ -22,17 +24,42 @@ __all__ = ["Judging"]
 class Judging:
     """A campaign that has been started, and the selected cells; `stack` closes everything.
 
+    With a `journal`, cells that are in it are not judged again, and others are added to it.
+
     Raises:
         UsageError: a wrong implementation, an unknown name, or devices or ranks that are not available.
         HarnessError: processes cannot be started.
     """
 
-    def __init__(self, options: Options, *, stack: ExitStack, listener: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        stack: ExitStack,
+        listener: Callable[[Progress], None],
+        journal: Journal | None = None,
+    ) -> None:
         self._options = options
         self._campaign = stack.enter_context(campaign_of(options))
         self._campaign.listener = listener
         self._columns = self._campaign.target.chosen(options.schedules)
         self._wanted = self._select()
+        self._journaled = None if journal is None else self._started(journal)
+
+    def _started(self, journal: Journal) -> Journaled:
+        told = self.tell()
+        where = told.environment
+        journal.check(
+            Known(
+                implementation=told.implementation,
+                schedules=told.schedules,
+                max_ranks=told.max_ranks,
+                torch=where.torch,
+                device=where.device,
+                backend=where.backend,
+            )
+        )
+        return Journaled(journal, self._campaign)
 
     def _select(self) -> frozenset[str]:
         """The selected requirements that are about this kind of implementation."""
@@ -49,11 +76,20 @@ class Judging:
         return [(requirement, schedule, variant) for variant in variants for schedule in self._columns]
 
     def judge(self, requirement: str, schedule: str, variant: str) -> Cell:
-        """Judge one cell; a failure of the harness gives the cell the status error.
+        """Judge one cell, unless it was judged before the run was resumed.
+
+        A failure of the harness gives the cell the status error.
 
         Raises:
             TooFewAgentsError: there are too few agents left to execute cases.
         """
+        if self._journaled is not None:
+            return self._journaled.judged(
+                (requirement, schedule, variant), lambda: self._judged(requirement, schedule, variant)
+            )
+        return self._judged(requirement, schedule, variant)
+
+    def _judged(self, requirement: str, schedule: str, variant: str) -> Cell:
         try:
             return judge_cell(self._campaign, any_requirement(requirement), schedule, variant)
         except TooFewAgentsError:

@@ -79,7 +79,9 @@ def _attach(config: pytest.Config) -> Attach | None:
         least=get("pipeconform_min_agents"),
         patience=get("pipeconform_agent_wait"),
         token_file=None if file is None else Path(file),
+        on=get("pipeconform_on"),
     )
     if chosen is not None and (is_worker(config) or distributes(config)):
-        raise UsageError("--attach and -n do not go together: one controller drives all agents")
+        given = "--on" if chosen.engine else "--attach"
+        raise UsageError(f"{given} and -n do not go together: one controller drives all agents")
     return chosen

@@ -28,6 +28,7 @@ from pipeconform.session.cache_folder import keep_hypothesis_files
 from pipeconform.session.coverage import coverage_in, require_coverage
 from pipeconform.session.gathered import Gathered
 from pipeconform.session.items import CELL, SuiteItem, ViolatedError
+from pipeconform.session.journal import Journal, Where
 from pipeconform.session.junit import record_causes
 from pipeconform.session.options import distributes, is_worker, options_of
 from pipeconform.session.share import Refusal, Share, Started
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PytestRun"]
 
+_WATCHED = (
+    1.0  # least seconds between two notes of what a process is doing, for those who watch from elsewhere
+)
+_ALONE = "run"
+"""Names the only process of a run that is not distributed."""
 _MOST_ENDS = 2  # workers that may end in a row before anything is judged, times the number of workers
 
 
@@ -58,13 +64,20 @@ class PytestRun:
             raise pytest.UsageError(str(error)) from error
         self.out = Path(config.getoption("pipeconform_out")) if config.getoption("pipeconform_out") else None
         self.is_worker, self.distributes = is_worker(config), distributes(config)
+        folder = config.getoption("pipeconform_journal")
+        self.journal = None if folder is None else Journal(Path(folder))
+        self._watched = None if folder is None else Bulletins(Path(folder), every=_WATCHED)
+        self._worker = _ALONE
         self.gathered = Gathered(
             self.options,
+            begun=None if self.journal is None else self.journal.begun(),
             out=None if self.is_worker else self.out,
             unrestricted=not self.options.schedules and not config.getoption("keyword"),
         )
         self.view: LiveView | None = None
         self.interrupted = False
+        self.complete = False
+        """Whether every cell was judged, at the end."""
         self._judging: Judging | None = None
         """What judges; None in the controller of a distributed run."""
         self._ends = 0
@@ -88,7 +101,7 @@ class PytestRun:
         if self.is_worker:
             given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
             share = Share(Path(given["pipeconform_share"]))
-            self._worker, self._workers = given["workerid"], given["workercount"]
+            self._worker, self._workers = str(given["workerid"]), given["workercount"]
             self._bulletins = Bulletins(share.folder)
             self._cores = Cores(workers=self._workers)
             self._stack.callback(self._cores.release)
@@ -152,8 +165,10 @@ class PytestRun:
             shared, earlier = None, self.gathered.file
         else:  # the result file may already contain cells of other workers
             shared, earlier = self._share.folder, self._share.earlier
+        if self.journal is not None:  # or those of this run before it was resumed
+            earlier = self.journal.earlier
         options = dataclasses.replace(self.options, share=shared, earlier=earlier, coverage=self._coverage)
-        return Judging(options, stack=self._stack, listener=self._progress)
+        return Judging(options, stack=self._stack, listener=self._progress, journal=self.journal)
 
     @property
     def _in_folder(self) -> Share:
@@ -199,6 +214,8 @@ class PytestRun:
             raise ViolatedError(shown_line(headline(cell)), shown(describe_cell(cell)))
 
     def _progress(self, progress: Progress) -> None:
+        if self._watched is not None:
+            self._watched.post(self._worker, progress)
         if self.view is not None:
             self.view.progress(progress)
         elif self.is_worker:
@@ -275,10 +292,25 @@ class PytestRun:
         """Remember that the run is not complete."""
         self.interrupted = True
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Choose the cells that were to be judged when the run began; ``--lf`` would choose others now."""
+        planned = None if self.journal is None else self.journal.planned()
+        if planned is None:
+            return
+        wanted = set(planned)
+        found = [item for item in items if isinstance(item, SuiteItem) and item.cell in wanted]
+        if len(found) < len(items):
+            kept = set(map(id, found))
+            config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+            items[:] = found
+
     # ------------------------------------------------------------------ the live view
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Begin to show progress."""
+        """Note what is to be judged, and begin to show progress."""
+        if not self.is_worker:
+            self._plan([item.cell for item in session.items if isinstance(item, SuiteItem)])
         self._begin_view([item.cell[0] for item in session.items if isinstance(item, SuiteItem)])
 
     @pytest.hookimpl(optionalhook=True)
@@ -288,7 +320,13 @@ class PytestRun:
         if isinstance(said, Started) and not self.gathered.told:
             self.gathered.told.append(said.told)
             self._weights.update(said.weights)
+        cells = [_cell_of(nodeid) for nodeid in ids]
+        self._plan([(cell[0], cell[1], cell[2]) for cell in cells if len(cell) == 3])
         self._begin_view([_cell_of(nodeid)[0] for nodeid in ids])
+
+    def _plan(self, cells: list[Where]) -> None:
+        if self.journal is not None and cells:
+            self.journal.plan(cells)
 
     def _begin_view(self, identifiers: list[str]) -> None:
         wanted = self.config.getoption("pipeconform_live") and not self.is_worker
@@ -321,6 +359,7 @@ class PytestRun:
         failed = any(cell.status == "error" and not cell.violations for cell in cells)
         came_through = session.exitstatus in (0, 1, 5)
         complete = came_through and not (self.interrupted or session.shouldfail or session.shouldstop)
+        self.complete = complete and not failed
         if self._coverage is not None:
             self.gathered.coverage = coverage_in(self._coverage)
         if self.gathered.knows_where:
@@ -334,6 +373,8 @@ class PytestRun:
 
     def _end_worker(self) -> None:
         """Report what was judged, and end processes to leave the cores to other workers."""
+        if self._watched is not None:
+            self._watched.remove(self._worker)
         self._bulletins.remove(self._worker)
         self._cores.release()
         self._in_folder.end(self._worker)

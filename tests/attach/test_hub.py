@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -10,13 +11,31 @@ import msgspec
 import pytest
 
 from pipeconform.attach import messages
-from pipeconform.attach.greeting import Guest, Identity, own_versions
+from pipeconform.attach.certificate import agents_context, fingerprint_of
+from pipeconform.attach.greeting import (
+    GREETING_LIMIT,
+    Identity,
+    Refused,
+    hello,
+    own_versions,
+    require_welcome,
+)
 from pipeconform.attach.hub import Hub
 from pipeconform.attach.link import Link
 from pipeconform.errors import UsageError
 from tests.attach.sites import TOKEN
 
 ME = Identity(host="here", pid=1, address="127.0.0.1")
+
+
+_made = []
+
+
+@pytest.fixture(autouse=True)
+def _links_are_closed():
+    yield
+    while _made:
+        _made.pop().close()
 
 
 def connect(site):
@@ -30,17 +49,30 @@ def peer_of(connection):
 
 def greet(site, connection, *, identity=ME, token=TOKEN, versions=None):
     """Be an agent up to the end of the handshake."""
-    guest = Guest(token.encode(), identity, versions=versions)
-    connection.settimeout(0.05)
-    connection.sendall(guest.begin())
-    while guest.keys is None:
+    link, known = proved(connection, step=site.hub.step, identity=identity, token=token, versions=versions)
+    while not link.messages and not link.ended:
         site.hub.step(0.01)
+        link.pull()
+    require_welcome(link.messages.popleft(), token=token.encode(), fingerprint=known, identity=identity)
+    link.admit()
+    return link
+
+
+def proved(connection, *, step, identity=ME, token=TOKEN, versions=None):
+    """Be an agent that has said all that it says, and the fingerprint that it was shown."""
+    connection.settimeout(0.0)
+    secured = agents_context().wrap_socket(connection, do_handshake_on_connect=False)
+    while True:
         try:
-            connection.sendall(guest.feed(connection.recv(4096)))
-        except TimeoutError:
-            continue
-    site.hub.step(0.05)
-    return Link(connection, sealing=guest.keys.to_controller, opening=guest.keys.to_agent)
+            secured.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            step(0.01)
+    link = Link(secured, greeting=GREETING_LIMIT)
+    _made.append(link)
+    known = fingerprint_of(secured.getpeercert(binary_form=True))
+    link.send(hello(token.encode(), known, identity, versions=versions))
+    return link, known
 
 
 def closed_by_peer(connection):
@@ -69,6 +101,50 @@ def test_noise_costs_its_connection_and_one_line_that_names_it(site):
     assert not here.hub.agents
 
 
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n", "does not speak the protocol: it began with b'GET / HT'"),
+        (b"pcattach", "does not speak the protocol: it began with b'pcattach'"),
+        (b"\x16\x03\x01\xff\xff" + os.urandom(64), "broke: "),
+        (b"\x16\x03\x01\x00\x05hello", "broke: "),
+    ],
+)
+def test_what_is_no_tls_is_refused_at_once(site, sent, said):
+    here = site()
+    with connect(here) as noisy:
+        noisy.sendall(sent)
+        here.step_until(lambda: here.lines)
+
+    assert here.lines[0].startswith(f"refused {peer_of_line(here.lines[0])}, which {said}")
+
+
+def peer_of_line(line):
+    return line.split()[1].rstrip(",")
+
+
+def test_a_peer_that_speaks_tls_without_a_proof_is_refused(site):
+    here = site()
+    with connect(here) as stranger:
+        link, _ = proved(stranger, step=here.hub.step, token="a token of somebody else")
+        here.step_until(lambda: here.lines)
+        link.pull()
+
+    assert here.lines[0].endswith("which does not know the token")
+    assert not here.hub.agents
+
+
+def test_a_greeting_that_is_too_large_is_refused_before_it_is_read(site):
+    here = site()
+    with connect(here) as stranger:
+        link, _ = proved(stranger, step=here.hub.step, identity=msgspec.structs.replace(ME, host="x" * 5000))
+        here.step_until(lambda: here.lines)
+        link.pull()
+
+    assert "announced a message of" in here.lines[0]
+    assert not here.hub.agents
+
+
 def test_a_port_scan_costs_one_line(site):
     here = site()
     with connect(here) as scanner:
@@ -91,20 +167,21 @@ def test_a_wrong_token_is_refused_and_told_so(site):
 
 def test_another_version_is_refused_and_told_so(site):
     here = site()
-    guest = Guest(TOKEN.encode(), ME, versions=msgspec.structs.replace(own_versions(), torch="1.0"))
     with connect(here) as old:
-        old.sendall(guest.begin())
+        theirs = msgspec.structs.replace(own_versions(), torch="1.0")
+        link, _ = proved(old, step=here.hub.step, versions=theirs)
         here.step_until(lambda: here.lines)
-        said = closed_by_peer(old)
+        while not link.messages:
+            link.pull()
 
-    assert b"torch 1.0 instead of" in said
+    assert b"torch 1.0 instead of" in link.messages[0]
     assert "has another version: torch 1.0 instead of" in here.lines[0]
 
 
 def test_a_slow_loris_is_cut_off_and_keeps_nobody_out(site):
     here = site(greeting_limit=0.5)
     loris = connect(here)
-    drops = iter(Guest(TOKEN.encode(), ME).begin())
+    drops = iter(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500))  # how TLS begins
     with loris, connect(here) as good:
         loris.sendall(bytes([next(drops)]))
         greet(here, good)
@@ -166,10 +243,9 @@ def test_a_controller_without_descriptors_says_so_once_idles_and_takes_agents_ag
         for one in idle:
             one.close()
         with socket.create_connection((host, int(port)), timeout=10) as good:
-            guest = Guest(TOKEN.encode(), ME)
-            good.sendall(guest.begin())
-            while guest.keys is None:
-                good.sendall(guest.feed(good.recv(4096)))
+            link, _ = proved(good, step=time.sleep)
+            while not link.messages:
+                link.pull()
             *lines, last = controller.stdout.read().splitlines()
 
     used, agents = last.split()
@@ -213,8 +289,8 @@ def test_an_answer_for_ranks_that_nobody_asked_for_is_ignored(site):
 def test_an_announced_size_beyond_the_limit_is_not_waited_for(site):
     here = site()
     with connect(here) as connection:
-        greet(here, connection)
-        connection.sendall((1 << 40).to_bytes(8, "big") + bytes(16))
+        link = greet(here, connection)
+        link._socket.sendall((1 << 40).to_bytes(8, "big") + bytes(16))
         here.step_until(lambda: not here.hub.agents)
 
     assert f"announced a message of {1 << 40} bytes" in here.lines[-1]
@@ -224,7 +300,8 @@ def test_agents_of_loopback_and_of_a_network_do_not_go_together(site):
     here = site()
     with connect(here) as one, connect(here) as other:
         greet(here, one)
-        greet(here, other, identity=msgspec.structs.replace(ME, address="10.0.0.9"))
+        with pytest.raises(Refused, match="start it with --address"):
+            greet(here, other, identity=msgspec.structs.replace(ME, address="10.0.0.9"))
         here.step_until(lambda: len(here.lines) == 2)
 
     assert "start it with --address" in here.lines[1]

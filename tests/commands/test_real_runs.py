@@ -197,7 +197,10 @@ def test_an_interrupted_run_keeps_its_results_and_leaves_no_process(adapter, tmp
         time.sleep(0.05)
 
     assert run.returncode == 130
-    assert errors == "pipeconform: interrupted; results so far in pipeconform-results/result.json\n"
+    assert errors == (
+        "pipeconform: interrupted; results so far in pipeconform-results/result.json; "
+        "go on with: pipeconform run --resume pipeconform-results\n"
+    )
     assert json.loads((tmp_path / "pipeconform-results/result.json").read_text())["run"]["complete"] is False
     assert left == []
 

@@ -37,7 +37,7 @@ def test_every_agent_that_is_shown_is_started_with_options_that_exist(page):
     shown = re.findall(r"-m pipeconform\.agent (--[^&\n]*)", text)
     known = {option for parameter in main.params for option in parameter.opts}
 
-    assert len(shown) == 4
+    assert len(shown) == 3
     for command in shown:
         used = {word for word in shlex.split(command) if word.startswith("--")}
         assert "--controller" in used
@@ -45,7 +45,15 @@ def test_every_agent_that_is_shown_is_started_with_options_that_exist(page):
 
 
 TORCHRUN = {name.replace("_", "-") for action in get_args_parser()._actions for name in action.option_strings}
-ELSEWHERE = {"--kill-on-bad-exit", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--array"}
+ELSEWHERE = {
+    "--nodes",
+    "--ntasks-per-node",
+    "--cpus-per-task",
+    "--array",
+    "--requeue",
+    "--open-mode",
+    "--no-kill",
+}
 """Options of Slurm."""
 OTHERS = {"--dist", "--pipeconform-expectations", "--index-url"}
 """Options of pytest-xdist, of pytest with our plugin, and of pip."""

@@ -126,7 +126,7 @@ def test_the_slurm_scripts_certify_in_shards(docs, tmp_path):
 
     merged = shell("bash merge.sh", tmp_path)
     assert merged.returncode == 0, merged.stdout + merged.stderr
-    assert "VERIFIED: my pipeline" in merged.stdout
+    assert "VERIFIED (merged here, unsigned): my pipeline" in merged.stdout
 
 
 @pytest.fixture(scope="module")

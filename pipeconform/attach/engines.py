@@ -1,0 +1,126 @@
+"""Where agents come from: what starts them, and on which address they find the controller.
+
+An engine that is there already has found the hosts, and starts, ends and limits processes on them; see
+`pipeconform.attach.supervised` for what is left to do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shutil import which
+from typing import Protocol
+
+from pipeconform.errors import UsageError
+
+__all__ = ["ENGINES", "Engine", "engine_of"]
+
+ENGINES = ("local", "slurm", "torchrun")
+"""The values of ``--on``; local ranks need no agents."""
+_RESTARTS = 100
+_WAIT = "60"  # seconds in which an agent must find the controller, which listens before it starts agents
+
+
+class Engine(Protocol):
+    """Starts agents."""
+
+    @property
+    def title(self) -> str:
+        """What its processes are called in messages."""
+
+    @property
+    def host(self) -> str:
+        """The address of this machine at which its agents find the controller."""
+
+    @property
+    def restarts_itself(self) -> bool:
+        """Whether it starts agents again that ended."""
+
+    def commands(self, agents: int, *, controller: str) -> tuple[tuple[str, ...], ...]:
+        """The commands that start so many agents, each to be followed by itself."""
+
+    def again(self, number: int, *, attempt: int, controller: str) -> tuple[str, ...]:
+        """The command that replaces the one with this index, for the `attempt`-th time."""
+
+
+def engine_of(name: str, *, environment: Mapping[str, str] | None = None) -> Engine:
+    """The engine of ``--on``.
+
+    Raises:
+        UsageError: the engine is unknown, is not installed, or has given this process nothing to start agents on.
+    """
+    known = os.environ if environment is None else environment
+    if name == "torchrun":
+        return Torchrun()
+    if name != "slurm":
+        raise UsageError(f"--on {name}: expected {', '.join(ENGINES)}")
+    if "SLURM_JOB_ID" not in known:
+        raise UsageError(
+            "--on slurm runs in an allocation of Slurm, and there is none (SLURM_JOB_ID is not set); start it with "
+            "sbatch or salloc"
+        )
+    if which("srun") is None:
+        raise UsageError("--on slurm needs the command srun, which is not on the PATH of this process")
+    nodes = known.get("SLURM_JOB_NUM_NODES", "1")
+    return Slurm(nodes=int(nodes) if nodes.isdecimal() else 1, node=known.get("SLURMD_NODENAME", ""))
+
+
+def _agent(controller: str) -> tuple[str, ...]:
+    return ("-m", "pipeconform.agent", "--controller", controller, "--wait", _WAIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """A step of the allocation for each agent, on its nodes in turn: srun does not restart a task that ends."""
+
+    nodes: int
+    node: str = ""
+    """Slurm's name of this node."""
+    title: str = "Slurm's step"
+    restarts_itself: bool = False
+
+    @property
+    def host(self) -> str:
+        """This node's address, as the allocation's nodes resolve its name."""
+        for name in filter(None, (self.node, socket.gethostname())):
+            try:
+                found = socket.gethostbyname(name)
+            except OSError:
+                continue
+            return found
+        return "127.0.0.1"
+
+    def commands(self, agents: int, *, controller: str) -> tuple[tuple[str, ...], ...]:
+        """A step for each agent."""
+        return tuple(self.again(number, attempt=0, controller=controller) for number in range(agents))
+
+    def again(self, number: int, *, attempt: int, controller: str) -> tuple[str, ...]:
+        """A step on the next node each time: the last one may be gone."""
+        return (
+            "srun",
+            *("--ntasks=1", "--nodes=1", f"--relative={(number + attempt) % self.nodes}"),
+            # steps share what the job has; each agent takes its node's device by number
+            *("--overlap", "--unbuffered", "--kill-on-bad-exit=0", "--job-name=pipeconform-agent"),
+            *(sys.executable, *_agent(controller), "--device-index", str(number // self.nodes)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torchrun:
+    """One torchrun on this machine, which restarts its workers."""
+
+    title: str = "torchrun"
+    host: str = "127.0.0.1"
+    restarts_itself: bool = True
+
+    def commands(self, agents: int, *, controller: str) -> tuple[tuple[str, ...], ...]:
+        """One command for all agents."""
+        numbers = (f"--nproc-per-node={agents}", f"--max-restarts={_RESTARTS}", "--standalone")
+        return ((sys.executable, "-m", "torch.distributed.run", *numbers, *_agent(controller)),)
+
+    def again(self, number: int, *, attempt: int, controller: str) -> tuple[str, ...]:
+        """Not asked for: torchrun restarts what ends, and its own end is the end of all."""
+        raise AssertionError(f"torchrun restarts its workers by itself: {number}, {attempt}, {controller}")

@@ -1,0 +1,135 @@
+"""What engines are asked for, and how the processes that they start are followed."""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from pipeconform.attach import supervised as module
+from pipeconform.attach.engines import Slurm, Torchrun, engine_of
+from pipeconform.attach.supervised import supervised
+from pipeconform.errors import HarnessError, UsageError
+
+
+def test_slurms_steps_go_to_the_nodes_in_turn_and_a_replacement_to_the_next_one():
+    engine = Slurm(nodes=2)
+    places = [
+        next(part for part in command if part.startswith("--relative"))
+        for command in engine.commands(4, controller="h:1")
+    ]
+
+    assert places == ["--relative=0", "--relative=1", "--relative=0", "--relative=1"]
+    assert "--relative=0" in engine.again(1, attempt=1, controller="h:1")
+    assert engine.again(3, attempt=0, controller="h:1")[-2:] == ("--device-index", "1")
+
+
+def test_torchrun_starts_all_agents_with_one_command():
+    (command,) = Torchrun().commands(3, controller="h:1")
+
+    assert "--nproc-per-node=3" in command
+    assert command[-6:-2] == ("-m", "pipeconform.agent", "--controller", "h:1")
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "said"),
+    [("slurm", {}, "start it with sbatch or salloc"), ("nonsense", {}, "expected local, slurm, torchrun")],
+)
+def test_an_engine_that_is_not_there_is_refused(name, environment, said):
+    with pytest.raises(UsageError, match=said):
+        engine_of(name, environment=environment)
+
+
+@dataclass
+class Scripted:
+    """Starts Python with a text."""
+
+    first: str
+    then: str = ""
+    title: str = "a process"
+    host: str = "127.0.0.1"
+    restarts_itself: bool = False
+
+    def commands(self, agents, *, controller):
+        return tuple((sys.executable, "-c", self.first, str(number)) for number in range(agents))
+
+    def again(self, number, *, attempt, controller):
+        return (sys.executable, "-c", self.then, str(number), str(attempt))
+
+
+STAYS = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE", 0.1)
+    monkeypatch.setattr(module, "_GOODBYE", 0.2)
+    return []
+
+
+def started(engine, lines, agents=1):
+    return supervised(
+        engine, agents=agents, controller="h:1", token="a secret of this test", say=lines.append
+    )
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def test_what_ends_is_started_again_with_the_token_and_ended_at_the_end(lines, tmp_path):
+    note = tmp_path / "note"
+    again = f"import json, os, sys, time; open({str(note)!r}, 'w').write(json.dumps([os.getpid(), " + (
+        "os.environ['PIPECONFORM_TOKEN'], sys.argv[1:]])); time.sleep(600)"
+    )
+    with started(Scripted("raise SystemExit(7)", again), lines):
+        until(lambda: note.exists() and note.read_text())
+        pid, token, arguments = json.loads(note.read_text())
+
+    assert (token, arguments) == ("a secret of this test", ["0", "1"])
+    assert lines[1] == "a process 0 ended with code 7; another is started"
+    assert not (tmp_path.joinpath("/proc") / str(pid)).exists()
+
+
+def test_an_agent_that_was_refused_is_not_started_again(lines):
+    with started(Scripted("raise SystemExit(2)"), lines):
+        until(lambda: len(lines) > 1)
+
+    assert lines[1:] == ["a process 0 ended with code 2; it is not started again"]
+
+
+def test_processes_end_also_when_the_run_fails(lines):
+    with pytest.raises(ZeroDivisionError), started(Scripted(STAYS), lines, agents=2):
+        raise ZeroDivisionError
+
+    assert lines == ["started 2 agents by a process"]
+
+
+def test_a_command_that_is_not_there_is_the_harness_failure(lines):
+    class Missing(Scripted):
+        def commands(self, agents, *, controller):
+            return (("no-such-command",),)
+
+    with pytest.raises(HarnessError, match="cannot start no-such-command"), started(Missing(""), lines):
+        pass
+
+
+@pytest.mark.slow
+def test_a_run_on_torchrun_finds_what_a_local_one_finds(typed, tmp_path):
+    wrong = "pipeconform.reference_impl.faults.scale:NotDivided"
+    asked = ("--requirements", "TRN-3,FWD-1", "--schedules", "GPipe", "--ranks", "1-2", "--examples", "2")
+    results = []
+    for more in ((), ("--on", "torchrun")):
+        out = "-".join(("out", *more)).replace("--", "")
+        code, said, err = typed("run", "--impl", wrong, "--profile", "smoke", *asked, *more, "--out", out)
+        assert code == 1, said + err
+        cells = json.loads((tmp_path / out / "result.json").read_text())["cells"]
+        results.append(
+            [(c["requirement"], c["status"], [v["id"] for v in c.get("violations", [])]) for c in cells]
+        )
+
+    assert results[0] == results[1]
