@@ -217,6 +217,7 @@ def _run(
             "device": device,
             "backend": backend,
             "ranks_per_device": ranks_per_device,
+            "time_limit": time_limit,
             "keyword": keyword,
             "last_failed": last_failed,
             "expectations": expectations,

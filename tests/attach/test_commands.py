@@ -107,7 +107,7 @@ def test_options_about_agents_need_the_address_of_a_controller(typed, command):
     code, _, said = typed(*command, "--impl", REFERENCE, "--min-agents", "2")
 
     assert code == 2
-    assert "--min-agents needs --attach, which was not given" in said
+    assert "needs --attach or --on, which was not given" in said
 
 
 @pytest.mark.slow

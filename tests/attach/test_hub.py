@@ -106,9 +106,10 @@ def test_noise_costs_its_connection_and_one_line_that_names_it(site):
     [
         (b"GET / HTTP/1.1\r\n", "does not speak the protocol: it began with b'GET / HT'"),
         (b"pcattach", "does not speak the protocol: it began with b'pcattach'"),
-        (b"\x16\x03\x01\xff\xff" + os.urandom(64), "broke: "),
+        (b"\x16\x03\x01\xff\xff" + bytes(range(64)), "broke: "),
         (b"\x16\x03\x01\x00\x05hello", "broke: "),
     ],
+    ids=["HTTP", "the old greeting", "a record that is too long", "a record that is no greeting"],
 )
 def test_what_is_no_tls_is_refused_at_once(site, sent, said):
     here = site()
