@@ -102,28 +102,49 @@ def known(path: Path) -> Reach:
     if path.exists():
         read = msgspec.json.decode(path.read_bytes(), type=Reach)
         stored = read if read.product == product else stored
-    changed = [name for name, digest in files.items() if stored.files.get(name) != digest]
-    if changed:
-        kept = {test: used for test, used in stored.seconds.items() if file_of(test) not in changed}
-        stored = _joined(stored, kept, *_run(changed))
-    stored = msgspec.structs.replace(stored, files=files)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(stored))
+    stored = _only(stored, files)
+    for room in ROOMS:
+        changed = [name for name in files if name.startswith(f"{room}/") and name not in stored.files]
+        if changed:
+            added = {**stored.files, **{name: files[name] for name in changed}}
+            stored = msgspec.structs.replace(_joined(stored, *_run(changed)), files=added)
+            path.write_bytes(msgspec.json.encode(stored))
     return stored
 
 
-def _joined(old: Reach, kept: Mapping[str, float], seconds: Mapping[str, float], lines: Lines) -> Reach:
-    """The kept tests of a map, and others."""
-    names = list(old.seconds)
-    both = {**kept, **seconds}
+def _only(reach: Reach, files: Mapping[str, str]) -> Reach:
+    """The map of the files that are as they were."""
+    same = {name: digest for name, digest in reach.files.items() if files.get(name) == digest}
+    names = [test for test in reach.seconds if file_of(test) in same]
+    numbers = {
+        number: names.index(test) for number, test in enumerate(reach.seconds) if file_of(test) in same
+    }
+    lines = {
+        module: {
+            line: tuple(numbers[number] for number in tests if number in numbers)
+            for line, tests in by_line.items()
+        }
+        for module, by_line in reach.lines.items()
+    }
+    seconds = {name: reach.seconds[name] for name in names}
+    return Reach(product=reach.product, files=same, seconds=seconds, lines=lines)
+
+
+def _joined(old: Reach, seconds: Mapping[str, float], lines: Lines) -> Reach:
+    """A map, and other tests."""
+    both = {**old.seconds, **seconds}
     numbers = {name: number for number, name in enumerate(both)}
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for module in MODULES:
         before, after = old.lines.get(module, {}), lines.get(module, {})
-        found[module] = {}
-        for line in sorted({*before, *after}, key=int):
-            tests = {*(names[number] for number in before.get(line, ())), *after.get(line, ())} & both.keys()
-            found[module][line] = tuple(sorted(numbers[test] for test in tests))
+        found[module] = {
+            line: (
+                *before.get(line, ()),
+                *sorted(numbers[test] for test in after.get(line, ()) if test in numbers),
+            )
+            for line in sorted({*before, *after}, key=int)
+        }
     return Reach(product=old.product, files=old.files, seconds=both, lines=found)
 
 
@@ -195,7 +216,7 @@ def _run(files: Sequence[str]) -> tuple[Mapping[str, float], Lines]:
     """The processor time of each test, and by module and line the tests that ran it."""
     plugin = _Map()
     os.chdir(ROOT)
-    pytest.main(arguments(files), plugins=[plugin])
+    pytest.main(["--durations=8", *arguments(files)], plugins=[plugin])
     data: Any = plugin.measured.get_data()
     lines = {
         module: {
@@ -210,7 +231,19 @@ def _run(files: Sequence[str]) -> tuple[Mapping[str, float], Lines]:
 def arguments(tests: Sequence[str]) -> list[str]:
     """Of pytest, in this process, for the fast ones of these tests."""
     # where pytest rewrites assertions, it also finds the modules of plugins, and ours are
-    return ["-q", "-n", "0", "--assert=plain", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    return [
+        "-q",
+        "-n",
+        "0",
+        "--assert=plain",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:unraisableexception",
+        "-m",
+        "not slow",
+        *tests,
+    ]
 
 
 if __name__ == "__main__":

@@ -114,17 +114,21 @@ def test_what_has_run_is_not_run_again(tmp_path, monkeypatch):
 MODULE = "pipeconform.judge.norms"
 REACH = Reach(
     product="p",
-    files={"a.py": "1", "b.py": "1"},
-    seconds={"a.py::slow": 5.0, "b.py::one": 1.0, "b.py::two": 1.0},
+    files={"tests/judge/a.py": "1", "tests/judge/b.py": "1"},
+    seconds={"tests/judge/a.py::slow": 5.0, "tests/judge/b.py::one": 1.0, "tests/judge/b.py::two": 1.0},
     lines={MODULE: {"3": (0, 1), "4": (2,)}},
 )
 
 
 def test_the_cheapest_file_that_reaches_a_line_is_asked_first_then_what_shares_its_caches():
-    assert REACH.tests(MODULE, 3, 3) == ["b.py::one", "a.py::slow"]
-    assert REACH.tests(MODULE, 3, 4) == ["b.py::one", "b.py::two", "a.py::slow"]
+    assert REACH.tests(MODULE, 3, 3) == ["tests/judge/b.py::one", "tests/judge/a.py::slow"]
+    assert REACH.tests(MODULE, 3, 4) == [
+        "tests/judge/b.py::one",
+        "tests/judge/b.py::two",
+        "tests/judge/a.py::slow",
+    ]
     assert REACH.tests(MODULE, 5, 9) == []
-    assert REACH.beside(["b.py::one"]) == ["b.py::two"]
+    assert REACH.beside(["tests/judge/b.py::one"]) == ["tests/judge/b.py::two"]
 
 
 def test_only_files_of_tests_that_changed_are_mapped_again(tmp_path, monkeypatch):
@@ -132,35 +136,37 @@ def test_only_files_of_tests_that_changed_are_mapped_again(tmp_path, monkeypatch
 
     def ran(files):
         asked.append(files)
-        return {"b.py::new": 2.0}, {MODULE: {"4": ["b.py::new"], "7": ["b.py::new", "failed"]}}
+        return {"tests/judge/b.py::new": 2.0}, {
+            MODULE: {"4": ["tests/judge/b.py::new"], "7": ["tests/judge/b.py::new", "failed"]}
+        }
 
     monkeypatch.setattr(reach, "_product", lambda: "p")
-    monkeypatch.setattr(reach, "_test_files", lambda: {"a.py": "1", "b.py": "2"})
+    monkeypatch.setattr(reach, "_test_files", lambda: {"tests/judge/a.py": "1", "tests/judge/b.py": "2"})
     monkeypatch.setattr(reach, "_run", ran)
     path = tmp_path / "reach.json"
     path.write_bytes(msgspec.json.encode(REACH))
 
     found = [reach.known(path), reach.known(path)]
 
-    assert asked == [["b.py"]]
+    assert asked == [["tests/judge/b.py"]]
     for one in found:
-        assert one.seconds == {"a.py::slow": 5.0, "b.py::new": 2.0}
-        assert one.tests(MODULE, 3, 3) == ["a.py::slow"]
+        assert one.seconds == {"tests/judge/a.py::slow": 5.0, "tests/judge/b.py::new": 2.0}
+        assert one.tests(MODULE, 3, 3) == ["tests/judge/a.py::slow"]
         assert one.tests(MODULE, 4, 7) == [
-            "b.py::new",
+            "tests/judge/b.py::new",
         ]
 
 
 def test_all_is_mapped_again_when_the_product_changed(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(reach, "_product", lambda: "another")
-    monkeypatch.setattr(reach, "_test_files", lambda: {"a.py": "1", "b.py": "1"})
+    monkeypatch.setattr(reach, "_test_files", lambda: {"tests/judge/a.py": "1", "tests/judge/b.py": "1"})
     monkeypatch.setattr(reach, "_run", lambda files: (asked.append(files), ({}, {}))[1])
     path = tmp_path / "reach.json"
     path.write_bytes(msgspec.json.encode(REACH))
 
     assert reach.known(path).seconds == {}
-    assert asked == [["a.py", "b.py"]]
+    assert asked == [["tests/judge/a.py", "tests/judge/b.py"]]
 
 
 HEADS = """

@@ -37,7 +37,7 @@ from tests.judge.honest import (
     plain_case,
 )
 
-__all__ = ["EVIDENCE", "evidence_of", "pairs"]
+__all__ = ["EVIDENCE", "evidence_of", "judging"]
 
 
 def _with(made: Evidence, change: Callable[[Observation, StepShown], StepShown]) -> Evidence:
@@ -314,18 +314,20 @@ def evidence_of(name: str) -> Evidence:
     return EVIDENCE[name]()
 
 
-def pairs() -> Iterator[tuple[str, str]]:
-    """Every requirement with every evidence that it judges and that records what it looks at."""
-    for name in EVIDENCE:
-        made = evidence_of(name)
-        for requirement, judgement in JUDGEMENTS.items():
-            if judgement.aftermath or judgement.refused or not judgement.applies(made.case):
-                continue
-            claim = made.capabilities.schedule(made.case.schedule)
-            assert claim is not None
-            if not judgement.needs <= made.capabilities.features or (judgement.named and not is_named(claim)):
-                continue
-            first = next(made.members)
-            if "traffic" in judgement.observe and first.traffic is None:
-                continue
-            yield requirement, name
+@functools.cache
+def judging(name: str) -> tuple[str, ...]:
+    """The requirements that judge an evidence and find in it what they look at."""
+    return tuple(_judging(evidence_of(name)))
+
+
+def _judging(made: Evidence) -> Iterator[str]:
+    claim = made.capabilities.schedule(made.case.schedule)
+    assert claim is not None
+    recorded = next(made.members).traffic is not None
+    for requirement, judgement in JUDGEMENTS.items():
+        if judgement.aftermath or judgement.refused or not judgement.applies(made.case):
+            continue
+        if not judgement.needs <= made.capabilities.features or (judgement.named and not is_named(claim)):
+            continue
+        if recorded or "traffic" not in judgement.observe:
+            yield requirement
