@@ -6,6 +6,7 @@ import sys
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from benchmarks.mutants.operators import mutated, mutations
 from benchmarks.own_mutants import reach, running
@@ -60,7 +61,7 @@ def test_a_seed_draws_the_same_mutants_and_another_seed_others():
 
 
 def test_every_module_that_is_mutated_parses_with_each_change_made():
-    for mutant in drawn(seed=3, number=40):
+    for mutant in drawn(seed=3, number=40, within="judge"):
         tree = mutated(source_of(mutant.module), mutant.mutation.identity, by=of_the_product)
         assert ast.unparse(tree)
 
@@ -90,6 +91,17 @@ def test_the_page_counts_equivalent_mutants_apart():
     assert "| `judge.norms` | 3 | 1 | 1 | 1 |" in text
     assert "- `b` condition in `f`: `if a:…` became `if not a:…`" in text
     assert "- `c` condition in `f`: `if a:…` became `if not a:…`. Both branches do the same." in text
+
+
+def test_a_survivor_says_which_tests_did_not_look_at_it():
+    alive = _record("a", noticed=False)
+    others = [structs.replace(alive, name="b", tests=0), structs.replace(alive, name="c", left=7)]
+
+    text = page([alive, *others], seed=5, equivalent={})
+
+    assert "- `a` condition in `f`: `if a:…` became `if not a:…`\n" in text
+    assert "- `b` condition in `f`: `if a:…` became `if not a:…` (only tests with processes reach it)" in text
+    assert "- `c` condition in `f`: `if a:…` became `if not a:…` (7 tests that reach it were not run)" in text
 
 
 def test_what_has_run_is_not_run_again(tmp_path, monkeypatch):

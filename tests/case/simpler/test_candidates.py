@@ -13,6 +13,7 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.blocks import Attention, Linear, Mlp, Norm
 from pipeconform.case.case import Case, Eval, Model, Stage, Train, World, Zero, decode_case, encode_case
 from pipeconform.case.draw.claimed import is_claimed, reachable
+from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.replicas import Replicas
@@ -46,15 +47,22 @@ def _kept(judgement, corpus: Corpus, case: Case):
     return lambda one: judgement.applies(one) and allowed(one)
 
 
-def _walk(corpus: Corpus, case: Case) -> list[Case]:
-    """Leaps, and the cases on a way of single cuts that always takes the last of the first few."""
-    allowed, found = _allowed(corpus, case), []
-    found += leaps(case, allowed)
+def _walk(corpus: Corpus, case: Case) -> list[tuple[Case, Case]]:
+    """Leaps, and cases on a way of single cuts that takes the last of the first few; each with where it began."""
+    allowed = _allowed(corpus, case)
+    found = [(case, one) for one in leaps(case, allowed)]
     for part in itertools.islice(itertools.cycle(PARTS), CUTS):
         candidates = list(itertools.islice(simpler(case, part, allowed), 3))
-        found += candidates
+        found += [(case, one) for one in candidates]
         case = candidates[-1] if candidates else case
     return found
+
+
+def _is_about_nothing_new(one: Case, case: Case) -> bool:
+    """Whether it is about what the case is about, or about something less special that was in the case, too."""
+    own = traits(case)
+    rarest = max(SUBJECTS[focus].rarity for focus in own)
+    return all(focus in own or SUBJECTS[focus].rarity < max(rarest, 1) for focus in traits(one))
 
 
 @pytest.mark.parametrize("focus", Focus)
@@ -62,9 +70,10 @@ def test_candidates_are_claimed_simpler_and_about_nothing_new(focus: Focus) -> N
     for corpus in _corpora(focus):
         claim = corpus.schedule
         for case in drawn(corpus):
-            for one in _walk(corpus, case):
+            for before, one in _walk(corpus, case):
                 assert decode_case(encode_case(one)) == one
-                assert weight(one) < weight(case)
+                assert weight(one) < weight(before)
+                assert _is_about_nothing_new(one, case)
                 assert all(is_claimed(trait, claim, REFERENCE) for trait in traits(one))
                 for run in one.runs if focus is not Focus.EDGE else ():
                     assert claim.takes(
@@ -78,7 +87,7 @@ def test_candidates_are_claimed_simpler_and_about_nothing_new(focus: Focus) -> N
 def test_the_oracle_computes_what_is_simpler(focus: Focus) -> None:
     for corpus in _corpora(focus)[:1]:
         for case in drawn(corpus):
-            for one in _walk(corpus, case)[::4]:
+            for _, one in _walk(corpus, case)[::4]:
                 right = one.without_mistakes
                 steps = reference(right, scale=GradientScale(at="loss")).steps
                 assert len(steps) == len(one.program)
