@@ -28,7 +28,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn")
     parser.add_argument("--number", type=int, default=100, help="how many")
-    parser.add_argument("--within", default="", help="only modules that begin so, as judge or judge.forward")
+    parser.add_argument(
+        "--within", default="", help="only modules that begin so, as judge.forward or judge.,suites."
+    )
     parser.add_argument("--limit", type=float, default=120.0, help="processor time for one mutant's tests")
     parser.add_argument("--out", type=Path, default=OUT, help="where records are kept")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")

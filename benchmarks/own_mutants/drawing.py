@@ -55,7 +55,7 @@ def path_of(module: str) -> Path:
 
 
 def modules(within: str = "") -> tuple[str, ...]:
-    """Every module that is mutated; those whose name begins with `within`, as ``judge``."""
+    """Every module that is mutated; those whose names begin with one of `within`, as ``judge.,suites.``."""
     found = []
     for name in (f"pipeconform.{name}" for name in _MUTATED):
         path = _place_of(name)
@@ -64,8 +64,8 @@ def modules(within: str = "") -> tuple[str, ...]:
             found += [".".join((name, *inside)) for inside in parts]
         else:
             found.append(name)
-    prefix = f"pipeconform.{within}"
-    return tuple(one for one in found if one.startswith(prefix) and not one.endswith("__init__"))
+    prefixes = tuple(f"pipeconform.{one}" for one in within.split(","))
+    return tuple(one for one in found if one.startswith(prefixes) and not one.endswith("__init__"))
 
 
 MODULES = modules()

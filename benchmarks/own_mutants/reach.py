@@ -59,6 +59,12 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
         found = {number for line in range(first, last + 1) for number in ran.get(str(line), ())}
         return self.ordered([names[number] for number in sorted(found)])
 
+    def of_module(self, module: str) -> list[str]:
+        """The tests that run any line of a module."""
+        names = list(self.seconds)
+        found = {number for numbers in self.lines.get(module, {}).values() for number in numbers}
+        return self.ordered([names[number] for number in sorted(found)])
+
     def beside(self, tests: Sequence[str]) -> list[str]:
         """The other tests of the same files, which may rest on what those have kept."""
         files = {file_of(test) for test in tests}

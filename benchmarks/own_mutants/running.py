@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import math
 import os
 import resource
 import select
@@ -117,7 +118,8 @@ class _Loop:
         mutation = mutant.mutation
         first = [one for one in self._chosen(mutant) if one in items]
         tests = [*first, *(one for one in self._reach.beside(first) if one in items)]
-        cost = sum(self._reach.seconds[one] for one in tests)
+        # one that cannot be planted asks all the tests of its module
+        cost = sum(self._reach.seconds[one] for one in tests or self._reach.of_module(mutant.module))
         before = _children()
         answer = in_child(
             lambda: self._asked(mutant, [items[one] for one in tests]),
@@ -145,9 +147,10 @@ class _Loop:
 
     def _asked(self, mutant: Mutant, items: Sequence[pytest.Item]) -> Answer:
         """In the child: the tests in order, until one fails."""
-        if not plant(mutant, self._functions):
-            return _imported_anew(mutant, [*dict.fromkeys(file_of(item.nodeid) for item in items)])
-        return self._until_one_fails(items)
+        if plant(mutant, self._functions):
+            return self._until_one_fails(items)
+        files = dict.fromkeys(file_of(test) for test in self._reach.of_module(mutant.module))
+        return _imported_anew(mutant, [*files], limit=self._limit) if files else Answer(by="")
 
     def _until_one_fails(self, items: Sequence[pytest.Item]) -> Answer:
         seen = _FirstFailure()
@@ -177,10 +180,16 @@ def statement_at(source: str, line: int) -> tuple[int, int]:
 
 
 class _FirstFailure:
-    """A pytest plugin that remembers the first failure."""
+    """A pytest plugin that remembers the first failure, and ends the session at a limit of processor time."""
 
-    def __init__(self) -> None:
-        self.by, self.tests = "", 0
+    def __init__(self, *, limit: float = math.inf) -> None:
+        self.by, self.tests, self.left = "", 0, 0
+        self._until = time.process_time() + limit
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if time.process_time() > self._until and not item.session.shouldstop:
+            item.session.shouldstop = "the limit"
+            self.left = len(item.session.items) - self.tests
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.tests += report.when == "call"
@@ -192,15 +201,15 @@ class _FirstFailure:
             self.by = f"{report.nodeid} (import)"
 
 
-def _imported_anew(mutant: Mutant, files: Sequence[str]) -> Answer:
+def _imported_anew(mutant: Mutant, files: Sequence[str], *, limit: float) -> Answer:
     """For what is computed when the module is imported: everything but torch is imported again."""
     for name in [one for one in sys.modules if one.partition(".")[0] in ("pipeconform", "tests")]:
         del sys.modules[name]
     sys.meta_path.insert(0, Finder(mutant))
-    seen = _FirstFailure()
+    seen = _FirstFailure(limit=limit)
     with without_processes():
         pytest.main(["-x", *arguments(files)], plugins=[seen])
-    return Answer(by=seen.by, tests=seen.tests)
+    return Answer(by=seen.by, tests=seen.tests, left=seen.left)
 
 
 def _children() -> float:
