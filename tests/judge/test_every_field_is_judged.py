@@ -133,6 +133,19 @@ def test_honest_evidence_is_accepted(name):
     assert {one: told for one, told in found.items() if told} == {}
 
 
+def test_every_requirement_counts_what_it_compares():
+    """One that compared nothing is no pass, so one that forgets to count would never pass."""
+    counted: dict[str, int] = {}
+    for name in EVIDENCE:
+        for requirement in judging(name):
+            made = dataclasses.replace(evidence_of(name), gauge=Gauge())
+            assert list(JUDGEMENTS[requirement].judge(made)) == []
+            counted[requirement] = counted.get(requirement, 0) + made.gauge.compared
+
+    # LIF-5 counts where two executions are compared: tests/judge/test_lifecycle.py
+    assert [requirement for requirement, number in counted.items() if not number] == ["LIF-5"]
+
+
 # -------------------------------------------------------------------------------- differences within bounds
 
 
