@@ -1,4 +1,7 @@
-"""Simpler cases are claimed, are cases that a judgement speaks of, and are simpler by one and the same order."""
+"""Simpler cases are claimed, each is simpler than what it was made from by one order, and some keep their subject.
+
+A subject may come into a case when something is taken out of it, such as accumulation when a step that clears is.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from pipeconform.campaign.corpus import Corpus, drawn
 from pipeconform.case.blocks import Attention, Linear, Mlp, Norm
 from pipeconform.case.case import Case, Eval, Model, Stage, Train, World, Zero, decode_case, encode_case
 from pipeconform.case.draw.claimed import is_claimed, reachable
-from pipeconform.case.draw.registry import SUBJECTS
 from pipeconform.case.draw.traits import traits
 from pipeconform.case.focus import Focus, Limits
 from pipeconform.case.replicas import Replicas
@@ -58,22 +60,14 @@ def _walk(corpus: Corpus, case: Case) -> list[tuple[Case, Case]]:
     return found
 
 
-def _is_about_nothing_new(one: Case, case: Case) -> bool:
-    """Whether it is about what the case is about, or about something less special that was in the case, too."""
-    own = traits(case)
-    rarest = max(SUBJECTS[focus].rarity for focus in own)
-    return all(focus in own or SUBJECTS[focus].rarity < max(rarest, 1) for focus in traits(one))
-
-
 @pytest.mark.parametrize("focus", Focus)
-def test_candidates_are_claimed_simpler_and_about_nothing_new(focus: Focus) -> None:
+def test_candidates_are_claimed_and_simpler_than_what_they_were_made_from(focus: Focus) -> None:
     for corpus in _corpora(focus):
         claim = corpus.schedule
         for case in drawn(corpus):
             for before, one in _walk(corpus, case):
                 assert decode_case(encode_case(one)) == one
                 assert weight(one) < weight(before)
-                assert _is_about_nothing_new(one, case)
                 assert all(is_claimed(trait, claim, REFERENCE) for trait in traits(one))
                 for run in one.runs if focus is not Focus.EDGE else ():
                     assert claim.takes(
