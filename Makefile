@@ -91,13 +91,15 @@ NCCL ?=
 gpu-bundle: $(READY)
 	$(BIN)/python -m benchmarks.gpu.bundle $(NCCL)
 
+# Of the long faults a tenth, by the last digit: ten runs of CI, or days, have all. build/flaky.txt has what failed by chance.
+TENTH ?= $(or $(GITHUB_RUN_NUMBER),$(shell date +%j))
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" --tenth $(TENTH) --ask-again build/flaky.txt tests
 
 # The tests of the page need Playwright and a separately installed Chromium; without them they are skipped.
 test-full: $(READY) engines
 	-$(PIP) --editable '.[browser]'
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ask-again build/flaky.txt tests
 
 # Starts the schedulers that are installed (Debian: slurm-wlm, munge); skips others with the reason.
 clusters: $(READY)

@@ -9,10 +9,33 @@ from pathlib import Path
 
 import pytest
 
+from tests import tenths
+from tests.asked_again import AskedAgain
 from tests.warm_servers import WarmServers
 
 # A shell's & lets its children ignore Ctrl-C for good; ours are to hear it however the tests were started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--tenth", type=int, help="also run one tenth of the long tests that are many of a kind")
+    parser.addoption(
+        "--ask-again", type=Path, help="run what fails again, and write what passes then to this file"
+    )
+
+
+def pytest_configure(config):
+    path = config.getoption("--ask-again")
+    if path is not None:
+        controls = not hasattr(config, "workerinput")
+        config.pluginmanager.register(AskedAgain(path.resolve(), begins=controls), "asked again")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    number = config.getoption("--tenth")
+    if number is not None:
+        tenths.take(items, number=number)
 
 
 def pytest_collection_finish():

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.mutants.operators import Mutation, mutations
 from benchmarks.own_mutants.operators import of_the_product
 
-__all__ = ["MODULES", "Mutant", "drawn", "modules", "place_of", "reaching", "source_of"]
+__all__ = ["MODULES", "Mutant", "drawn", "modules", "path_of", "source_of"]
 
 ROOT = Path(__file__).parents[2]
-_REACH = Path(__file__).with_name("reach.toml")
+_MUTATED = (
+    *("judge", "bounds", "oracle", "campaign", "gate", "certificate", "schedule", "case"),
+    *("ranks.verdict", "ranks.watch", "ranks.pool"),
+    *(
+        f"suites.{chapter}"
+        for chapter in (
+            *("forward", "training", "split_backward", "schedules", "communication", "lifecycle"),
+            *("data_parallel", "tracing", "errors"),
+        )
+    ),
+)
+"""Packages, and single modules: what decides which cases there are, and what is said of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,29 +43,29 @@ class Mutant:
         return f"{self.module.removeprefix('pipeconform.')}:{digest}"
 
 
-@functools.cache
-def _reach() -> Mapping[str, tuple[str, ...]]:
-    """By module, or package with a dot behind it, the test files that reach it, cheapest first."""
-    return {name: tuple(files) for name, files in tomllib.loads(_REACH.read_text()).items()}
-
-
-def place_of(module: str) -> Path:
+def _place_of(module: str) -> Path:
     """Where a module or package stands; the suites stand beside the product's package."""
     names = module.split(".")
     return ROOT.joinpath(*(names[1:] if names[1:2] == ["suites"] else names))
 
 
+def path_of(module: str) -> Path:
+    """The file of a module."""
+    return _place_of(module).with_suffix(".py")
+
+
 def modules(within: str = "") -> tuple[str, ...]:
-    """Every module that is mutated; those whose name begins with `within`, as ``judge``."""
+    """Every module that is mutated; those whose names begin with one of `within`, as ``judge.,suites.``."""
     found = []
-    for name in _reach():
-        path = place_of(name)
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-        parts = [file.relative_to(path).with_suffix("").parts for file in files] if path.is_dir() else [()]
-        found += [".".join((name, *inside)) for inside in parts]
-    prefix = f"pipeconform.{within}"
-    wanted = (one for one in found if one.startswith(prefix) and not one.endswith("__init__"))
-    return tuple(dict.fromkeys(wanted))
+    for name in (f"pipeconform.{name}" for name in _MUTATED):
+        path = _place_of(name)
+        if path.is_dir():
+            parts = [file.relative_to(path).with_suffix("").parts for file in sorted(path.rglob("*.py"))]
+            found += [".".join((name, *inside)) for inside in parts]
+        else:
+            found.append(name)
+    prefixes = tuple(f"pipeconform.{one}" for one in within.split(","))
+    return tuple(one for one in found if one.startswith(prefixes) and not one.endswith("__init__"))
 
 
 MODULES = modules()
@@ -64,17 +73,7 @@ MODULES = modules()
 
 def source_of(module: str) -> str:
     """The module's text."""
-    return place_of(module).with_suffix(".py").read_text()
-
-
-def reaching(module: str) -> tuple[str, ...]:
-    """The test files that reach a module: the one that mirrors it, then those of the stored map."""
-    *folders, name = module.split(".")[1:]
-    mirror = "/".join(("tests", *folders, f"test_{name}.py"))
-    known = _reach().get(module) or next(
-        files for package, files in _reach().items() if module.startswith(f"{package}.")
-    )
-    return tuple(dict.fromkeys([*([mirror] if (ROOT / mirror).exists() else []), *known]))
+    return path_of(module).read_text()
 
 
 def drawn(*, seed: int, number: int, within: str = "") -> tuple[Mutant, ...]:

@@ -22,10 +22,10 @@ def page(records: Iterable[Record], *, seed: int, equivalent: Mapping[str, str],
         "# Mutants of the product",
         "",
         "Small mistakes put into the code that gives verdicts, by rule and drawn by a seed, and whether the fast",
-        "tests that reach the module notice them: a condition turned round, a statement or a link of a judgement left",
-        "out, the first or last round of a loop skipped, `and` for `or`, a comparison off by one, a bound a thousand",
-        "times as wide. `make mutants` draws, runs and writes this page; [the kill matrix](kill-matrix.md) is about",
-        "mutants of the reference, and whether the *suite* notices those.",
+        "tests that reach the line and start no process notice them: a condition turned round, a statement or a",
+        "link of a judgement left out, the first or last round of a loop skipped, `and` for `or`, a comparison off",
+        "by one, a bound a thousand times as wide. `make mutants` draws, runs and writes this page;",
+        "[the kill matrix](kill-matrix.md) is about mutants of the reference, and whether the *suite* notices those.",
         "",
         f"Seed {seed}{place}: {len(records)} mutants were drawn, {len(proved)} of them are equivalent. Of the others "
         f"{share} were noticed.",
@@ -53,7 +53,10 @@ def page(records: Iterable[Record], *, seed: int, equivalent: Mapping[str, str],
 
 
 def _told(one: Record) -> str:
-    return f"`{one.name}` {one.operator} in `{one.where}`: {_code(one.before)} became {_code(one.after)}"
+    change = f"`{one.name}` {one.operator} in `{one.where}`: {_code(one.before)} became {_code(one.after)}"
+    if one.noticed or one.left:
+        return change + (f" ({one.left} tests that reach it were not run)" if one.left else "")
+    return change if one.tests else f"{change} (only tests with processes reach it)"
 
 
 def _code(text: str) -> str:

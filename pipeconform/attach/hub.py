@@ -85,7 +85,7 @@ class _Knock:
 class Hub:
     """Listens on `host`:`port` for agents that know `token`; `say` gets one line per event.
 
-    `silence` and `greeting_limit` are seconds.
+    `silence` and `greeting_limit` are seconds of `clock`.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -102,6 +102,7 @@ class Hub:
         silence: float = SILENCE,
         greeting_limit: float = _GREETING_LIMIT,
         versions: Versions | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._token, self._say, self._versions = token, say, versions
         self._silence, self._greeting_limit = silence, greeting_limit
@@ -110,7 +111,8 @@ class Hub:
         self._knocking: set[_Knock] = set()
         self._backlog: set[Attached] = set()
         """Agents that have not read everything sent to them, or may not have."""
-        self._stepped, self._unswept = time.monotonic(), 0.0
+        self._clock = clock
+        self._stepped, self._unswept = clock(), 0.0
         self._told_full = self.closed = False
         raise_descriptor_limit()
         self._context, self._fingerprint = controllers_context()
@@ -238,7 +240,7 @@ class Hub:
 
     def _sweep(self) -> None:
         """Look at all connections, but not at every step: hundreds of agents cause thousands of steps a second."""
-        now = time.monotonic()
+        now = self._clock()
         self._unswept += min(now - self._stepped, _LONGEST_GAP)
         self._stepped = now
         if self._unswept < max(_SWEEP, _SWEEP_PER_AGENT * len(self.agents)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeconform.ranks.evidence import Look, look, progressed
@@ -26,14 +26,17 @@ class Limits:
 
 
 class Watch:
-    """Watches the unanswered ranks of one task that started at ``started`` (``time.monotonic()``)."""
+    """Watches the unanswered ranks of one task that started at ``started``, in the seconds of ``clock``."""
 
-    def __init__(self, limits: Limits, *, started: float, eyes: Eyes) -> None:
+    def __init__(
+        self, limits: Limits, *, started: float, eyes: Eyes, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._limits = limits
+        self._clock = clock
         self._eyes = eyes
         self._started = started
         self._idle = 0.0
-        self._checked = time.monotonic()
+        self._checked = clock()
         self._events: tuple[object, ...] = ()
         self._failed = False
 
@@ -46,12 +49,12 @@ class Watch:
     def interval(self) -> float:
         """Seconds until the next check is worthwhile."""
         limit = self._limits.idle_after_failure if self._failed else self._limits.idle
-        left = self._limits.time - (time.monotonic() - self._started)
+        left = self._limits.time - (self._clock() - self._started)
         return max(0.001, min(0.1, limit / 8, left if left > 0 else 0.1))
 
     def hold(self) -> None:
         """Count none of the time since the last look: a rank waits for its user."""
-        now = time.monotonic()
+        now = self._clock()
         self._started += now - self._checked
         self._checked, self._idle = now, 0.0
 
@@ -64,7 +67,7 @@ class Watch:
         ``answering`` says that one of them is sending its answer, and ``failure`` names the first rank that
         raised or died.
         """
-        now = time.monotonic()
+        now = self._clock()
         if now - self._started >= self._limits.time and not answering:
             return f"time limit of {self._limits.time:g} s"
         self._failed = failure is not None

@@ -27,6 +27,10 @@ load(**json.loads(sys.argv[1]))
 """
 
 
+_TOGETHER = (("autocast.cpp", "operators.cpp"), ("backend.cpp", "module.cpp"))
+"""Sources that include the same large headers of torch, which take most of the time: each pair is compiled as one."""
+
+
 class MissingCompilerError(RuntimeError):
     """No C++ compiler is installed."""
 
@@ -68,12 +72,22 @@ def _places() -> Any:
     return found
 
 
+def _sources(sources: Path, folder: Path) -> list[Path]:
+    """What is compiled: the sources, and files in the build's folder that stand for several of them."""
+    alone = {path for path in sources.glob("*.cpp") if not any(path.name in names for names in _TOGETHER)}
+    joined = []
+    for names in _TOGETHER:
+        joined.append(folder / f"with_{names[0]}")
+        joined[-1].write_text("".join(f'#include "{sources / name}"\n' for name in names))
+    return [*sorted(alone), *joined]
+
+
 def _compile(places: Any, folder: Path) -> None:
     for left in folder.glob("lock"):  # of a build that was ended
         left.unlink()
     asked = {
         "name": places.NAME,
-        "sources": [str(path) for path in sorted(places.SOURCES.glob("*.cpp"))],
+        "sources": [str(path) for path in _sources(places.SOURCES, folder)],
         "extra_cflags": ["-O1", "-g0", "-Wall"],
         "build_directory": str(folder),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from msgspec import structs
@@ -16,8 +16,10 @@ from msgspec import structs
 from pipeconform.adapter import Capabilities, Feature
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Load, Model, Optimize, Sgd, Stage, Train, World, Zero
+from pipeconform.case.draw.traits import traits
 from pipeconform.case.replicas import Replicas
 from pipeconform.judge.evidence import Evidence
+from pipeconform.judge.judgement import Judgement
 from pipeconform.judge.registry import JUDGEMENTS
 from pipeconform.judge.schedules import is_named
 from pipeconform.observe.array import Array
@@ -37,7 +39,7 @@ from tests.judge.honest import (
     plain_case,
 )
 
-__all__ = ["EVIDENCE", "evidence_of", "pairs"]
+__all__ = ["EVIDENCE", "evidence_of", "judging"]
 
 
 def _with(made: Evidence, change: Callable[[Observation, StepShown], StepShown]) -> Evidence:
@@ -314,18 +316,23 @@ def evidence_of(name: str) -> Evidence:
     return EVIDENCE[name]()
 
 
-def pairs() -> Iterator[tuple[str, str]]:
-    """Every requirement with every evidence that it judges and that records what it looks at."""
-    for name in EVIDENCE:
-        made = evidence_of(name)
-        for requirement, judgement in JUDGEMENTS.items():
-            if judgement.aftermath or judgement.refused or not judgement.applies(made.case):
-                continue
-            claim = made.capabilities.schedule(made.case.schedule)
-            assert claim is not None
-            if not judgement.needs <= made.capabilities.features or (judgement.named and not is_named(claim)):
-                continue
-            first = next(made.members)
-            if "traffic" in judgement.observe and first.traffic is None:
-                continue
-            yield requirement, name
+@functools.cache
+def judging(name: str) -> tuple[str, ...]:
+    """The requirements that judge an evidence and find in it what they look at.
+
+    An evidence of several subjects at once is judged by the requirements about one of them.
+    """
+    made = evidence_of(name)
+    known = tuple(one for one in JUDGEMENTS if _finds_what_it_needs(JUDGEMENTS[one], made))
+    whole = tuple(one for one in known if JUDGEMENTS[one].applies(made.case))
+    own = traits(made.case)
+    return whole or tuple(one for one in known if own & JUDGEMENTS[one].about)
+
+
+def _finds_what_it_needs(judgement: Judgement, made: Evidence) -> bool:
+    if judgement.aftermath or judgement.refused or not judgement.needs <= made.capabilities.features:
+        return False
+    claim = made.capabilities.schedule(made.case.schedule)
+    assert claim is not None
+    recorded = next(made.members).traffic is not None
+    return (not judgement.named or is_named(claim)) and (recorded or "traffic" not in judgement.observe)

@@ -12,46 +12,30 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from pkgutil import walk_packages
 from types import GeneratorType, ModuleType
 from typing import Any
 
-from pipeconform.judge import (
-    data_parallel,
-    forward,
-    lifecycle,
-    norms,
-    reductions,
-    residue,
-    schedules,
-    split_backward,
-    tables,
-    tensor_parallel,
-    tracing,
-    training,
-)
+from pipeconform import judge as judges
 from pipeconform.judge.evidence import Evidence, Judge
-from pipeconform.judge.traffic import communication
 from pipeconform.spec.catalogue import SUITES, statements
 
 __all__ = ["Link", "all_links", "biting"]
 
-_ELSEWHERE = tuple(f"{SUITES}.{chapter}." for chapter in ("data_parallel_wrappers", "errors"))
-"""Chapters that are judged by other evidence: tests/replication, tests/judge/test_aftermath.py."""
-MODULES = (
-    communication,
-    data_parallel,
-    forward,
-    lifecycle,
-    norms,
-    reductions,
-    residue,
-    schedules,
-    split_backward,
-    tables,
-    tensor_parallel,
-    tracing,
-    training,
-    *(import_module(name) for name in statements() if not name.startswith(_ELSEWHERE)),
+_ELSEWHERE = (
+    f"{SUITES}.data_parallel_wrappers.",
+    f"{SUITES}.errors.",
+    "pipeconform.judge.aftermath",
+    "pipeconform.judge.misplanned",
+)
+"""What is judged by other evidence: tests/wrappers, tests/judge/test_aftermath.py, tests/judge/test_misplanned.py."""
+MODULES = tuple(
+    import_module(name)
+    for name in (
+        *sorted(one.name for one in walk_packages(judges.__path__, "pipeconform.judge.") if not one.ispkg),
+        *statements(),
+    )
+    if not name.startswith(_ELSEWHERE)
 )
 
 

@@ -82,6 +82,20 @@ def test_where_nothing_is_promised_any_error_will_do():
     assert list(answers_are_right(_aftermath(Returned(None), Returned(None), failed=failed))) == []
 
 
+def test_where_an_error_is_promised_no_error_is_a_finding():
+    kind = CASE.program[0].mistake.kind
+    promising = dataclasses.replace(
+        _aftermath(Returned(None), Returned(None)),
+        errors=ErrorContract(promises={kind: ("ValueError",)}),
+        evidence=RIGHT,
+    )
+
+    (found,) = answers_are_right(promising)
+
+    assert (found.status, found.finding.kind, found.finding.stage) == (Status.FAILED, f"{kind}: accepted", 1)
+    assert found.finding.message.endswith("no rank raised; promised: ValueError")
+
+
 def test_only_deaths_count_where_nobody_may_die():
     assert list(nobody_dies(_aftermath(Stuck(0.2, "waits"), Returned(None)))) == []
     assert [one.status for one in nobody_dies(_aftermath(Died(exit_code=3), Returned(None)))] == [

@@ -27,14 +27,22 @@ from pipeconform.oracle.masks import masks_of
 from tests.judge.allowed import Within
 from tests.judge.charges import CHARGES, ELSEWHERE, NO_FAULT, NO_VERDICT, OTHER_STEPS, is_charged, is_no_fault
 from tests.judge.fields_page import page
-from tests.judge.grid import evidence_of, pairs
+from tests.judge.grid import EVIDENCE, evidence_of, judging
 from tests.judge.spoiling import Spoil, every_field, fields_of, spoils
 
 pytestmark = pytest.mark.xdist_group("judge/every field")  # they share the changes of each evidence
-PAIRS = [(requirement, name) for requirement, name in pairs() if requirement in CHARGES]
 WITHIN = "within the bound"
 _A_FEW = 3
 """In the fast part, how many changes of each kind to each field are tried, in one evidence."""
+
+
+def in_charge(name: str) -> list[str]:
+    """The requirements that judge an evidence and are in charge of a field."""
+    return [requirement for requirement in judging(name) if requirement in CHARGES]
+
+
+def _pairs() -> Iterator[tuple[str, str]]:
+    return ((requirement, name) for name in EVIDENCE for requirement in in_charge(name))
 
 
 @functools.cache
@@ -102,20 +110,40 @@ def _unnoticed(requirement: str, name: str, found: Iterator[tuple[int, Spoil]]) 
     ]
 
 
-@pytest.mark.parametrize(("requirement", "name"), PAIRS)
-def test_what_a_requirement_is_in_charge_of_it_notices(requirement, name):
-    assert _unnoticed(requirement, name, _some(charged(requirement, name))) == []
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_what_a_requirement_is_in_charge_of_it_notices(name):
+    unnoticed = {one: _unnoticed(one, name, _some(charged(one, name))) for one in in_charge(name)}
+
+    assert {one: missed for one, missed in unnoticed.items() if missed} == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("requirement", "name"), PAIRS)
-def test_it_notices_it_at_every_step_rank_stage_and_microbatch(requirement, name):
-    assert _unnoticed(requirement, name, iter(charged(requirement, name))) == []
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_it_notices_it_at_every_step_rank_stage_and_microbatch(name):
+    unnoticed = {one: _unnoticed(one, name, iter(charged(one, name))) for one in in_charge(name)}
+
+    assert {one: missed for one, missed in unnoticed.items() if missed} == {}
 
 
-@pytest.mark.parametrize(("requirement", "name"), list(pairs()))
-def test_honest_evidence_is_accepted(requirement, name):
-    assert list(JUDGEMENTS[requirement].judge(evidence_of(name))) == []
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_honest_evidence_is_accepted(name):
+    found = {one: list(JUDGEMENTS[one].judge(evidence_of(name))) for one in judging(name)}
+
+    assert found
+    assert {one: told for one, told in found.items() if told} == {}
+
+
+def test_every_requirement_counts_what_it_compares():
+    """One that compared nothing is no pass, so one that forgets to count would never pass."""
+    counted: dict[str, int] = {}
+    for name in EVIDENCE:
+        for requirement in judging(name):
+            made = dataclasses.replace(evidence_of(name), gauge=Gauge())
+            assert list(JUDGEMENTS[requirement].judge(made)) == []
+            counted[requirement] = counted.get(requirement, 0) + made.gauge.compared
+
+    # LIF-5 counts where two executions are compared: tests/judge/test_lifecycle.py
+    assert [requirement for requirement, number in counted.items() if not number] == ["LIF-5"]
 
 
 # -------------------------------------------------------------------------------- differences within bounds
@@ -164,7 +192,7 @@ _HELD_BY_HAND = frozenset({"StepShown.gradient_norm", "StepShown.loss"})
 """Whose bounds are the judgement's own: tests/judge/test_conventions.py."""
 
 
-@pytest.mark.parametrize("name", sorted({name for _, name in PAIRS}))
+@pytest.mark.parametrize("name", EVIDENCE)
 def test_what_is_within_its_bound_nobody_notices(name):
     made = evidence_of(name)
     inside = [
@@ -180,8 +208,8 @@ def test_what_is_within_its_bound_nobody_notices(name):
         other = _lasting(made, rank, spoil) if in_step else spoilt(made, rank, spoil)
         found += [
             f"{requirement}: rank {rank}: {spoil}"
-            for requirement, its in PAIRS
-            if its == name and _notices(requirement, other)
+            for requirement in in_charge(name)
+            if _notices(requirement, other)
         ]
 
     assert found == []
@@ -202,7 +230,7 @@ def test_every_recorded_field_has_a_requirement_in_charge_or_a_reason():
 def test_values_that_are_there_after_every_step_are_judged_after_each_or_have_a_reason():
     made = evidence_of("loaded buffers")
     lasting = {"gradients", "parameters", "buffers"}
-    kinds = {type(step).__name__ for _, name in PAIRS for step in evidence_of(name).case.program}
+    kinds = {type(step).__name__ for name in EVIDENCE for step in evidence_of(name).case.program}
 
     assert {name for name in lasting if all(getattr(step, name) for step in made.shown[0].steps)} == lasting
     for name in lasting:
@@ -220,7 +248,9 @@ def test_every_requirement_is_in_charge_of_a_field_or_tested_elsewhere():
 def test_every_charge_is_tried():
     """On some evidence there is a value in each field that a requirement is in charge of."""
     tried = {
-        (requirement, spoil.field) for requirement, name in PAIRS for _, spoil in charged(requirement, name)
+        (requirement, spoil.field)
+        for requirement, name in _pairs()
+        for _, spoil in charged(requirement, name)
     }
     charges = {
         (requirement, place.partition("@")[0]) for requirement, places in CHARGES.items() for place in places
@@ -236,7 +266,7 @@ def test_every_excuse_excuses_something():
         return any(
             is_charged(requirement, spoil, evidence_of(name))
             and test(requirement, spoil, evidence_of(name), rank)
-            for requirement, name in PAIRS
+            for requirement, name in _pairs()
             for rank, spoil in _spoils(name)
         )
 

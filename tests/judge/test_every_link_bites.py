@@ -10,10 +10,10 @@ import pytest
 from pipeconform.errors import PipeconformError
 from pipeconform.judge.registry import JUDGEMENTS
 from tests.judge.faults import FAULTS
-from tests.judge.grid import evidence_of
+from tests.judge.grid import EVIDENCE, evidence_of
 from tests.judge.links import Link, all_links, biting
 from tests.judge.spoiling import Spoil
-from tests.judge.test_every_field_is_judged import PAIRS, charged, spoilt
+from tests.judge.test_every_field_is_judged import charged, in_charge, spoilt
 
 NEEDLESS = {
     "compilation_is_named": "judges words: tests/judge/test_forward.py",
@@ -49,9 +49,10 @@ def _in_turn() -> Iterator[tuple[str, str, int, Spoil]]:
     seen: set[tuple[str, str, str]] = set()
     rounds = Counter[str]()
     ordered = []
-    for requirement, name in PAIRS:
-        ordered.append((rounds[requirement], requirement, name))
-        rounds[requirement] += 1
+    for name in EVIDENCE:
+        for requirement in in_charge(name):
+            ordered.append((rounds[requirement], requirement, name))
+            rounds[requirement] += 1
     for _, requirement, name in sorted(ordered):
         for rank, spoil in charged(requirement, name):
             kind = (requirement, spoil.field, spoil.how)

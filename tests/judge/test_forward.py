@@ -116,6 +116,17 @@ def test_samples_of_an_uneven_batch_in_another_order_are_found():
     assert told("FWD-2", shifted) == [("output order", 0, LAST, None, None)]
 
 
+@pytest.mark.parametrize("sample", [0, 7])
+def test_one_sample_of_an_uneven_batch_in_the_place_of_another_is_found(sample):
+    made = honest(CASES["uneven"], capabilities=WITHOUT_UNEVEN)
+    rows = merged(_outputs(made)).array.tensor()
+    rows[sample] = rows[3]
+
+    (finding,) = found("FWD-2", changed(made, rank=LAST, output=Structure.of(rows)))
+
+    assert finding.message == f"sample {sample} of the output is nearest to the reference's sample 3"
+
+
 def test_an_uneven_batch_may_be_split_otherwise():
     """Kernels round another number of rows otherwise; unless the split is claimed, the order is what is judged."""
     made = honest(CASES["uneven"], capabilities=WITHOUT_UNEVEN)
@@ -399,6 +410,16 @@ def test_tensors_without_gradient_must_not_be_asked_for_one():
 
     assert (finding.kind, finding.rank, finding.stage) == ("boundary requires grad", 1, 1)
     assert "input 1 (scale) of stage 1" in finding.message
+
+
+def test_tensors_of_which_it_is_not_known_whether_they_require_a_gradient_are_not_accused():
+    made = honest(CASES["no gradient"])
+    forwards = tuple(
+        msgspec.structs.replace(call, requires_grad=call.requires_grad[:1])
+        for call in made.shown[1].steps[0].forwards
+    )
+
+    assert told("FWD-5", changed(made, rank=1, forwards=forwards)) == []
 
 
 # ------------------------------------------------------------------------------- hooks and gradients

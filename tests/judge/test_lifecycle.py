@@ -30,11 +30,6 @@ from tests.judge.honest import (
 WEIGHT = "blocks.0.weight"
 
 
-@pytest.mark.parametrize(("requirement", "name"), judged("FWD", "TRN", "SPL", "SCH", "LIF"))
-def test_a_run_without_a_fault_has_no_finding(requirement, name):
-    assert found(requirement, honest_example(name)) == []
-
-
 def test_every_requirement_judges_one_of_the_runs_without_a_fault():
     # tests of their own have the runs of these; COM-6 is asked of disturbed runs, of real ranks only; FWD-24 and
     # TRC-6 are about refusals

@@ -1,7 +1,11 @@
 """The outcome of verdicts in which not every rank returned."""
 
-from pipeconform.judge.outcome import Status, judge_verdicts
+import pytest
+from msgspec import structs
+
+from pipeconform.judge.outcome import Status, judge_refusal, judge_verdicts
 from pipeconform.ranks import Raised, Returned, Stuck, VerdictVector
+from tests.judge.honest import honest_example
 
 
 def stuck(peer, **others):
@@ -26,6 +30,18 @@ def test_who_waits_for_a_rank_that_raised_is_told_with_it():
     assert outcome.status is Status.ERROR
     assert outcome.finding.message.endswith("rank 0 waits for rank 1, which raised ValueError")
     assert len(outcome.places) == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_claimed_case_that_any_rank_refuses_is_an_error(rank):
+    shown = list(honest_example("plain").shown)
+    assert judge_refusal(tuple(shown)) is None
+    shown[rank] = structs.replace(shown[rank], unsupported="no room for 3 microbatches")
+
+    outcome = judge_refusal(tuple(shown))
+
+    assert (outcome.status, outcome.finding.rank) == (Status.ERROR, rank)
+    assert outcome.finding.message == "claimed, but build() raised Unsupported: no room for 3 microbatches"
 
 
 def test_without_a_stuck_rank_there_are_no_places():

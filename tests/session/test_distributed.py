@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.command_line import type_in
+
 HERE = Path(__file__).parent
 SELECTED = [
     *(
@@ -27,8 +29,19 @@ GUARD = 600  # seconds
 pytestmark = pytest.mark.xdist_group("session/distributed")  # they share runs
 
 
+def run_here(folder, arguments):
+    """Exit code, what was printed, and the result file of a run in this process, where torch is imported already."""
+    done = type_in(folder, ["run", *arguments])
+    path = folder / "pipeconform-results" / "result.json"
+    return (
+        done.returncode,
+        done.stdout + done.stderr,
+        json.loads(path.read_text()) if path.is_file() else None,
+    )
+
+
 def run(folder, *more, impl="reference", **variables):
-    """Exit code, what was printed, and the result file."""
+    """Exit code, what was printed, and the result file of a run in processes of its own."""
     command = [sys.executable, "-m", "pipeconform", "run", "--impl", impl, *SELECTED, *more]
     environment = {
         **os.environ,
@@ -58,13 +71,14 @@ def timeless(value):
 
 
 @pytest.fixture(scope="module")
-def serial(tmp_path_factory):
+def serial(tmp_path_factory, warm_servers):
     """By implementation what one process finds; each is run once."""
     known = {}
 
     def find(impl):
         if impl not in known:
-            known[impl] = run(tmp_path_factory.mktemp("serial"), impl=impl)
+            with warm_servers.used():
+                known[impl] = run_here(tmp_path_factory.mktemp("serial"), ["--impl", impl, *SELECTED])
         return known[impl]
 
     return find
@@ -133,42 +147,23 @@ def test_two_workers_find_what_one_process_finds(serial, tmp_path):
     assert found(shared) == found(alone)
 
 
-def test_a_wrappers_requirements_are_shared_among_workers(tmp_path):
-    command = [
-        "--requirements",
-        "DPW-1,DPW-5,DPW-14",
-        "--ranks",
-        "1-2",
-        "--examples",
-        "2",
-        "--profile",
-        "smoke",
-    ]
-    found = {}
-    for name, more in (("alone", []), ("shared", ["-n", "2"])):
-        arguments = [
-            sys.executable,
-            "-m",
-            "pipeconform",
-            "run",
-            "--impl",
-            "reference-wrapper",
-            *command,
-            *more,
-        ]
-        done = subprocess.run(
-            [*arguments, "--out", str(tmp_path / name)],
-            check=False,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=GUARD,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        found[name] = json.loads((tmp_path / name / "result.json").read_text())
+def test_a_wrappers_requirements_are_shared_among_workers(tmp_path, warm_servers):
+    asked = ["--impl", "reference-wrapper", "--requirements", "DPW-1,DPW-5,DPW-14", "--ranks", "1-2"]
+    asked += ["--examples", "2", "--profile", "smoke"]
+    for name in ("alone", "shared"):
+        (tmp_path / name).mkdir()
+    with warm_servers.used():
+        code, said, alone = run_here(tmp_path / "alone", asked)
+    command = [sys.executable, "-m", "pipeconform", "run", *asked, "-n", "2"]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path / "shared", capture_output=True, text=True, timeout=GUARD
+    )
+    shared = json.loads((tmp_path / "shared/pipeconform-results/result.json").read_text())
 
-    assert len(found["alone"]["cells"]) == 3
-    assert timeless(found["shared"]) == timeless(found["alone"])
+    assert code == 0, said
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(alone["cells"]) == 3
+    assert timeless(shared) == timeless(alone)
 
 
 def test_workers_execute_no_more_than_one_process_does(serial, shared):
