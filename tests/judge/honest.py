@@ -361,6 +361,13 @@ CASES: Mapping[str, Case] = {
     "optimizer": plain_case(
         TRAIN, Optimize(), Zero(), TRAIN, Optimize(), optimizer=Sgd(lr=0.125, momentum=0.5)
     ),
+    "accumulation and evaluation": plain_case(TRAIN, EVAL, TRAIN),
+    "accumulation and optimizer": plain_case(
+        TRAIN, TRAIN, Optimize(), Zero(), TRAIN, optimizer=Sgd(lr=0.125, momentum=0.5)
+    ),
+    "evaluation and optimizer": plain_case(
+        TRAIN, EVAL, Optimize(), Zero(), TRAIN, Optimize(), optimizer=Sgd(lr=0.125, momentum=0.5)
+    ),
     "evaluation": plain_case(EVAL, TRAIN, EVAL, Zero(), TRAIN),
     "losses of evaluation": plain_case(EVAL, TRAIN, EVAL, loss=LossSpec(scaled=True)),
     "counted": with_model(

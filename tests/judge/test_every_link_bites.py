@@ -19,6 +19,8 @@ NEEDLESS = {
     "compilation_is_named": "judges words: tests/judge/test_forward.py",
     "refusal_is_clear": "judges words: tests/judge/test_tracing.py",
     "shapes_are_told_apart": "judges words: tests/judge/test_tracing.py",
+    "too_little_crosses": "counts bytes of recorded operations: tests/judge/traffic/test_crossing.py",
+    "_everything": "collected before the first wrong step is chosen: tests/judge/test_training.py",
     "repeats_exactly": "compares two executions: tests/judge/test_lifecycle.py",
     "determinism": "gives nothing by itself",
 }

@@ -11,7 +11,7 @@ from pipeconform.case import blocks
 from pipeconform.case.case import LossSpec, Train
 from pipeconform.judge.evidence import Evidence
 from pipeconform.observe.array import Array
-from pipeconform.observe.observation import Reference
+from pipeconform.observe.observation import Reference, Structure
 from pipeconform.oracle.full_model import reference
 from tests.case.examples import EVERYTHING, with_model
 from tests.judge.honest import (
@@ -26,6 +26,7 @@ from tests.judge.honest import (
     masks_for,
     of_blocks,
     plain_case,
+    shown_step,
     told,
     value_of,
     with_value,
@@ -422,9 +423,9 @@ def test_a_buffer_that_moved_otherwise_is_found(name, change):
 
 
 def test_a_missing_buffer_is_found():
-    made = changed(honest_example("buffers"), rank=0, step=2, buffers={0: {}})
+    made = changed(honest_example("buffers"), rank=0, step=3, buffers={0: {}})
 
-    assert told("TRN-9", made) == [("buffer missing", 2, 0, 0, None)]
+    assert told("TRN-9", made) == [("buffer missing", 3, 0, 0, None)]
 
 
 def test_a_parameter_that_does_not_follow_the_optimizer_is_found_at_its_step():
@@ -527,3 +528,42 @@ def test_a_claim_on_all_ranks_makes_all_of_them_hold_the_losses():
 
     assert told("TRN-2", made) == [("number of losses", 0, 0, None, None)]
     assert told("TRN-2", changed(made, rank=0, losses=tuple(_losses(made)))) == []
+
+
+def _wrong(made, what, *, step):
+    """The same evidence with one wrong number in a step: of a parameter, a gradient, or of what the last stage gave."""
+    if what in ("parameters", "gradients"):
+        right = value_of(made, what, 0, WEIGHT, step=step)
+        return with_value(made, what, 0, WEIGHT, Array.of(right + 1.0), rank=0, step=step)
+    shown = shown_step(made.shown[LAST], step)
+    if what == "loss":
+        first, *others = shown.losses
+        losses = (Array.of(first.tensor() + 1.0), *others)
+        return changed(made, rank=LAST, step=step, losses=losses)
+    (leaf,) = shown.output.leaves()
+    return changed(made, rank=LAST, step=step, output=Structure.of(leaf.tensor() + 1.0))
+
+
+@pytest.mark.parametrize(
+    ("example", "what", "step"),
+    [
+        ("accumulation and evaluation", "output", 1),
+        ("accumulation and evaluation", "loss", 2),
+        ("accumulation and evaluation", "gradients", 2),
+        ("accumulation and optimizer", "gradients", 1),
+        ("accumulation and optimizer", "parameters", 2),
+    ],
+)
+def test_each_part_of_two_things_at_once_is_judged(example, what, step):
+    made = honest_example(example)
+    kind = {"parameters": "parameter", "gradients": "gradient"}.get(what, what)
+
+    assert told("TRN-22", made) == []
+    assert {found[:2] for found in told("TRN-22", _wrong(made, what, step=step))} == {(f"{kind} value", step)}
+
+
+def test_of_two_things_at_once_only_the_first_wrong_step_is_told():
+    made = _wrong(honest_example("accumulation and optimizer"), "gradients", step=1)
+    made = _wrong(made, "parameters", step=2)
+
+    assert {found[1] for found in told("TRN-22", made)} == {1}
