@@ -59,7 +59,7 @@ $(READY): pyproject.toml constraints.txt
 
 # Exit code 1 means that the run completed and found violations, so the demo succeeded.
 demo: $(if $(wildcard $(READY)),$(READY),$(INSTALLED))
-	$(BIN)/pipeconform run --impl torch --profile smoke -n auto --out $(OUT) || test $$? -eq 1
+	$(BIN)/pipeconform run --impl torch --profile smoke -n $(WORKERS) --out $(OUT) || test $$? -eq 1
 
 # Installing DeepSpeed builds it from source; its compiled operators are left out.
 $(ENGINES)/.ready: pyproject.toml constraints.txt docs/engines/constraints.txt

@@ -28,7 +28,7 @@ LEAST = 20.0  # seconds: no part is begun with less left
 
 def main() -> int:
     """0 if everything that can run here is done, 1 if a part failed, 2 if some are left."""
-    asked = _arguments()
+    asked = parser_of_options().parse_args()
     out: Path = asked.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -124,7 +124,8 @@ def _release(library: str) -> tuple[int, ...] | None:
     return tuple(map(int, numbers)) if numbers and all(one.isdigit() for one in numbers) else None
 
 
-def _arguments() -> argparse.Namespace:
+def parser_of_options() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu", description=(__doc__ or "").partition("\n")[0]
     )
@@ -146,7 +147,7 @@ def _arguments() -> argparse.Namespace:
         "--nccl", type=Path, metavar="FILE", help="a libnccl.so.2, or .xz of one, for ranks that share a GPU"
     )
     parser.add_argument("--list", action="store_true", help="show the parts and run nothing")
-    return parser.parse_args()
+    return parser
 
 
 if __name__ == "__main__":

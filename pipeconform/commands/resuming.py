@@ -13,7 +13,7 @@ from click.core import ParameterSource
 import pipeconform
 from pipeconform.commands.options import names
 from pipeconform.commands.say import say
-from pipeconform.errors import UsageError
+from pipeconform.errors import BadResultError, UsageError
 from pipeconform.report.words import plural
 from pipeconform.session.journal import Journal
 from pipeconform.spec import STANDARD_VERSION, rule_digest
@@ -179,12 +179,17 @@ def _text(value: object) -> str:
 def opened(out: Path, settings: Settings, *, resume: bool) -> Journal:
     """The journal of a run that begins or goes on in a folder that is locked for it.
 
+    A run that begins where no journal can be written is judged without one, and says so.
+
     Raises:
-        BadResultError: the folder cannot be written.
+        BadResultError: a run goes on, and its folder cannot be written to.
     """
     journal = Journal.of(out)
     if not resume or journal.settings(Settings) is None:
-        journal.begin(settings)
+        try:
+            journal.begin(settings)
+        except BadResultError as error:
+            say(f"pipeconform: {error}; if this run is ended, it cannot be resumed", err=True)
         return journal
     judged = len(journal.entries())
     planned = journal.planned()

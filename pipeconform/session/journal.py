@@ -96,11 +96,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Journal:
-    """The journal in one folder; each process has its own object and appends to a file of its own.
-
-    Raises:
-        BadResultError: a method cannot write to the folder.
-    """
+    """The journal in one folder; each process has its own object and appends to a file of its own."""
 
     folder: Path
 
@@ -112,13 +108,21 @@ class Journal:
     # ------------------------------------------------------------------ the command's part
 
     def begin(self, settings: msgspec.Struct) -> None:
-        """Start anew: forget the previous run but for its result."""
+        """Start anew: forget the previous run but for its result.
+
+        Raises:
+            BadResultError: the folder cannot be written to; nothing is left in it.
+        """
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # there may be no previous run
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.folder.parent / RESULT_NAME, self.earlier)
-        self._write("settings.json", settings)
-        self._write("begun.json", _begun(secrets.token_hex(16), before=0.0))
+        try:
+            self._write("settings.json", settings)
+            self._write("begun.json", _begun(secrets.token_hex(16), before=0.0))
+        except BadResultError:
+            shutil.rmtree(self.folder, ignore_errors=True)  # half of a journal could not be resumed
+            raise
 
     def resume(self) -> None:
         """Go on: another process carries out the run."""
@@ -132,7 +136,7 @@ class Journal:
 
     def end(self, *, complete: bool) -> None:
         """Note that the run ended of its own accord, or was interrupted."""
-        self._write("ended.json", Ended(complete=complete, at=time.time()))
+        self._write_if_possible("ended.json", Ended(complete=complete, at=time.time()))
 
     def settings(self, kind: type[T]) -> T | None:
         """The settings of the run; None if there is none in this folder."""
@@ -149,7 +153,7 @@ class Journal:
         """
         before = self.known()
         if before is None:
-            self._write("known.json", known)
+            self._write_if_possible("known.json", known)
             return
         differences = _differences(before, known)
         if differences:
@@ -161,7 +165,7 @@ class Journal:
     def plan(self, cells: Sequence[Where]) -> None:
         """Note the cells that the run judges, unless it was noted before."""
         if self.planned() is None:
-            self._write("plan.json", list(cells))
+            self._write_if_possible("plan.json", list(cells))
 
     def writer(self) -> Writer:
         """What appends this process's cells."""
@@ -224,6 +228,11 @@ class Journal:
                 part.write_bytes(msgspec.json.encode(value))
         except OSError as error:
             raise BadResultError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def _write_if_possible(self, name: str, value: object) -> None:
+        """Write a file without which a run can go on: a full disk must not end it."""
+        with contextlib.suppress(BadResultError):
+            self._write(name, value)
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):

@@ -10,6 +10,7 @@ import click
 import pytest
 from torch.distributed.run import get_args_parser
 
+from benchmarks.gpu.__main__ import parser_of_options
 from pipeconform.agent import main
 from pipeconform.cli import pipeconform
 from tests.docs.pages import blocks, shell
@@ -44,6 +45,7 @@ def test_every_agent_that_is_shown_is_started_with_options_that_exist(page):
         assert used <= known
 
 
+GPU = {option for action in parser_of_options()._actions for option in action.option_strings}
 TORCHRUN = {name.replace("_", "-") for action in get_args_parser()._actions for name in action.option_strings}
 ELSEWHERE = {
     "--nodes",
@@ -76,7 +78,7 @@ def test_every_option_that_is_named_exists(pytestconfig, name):
     own = options_of(pipeconform) | options_of(main)
 
     assert named
-    assert named - own - TORCHRUN - ELSEWHERE - OTHERS == set()
+    assert named - own - TORCHRUN - ELSEWHERE - OTHERS - GPU == set()
 
 
 def test_every_torchrun_that_is_shown_has_options_that_exist(page):

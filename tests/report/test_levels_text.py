@@ -43,7 +43,7 @@ def test_unclaimed_requirements_are_counted_and_the_first_such_level_is_next(sai
     (first, others), following = said(unclaimed=FORWARD[1:-1])
 
     assert first == "conformant, by what this run judged, for no level"
-    assert others.startswith("  Forward: 24 of 26 not claimed, at most 8; Training: ")
+    assert others.startswith("  Forward: 25 of 27 not claimed, at most 9; Training: ")
     assert following == ["next: pipeconform claims torch --level forward"]
 
 
