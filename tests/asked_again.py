@@ -1,6 +1,7 @@
 """Tests that fail and pass when they are run again: the failure counts, and a file that the run leaves says so.
 
-Such a test fails by chance, or because of what ran before it. On a busy machine it is told apart from what is wrong.
+Such a test fails by chance, or because of what ran before it: on a busy machine the file distinguishes it from a test
+that finds a defect.
 """
 
 from __future__ import annotations

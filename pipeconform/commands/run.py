@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pipeconform.campaign.options import Options
+from pipeconform.campaign.options import TIME_LIMIT, Options
 from pipeconform.commands.agents import attach_from, attach_options
 from pipeconform.commands.engine import arguments, drive
 from pipeconform.commands.known import known_in, known_option
@@ -116,7 +116,7 @@ __all__ = ["run"]
     "--time-limit",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
+    default=TIME_LIMIT,
     show_default=True,
     help="Stop the ranks of a case after this time, if they are not found to be stuck before: see docs/clusters.md.",
 )

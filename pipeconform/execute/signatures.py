@@ -41,6 +41,5 @@ def _signature(method: Callable[..., Any]) -> inspect.Signature:
 
 @functools.lru_cache(maxsize=256)
 def _bound(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(
-        function.__get__(object())
-    )  # binding takes away the first parameter, whatever its kind
+    # binding takes away the first parameter, whatever its kind
+    return inspect.signature(function.__get__(object()))

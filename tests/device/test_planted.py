@@ -47,7 +47,7 @@ def _outcome(vector):
 
 
 def forward_on_another_stream(device):
-    """A stage computes on a stream of its own, and nobody waits for it: its result is not an engine's result yet."""
+    """A stage computes on a stream of its own that no other stream waits for: its result is not the engine's yet."""
     import torch
 
     from pipeconform.observe.recorder import ForwardRecorder
