@@ -20,11 +20,16 @@ from __future__ import annotations
 
 import atexit
 import functools
+import io
+import marshal
 import os
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import CodeType
+from typing import ClassVar
 
 import cloudpickle
 import msgspec
@@ -126,11 +131,26 @@ def _dumps(function: Callable[..., object], args: tuple[object, ...], kwargs: Ma
         return _dumps(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     try:
         with _by_value(function):
-            return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
+            payload = io.BytesIO()
+            _Pickler(payload).dump((function, args, kwargs))
+            return payload.getvalue()
     except Exception as error:
         raise UsageError(
             f"{_culprit(function, args, kwargs)} cannot be sent to the ranks: {error}"
         ) from error
+
+
+def _code(code: CodeType) -> tuple[Callable[[bytes], object], tuple[bytes]]:
+    return marshal.loads, (marshal.dumps(code),)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """cloudpickle, with the file of each function kept: from 3.1.3 on it writes <dynamic-code> instead.
+
+    Tracebacks and stacks of ranks then show no source lines.
+    """
+
+    dispatch_table: ClassVar = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 
 
 def _culprit(function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
