@@ -304,6 +304,10 @@ class RemoteEyes:
         pulse = self._group.channels[rank].pulse
         return pulse is not None and pulse.stopped
 
+    def withheld(self, ranks: Sequence[int]) -> float:
+        """0: agents do not report it, so limits on other hosts are by the clock."""
+        return 0.0
+
 
 class Inquiry:
     """A question to some ranks; those whose agents are lost never answer."""

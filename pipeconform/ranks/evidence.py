@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Look", "ended", "look", "progressed"]
+__all__ = ["Look", "Share", "ended", "look", "progressed", "share", "withheld"]
 
 _BUSY_SHARE = 0.02  # of one core, per thread
 _STARVED_SHARE = 0.75  # of the time spent in the run queue, per thread
@@ -53,6 +53,40 @@ class Look:
     def stopped(self) -> bool:
         """Whether a signal or a debugger holds the whole process."""
         return bool(self.threads) and all(thread.state in "Tt" for thread in self.threads.values())
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a process's main thread has had of the processors, in seconds."""
+
+    used: float
+    queued: float
+    """Runnable, without a processor."""
+
+    def __sub__(self, other: Share) -> Share:
+        return Share(self.used - other.used, self.queued - other.queued)
+
+
+def share(pid: int) -> Share | None:
+    """What process ``pid`` has had so far; None if it has ended, or the system does not tell."""
+    try:
+        used, queued, _ = (int(field) for field in _read(f"/proc/{pid}/schedstat").split())
+    except (OSError, ValueError):
+        return None
+    return Share(used / 1e9, queued / 1e9)
+
+
+def withheld(shares: Sequence[Share], *, cores: int) -> float:
+    """For how many seconds others took the processors away from a world whose ranks have had ``shares``.
+
+    Ranks on few cores also wait for each other. While they do, all their cores are used, so the time in which one of
+    them wanted a processor is what the world was given on its cores, and what was withheld.
+    """
+    if not shares:
+        return 0.0
+    given = sum(one.used for one in shares) / min(len(shares), max(cores, 1))
+    wanted = max(one.used + one.queued for one in shares)
+    return max(0.0, min(max(one.queued for one in shares), wanted - given))
 
 
 def look(pid: int) -> Look | None:

@@ -76,6 +76,9 @@ class Eyes(Protocol):
     def stopped(self, rank: int) -> bool:
         """Whether `rank` was held by a signal when last looked at."""
 
+    def withheld(self, ranks: Sequence[int]) -> float:
+        """For how many seconds others took the processors away from `ranks` since the first look; 0 if unknown."""
+
 
 class Asked(Protocol):
     """A question to some ranks about what they are doing; a rank may never answer."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeconform.ranks.evidence import Look, look, progressed
+from pipeconform.ranks.evidence import Look, Share, look, progressed, share, withheld
 from pipeconform.ranks.protocols import Eyes
 
 __all__ = ["Limits", "LocalEyes", "Watch"]
+
+_LONGEST = 5.0  # times the time limit, by the clock, however busy the machine is
 
 
 @dataclass(frozen=True)
 class Limits:
     """Patience, all in seconds.
 
-    ``time``: for the whole task. ``idle``: while no unanswered rank progresses. ``idle_after_failure``:
+    ``time``: for the whole task; time in which others took the processors away from the unanswered ranks does not
+    count, up to four times as much. ``idle``: while no unanswered rank progresses. ``idle_after_failure``:
     the same once a rank has raised or died, because the others then most likely wait for it.
     """
 
@@ -69,7 +74,10 @@ class Watch:
         """
         now = self._clock()
         if now - self._started >= self._limits.time and not answering:
-            return f"time limit of {self._limits.time:g} s"
+            held = self._eyes.withheld(waiting)
+            if now - self._started >= min(self._limits.time + held, _LONGEST * self._limits.time):
+                busy = f", and {held:.1f} s in which others had the processors" if held >= 0.1 else ""
+                return f"time limit of {self._limits.time:g} s{busy}"
         self._failed = failure is not None
         if now - self._checked < self.interval / 2:
             return None  # woken by an answer; two looks need some time between them
@@ -95,6 +103,7 @@ class LocalEyes:
     def __init__(self, pids: Mapping[int, int]) -> None:
         self._pids = pids
         self._looks: dict[int, Look] = {}
+        self._begun: dict[int, Share] = {}
         self._suspect: int | None = None  # the rank that progressed last is looked at first
 
     def stopped(self, rank: int) -> bool:
@@ -105,6 +114,8 @@ class LocalEyes:
     def progress(self, ranks: Sequence[int]) -> bool:
         """Whether any of ``ranks`` progressed between the last look at it and now."""
         fresh = False
+        if not self._begun:
+            self._begun = self._shares(self._pids)
         for rank in sorted(ranks, key=lambda rank: rank != self._suspect):
             before, now = self._looks.get(rank), look(self._pids[rank])
             if now is None:  # nothing can be seen: it just ended, or the system has no /proc
@@ -116,3 +127,21 @@ class LocalEyes:
                 self._suspect = rank
                 return True
         return fresh
+
+    def withheld(self, ranks: Sequence[int]) -> float:
+        """For how many seconds others took the processors away from ``ranks`` since the first look."""
+        now = self._shares(rank for rank in ranks if rank in self._begun)
+        return withheld([now[rank] - self._begun[rank] for rank in now], cores=self._cores())
+
+    def _shares(self, ranks: Iterable[int]) -> dict[int, Share]:
+        seen = ((rank, share(self._pids[rank])) for rank in ranks)
+        return {rank: one for rank, one in seen if one is not None}
+
+    def _cores(self) -> int:
+        """How many processors a rank may use: all may use the same."""
+        for pid in self._pids.values():
+            with contextlib.suppress(
+                OSError, AttributeError
+            ):  # it has ended; other systems have no such call
+                return len(os.sched_getaffinity(pid))
+        return os.cpu_count() or 1

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pipeconform.ranks.evidence import ended, look, progressed
+from pipeconform.ranks.evidence import Share, ended, look, progressed, share, withheld
 
 PAUSE = 0.2  # seconds between two looks
 FEW = 3
@@ -132,3 +132,49 @@ def test_a_process_has_ended_when_it_is_killed_and_when_it_is_reaped():
         assert ended(process.pid), "a zombie"
         process.wait()
         assert ended(process.pid)
+
+
+# ------------------------------------------------------------- processors that others had (withheld)
+
+
+@pytest.mark.parametrize(
+    ("shares", "cores", "seconds"),
+    [
+        ([], 2, 0.0),
+        ([(60, 0)], 2, 0.0),  # it had a processor all the time
+        ([(0, 0), (0, 0)], 2, 0.0),  # all sleep
+        ([(15, 45)] * 4, 1, 0.0),  # four that compute take turns on the core that they have
+        ([(30, 30)] * 4, 2, 0.0),
+        ([(10, 50), (0, 0)], 2, 50.0),  # one computes, the other waits for it
+        ([(5, 55)] * 4, 1, 40.0),  # eight more on the same core
+        ([(20, 0), (20, 0), (20, 0)], 1, 0.0),  # one after the other
+        ([(50, 10)], 1, 10.0),
+    ],
+)
+def test_what_ranks_take_from_each_other_is_not_withheld(shares, cores, seconds):
+    assert withheld([Share(float(used), float(queued)) for used, queued in shares], cores=cores) == seconds
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no system call to share a core")
+def test_two_that_spin_on_one_core_take_it_from_each_other():
+    core = {min(os.sched_getaffinity(0))}
+    with _process("while True: pass") as rank, _process("while True: pass") as other:
+        for process in (rank, other):
+            os.sched_setaffinity(process.pid, core)
+        begun, moment = share(rank.pid), time.monotonic()
+        while (now := share(rank.pid)) is not None and time.monotonic() - moment < 60.0:
+            assert begun is not None
+            if withheld([now - begun], cores=1) >= 0.3:  # half of 0.6 s, later on a busy machine
+                break
+            time.sleep(0.05)
+        assert now is not None
+        assert begun is not None
+        assert now.used > begun.used
+        assert 0.3 <= withheld([now - begun], cores=1) <= time.monotonic() - moment
+
+
+def test_of_a_process_that_has_ended_no_share_is_known():
+    with _process("pass") as process:
+        process.wait()
+        assert share(process.pid) is None or share(process.pid).used >= 0  # a zombie still has its numbers
+    assert share(2**22 + 1) is None

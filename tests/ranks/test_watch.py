@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeconform.ranks import watch
+from pipeconform.ranks.evidence import Share
 from pipeconform.ranks.watch import Limits, LocalEyes, Watch
 
 LIMITS = Limits(time=100.0, idle=0.5, idle_after_failure=0.25)
@@ -25,6 +26,7 @@ class Clock:
 @dataclass
 class Eyes:
     moving: bool = False
+    held: float = 0.0
     asked: list[list[int]] = field(default_factory=list)
 
     def progress(self, ranks):
@@ -33,6 +35,10 @@ class Eyes:
 
     def stopped(self, rank):
         return False
+
+    def withheld(self, ranks):
+        self.asked.append(list(ranks))
+        return self.held
 
 
 class Watched:
@@ -57,6 +63,23 @@ class Watched:
         while said is None and self.clock.now < end - 1e-9:
             said = self.after(min(self.watch.interval, end - self.clock.now), **changed)
         return said
+
+
+def test_time_in_which_others_have_the_processors_does_not_count():
+    watched = Watched()
+    watched.eyes.moving, watched.eyes.held = True, 50.0
+
+    assert watched.after(149.75) is None
+    assert watched.eyes.asked[-2] == [0, 1]
+    assert watched.after(0.25) == "time limit of 100 s, and 50.0 s in which others had the processors"
+
+
+def test_however_busy_the_machine_five_times_the_limit_ends_a_task():
+    watched = Watched()
+    watched.eyes.moving, watched.eyes.held = True, 1e6
+
+    assert watched.after(499.75) is None
+    assert watched.after(0.25).startswith("time limit of 100 s, and ")
 
 
 def test_ranks_that_rest_are_given_up_after_the_idle_limit():
@@ -163,6 +186,21 @@ def test_looks_become_frequent_when_patience_is_short_and_the_limit_near():
 
 
 # ------------------------------------------------------------------------------- looks at processes
+
+
+def test_what_was_withheld_counts_from_the_first_look(shown, monkeypatch):
+    shares = {10: Share(1.0, 70.0), 11: Share(1.0, 80.0), 12: None}
+    monkeypatch.setattr(watch, "share", lambda pid: shares[pid])
+    eyes = LocalEyes(PIDS)
+    assert eyes.withheld([0, 1, 2]) == 0.0
+
+    eyes.progress([0, 1, 2])
+    shares[10], shares[11] = Share(2.0, 75.0), Share(1.0, 81.0)
+
+    assert eyes.withheld([0, 1, 2]) == 5.0
+    assert eyes.withheld([1, 2]) == 1.0
+    shares[10] = None  # it has ended
+    assert eyes.withheld([0, 1, 2]) == 1.0
 
 
 @pytest.fixture
