@@ -66,7 +66,8 @@ def run_on_ranks(
     """Call ``function(*args, **kwargs)`` on every one of ``ranks`` processes; return one verdict per rank.
 
     The default process group is set up, and ranks have one intra-op thread. ``time_limit`` is seconds for
-    the whole call, not counting (on Linux) time in which other processes had the processors; if no rank uses its processor for ``idle_limit`` seconds, the ranks are stuck.
+    the whole call, not counting (on Linux) time in which other processes had the processors; if no rank uses its
+    processor for ``idle_limit`` seconds, the ranks are stuck.
     With ``record`` every communication is recorded (some 40 µs each, and what is never waited for stays alive
     until the function returns): a hang then names the operation of every rank, and a deadlock is proved within
     half a second.

@@ -76,8 +76,7 @@ class Watch:
         if now - self._started >= self._limits.time and not answering:
             held = self._eyes.withheld(waiting)
             if now - self._started >= min(self._limits.time + held, _LONGEST * self._limits.time):
-                busy = f", and {held:.1f} s in which others had the processors" if held >= 0.1 else ""
-                return f"time limit of {self._limits.time:g} s{busy}"
+                return f"time limit of {self._limits.time:g} s"  # the same words however busy the machine is
         self._failed = failure is not None
         if now - self._checked < self.interval / 2:
             return None  # woken by an answer; two looks need some time between them
