@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -55,6 +55,16 @@ def requirement_line(identifier: str, cells: list[Cell]) -> Text:
     return line
 
 
+def _place(cell: Cell) -> tuple[str, str, str]:
+    return cell.requirement, cell.schedule, cell.variant
+
+
+def _finders(cells: Iterable[Cell]) -> str:
+    """The requirements whose controls showed violations of these cells."""
+    finders = (one.found_by.partition(":")[0] for cell in cells for one in cell.violations if one.found_by)
+    return ", ".join(dict.fromkeys(finders))
+
+
 class LiveView:
     """Shows the progress of a run; `cells` is the number of cells of each requirement.
 
@@ -82,12 +92,13 @@ class LiveView:
         self._judged_before = 0
         self._rates: deque[tuple[float, int]] = deque()
         self._begun = time.monotonic()
+        self._redraws = console.is_terminal
         self._live: Live | None = None
 
     def start(self) -> None:
         """Begin to show the run."""
         self._begun = time.monotonic()
-        if self._console.is_terminal:
+        if self._redraws:
             self._live = redrawn(self._console, self.render, updates=_UPDATES)
         else:
             wanted = plural(len(self._cells), "requirement")
@@ -109,6 +120,20 @@ class LiveView:
                 self._line(cell_line(cell))
         elif len(finished) == self._awaited[cell.requirement]:
             self._line(requirement_line(cell.requirement, finished))
+
+    def settle(self, cells: Iterable[Cell]) -> None:
+        """Show again what is not as it was shown: cells to which controls of other requirements added a violation."""
+        shown = {_place(cell): cell.status for several in self._cells.values() for cell in several}
+        settled: dict[str, list[Cell]] = {}
+        for cell in cells:
+            settled.setdefault(cell.requirement, []).append(cell)
+        for identifier, own in settled.items():
+            changed = [cell for cell in own if shown.get(_place(cell), cell.status) != cell.status]
+            if not changed:
+                continue
+            lines = map(cell_line, changed) if self._redraws else [requirement_line(identifier, own)]
+            for line in lines:
+                self._line(line.append(f", as controls of {_finders(changed)} show"))
 
     def stop(self) -> None:
         """Clear what is redrawn; stopping twice is harmless."""

@@ -366,6 +366,8 @@ class PytestRun:
             self.gathered.write_last(complete=complete)
         if self.gathered.last is not None:
             record_causes(self.config, self.gathered.last)
+            if self.view is not None:
+                self.view.settle(self.gathered.last.cells)
         if not self.interrupted and came_through and (failed or self.gathered.unwritten or not judged):
             session.exitstatus = 3
         elif session.exitstatus == 0 and (unexplained(cells) or self._file_is_wrong(complete=complete)):

@@ -182,3 +182,50 @@ def test_a_cell_that_is_partly_blocked_names_what_it_accuses(make):
     cell = make.cell("DPC-9", "GPipe", make.violation("DPC-9", "GPipe", signature="buffer value"), effect)
 
     assert str(cell_line(cell)) == "FAIL   DPC-9 under GPipe: buffer value"
+
+
+def with_found(make, status="error"):
+    """A cell that was met, and the same after FWD-24's control showed a violation of it."""
+    found = make.violation("FWD-1", "GPipe", status=status, found_by="FWD-24:GPipe:default:1f3a")
+    return make.cell("FWD-1", "GPipe"), make.cell("FWD-1", "GPipe", found)
+
+
+def test_what_a_control_adds_to_a_cell_that_was_shown_is_shown_again(make, plain):
+    view = view_on(plain)
+    before, after = with_found(make)
+    others = [make.cell("FWD-1", "1F1B"), make.cell("TRN-1", "GPipe"), make.cell("TRN-1", "1F1B")]
+    for cell in (before, *others):
+        view.cell(cell)
+    view.stop()
+
+    view.settle((after, *others))
+
+    assert plain.file.getvalue().splitlines()[-1] == (
+        "FWD-1  1 ok, 1 ERR (GPipe); 8 judgements, 1.0 s, as controls of FWD-24 show"
+    )
+    assert len(plain.file.getvalue().splitlines()) == 4
+
+
+def test_on_a_terminal_the_cell_itself_is_shown(make, terminal):
+    view = view_on(terminal)
+    before, after = with_found(make)
+    view.cell(before)
+    view.stop()
+
+    view.settle((after, make.cell("TRN-1", "GPipe")))  # the second was judged before the run was resumed
+
+    shown = terminal.file.getvalue()
+    assert "FWD-1 under GPipe: output value, as controls of FWD-24 show" in shown
+    assert "TRN-1" not in shown
+
+
+def test_cells_that_are_as_they_were_shown_are_not_shown_again(make, plain):
+    view = view_on(plain)
+    _, after = with_found(make)
+    view.cell(after)
+    view.stop()
+    before = plain.file.getvalue()
+
+    view.settle((after,))
+
+    assert plain.file.getvalue() == before
