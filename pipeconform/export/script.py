@@ -6,24 +6,15 @@ import io
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pipeconform.execute.implementation import resolve
 from pipeconform.export.adapter_text import AdapterText, adapter_text
-from pipeconform.export.bundle import imported_by, sources_of
+from pipeconform.export.bundle import sources
 from pipeconform.export.question import MEMBER, Question, written_question
 from pipeconform.report.case_text import describe_case
 
 __all__ = ["Program", "program_of"]
 
-_CARRIED = (
-    "pipeconform.export.program",
-    "pipeconform.oracle.full_model",
-    "pipeconform.wrappers.worker",
-    "pipeconform.ranks.server",
-    "pipeconform.execute.worker",
-)
-"""Modules that the program imports, directly or, in rank processes, by name."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same case gives the same archive
 
 _BEGIN = """
@@ -59,20 +50,14 @@ def program_of(question: Question, *, implementation: str, found: str, archive: 
     """
     where, _, name = resolve(implementation).rpartition(":")
     adapter = adapter_text(where)
-    carried = set(_CARRIED)
-    siblings: dict[str, Path] = {}
-    if adapter is not None:
-        carried.update(imported_by(adapter.source, "adapter"))
-        siblings = adapter.siblings
-        for path in siblings.values():
-            carried.update(imported_by(path.read_text("utf-8"), path.stem))
     begin = _BEGIN.format(archive=archive, implementation=name if adapter is not None else f"{where}:{name}")
     head = "\n".join(_head(question, found=found, archive=archive, adapter=adapter))
     quoted = head.replace("\\", "\\\\").replace('"""', "'''")
-    future, source = ("", "") if adapter is None else (adapter.future, adapter.source)
+    future, source, siblings = "", "", {}
+    if adapter is not None:
+        future, source, siblings = adapter.future, adapter.source, adapter.siblings
     text = f'"""{quoted}\n"""\n\n{future}{begin}\n{source}'
-    files = {**sources_of(sorted(carried)), **siblings}
-    members = {place: path.read_bytes() for place, path in files.items()}
+    members = {place: path.read_bytes() for place, path in {**sources(), **siblings}.items()}
     return Program(text=text, archive=_zipped({MEMBER: written_question(question), **members}))
 
 
