@@ -29,10 +29,10 @@ def _head(outcomes: Mapping[str, Outcome], requirements: tuple[str, ...]) -> Ite
     yield ""
     yield (
         "Written by `python -m benchmarks.programs`. A violation is written as two files (the adapter's source, and "
-        "the judgement in an archive beside it), which are executed where pipeconform is not installed: once as they "
-        "are, and once with an adapter that does the case right. For every requirement there is a fault of the reference "
-        "(its mended engine is the reference itself), and for adapters of other engines the first violation of each "
-        "requirement in a result (there the reference stands for the mended engine)."
+        "the judgement in an archive beside it). They are executed where pipeconform is not installed: once as they "
+        "are, and once with an adapter that does the case right. For every requirement there is a fault of the "
+        "reference, whose mended engine is the reference itself; for adapters of other engines there is the first "
+        "violation of each requirement in a result, and the reference stands for the mended engine."
     )
     yield ""
     yield "| | |"
