@@ -16,8 +16,8 @@ from pipeconform.campaign.pipeline_runner import PipelineRunner
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.case import blocks
 from pipeconform.case.case import Case, Model, Stage, Train, World
-from pipeconform.case.mistakes import Mistake
 from pipeconform.case.misplans import Misplan
+from pipeconform.case.mistakes import Mistake
 from pipeconform.errors import BadAdapterError, ContractError
 from pipeconform.execute.implementation import resolve
 from pipeconform.ranks.frames import Frame
