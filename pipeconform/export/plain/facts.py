@@ -20,7 +20,6 @@ __all__ = ["facts_of"]
 
 WAIT = 20
 """Seconds after which a rank that waits for another is said to wait for ever."""
-_ATTEMPTS = 20
 _LONE = ("ForwardOnly", "GPipe", "1F1B")
 """Schedules that take one stage, and not a list."""
 _OPERATIONS = {
@@ -42,13 +41,6 @@ _OUTPUTS = {
     "object": '"no tensor"',
 }
 """What a stage returns instead of its output."""
-
-
-_SEEN = {
-    "raised": 'f"REPRODUCED: {error!r}" if same else repr(error)',
-    "waited": 'f"REPRODUCED: {error!r}" if "imed out" in str(error) else repr(error)',
-}
-"""What a rank writes that raised, by what is sought."""
 
 
 def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[str, object]:
@@ -89,10 +81,8 @@ def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[st
         "bounds": bounds_on_inputs(case) if aspect.returns == "inputs" else {},
         "limit": f", timeout=timedelta(seconds={WAIT})" if aspect.kind == "waited" else "",
         "wait": WAIT,
-        "attempts": _ATTEMPTS,
         "named": "{name}" if aspect.returns else f"{aspect.what} of {{name}}",
         "error": _pattern(aspect.ended) if aspect.kind == "raised" else "",
-        "seen_error": _SEEN.get(aspect.kind, "repr(error)"),
         "optimizes": any(isinstance(step, Optimize) for step in case.program),
         "optimizer": _optimizer(case),
     }
