@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -13,8 +14,10 @@ import msgspec
 from benchmarks.programs.asked import Asked, runner
 from benchmarks.programs.outcomes import Outcome
 from pipeconform.campaign.again import judge_again, verdict
+from pipeconform.campaign.preload import PRELOAD
 from pipeconform.export.question import Question
 from pipeconform.export.script import program_of
+from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.pools import Pools
 from pipeconform.spec.wrappers import any_requirement
 
@@ -92,5 +95,13 @@ def replayed(question: Question, implementation: str, pools: Pools) -> str:
     """The kind of verdict of ``pipeconform replay``."""
     rows, sought = [any_requirement(name) for name in question.requirements], question.sought
     hung = sought is not None and sought.status == "hung"
-    outcomes = judge_again(question.case, rows, runner(pools, implementation), hung=hung)
+    with _environment_of(question, pools) as own:
+        outcomes = judge_again(question.case, rows, runner(own, implementation), hung=hung)
     return verdict(outcomes, sought).kind
+
+
+def _environment_of(question: Question, pools: Pools) -> AbstractContextManager[Pools]:
+    """The given processes, or new ones with the variables of the question's variant."""
+    if not question.settings:
+        return nullcontext(pools)
+    return Pools(Environment(question.variant, dict(question.settings)), preload=PRELOAD)
