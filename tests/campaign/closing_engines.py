@@ -1,31 +1,32 @@
-"""torch's pipelining whose connections outlive an error: another process holds them for a while."""
+"""torch's pipelining whose rank keeps its process group when it has raised: its connections stay open as long."""
 
 from __future__ import annotations
 
-import os
-import time
+import threading
 
 from pipeconform.adapters.torch_pipelining import TorchPipelining
 
+KEPT: list[object] = []
+
 
 class ClosesLate(TorchPipelining):
-    """When a rank has raised, its peers are told by the closing connection, a fifth of a second later."""
+    """The closing connection tells the peers a fifth of a second later, in which no rank does anything."""
 
     seconds = 0.2
 
     def build(self, plan):
-        return Holding(super().build(plan), self.seconds)
+        return Keeping(super().build(plan), plan.ranks.pipeline_group, self.seconds)
 
 
 class NeverCloses(ClosesLate):
-    """They are not told while they are observed."""
+    """Nothing tells the peers while they are observed."""
 
     seconds = 30.0
 
 
-class Holding:
-    def __init__(self, inner, seconds):
-        self.inner, self.seconds = inner, seconds
+class Keeping:
+    def __init__(self, inner, group, seconds):
+        self.inner, self.group, self.seconds = inner, group, seconds
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
@@ -34,7 +35,8 @@ class Holding:
         try:
             return self.inner.run(mode, batch)
         except RuntimeError:
-            if os.fork() == 0:  # it has the same sockets, which are closed when it ends, too
-                time.sleep(self.seconds)
-                os._exit(0)
+            KEPT.append(self.group)
+            later = threading.Timer(self.seconds, KEPT.clear)
+            later.daemon = True
+            later.start()
             raise
