@@ -18,6 +18,12 @@ class ClosesLate(TorchPipelining):
         return Keeping(super().build(plan), plan.ranks.pipeline_group, self.seconds)
 
 
+class ClosesLater(ClosesLate):
+    """It takes a second."""
+
+    seconds = 1.0
+
+
 class NeverCloses(ClosesLate):
     """Nothing tells the peers while they are observed."""
 
@@ -34,7 +40,7 @@ class Keeping:
     def run(self, mode, batch):
         try:
             return self.inner.run(mode, batch)
-        except RuntimeError:
+        except Exception:
             KEPT.append(self.group)
             later = threading.Timer(self.seconds, KEPT.clear)
             later.daemon = True

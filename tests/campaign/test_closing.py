@@ -44,10 +44,13 @@ def test_a_peer_that_a_closing_connection_wakes_up_does_not_hang(pools):
     assert judged(pools, "ClosesLate") == ()
 
 
-def test_it_would_be_called_a_hang_if_waits_in_the_harness_did_not_settle(pools, monkeypatch):
-    monkeypatch.setattr(questions, "SETTLED", 0.0)
+@pytest.mark.parametrize(("settled", "expected"), [(3.0, []), (0.0, ["hung"])])
+def test_it_would_be_called_a_hang_if_waits_in_the_harness_did_not_settle(
+    pools, monkeypatch, settled, expected
+):
+    monkeypatch.setattr(questions, "SETTLED", settled)
 
-    assert [one.status for one in judged(pools, "ClosesLate")] == ["hung"]
+    assert [one.status for one in judged(pools, "ClosesLater")] == expected
 
 
 def test_a_peer_that_nothing_wakes_up_hangs(pools):
