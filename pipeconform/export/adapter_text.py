@@ -67,9 +67,8 @@ def _siblings(path: Path) -> dict[str, Path]:
     """The modules in a file's folder that it imports, directly or indirectly; packages are taken whole."""
     folder, finder = path.parent, ModuleFinder([str(path.parent)])
     finder.run_script(str(path))
-    found = {Path(one.__file__) for one in finder.modules.values() if one.__file__} - {path}
-    for package in (
-        one.parent for one in list(found) if one.name == "__init__.py" and one.parents[1] == folder
-    ):
-        found.update(package.rglob("*.py"))
+    files = (getattr(module, "__file__", None) for module in finder.modules.values())
+    found = {Path(file) for file in files if file} - {path}
+    packages = {one.parent for one in found if one.name == "__init__.py" and one.parents[1] == folder}
+    found.update(file for package in packages for file in package.rglob("*.py"))
     return {one.relative_to(folder).as_posix(): one for one in sorted(found)}

@@ -14,7 +14,7 @@ from pipeconform.execute.by_hand import CALLS, DUE, TOLD
 from pipeconform.export.plain.aspects import Aspect
 from pipeconform.export.plain.layout import bounds_on_inputs, layout_facts, owners
 from pipeconform.export.plain.refusal import NotPlainError
-from pipeconform.schedule.table import Kind
+from pipeconform.schedule import Kind
 
 __all__ = ["facts_of"]
 

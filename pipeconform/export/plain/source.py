@@ -34,7 +34,7 @@ def _template(name: str) -> Template:
     made.filters.update(kind=lambda one: type(one).__name__, as_run=_as_run, docstring=docstring)
     text = files(__package__).joinpath("templates", f"{name}.jinja").read_text("utf-8")
     return made.from_string(
-        re.sub(r"^(.*?)  #: (.+)\n", r"{% if \2 %}\1\n{% endif +%}", text, flags=re.MULTILINE)
+        re.sub(r"^(.*?)  #: (.+)\n", r"{% if \2 +%}\1\n{% endif +%}", text, flags=re.MULTILINE)
     )
 
 
