@@ -32,9 +32,9 @@ class Aspect:
     found: str = ""
     """An expression: an iterator over texts about what is wrong. Empty if only the end of a rank counts."""
     returns: str = ""
-    """``output`` or ``loss``: what a run must return; ``inputs`` or ``outputs``: what must not stay alive."""
+    """``output`` or ``loss``: what a run must return."""
     kind: str = "values"
-    """``values``, ``around`` an evaluation, what is kept ``alive``, the declared ``table``, operations
+    """``values``, ``around`` an evaluation, inputs that are kept ``alive``, the declared ``table``, operations
     called ``by hand``, or the end: ``raised``, ``died``, ``waited``."""
     what: str = ""
     """What is compared, such as ``gradient``; in counts, ``more`` or ``less``."""
@@ -71,9 +71,8 @@ def aspect_of(case: Case, *, requirement: str, signature: str, status: str) -> A
         return Aspect(kind="by hand", ended=signature, found="on_pipeline(rank)")
     if signature == "declared table is incomplete":
         return Aspect(kind="table", found="on_pipeline(rank)")
-    if signature in ("outputs kept", "boundary tensors beyond the bound"):
-        held = "inputs" if "boundary" in signature else "outputs"
-        return Aspect(kind="alive", found="on_pipeline(rank)", returns=held)
+    if signature == "boundary tensors beyond the bound":
+        return Aspect(kind="alive", found="on_pipeline(rank)")
     if signature.startswith("evaluation changed a "):
         what = signature.removeprefix("evaluation changed a ")
         return Aspect(kind="around", seen=_KEPT[what][0], found="on_pipeline(rank)", what=what)

@@ -78,7 +78,7 @@ def facts_of(case: Case, aspect: Aspect, settings: Mapping[str, str]) -> dict[st
         "joined": "torch.cat" if aspect.returns == "output" else "torch.stack",
         "has_norms": case.has(blocks.Norm, blocks.BatchNorm, blocks.Unused),
         "deferred": case.has(blocks.Deferred),
-        "bounds": bounds_on_inputs(case) if aspect.returns == "inputs" else {},
+        "bounds": bounds_on_inputs(case) if aspect.kind == "alive" else {},
         "limit": f", timeout=timedelta(seconds={WAIT})" if aspect.kind == "waited" else "",
         "wait": WAIT,
         "named": "{name}" if aspect.returns else f"{aspect.what} of {{name}}",
