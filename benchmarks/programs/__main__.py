@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.programs.asked import Asked, of_fault, of_result
 from benchmarks.programs.outcomes import keep, kept
 from benchmarks.programs.page import page
-from benchmarks.programs.running import Place, tried
+from benchmarks.programs.running import Place, Shared, tried
 from pipeconform.campaign.preload import PRELOAD
 from pipeconform.campaign.trial import Fault, faults, wrapper_faults
 from pipeconform.ranks.pools import Pools
@@ -51,6 +51,9 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=KEPT, help="where outcomes are kept")
     parser.add_argument("--again", action="store_true", help="try again what was not as it should be")
     parser.add_argument("--fresh", action="store_true", help="forget all outcomes")
+    parser.add_argument(
+        "--shared", action="store_true", help="one process for all programs, which is much faster"
+    )
     parser.add_argument("--only", default="", metavar="ID", help="of faults, that of one requirement")
     given = parser.parse_args()
     known = {} if given.fresh else kept(given.kept)
@@ -58,6 +61,7 @@ def main() -> None:
         known = {name: one for name, one in known.items() if one.as_it_should}
     with Pools(preload=PRELOAD) as pools, tempfile.TemporaryDirectory(prefix="programs-") as folder:
         place = Place(Path(folder))
+        shared = Shared(place) if given.shared else None
         for name, look in asked_of(given.results, pools):
             if name in known or (given.only and name != chosen()[given.only].name):
                 continue
@@ -67,7 +71,7 @@ def main() -> None:
                 print(f"{name}: never seen", file=sys.stderr)
                 continue
             try:
-                one = tried(asked, pools, place)
+                one = tried(asked, pools, place, shared=shared)
             except subprocess.TimeoutExpired as error:
                 print(f"{name}: {error}", file=sys.stderr, flush=True)
                 continue
@@ -77,6 +81,8 @@ def main() -> None:
             if "inconclusive" not in one.verdicts:  # a machine that was too busy says nothing
                 known[name] = one
                 keep(known, given.kept)
+        if shared is not None:
+            shared.close()
     given.page.write_text(page(known, sorted(chosen())))
 
 

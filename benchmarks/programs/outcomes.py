@@ -23,6 +23,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of the exported program."""
     mended: str
     """Of the exported program, with an engine that is right."""
+    alone: bool = True
+    """Whether the program had processes of its own; else it shared them with others (`Shared`)."""
     said: str = ""
     """The ends of what the program printed, if something is not as it should be."""
 

@@ -44,6 +44,8 @@ def _head(outcomes: Mapping[str, Outcome], requirements: tuple[str, ...]) -> Ite
     yield f"| adapters of other engines | {', '.join(f'`{one}`' for one in engines) or 'none'} |"
     yield f"| the program's verdict is that of `replay` | {agreeing} of {len(outcomes)} |"
     yield f"| reproduced by the program | {again} of {len(outcomes)} |"
+    alone = sum(one.alone for one in outcomes.values())
+    yield f"| in processes of their own; the others shared a process that had only the archive | {alone} |"
     yield f"| `NOT REPRODUCED` with the mended engine | {mended} of {len(outcomes)} |"
     yield ""
 

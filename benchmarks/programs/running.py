@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,7 +17,7 @@ from benchmarks.programs.asked import Asked, runner
 from benchmarks.programs.outcomes import Outcome
 from pipeconform.campaign.again import judge_again, verdict
 from pipeconform.campaign.preload import PRELOAD
-from pipeconform.export.question import Question
+from pipeconform.export.question import Question, written_question
 from pipeconform.export.script import program_of
 from pipeconform.ranks.environment import Environment
 from pipeconform.ranks.pools import Pools
@@ -23,11 +25,24 @@ from pipeconform.spec.wrappers import any_requirement
 
 __all__ = ["ABSENT", "Place", "replayed", "tried"]
 
+HERE = Path(__file__).parent
 PATIENCE = 1500.0  # seconds; a rank on a busy machine needs long to import torch
 ABSENT = ("pipeconform", "hypothesis", "click", "rich", "jinja2", "cloudpickle", "pytest")
 """What a reader of a program need not have."""
 _WORDS = {0: "met", 1: "reproduced", 3: "inconclusive", 4: "another"}
 _TAIL = 600  # characters
+
+
+class Ended(NamedTuple):
+    """How a program ended."""
+
+    code: int
+    output: str
+
+    @property
+    def word(self) -> str:
+        """Its verdict."""
+        return _WORDS.get(self.code, f"exit code {self.code}")
 
 
 class Place:
@@ -39,6 +54,11 @@ class Place:
         self._absent.mkdir(exist_ok=True)
         for name in ABSENT:
             (self._absent / f"{name}.py").write_text(f"raise ImportError('{name} is not there')\n")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of processes in which nothing of `ABSENT` can be imported."""
+        return {**os.environ, "PYTHONPATH": str(self._absent)}
 
     def write(
         self,
@@ -61,15 +81,60 @@ class Place:
             capture_output=True,
             text=True,
             timeout=PATIENCE,
-            env={**os.environ, "PYTHONPATH": str(self._absent)},
+            env=self.environment,
             cwd=self._folder,
         )
 
 
-def tried(asked: Asked, pools: Pools, place: Place) -> Outcome:
+class Shared:
+    """Runs the programs of one folder after each other in one process; what each of them starts anew stays.
+
+    It has the archive of the first program, and everything that a program imports is from there.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._process, self._number = place, None, 0
+
+    def run(self, asked: Asked) -> tuple[Ended, Ended]:
+        """What the program says as it is, and with the mended engine."""
+        script, question = self._place.script, self._place.script.with_suffix(".json")
+        self._number += 1
+        own = script.rename(script.with_name(f"shown_{self._number}.py"))
+        question.write_bytes(written_question(asked.question))
+        name = asked.implementation.rpartition(":")[2]
+        return self._asked(f"{own}:{name}", question), self._asked(asked.mended, question)
+
+    def _asked(self, implementation: str, question: Path) -> Ended:
+        if self._process is None:
+            command = [
+                sys.executable,
+                str(HERE / "answering.py"),
+                str(self._place.script.with_suffix(".zip")),
+            ]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self._place.environment
+            )
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(f"{json.dumps([implementation, str(question)])}\n")
+        stdin.flush()
+        code, lines = json.loads(stdout.readline())
+        return Ended(code, "\n".join(lines))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.communicate()
+
+
+def tried(asked: Asked, pools: Pools, place: Place, *, shared: Shared | None = None) -> Outcome:
     """What replay and the program say of a violation, and what the program says of an engine that is right."""
     place.write(asked.question, implementation=asked.implementation, found=asked.found)
-    wrong, mended = place.run(), place.run("--impl", asked.mended)
+    if shared is not None:
+        wrong, mended = shared.run(asked)
+    else:
+        wrong, mended = (_ended(place.run(*arguments)) for arguments in ((), ("--impl", asked.mended)))
     sought = asked.question.sought
     assert sought is not None
     found = Outcome(
@@ -78,17 +143,18 @@ def tried(asked: Asked, pools: Pools, place: Place) -> Outcome:
         status=sought.status,
         signature=sought.signature,
         replay=replayed(asked.question, asked.implementation, pools),
-        program=_word(wrong),
-        mended=_word(mended),
+        program=wrong.word,
+        mended=mended.word,
+        alone=shared is None,
     )
     if found.as_it_should:
         return found
-    said = [f"{one.stdout}{one.stderr}"[-_TAIL:] for one in (wrong, mended)]
+    said = [one.output[-_TAIL:] for one in (wrong, mended)]
     return msgspec.structs.replace(found, said="\n--\n".join(said))
 
 
-def _word(done: subprocess.CompletedProcess[str]) -> str:
-    return _WORDS.get(done.returncode, f"exit code {done.returncode}")
+def _ended(done: subprocess.CompletedProcess[str]) -> Ended:
+    return Ended(done.returncode, f"{done.stdout}{done.stderr}")
 
 
 def replayed(question: Question, implementation: str, pools: Pools) -> str:
