@@ -131,7 +131,8 @@ class Shared:
 def tried(asked: Asked, pools: Pools, place: Place, *, shared: Shared | None = None) -> Outcome:
     """What replay and the program say of a violation, and what the program says of an engine that is right."""
     place.write(asked.question, implementation=asked.implementation, found=asked.found)
-    if shared is not None:
+    alone = shared is None or bool(asked.question.settings)
+    if shared is not None and not alone:
         wrong, mended = shared.run(asked)
     else:
         wrong, mended = (_ended(place.run(*arguments)) for arguments in ((), ("--impl", asked.mended)))
@@ -145,7 +146,7 @@ def tried(asked: Asked, pools: Pools, place: Place, *, shared: Shared | None = N
         replay=replayed(asked.question, asked.implementation, pools),
         program=wrong.word,
         mended=mended.word,
-        alone=shared is None,
+        alone=alone,
     )
     if found.as_it_should:
         return found
